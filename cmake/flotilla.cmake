@@ -1,0 +1,62 @@
+# Compiler flags, third-party packages and the three helpers every folder's CMakeLists.txt uses.
+add_compile_options(-Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -fstack-protector-strong)
+# Bit-identical results are a feature: no contraction of a*b+c behind our back. Kernels ask for FMA.
+add_compile_options(-ffp-contract=off)
+if(FLOTILLA_SANITIZE)
+  add_compile_options(-fsanitize=${FLOTILLA_SANITIZE} -fno-sanitize-recover=all -g1)
+  add_link_options(-fsanitize=${FLOTILLA_SANITIZE})
+  if(FLOTILLA_SANITIZE MATCHES "thread")
+    # GCC warns that TSan does not model atomic_thread_fence; shm/ uses none.
+    add_compile_options(-Wno-tsan)
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12's sanitizer instrumentation makes these two fire inside libstdc++ and Boost headers.
+    add_compile_options(-Wno-maybe-uninitialized -Wno-stringop-overflow)
+  endif()
+endif()
+
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(Boost 1.81 EXACT REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+
+# flotilla_library(name SOURCES ... DEPS ...): a static library that sees the repository root.
+function(flotilla_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# flotilla_binary(name SOURCES ... DEPS ...): an executable in build/<preset>/bin.
+function(flotilla_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [SERIAL]): one
+# GoogleTest program, run by ctest as one test. Tests run in parallel, so none may use a fixed port.
+function(flotilla_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV}")
+endfunction()

@@ -1,0 +1,93 @@
+#include "common/base/flags.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace flotilla {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr std::array<Unit, 11> kUnits = {{{"", 1},
+                                          {"B", 1},
+                                          {"K", 1ull << 10},
+                                          {"KiB", 1ull << 10},
+                                          {"KB", 1'000},
+                                          {"M", 1ull << 20},
+                                          {"MiB", 1ull << 20},
+                                          {"MB", 1'000'000},
+                                          {"G", 1ull << 30},
+                                          {"GiB", 1ull << 30},
+                                          {"GB", 1'000'000'000}}};
+
+}  // namespace
+
+StatusOr<uint64_t> ParseBytes(std::string_view text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  const std::string_view unit(rest, static_cast<size_t>(end - rest));
+  if (error == std::errc() && number >= 0) {
+    for (const Unit& u : kUnits) {
+      if (u.name != unit) continue;
+      const double bytes = number * static_cast<double>(u.bytes);
+      if (bytes > 9e18) break;
+      return static_cast<uint64_t>(std::llround(bytes));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", std::string(text), "' is not a size; write for example 1536, 512MiB or 2GiB"));
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  static constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t i = 0;
+  while (value >= 1024 && i + 1 < kNames.size()) {
+    value /= 1024;
+    ++i;
+  }
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), i == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value,
+                kNames[i]);
+  return buffer;
+}
+
+CLI::Validator BytesFlag() {
+  CLI::Validator validator(
+      [](std::string& input) -> std::string {
+        StatusOr<uint64_t> bytes = ParseBytes(input);
+        if (!bytes.ok()) return std::string(bytes.status().message());
+        input = std::to_string(*bytes);
+        return {};
+      },
+      "SIZE");
+  return validator;
+}
+
+void AddLogFlags(CLI::App* app, LogOptions* options) {
+  app->add_option("--log-level", options->level, "How much to log")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app->add_option("--log-format", options->format, "Lines for people or for machines")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void ParseOrExit(CLI::App* app, int argc, char** argv) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    std::exit(app->exit(done));
+  } catch (const CLI::ParseError& error) {
+    app->exit(error);
+    std::exit(2);
+  }
+}
+
+}  // namespace flotilla

@@ -1,0 +1,31 @@
+// Command lines (CLI11): what all our processes share.
+//
+// A flag, the config field behind it and the manifest's key are spelled alike; each default is
+// written once, in the options struct that the flag fills.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace flotilla {
+
+// "1536", "64KiB", "2GiB", "500MB" → bytes. Error names what is wrong with the text.
+StatusOr<uint64_t> ParseBytes(std::string_view text);
+// 1610612736 → "1.5 GiB"
+std::string FormatBytes(uint64_t bytes);
+
+// CLI11 validator for byte sizes; turns the text into a number of bytes.
+CLI::Validator BytesFlag();
+
+// --log-level, --log-format
+void AddLogFlags(CLI::App* app, LogOptions* options);
+
+// Parses; prints help or the error (with the way out) and exits the process where that is due:
+// 0 after --help / --version, 2 for a wrong command line.
+void ParseOrExit(CLI::App* app, int argc, char** argv);
+
+}  // namespace flotilla

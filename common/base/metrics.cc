@@ -1,0 +1,139 @@
+#include "common/base/metrics.h"
+
+#include <dirent.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include "common/base/log.h"
+
+namespace flotilla {
+namespace {
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) { return t.tv_sec + t.tv_usec * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return static_cast<double>(resident) * sysconf(_SC_PAGESIZE);
+}
+
+double OpenFds() {
+  DIR* dir = opendir("/proc/self/fd");
+  if (dir == nullptr) return 0;
+  int count = 0;
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count - 3;  // ".", ".." and the directory itself
+}
+
+double StartTimeSeconds() {
+  static const double start = static_cast<double>(std::time(nullptr));
+  return start;
+}
+
+void WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+std::string RenderMetrics(const prometheus::Registry& registry) {
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, registry.Collect());
+  return out.str();
+}
+
+StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& path, const std::string& process,
+    std::shared_ptr<prometheus::Registry> registry) {
+  UniqueFd listener;
+  if (!path.empty()) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof(address.sun_path))
+      return absl::InvalidArgumentError(absl::StrCat("metrics socket path too long: ", path));
+    std::memcpy(address.sun_path, path.data(), path.size());
+    listener.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    unlink(path.c_str());
+    if (!listener.valid() ||
+        bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+        listen(listener.get(), 8) != 0)
+      return absl::UnavailableError(
+          absl::StrCat("can't listen on metrics socket ", path, ": ", std::strerror(errno)));
+  }
+  StartTimeSeconds();
+  return std::unique_ptr<MetricsServer>(
+      new MetricsServer(std::move(listener), path, process, std::move(registry)));
+}
+
+MetricsServer::MetricsServer(UniqueFd listener, std::string path, std::string process,
+                             std::shared_ptr<prometheus::Registry> registry)
+    : listener_(std::move(listener)),
+      path_(std::move(path)),
+      process_(std::move(process)),
+      registry_(std::move(registry)) {
+  if (listener_.valid()) thread_ = std::thread([this] { Run(); });
+}
+
+MetricsServer::~MetricsServer() {
+  stop_.store(true);
+  if (listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
+  if (thread_.joinable()) thread_.join();
+  if (!path_.empty()) unlink(path_.c_str());
+}
+
+void MetricsServer::Run() {
+  while (!stop_.load()) {
+    UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    timeval timeout{.tv_sec = 2, .tv_usec = 0};
+    setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+    WriteAll(client.get(), RenderMetrics(*registry_) + ProcessFamilies());
+  }
+}
+
+std::string MetricsServer::ProcessFamilies() const {
+  std::ostringstream out;
+  auto gauge = [&](const char* name, const char* type, const char* help, double value) {
+    char number[64];
+    std::snprintf(number, sizeof(number), "%.17g", value);
+    out << "# HELP " << name << ' ' << help << "\n# TYPE " << name << ' ' << type << '\n'
+        << name << "{process=\"" << process_ << "\"} " << number << '\n';
+  };
+  gauge("process_cpu_seconds_total", "counter", "CPU time used, in seconds.", CpuSeconds());
+  gauge("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", ResidentBytes());
+  gauge("process_open_fds", "gauge", "Open file descriptors.", OpenFds());
+  gauge("process_start_time_seconds", "gauge", "Start time, in seconds since the epoch.",
+        StartTimeSeconds());
+  out << "# HELP flotilla_build_info Version of the running binary.\n"
+         "# TYPE flotilla_build_info gauge\n"
+         "flotilla_build_info{process=\""
+      << process_ << "\",version=\"" << FLOTILLA_VERSION << "\"} 1\n";
+  return out.str();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,54 @@
+// A process's metrics: one prometheus-cpp registry, and a server that gives its text form to the
+// launcher over a Unix socket. The launcher merges all processes into one /metrics (design:
+// one scrape a pod).
+//
+// Names: flotilla_<process>_<what>_<unit>[_total]; never a label made from a client's bytes.
+// Threads: the registry is thread-safe; MetricsServer runs one thread that sleeps in accept().
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace flotilla {
+
+// Text exposition format 0.0.4 of everything in `registry`.
+std::string RenderMetrics(const prometheus::Registry& registry);
+
+// Adds build_info and the process_* family (cpu seconds, resident bytes, open fds, start time),
+// labelled {process="…"}, so that the merged page stays unambiguous.
+class MetricsServer {
+ public:
+  // Listens on the Unix socket `path`; each connection gets one rendering and is closed.
+  // An empty path means no server. Error: the socket can't be bound.
+  static StatusOr<std::unique_ptr<MetricsServer>> Start(
+      const std::string& path, const std::string& process,
+      std::shared_ptr<prometheus::Registry> registry);
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+ private:
+  MetricsServer(UniqueFd listener, std::string path, std::string process,
+                std::shared_ptr<prometheus::Registry> registry);
+  void Run();
+  std::string ProcessFamilies() const;
+
+  UniqueFd listener_;
+  const std::string path_;
+  const std::string process_;
+  const std::shared_ptr<prometheus::Registry> registry_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace flotilla

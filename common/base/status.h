@@ -1,0 +1,41 @@
+// Error handling: absl::Status and StatusOr under our namespace, and two macros to pass errors on.
+//
+// Fallible calls return Status or StatusOr<T>; exceptions of third-party libraries stop at their
+// wrapper. A broken invariant of our own is a CHECK (check.h), never a Status.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace flotilla {
+
+using absl::OkStatus;
+using absl::Status;
+using absl::StatusOr;
+
+// "<context>: <message>", same code. For adding what was being done to an error from below.
+inline Status Annotate(const Status& status, absl::string_view context) {
+  return status.ok() ? status
+                     : Status(status.code(), absl::StrCat(context, ": ", status.message()));
+}
+
+}  // namespace flotilla
+
+#define FLOTILLA_CONCAT_INNER(a, b) a##b
+#define FLOTILLA_CONCAT(a, b) FLOTILLA_CONCAT_INNER(a, b)
+
+#define RETURN_IF_ERROR(expr)                            \
+  do {                                                   \
+    ::flotilla::Status flotilla_status_ = (expr);        \
+    if (!flotilla_status_.ok()) return flotilla_status_; \
+  } while (false)
+
+#define FLOTILLA_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
+  auto tmp = (expr);                                   \
+  if (!tmp.ok()) return tmp.status();                  \
+  lhs = std::move(tmp).value()
+
+// ASSIGN_OR_RETURN(auto file, OpenFile(path));
+#define ASSIGN_OR_RETURN(lhs, expr) \
+  FLOTILLA_ASSIGN_OR_RETURN_IMPL(FLOTILLA_CONCAT(flotilla_statusor_, __LINE__), lhs, expr)

@@ -1,0 +1,129 @@
+// The scheduler's core (requirement 001): waiting_queue, running_batch, policies, PrefillAdder,
+// radix cache, page allocator. Pure: no I/O, no threads, no clock; the same calls give the same
+// plans.
+//
+// The loop calls, in this order each step: Add / Abort / Truncate for what came in, PlanStep, and
+// OnResult for each result. At most one plan is in flight per call of PlanStep that returned true;
+// OnResult takes them in order. Units: tokens, pages of config.page_size tokens, nanoseconds.
+// Threads: one. Errors: Add refuses what can never run and names the field; nothing else fails.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "shm/step_plan.h"
+#include "shm/step_result.h"
+
+namespace flotilla {
+
+using ReqId = uint64_t;
+
+struct SchedulerConfig {
+  uint32_t num_pages = 0;              // of the KV cache
+  uint32_t page_size = 16;             // tokens
+  uint32_t max_running_requests = 64;  // = number of slots
+  uint32_t max_queued_requests = 2048;
+  uint32_t chunked_prefill_size = 512;  // prompt tokens a step, all requests together
+  uint32_t max_prefill_tokens = 8192;   // input tokens admitted at once
+  uint32_t context_length = 0;          // tokens a request may have in all
+  uint32_t vocab_size = 0;
+  bool enable_mixed_chunk = true;  // prefill chunks and decodes in one step
+  bool enable_prefix_cache = true;
+  std::string schedule_policy = "fcfs";  // fcfs | lpm (part 1); more in part 4
+  double new_token_ratio = 0.7;          // share of remaining max_new_tokens reserved at admission
+  uint32_t clip_max_new_tokens = 4096;   // CLIP_MAX_NEW_TOKENS_ESTIMATION
+  std::vector<int32_t> eos_ids;
+};
+
+enum class Finish : uint32_t { kNone = 0, kStop, kLength, kAbort, kDeadline, kError };
+
+// A request as the loop hands it over; validated by the front end, checked again here.
+struct ReqSpec {
+  ReqId id = 0;                     // unique among live requests
+  std::vector<int32_t> prompt_ids;  // ≥ 1
+  std::vector<int32_t>
+      resumed_ids;  // output already delivered elsewhere (resume); counts as output
+  SamplingParams sampling;
+  uint32_t max_new_tokens = 0;  // output tokens in all, resumed ones included
+  uint32_t min_new_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+  std::string cache_salt;  // tenant
+  int32_t priority = 0;
+  int64_t arrival_ns = 0;
+  int64_t deadline_ns = INT64_MAX;
+};
+
+// What happened to a request in a step. Tokens come in order, each once, over retractions and
+// restarts.
+struct ReqOutput {
+  ReqId id = 0;
+  std::optional<int32_t> token;  // newly generated
+  bool has_logprobs = false;
+  PositionLogprobs logprobs;
+  std::vector<PositionLogprobs> prompt_logprobs;  // next piece; position 0 has none and is not sent
+  Finish finish = Finish::kNone;
+  int32_t stop_token = -1;     // kStop by a stop token: which (it is not part of the text)
+  std::string error;           // kError
+  uint32_t prompt_tokens = 0;  // with finish
+  uint32_t cached_tokens = 0;  // with finish: prompt tokens read from the cache at first admission
+  uint32_t completion_tokens = 0;                                     // with finish
+  int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // with finish
+};
+
+struct SchedulerStats {
+  uint32_t running = 0, waiting = 0;
+  uint64_t free_pages = 0, evictable_pages = 0, locked_pages = 0, total_pages = 0;
+  uint64_t queued_tokens = 0, running_tokens = 0;
+  // counters
+  uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t retractions = 0, steps = 0, aborts = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // ResourceExhausted: the queue is full. InvalidArgument: could never run; names the field.
+  Status Add(ReqSpec spec, int64_t now_ns);
+  // The request ends with `reason` (kAbort or kDeadline): no output follows. False if unknown. Its
+  // slot and pages are free once the plan in flight (if it is in one) has come back: within two
+  // steps.
+  bool Abort(ReqId id, Finish reason);
+  // A stop string ended inside output token number `num_tokens` - 1: what lies past is discarded,
+  // as if it had stopped at once. Appends the final ReqOutput (kStop). False if unknown.
+  bool Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns, std::vector<ReqOutput>* outputs);
+  // Requests whose deadline is over are ended with kDeadline.
+  void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
+
+  // Fills *plan (step_id, epoch, kForward) with the next step. False: nothing to do.
+  bool PlanStep(int64_t now_ns, StepPlan* plan);
+  // The result of the oldest plan in flight. A result of another epoch is ignored.
+  void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
+
+  // All KV is gone (a rank died): plans in flight are forgotten, the radix tree emptied, running
+  // requests retracted to the front of the queue with their tokens. Plans carry `epoch` from now
+  // on. num_pages may change at the first call only.
+  void BeginEpoch(uint32_t epoch, uint32_t num_pages);
+
+  bool HasWork() const;  // something waits or runs
+  uint32_t plans_in_flight() const;
+  const SchedulerStats& stats() const;
+  // free + evictable + locked == total, and every page has exactly its owners. For tests and
+  // DCHECK.
+  Status CheckLedger() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flotilla

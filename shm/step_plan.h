@@ -1,0 +1,91 @@
+// What the scheduler tells all ranks to do in one step (requirement 004: [method, args]).
+//
+// A plan is a delta: the worker keeps for each slot its page table and sampling state. kReset
+// empties all slots (new epoch). kForward opens slots, runs rows, then closes slots. Frames are
+// built by BuildStepPlan and read only through ParseStepPlan, which checks every count, slot,
+// length and page once.
+//
+// Units: tokens, pages; positions are absolute in the sequence, from 0.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace flotilla {
+
+inline constexpr uint32_t kStepPlanVersion = 1;
+inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
+
+enum class StepCommand : uint32_t {
+  kReset = 1,  // join the epoch, allocate num_pages if not yet done, run the probe, be ready
+  kForward = 2,
+  kShutdown = 3,
+};
+
+// As vLLM's SamplingParams, what the worker needs of it. Sampling is counter-based: the draw for
+// the token at position p depends on (seed, p) only.
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  uint32_t top_k = 0;        // 0: off
+  uint64_t seed = 0;
+  uint32_t num_logprobs = kNoLogprobs;  // top-n beside each sampled token; kNoLogprobs: none at all
+  uint32_t num_prompt_logprobs = kNoLogprobs;  // the same for prompt positions
+  uint32_t min_tokens_until = 0;  // absolute position before which eos ids are masked (min_tokens)
+  uint32_t reserved = 0;
+};
+
+struct PlanOpen {
+  uint32_t slot = 0;
+  uint32_t reserved = 0;
+  SamplingParams sampling;
+};
+
+enum PlanRowFlags : uint32_t {
+  kRowSample = 1,          // sample a token from the last position
+  kRowPromptLogprobs = 2,  // logprobs of the tokens after each position of this row
+};
+
+struct PlanRow {
+  uint32_t slot = 0;
+  uint32_t start_pos = 0;      // prefix length: KV before it is present
+  uint32_t num_tokens = 0;     // ≥ 1, input_ids of this row
+  uint32_t num_new_pages = 0;  // appended to the slot's page table before the forward (prefix pages
+                               // of a cache hit come this way too)
+  uint32_t flags = 0;
+  int32_t next_token =
+      -1;  // with kRowPromptLogprobs: the token after the last of this row; -1: none
+};
+
+struct StepPlan {
+  uint64_t step_id = 0;
+  uint32_t epoch = 0;
+  StepCommand command = StepCommand::kForward;
+  uint32_t num_pages = 0;  // kReset: pages of the KV cache (0: keep the allocated ones)
+  std::vector<PlanOpen> opens;
+  std::vector<PlanRow> rows;
+  std::vector<int32_t> input_ids;   // rows' tokens, concatenated
+  std::vector<uint32_t> new_pages;  // rows' new pages, concatenated
+  std::vector<uint32_t> closes;     // slots freed after the step
+};
+
+// The bounds that a plan is checked against.
+struct StepPlanLimits {
+  uint32_t max_slots = 0;
+  uint32_t max_tokens = 0;  // a step
+  uint32_t num_pages = 0;
+  uint32_t vocab_size = 0;
+  uint32_t max_positions = 0;  // context length
+};
+
+void BuildStepPlan(const StepPlan& plan, std::string* frame);
+// Reuses *plan's memory. Errors: InvalidArgument naming the field.
+Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan);
+
+}  // namespace flotilla

@@ -1,0 +1,53 @@
+// What rank 0 reports after a step: sampled tokens and logprobs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace flotilla {
+
+inline constexpr uint32_t kStepResultVersion = 1;
+inline constexpr uint32_t kMaxLogprobs = 20;
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // natural log, of the raw logits
+};
+
+// One position's logprobs: of the token that stands there, its rank (1 = most likely), and the top
+// n in falling order.
+struct PositionLogprobs {
+  int32_t token = 0;
+  float logprob = 0;
+  uint32_t rank = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct RowResult {
+  uint32_t slot = 0;
+  int32_t token = -1;  // sampled; -1: the row did not sample
+  bool has_logprobs = false;
+  PositionLogprobs logprobs;  // of `token`
+  uint32_t prompt_start = 0;  // position of the first token in prompt_logprobs
+  std::vector<PositionLogprobs> prompt_logprobs;
+};
+
+struct StepResult {
+  uint64_t step_id = 0;
+  uint32_t epoch = 0;
+  uint32_t code = 0;  // absl::StatusCode; not 0: the step failed, `message` says why
+  std::string message;
+  int64_t start_ns = 0;  // the worker began / ended the step (CLOCK_MONOTONIC)
+  int64_t end_ns = 0;
+  std::vector<RowResult> rows;  // in the plan's order
+};
+
+void BuildStepResult(const StepResult& result, std::string* frame);
+Status ParseStepResult(std::string_view frame, uint32_t max_slots, uint32_t vocab_size,
+                       StepResult* result);
+
+}  // namespace flotilla
