@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <cstdio>
