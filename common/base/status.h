@@ -4,6 +4,10 @@
 // wrapper. A broken invariant of our own is a CHECK (check.h), never a Status.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <type_traits>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -14,10 +18,32 @@ using absl::OkStatus;
 using absl::Status;
 using absl::StatusOr;
 
+namespace internal {
+template <typename T>
+decltype(auto) AbslArg(const T& arg) {
+  if constexpr (std::is_same_v<T, std::string_view>) {
+    return absl::string_view(arg.data(), arg.size());
+  } else {
+    return (arg);
+  }
+}
+}  // namespace internal
+
+// absl::StrCat and StrAppend that also take std::string_view, which Debian's absl (built as C++14,
+// with a string_view of its own) does not.
+template <typename... Args>
+std::string StrCat(const Args&... args) {
+  return absl::StrCat(internal::AbslArg(args)...);
+}
+template <typename... Args>
+void StrAppend(std::string* out, const Args&... args) {
+  absl::StrAppend(out, internal::AbslArg(args)...);
+}
+
 // "<context>: <message>", same code. For adding what was being done to an error from below.
-inline Status Annotate(const Status& status, absl::string_view context) {
+inline Status Annotate(const Status& status, std::string_view context) {
   return status.ok() ? status
-                     : Status(status.code(), absl::StrCat(context, ": ", status.message()));
+                     : Status(status.code(), StrCat(context, ": ", status.message()));
 }
 
 }  // namespace flotilla
