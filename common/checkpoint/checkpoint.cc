@@ -1,0 +1,111 @@
+#include "common/checkpoint/checkpoint.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "common/base/sha256.h"
+#include "common/checkpoint/gguf.h"
+#include "common/checkpoint/gguf_cursor.h"
+#include "common/checkpoint/llama_gguf.h"
+
+namespace flotilla {
+namespace {
+
+// One line an architecture of GGUF's that we can load.
+struct Architecture {
+  std::string_view name;  // general.architecture
+  StatusOr<ModelConfig> (*read_config)(const GgufFile&);
+  Status (*check_tensors)(const ModelConfig&, const std::vector<TensorView>&);
+};
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", internal::ReadLlamaConfig, internal::CheckLlamaTensors},
+};
+
+StatusOr<const Architecture*> FindArchitecture(const GgufFile& gguf) {
+  ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.architecture"));
+  std::string known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name == name) return &architecture;
+    StrAppend(&known, known.empty() ? "" : ", ", architecture.name);
+  }
+  return absl::InvalidArgumentError(
+      StrCat("metadata general.architecture is ", internal::Quote(name), "; supported: ", known));
+}
+
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  static StatusOr<std::unique_ptr<Checkpoint>> Open(MappedFile file) {
+    ASSIGN_OR_RETURN(const GgufFile gguf,
+                     GgufFile::Parse(file.bytes(), GgufFile::Options{.metadata_only = false}));
+    ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(gguf));
+    ASSIGN_OR_RETURN(ModelConfig config, architecture->read_config(gguf));
+    std::unique_ptr<GgufCheckpoint> checkpoint(
+        new GgufCheckpoint(std::move(file), std::move(config)));
+    RETURN_IF_ERROR(checkpoint->AddTensors(gguf.tensors()));
+    RETURN_IF_ERROR(architecture->check_tensors(checkpoint->config_, checkpoint->tensors_));
+    return checkpoint;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<TensorView>& tensors() const override { return tensors_; }
+
+  const TensorView* Find(std::string_view hf_name) const override {
+    const auto it = index_.find(hf_name);
+    return it == index_.end() ? nullptr : &tensors_[it->second];
+  }
+
+  const std::string& Digest() const override {
+    std::call_once(digest_once_, [this] {
+      const std::span<const uint8_t> bytes = file_.bytes();
+      digest_ = Sha256Hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    });
+    return digest_;
+  }
+
+ private:
+  GgufCheckpoint(MappedFile file, ModelConfig config)
+      : file_(std::move(file)), config_(std::move(config)) {}
+
+  // The index's nodes own the names that the views show.
+  Status AddTensors(const std::vector<TensorView>& gguf_tensors) {
+    tensors_.reserve(gguf_tensors.size());
+    for (const TensorView& source : gguf_tensors) {
+      std::string name = HfTensorName(source.name);
+      if (name.empty()) {
+        return absl::InvalidArgumentError(StrCat("tensor ", internal::Quote(source.name),
+                                                 " is not known; this variant of the "
+                                                 "architecture is not supported"));
+      }
+      const auto [it, inserted] = index_.emplace(std::move(name), tensors_.size());
+      if (!inserted) {
+        return absl::InvalidArgumentError(
+            StrCat("two tensors are named ", internal::Quote(it->first)));
+      }
+      tensors_.push_back(source);
+      tensors_.back().name = it->first;
+    }
+    return OkStatus();
+  }
+
+  // Constant after Open, but for the digest.
+  const MappedFile file_;
+  const ModelConfig config_;
+  std::map<std::string, size_t, std::less<>> index_;
+  std::vector<TensorView> tensors_;
+
+  mutable std::once_flag digest_once_;
+  mutable std::string digest_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path) {
+  ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  auto checkpoint = GgufCheckpoint::Open(std::move(file));
+  if (!checkpoint.ok()) return Annotate(checkpoint.status(), path);
+  return checkpoint;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,57 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+#include "common/checkpoint/gguf.h"
+
+namespace flotilla {
+
+StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  // O_NONBLOCK: a FIFO given by mistake must not hang the open; it has no effect on regular files.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    const int error = errno;
+    const std::string message = StrCat("cannot open model file ", path, ": ", std::strerror(error));
+    if (error == ENOENT) return absl::NotFoundError(message);
+    if (error == EACCES) return absl::PermissionDeniedError(message);
+    return absl::InvalidArgumentError(message);
+  }
+  struct stat info;
+  if (::fstat(fd.get(), &info) != 0) {
+    return absl::InternalError(StrCat("cannot stat ", path, ": ", std::strerror(errno)));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        StrCat(path, " is not a regular file; give the path of a .gguf file"));
+  }
+  if (info.st_size == 0) {
+    return absl::InvalidArgumentError(StrCat(path, " is empty; download the model again"));
+  }
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        StrCat("cannot map ", size, " bytes of ", path, ": ", std::strerror(errno)));
+  }
+  return MappedFile(static_cast<const uint8_t*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+}  // namespace flotilla
