@@ -11,7 +11,9 @@
 //
 // Threads: one writer thread, one thread a reader. Deadlines are CLOCK_MONOTONIC ns.
 // Errors: DeadlineExceeded (ring full / nothing came), FailedPrecondition (bad segment),
-// InvalidArgument (frame over max_frame_bytes()). After an error the ring is as before the call.
+// InvalidArgument (frame empty or over max_frame_bytes()). After an error the ring is as before the
+// call. Should a peer die between publishing and waking, the sleeper finds the frame (the room) at
+// its deadline, or at the next frame.
 #pragma once
 
 #include <atomic>
@@ -25,11 +27,13 @@
 
 namespace flotilla {
 
+struct RingHeader;  // shm/ring_layout.h
+
 inline constexpr uint32_t kMaxReaders = 16;
 
 // Bytes of a segment for a ring with `data_bytes` of frames (rounded up to a power of two).
 size_t RingSegmentBytes(size_t data_bytes);
-// Formats a fresh segment. Called once, by its creator.
+// Formats a fresh segment. Called once, by its creator. All readers begin active, at position 0.
 Status InitRing(const Segment& segment, uint32_t num_readers);
 
 class RingWriter {
@@ -37,7 +41,7 @@ class RingWriter {
   // Continues at the published position: a respawned writer loses nothing that was committed.
   static StatusOr<RingWriter> Attach(const Segment* segment);
 
-  size_t max_frame_bytes() const;  // a quarter of the data
+  size_t max_frame_bytes() const;  // a quarter of the data, less 8
   Status Write(std::string_view frame, int64_t deadline_ns);
 
   // A reader that died no longer holds the writer back…
@@ -48,8 +52,18 @@ class RingWriter {
   double FillRatio() const;
 
  private:
-  explicit RingWriter(const Segment* segment) : segment_(segment) {}
-  const Segment* segment_;
+  RingWriter(RingHeader* header, size_t data_bytes, uint32_t num_readers);
+  // The position up to which the slowest active reader lets us write.
+  StatusOr<uint64_t> ComputeLimit() const;
+  Status WaitForSpace(uint64_t end, int64_t deadline_ns);
+  void WakeReaders();
+
+  RingHeader* header_;
+  char* data_;
+  size_t data_bytes_;  // checked at Attach; the header's is not read again
+  uint32_t num_readers_;
+  uint64_t write_;      // = header's write_pos, whose only writer we are
+  uint64_t limit_ = 0;  // a former ComputeLimit(): readers only move it up
 };
 
 class RingReader {
@@ -57,23 +71,27 @@ class RingReader {
   static StatusOr<RingReader> Attach(const Segment* segment, uint32_t reader, WaitPolicy wait);
 
   // The next frame, in place: valid until Release(). Sleeps (after the policy's spin) until the
-  // deadline.
+  // deadline. FailedPrecondition: the ring is corrupt, or the writer deactivated this reader.
   StatusOr<std::string_view> Read(int64_t deadline_ns);
   // The next frame if there is one now, else an empty view.
   StatusOr<std::string_view> TryRead();
   void Release();
 
   // A word that changes (and is woken) with each frame written: for callers that wait on several
-  // things.
+  // things. From the first call on, every frame costs the writer a wake-up call.
   const std::atomic<uint32_t>* futex() const;
 
  private:
-  RingReader(const Segment* segment, uint32_t reader, WaitPolicy wait)
-      : segment_(segment), reader_(reader), wait_(wait) {}
-  const Segment* segment_;
+  RingReader(RingHeader* header, size_t data_bytes, uint32_t reader, WaitPolicy wait);
+
+  RingHeader* header_;
+  const char* data_;
+  size_t data_bytes_;
   uint32_t reader_;
   WaitPolicy wait_;
-  uint64_t pending_ = 0;  // bytes Release() gives back; 0: nothing read
+  uint64_t known_write_ = 0;  // a former write_pos
+  uint64_t pos_ = 0;          // where the frame handed out begins …
+  uint64_t pending_ = 0;      // … and the bytes Release() gives back; 0: nothing handed out
 };
 
 }  // namespace flotilla

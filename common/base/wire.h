@@ -78,6 +78,19 @@ class WireReader {
     rest_.remove_prefix(count * sizeof(T));
     return values;
   }
+  // As GetSpan, into *values, whose memory is reused; fails if there are more than max_count.
+  template <typename T>
+  bool GetSpanInto(uint64_t max_count, std::vector<T>* values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    values->clear();
+    const uint64_t count = Get<uint32_t>();
+    if (count > max_count) ok_ = false;
+    if (!Need(count * sizeof(T))) return false;
+    values->resize(count);
+    if (count > 0) std::memcpy(values->data(), rest_.data(), count * sizeof(T));
+    rest_.remove_prefix(count * sizeof(T));
+    return true;
+  }
 
  private:
   bool Need(uint64_t bytes) {

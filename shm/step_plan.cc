@@ -1,0 +1,158 @@
+#include "shm/step_plan.h"
+
+#include <bitset>
+#include <cmath>
+
+#include "common/base/wire.h"
+#include "shm/step_result.h"
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kPlanMagic = 0x504c5446;  // "FTLP"
+constexpr uint32_t kMaxPlanSlots = 65536;
+constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs;
+
+// Sent as they lie in memory: no padding, fixed-width members.
+static_assert(sizeof(SamplingParams) == 40 && sizeof(PlanOpen) == 48 && sizeof(PlanRow) == 24);
+
+Status Bad(absl::string_view field, uint64_t value) {
+  return absl::InvalidArgumentError(absl::StrCat("step plan: ", field, " ", value));
+}
+Status Malformed(absl::string_view field) {
+  return absl::InvalidArgumentError(absl::StrCat("step plan: truncated or too long at ", field));
+}
+
+// Each slot at most once, all below max_slots.
+class SlotSet {
+ public:
+  explicit SlotSet(uint32_t max_slots) : max_slots_(max_slots) {}
+  bool Add(uint32_t slot) {
+    if (slot >= max_slots_ || seen_[slot]) return false;
+    seen_[slot] = true;
+    return true;
+  }
+
+ private:
+  uint32_t max_slots_;
+  std::bitset<kMaxPlanSlots> seen_;
+};
+
+bool GoodLogprobs(uint32_t n) { return n == kNoLogprobs || n <= kMaxLogprobs; }
+
+// Comparisons are written so that NaN fails.
+Status CheckSampling(const SamplingParams& params) {
+  if (!(params.temperature >= 0) || !std::isfinite(params.temperature))
+    return absl::InvalidArgumentError("step plan: sampling.temperature");
+  if (!(params.top_p > 0 && params.top_p <= 1))
+    return absl::InvalidArgumentError("step plan: sampling.top_p");
+  if (!(params.min_p >= 0 && params.min_p <= 1))
+    return absl::InvalidArgumentError("step plan: sampling.min_p");
+  if (!GoodLogprobs(params.num_logprobs)) return Bad("sampling.num_logprobs", params.num_logprobs);
+  if (!GoodLogprobs(params.num_prompt_logprobs))
+    return Bad("sampling.num_prompt_logprobs", params.num_prompt_logprobs);
+  if (params.reserved != 0) return Bad("sampling.reserved", params.reserved);
+  return OkStatus();
+}
+
+Status CheckOpens(const StepPlan& plan, const StepPlanLimits& limits) {
+  SlotSet slots(limits.max_slots);
+  for (const PlanOpen& open : plan.opens) {
+    if (!slots.Add(open.slot)) return Bad("opens.slot", open.slot);
+    if (open.reserved != 0) return Bad("opens.reserved", open.reserved);
+    RETURN_IF_ERROR(CheckSampling(open.sampling));
+  }
+  return OkStatus();
+}
+
+Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
+  SlotSet slots(limits.max_slots);
+  uint64_t tokens = 0, pages = 0;
+  for (const PlanRow& row : plan.rows) {
+    if (!slots.Add(row.slot)) return Bad("rows.slot", row.slot);
+    if (row.num_tokens == 0 || row.num_tokens > limits.max_tokens)
+      return Bad("rows.num_tokens", row.num_tokens);
+    if (uint64_t{row.start_pos} + row.num_tokens > limits.max_positions)
+      return Bad("rows.start_pos", row.start_pos);
+    if (row.num_new_pages > limits.num_pages) return Bad("rows.num_new_pages", row.num_new_pages);
+    if ((row.flags & ~kKnownRowFlags) != 0) return Bad("rows.flags", row.flags);
+    if (row.next_token < -1 || row.next_token >= static_cast<int64_t>(limits.vocab_size))
+      return Bad("rows.next_token", static_cast<uint32_t>(row.next_token));
+    tokens += row.num_tokens;
+    pages += row.num_new_pages;
+  }
+  if (tokens != plan.input_ids.size()) return Bad("input_ids: the rows need", tokens);
+  if (pages != plan.new_pages.size()) return Bad("new_pages: the rows need", pages);
+  return OkStatus();
+}
+
+Status CheckLists(const StepPlan& plan, const StepPlanLimits& limits) {
+  for (int32_t id : plan.input_ids)
+    if (id < 0 || static_cast<uint32_t>(id) >= limits.vocab_size)
+      return Bad("input_ids", static_cast<uint32_t>(id));
+  for (uint32_t page : plan.new_pages)
+    if (page >= limits.num_pages) return Bad("new_pages", page);
+  SlotSet slots(limits.max_slots);
+  for (uint32_t slot : plan.closes)
+    if (!slots.Add(slot)) return Bad("closes", slot);
+  return OkStatus();
+}
+
+Status CheckPlan(const StepPlan& plan, const StepPlanLimits& limits) {
+  if (plan.command != StepCommand::kReset && plan.num_pages != 0)
+    return Bad("num_pages outside of a reset:", plan.num_pages);
+  if (plan.command == StepCommand::kForward) {
+    RETURN_IF_ERROR(CheckOpens(plan, limits));
+    RETURN_IF_ERROR(CheckRows(plan, limits));
+    return CheckLists(plan, limits);
+  }
+  if (!plan.opens.empty() || !plan.rows.empty() || !plan.input_ids.empty() ||
+      !plan.new_pages.empty() || !plan.closes.empty())
+    return absl::InvalidArgumentError("step plan: only a forward has slots, rows and pages");
+  return OkStatus();
+}
+
+}  // namespace
+
+void BuildStepPlan(const StepPlan& plan, std::string* frame) {
+  frame->clear();
+  WireWriter out(frame);
+  out.Put(kPlanMagic);
+  out.Put(kStepPlanVersion);
+  out.Put(plan.step_id);
+  out.Put(plan.epoch);
+  out.Put(static_cast<uint32_t>(plan.command));
+  out.Put(plan.num_pages);
+  out.PutSpan(std::span<const PlanOpen>(plan.opens));
+  out.PutSpan(std::span<const PlanRow>(plan.rows));
+  out.PutSpan(std::span<const int32_t>(plan.input_ids));
+  out.PutSpan(std::span<const uint32_t>(plan.new_pages));
+  out.PutSpan(std::span<const uint32_t>(plan.closes));
+}
+
+Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan) {
+  if (limits.max_slots > kMaxPlanSlots) return Bad("limits.max_slots", limits.max_slots);
+  WireReader in(frame);
+  if (in.Get<uint32_t>() != kPlanMagic) return absl::InvalidArgumentError("step plan: magic");
+  const uint32_t version = in.Get<uint32_t>();
+  if (version != kStepPlanVersion) return Bad("version", version);
+  plan->step_id = in.Get<uint64_t>();
+  plan->epoch = in.Get<uint32_t>();
+  const uint32_t command = in.Get<uint32_t>();
+  plan->num_pages = in.Get<uint32_t>();
+  if (!in.ok()) return Malformed("header");
+  if (command < static_cast<uint32_t>(StepCommand::kReset) ||
+      command > static_cast<uint32_t>(StepCommand::kShutdown))
+    return Bad("command", command);
+  plan->command = static_cast<StepCommand>(command);
+  if (!in.GetSpanInto(limits.max_slots, &plan->opens)) return Malformed("opens");
+  if (!in.GetSpanInto(limits.max_slots, &plan->rows)) return Malformed("rows");
+  if (!in.GetSpanInto(limits.max_tokens, &plan->input_ids)) return Malformed("input_ids");
+  // Rows may share prefix pages, so their sum has no bound but the frame.
+  if (!in.GetSpanInto(frame.size(), &plan->new_pages)) return Malformed("new_pages");
+  if (!in.GetSpanInto(limits.max_slots, &plan->closes)) return Malformed("closes");
+  if (!in.AtEnd()) return Malformed("end");
+  return CheckPlan(*plan, limits);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,211 @@
+#include "shm/step_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace flotilla {
+namespace {
+
+constexpr StepPlanLimits kLimits{
+    .max_slots = 8, .max_tokens = 64, .num_pages = 100, .vocab_size = 1000, .max_positions = 512};
+
+StepPlan SamplePlan() {
+  StepPlan plan;
+  plan.step_id = 0x123456789abcdef0;
+  plan.epoch = 3;
+  PlanOpen open;
+  open.slot = 2;
+  open.sampling.temperature = 0.7f;
+  open.sampling.top_p = 0.9f;
+  open.sampling.top_k = 40;
+  open.sampling.seed = 99;
+  open.sampling.num_logprobs = 20;
+  plan.opens.push_back(open);
+  plan.rows.push_back({.slot = 2,
+                       .start_pos = 16,
+                       .num_tokens = 3,
+                       .num_new_pages = 2,
+                       .flags = kRowPromptLogprobs,
+                       .next_token = 999});
+  plan.rows.push_back({.slot = 7,
+                       .start_pos = 511,
+                       .num_tokens = 1,
+                       .num_new_pages = 0,
+                       .flags = kRowSample,
+                       .next_token = -1});
+  plan.input_ids = {0, 5, 999, 7};
+  plan.new_pages = {0, 99};
+  plan.closes = {7, 0};
+  return plan;
+}
+
+std::string Built(const StepPlan& plan) {
+  std::string frame;
+  BuildStepPlan(plan, &frame);
+  return frame;
+}
+
+Status Check(const StepPlan& plan) {
+  StepPlan out;
+  return ParseStepPlan(Built(plan), kLimits, &out);
+}
+
+// What a worker relies on after a parse that succeeded.
+void ExpectWithinLimits(const StepPlan& plan) {
+  if (plan.command != StepCommand::kForward) {
+    EXPECT_TRUE(plan.rows.empty() && plan.opens.empty() && plan.closes.empty());
+    return;
+  }
+  size_t tokens = 0, pages = 0;
+  for (const PlanOpen& open : plan.opens) {
+    EXPECT_LT(open.slot, kLimits.max_slots);
+    EXPECT_TRUE(open.sampling.temperature >= 0 && open.sampling.top_p > 0);
+  }
+  for (const PlanRow& row : plan.rows) {
+    EXPECT_LT(row.slot, kLimits.max_slots);
+    EXPECT_GE(row.num_tokens, 1u);
+    EXPECT_LE(uint64_t{row.start_pos} + row.num_tokens, kLimits.max_positions);
+    tokens += row.num_tokens;
+    pages += row.num_new_pages;
+  }
+  EXPECT_EQ(tokens, plan.input_ids.size());
+  EXPECT_EQ(pages, plan.new_pages.size());
+  for (int32_t id : plan.input_ids) EXPECT_TRUE(id >= 0 && id < 1000);
+  for (uint32_t page : plan.new_pages) EXPECT_LT(page, kLimits.num_pages);
+  for (uint32_t slot : plan.closes) EXPECT_LT(slot, kLimits.max_slots);
+}
+
+TEST(StepPlanTest, RoundTrips) {
+  const StepPlan plan = SamplePlan();
+  const std::string frame = Built(plan);
+  StepPlan out;
+  ASSERT_TRUE(ParseStepPlan(frame, kLimits, &out).ok()) << ParseStepPlan(frame, kLimits, &out);
+  EXPECT_EQ(Built(out), frame);
+  EXPECT_EQ(out.step_id, plan.step_id);
+  EXPECT_EQ(out.epoch, 3u);
+  EXPECT_EQ(out.opens[0].sampling.seed, 99u);
+  EXPECT_EQ(out.rows[0].next_token, 999);
+  EXPECT_EQ(out.input_ids, plan.input_ids);
+  EXPECT_EQ(out.new_pages, plan.new_pages);
+  EXPECT_EQ(out.closes, plan.closes);
+
+  StepPlan reset;
+  reset.command = StepCommand::kReset;
+  reset.num_pages = 5000;
+  ASSERT_TRUE(ParseStepPlan(Built(reset), kLimits, &out).ok());
+  EXPECT_EQ(out.num_pages, 5000u);
+  EXPECT_TRUE(out.rows.empty()) << "nothing of the plan before";
+}
+
+TEST(StepPlanTest, ReusesMemory) {
+  StepPlan out;
+  const std::string frame = Built(SamplePlan());
+  ASSERT_TRUE(ParseStepPlan(frame, kLimits, &out).ok());
+  const void* ids = out.input_ids.data();
+  ASSERT_TRUE(ParseStepPlan(frame, kLimits, &out).ok());
+  EXPECT_EQ(out.input_ids.data(), ids);
+}
+
+TEST(StepPlanTest, TruncatedAnywhereIsInvalid) {
+  const std::string frame = Built(SamplePlan());
+  StepPlan out;
+  for (size_t bytes = 0; bytes < frame.size(); ++bytes) {
+    const std::string cut = frame.substr(0, bytes);  // its own allocation: asan sees an overrun
+    EXPECT_EQ(ParseStepPlan(cut, kLimits, &out).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(ParseStepPlan(frame + '\0', kLimits, &out).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(StepPlanTest, FlippedWordsAreInvalidOrWithinLimits) {
+  const std::string frame = Built(SamplePlan());
+  std::mt19937 random(1);
+  const uint32_t nasty[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffffffe, 0x7fc00000, 1000};
+  for (size_t at = 0; at + 4 <= frame.size(); at += 4) {
+    for (int i = 0; i < 40; ++i) {
+      std::string bad = frame;
+      uint32_t word;
+      std::memcpy(&word, bad.data() + at, 4);
+      word = i < 8 ? nasty[i] : i < 36 ? word ^ (1u << (random() % 32)) : random();
+      std::memcpy(bad.data() + at, &word, 4);
+      StepPlan out;
+      const Status status = ParseStepPlan(bad, kLimits, &out);
+      if (status.ok()) {
+        ExpectWithinLimits(out);
+      } else {
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      }
+    }
+  }
+}
+
+TEST(StepPlanTest, HostileCountsNeverAllocate) {
+  const std::string frame = Built(StepPlan{});
+  ASSERT_EQ(frame.size(), 28u + 5 * 4);
+  for (size_t at = 28; at < frame.size(); at += 4) {
+    for (uint32_t count : {1u, 0x100u, 0x10000000u, 0xffffffffu}) {
+      std::string bad = frame;
+      std::memcpy(bad.data() + at, &count, 4);
+      StepPlan out;
+      StepPlanLimits wide{UINT16_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+      EXPECT_FALSE(ParseStepPlan(bad, wide, &out).ok());
+      EXPECT_LT(out.opens.capacity() + out.rows.capacity() + out.input_ids.capacity() +
+                    out.new_pages.capacity() + out.closes.capacity(),
+                16u);
+    }
+  }
+}
+
+TEST(StepPlanTest, NamesTheBadField) {
+  struct Case {
+    const char* field;
+    void (*spoil)(StepPlan*);
+  };
+  const Case cases[] = {
+      {"opens.slot", [](StepPlan* p) { p->opens[0].slot = 8; }},
+      {"opens.slot", [](StepPlan* p) { p->opens.push_back(p->opens[0]); }},
+      {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = -1; }},
+      {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = NAN; }},
+      {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = INFINITY; }},
+      {"top_p", [](StepPlan* p) { p->opens[0].sampling.top_p = 0; }},
+      {"top_p", [](StepPlan* p) { p->opens[0].sampling.top_p = 1.01f; }},
+      {"min_p", [](StepPlan* p) { p->opens[0].sampling.min_p = NAN; }},
+      {"num_logprobs", [](StepPlan* p) { p->opens[0].sampling.num_logprobs = 21; }},
+      {"num_prompt_logprobs", [](StepPlan* p) { p->opens[0].sampling.num_prompt_logprobs = 21; }},
+      {"rows.slot", [](StepPlan* p) { p->rows[0].slot = 8; }},
+      {"rows.slot", [](StepPlan* p) { p->rows[0].slot = 7; }},
+      {"rows.num_tokens", [](StepPlan* p) { p->rows[0].num_tokens = 0; }},
+      {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = 510; }},
+      {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = UINT32_MAX; }},
+      {"rows.num_new_pages", [](StepPlan* p) { p->rows[0].num_new_pages = 101; }},
+      {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 4; }},
+      {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = 1000; }},
+      {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = -2; }},
+      {"input_ids", [](StepPlan* p) { p->input_ids[1] = 1000; }},
+      {"input_ids", [](StepPlan* p) { p->input_ids[1] = -1; }},
+      {"input_ids", [](StepPlan* p) { p->input_ids.pop_back(); }},
+      {"new_pages", [](StepPlan* p) { p->new_pages[0] = 100; }},
+      {"new_pages", [](StepPlan* p) { p->new_pages.push_back(1); }},
+      {"closes", [](StepPlan* p) { p->closes[0] = 8; }},
+      {"closes", [](StepPlan* p) { p->closes[0] = 0; }},
+      {"num_pages", [](StepPlan* p) { p->num_pages = 1; }},
+      {"command", [](StepPlan* p) { p->command = static_cast<StepCommand>(4); }},
+      {"only a forward", [](StepPlan* p) { p->command = StepCommand::kShutdown; }},
+  };
+  ASSERT_TRUE(Check(SamplePlan()).ok());
+  for (const Case& c : cases) {
+    StepPlan plan = SamplePlan();
+    c.spoil(&plan);
+    const Status status = Check(plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(status.message()).find(c.field), std::string::npos)
+        << c.field << " vs " << status;
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
