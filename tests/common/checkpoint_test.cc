@@ -1,0 +1,320 @@
+#include "common/checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/sha256.h"
+#include "tests/fakes/gguf_builder.h"
+
+namespace flotilla {
+namespace {
+
+using ::flotilla::testing::GgufBuilder;
+using ::flotilla::testing::TinyLlama;
+using ::flotilla::testing::TinyLlamaBytes;
+using ::flotilla::testing::TinyLlamaOptions;
+using ::flotilla::testing::TinyLlamaVocabSize;
+using ::flotilla::testing::WriteBytes;
+using ::testing::HasSubstr;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "checkpoint_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path() const { return folder_ + "/model.gguf"; }
+  StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view bytes) const {
+    WriteBytes(path(), bytes);
+    return OpenCheckpoint(path());
+  }
+  std::string ErrorOf(std::string_view bytes) const {
+    const auto checkpoint = Open(bytes);
+    return checkpoint.ok() ? "opened" : std::string(checkpoint.status().message());
+  }
+
+ private:
+  std::string folder_;
+};
+
+// A model whose metadata has `key` replaced: the builder appends, so the tests below build the
+// hyperparameters themselves.
+struct Hyperparameters {
+  std::map<std::string, uint32_t> counts = {
+      {"llama.block_count", 1},          {"llama.context_length", 64},
+      {"llama.embedding_length", 8},     {"llama.feed_forward_length", 12},
+      {"llama.attention.head_count", 2}, {"llama.attention.head_count_kv", 1},
+      {"llama.vocab_size", 5},
+  };
+  std::map<std::string, float> floats = {{"llama.rope.freq_base", 10000.0f},
+                                         {"llama.attention.layer_norm_rms_epsilon", 1e-5f}};
+  std::string architecture = "llama";
+};
+
+GgufBuilder Keys(const Hyperparameters& parameters) {
+  GgufBuilder builder;
+  builder.AddString("general.architecture", parameters.architecture);
+  for (const auto& [key, value] : parameters.counts) builder.AddUint32(key, value);
+  for (const auto& [key, value] : parameters.floats) builder.AddFloat32(key, value);
+  return builder;
+}
+
+struct Matrix {
+  std::string name;
+  uint64_t rows;
+  uint64_t cols;
+};
+
+std::vector<Matrix> SmallTensors() {
+  return {{"token_embd.weight", 5, 8},        {"output_norm.weight", 0, 8},
+          {"blk.0.attn_norm.weight", 0, 8},   {"blk.0.attn_q.weight", 8, 8},
+          {"blk.0.attn_k.weight", 4, 8},      {"blk.0.attn_v.weight", 4, 8},
+          {"blk.0.attn_output.weight", 8, 8}, {"blk.0.ffn_norm.weight", 0, 8},
+          {"blk.0.ffn_gate.weight", 12, 8},   {"blk.0.ffn_up.weight", 12, 8},
+          {"blk.0.ffn_down.weight", 8, 12}};
+}
+
+std::string Model(const Hyperparameters& parameters, const std::vector<Matrix>& tensors) {
+  GgufBuilder builder = Keys(parameters);
+  for (const Matrix& matrix : tensors) {
+    const uint64_t values = std::max<uint64_t>(matrix.rows, 1) * matrix.cols;
+    builder.AddMatrix(matrix.name, matrix.rows, matrix.cols, DType::kF32,
+                      std::vector<float>(values, 0.5f));
+  }
+  return builder.Build();
+}
+
+TEST_F(CheckpointTest, SmallModelHasItsConfigAndTensors) {
+  const auto checkpoint = Open(Model({}, SmallTensors()));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelConfig& config = (*checkpoint)->config();
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.head_dim, 4u);  // embedding_length / head_count
+  EXPECT_EQ(config.rope_dim, 4u);  // the whole head
+  EXPECT_EQ(config.vocab_size, 5u);
+  EXPECT_TRUE(config.rope_interleaved);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ((*checkpoint)->Find("lm_head.weight"), nullptr);
+  EXPECT_EQ((*checkpoint)->Find("blk.0.attn_q.weight"), nullptr);
+  const TensorView* down = (*checkpoint)->Find("model.layers.0.mlp.down_proj.weight");
+  ASSERT_NE(down, nullptr);
+  EXPECT_EQ(down->name, "model.layers.0.mlp.down_proj.weight");
+  EXPECT_EQ(down->rows, 8u);
+  EXPECT_EQ(down->cols, 12u);
+  EXPECT_EQ(down->data.size(), 8u * 12u * 4u);
+}
+
+TEST_F(CheckpointTest, TinyLlamaOpensInEveryType) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ8_0}) {
+    TinyLlamaOptions options;
+    options.matrix_dtype = dtype;
+    options.tie_word_embeddings = dtype == DType::kQ4_0;
+    const auto checkpoint = Open(TinyLlamaBytes(options));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_EQ((*checkpoint)->config().vocab_size, TinyLlamaVocabSize());
+    EXPECT_EQ((*checkpoint)->config().tie_word_embeddings, options.tie_word_embeddings);
+    EXPECT_EQ((*checkpoint)->Find("lm_head.weight") == nullptr, options.tie_word_embeddings);
+    EXPECT_EQ((*checkpoint)->tensors().size(), options.tie_word_embeddings ? 20u : 21u);
+  }
+}
+
+TEST_F(CheckpointTest, DigestIsTheFilesSha256FromAnyThread) {
+  const std::string bytes = TinyLlamaBytes();
+  const auto checkpoint = Open(bytes);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  std::string first;
+  std::thread other([&] { first = (*checkpoint)->Digest(); });
+  const std::string second = (*checkpoint)->Digest();
+  other.join();
+  EXPECT_EQ(first, Sha256Hex(bytes));
+  EXPECT_EQ(second, first);
+}
+
+TEST_F(CheckpointTest, WrongPathsAreNamed) {
+  const auto missing = OpenCheckpoint(path() + ".nowhere");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("model.gguf.nowhere"));
+  const auto folder = OpenCheckpoint(::testing::TempDir());
+  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("not a regular file"));
+  const std::string fifo = path() + ".fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(OpenCheckpoint(fifo).status().message()), HasSubstr("not a regular"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("is empty"));
+  EXPECT_THAT(ErrorOf("{\"model\": 1}"), HasSubstr("not a GGUF file"));
+  EXPECT_THAT(ErrorOf("GG"), HasSubstr("not a GGUF file"));
+}
+
+TEST_F(CheckpointTest, UnknownArchitectureListsTheKnownOnes) {
+  EXPECT_THAT(ErrorOf(Model({.architecture = "mamba"}, SmallTensors())),
+              AllOf(HasSubstr("'mamba'"), HasSubstr("supported: llama")));
+  EXPECT_THAT(ErrorOf(GgufBuilder().Build()), HasSubstr("general.architecture is missing"));
+}
+
+TEST_F(CheckpointTest, MissingForeignAndMisshapenTensorsAreNamed) {
+  const std::vector<Matrix> all = SmallTensors();
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<Matrix> tensors = all;
+    tensors.erase(tensors.begin() + static_cast<ptrdiff_t>(i));
+    EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("is missing")) << all[i].name;
+    // Each dimension in turn; the embedding's rows are the vocabulary's size.
+    tensors = all;
+    tensors[i].cols += 1;
+    EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("the hyperparameters ask for"))
+        << all[i].name;
+    tensors = all;
+    tensors[i].rows += 2;
+    EXPECT_THAT(ErrorOf(Model({}, tensors)),
+                AnyOf(HasSubstr("the hyperparameters ask for"), HasSubstr("llama.vocab_size")))
+        << all[i].name;
+  }
+  std::vector<Matrix> tensors = all;
+  tensors.push_back({"blk.0.attn_q.bias", 0, 8});
+  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("self_attn.q_proj.bias"));
+  tensors.back() = {"rope_freqs.weight", 0, 8};
+  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("'rope_freqs.weight' is not known"));
+  tensors.back() = {"blk.1.attn_norm.weight", 0, 8};
+  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("model.layers.1.input_layernorm.weight"));
+}
+
+TEST_F(CheckpointTest, EveryHyperparameterIsChecked) {
+  struct Case {
+    std::string key;
+    uint32_t value;
+  };
+  for (const auto& [key, value] : {Case{"llama.block_count", 0},
+                                   Case{"llama.block_count", 0xffffffff},
+                                   Case{"llama.context_length", 0},
+                                   Case{"llama.context_length", 0xffffffff},
+                                   Case{"llama.embedding_length", 0},
+                                   Case{"llama.embedding_length", 9},
+                                   Case{"llama.feed_forward_length", 0},
+                                   Case{"llama.feed_forward_length", 0xffffffff},
+                                   Case{"llama.attention.head_count", 0},
+                                   Case{"llama.attention.head_count", 3},
+                                   Case{"llama.attention.head_count", 8},
+                                   Case{"llama.attention.head_count_kv", 0},
+                                   Case{"llama.attention.head_count_kv", 3},
+                                   Case{"llama.attention.key_length", 5},
+                                   Case{"llama.attention.key_length", 0xffffffff},
+                                   Case{"llama.attention.value_length", 8},
+                                   Case{"llama.rope.dimension_count", 3},
+                                   Case{"llama.rope.dimension_count", 6},
+                                   Case{"llama.vocab_size", 6},
+                                   Case{"llama.expert_count", 8}}) {
+    Hyperparameters parameters;
+    parameters.counts[key] = value;
+    EXPECT_THAT(ErrorOf(Model(parameters, SmallTensors())), HasSubstr("metadata llama."))
+        << key << " = " << value;
+  }
+  for (const auto& [key, value] : Hyperparameters().floats) {
+    for (const float bad : {0.0f, -1.0f, 1e30f, std::nanf(""), HUGE_VALF}) {
+      Hyperparameters parameters;
+      parameters.floats[key] = bad;
+      EXPECT_THAT(ErrorOf(Model(parameters, SmallTensors())), HasSubstr(key)) << bad;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, MissingOrMistypedKeysAreNamed) {
+  for (const std::string key :
+       {"llama.block_count", "llama.context_length", "llama.embedding_length",
+        "llama.feed_forward_length", "llama.attention.head_count"}) {
+    Hyperparameters parameters;
+    parameters.counts.erase(key);
+    EXPECT_THAT(ErrorOf(Model(parameters, SmallTensors())), HasSubstr(key + " is missing"));
+    parameters.floats[key] = 2.0f;
+    EXPECT_THAT(ErrorOf(Model(parameters, SmallTensors())),
+                HasSubstr(key + " is not an unsigned integer"));
+  }
+}
+
+TEST_F(CheckpointTest, VariantsThatWouldComputeSomethingElseAreRefused) {
+  GgufBuilder scaled = TinyLlama({});
+  scaled.AddString("llama.rope.scaling.type", "yarn");
+  EXPECT_THAT(ErrorOf(scaled.Build()), HasSubstr("'yarn'"));
+  GgufBuilder plain = TinyLlama({});
+  plain.AddString("llama.rope.scaling.type", "none");
+  EXPECT_EQ(ErrorOf(plain.Build()), "opened");
+  TinyLlamaOptions options;
+  options.tokenizer = false;
+  GgufBuilder tokens = TinyLlama(options);
+  tokens.AddStrings("tokenizer.ggml.tokens", {"a", "b"});
+  EXPECT_THAT(ErrorOf(tokens.Build()), HasSubstr("tokenizer.ggml.tokens has 2 entries"));
+}
+
+// Any one byte of the header may be damaged: the file opens or is refused, and what opened stays
+// within the file (under AddressSanitizer, which sees the mapping's end only by a fault, so every
+// view's bytes are touched).
+TEST_F(CheckpointTest, DamagedHeaderBytesNeverReachOutsideTheFile) {
+  TinyLlamaOptions options;
+  options.num_hidden_layers = 1;
+  options.tokenizer = false;
+  const std::string good = TinyLlamaBytes(options);
+  const size_t header_bytes = 2048;
+  size_t opened = 0;
+  for (size_t i = 0; i < header_bytes; ++i) {
+    std::string bytes = good;
+    bytes[i] = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
+    const auto checkpoint = Open(bytes);
+    if (!checkpoint.ok()) continue;
+    ++opened;
+    uint64_t last_bytes = 0;
+    for (const TensorView& view : (*checkpoint)->tensors()) {
+      ASSERT_EQ(view.data.size(), view.rows * view.row_bytes());
+      std::vector<float> row(view.cols);
+      DequantizeRows(view, view.rows - 1, view.rows, row.data());
+      last_bytes += view.data.back();
+    }
+    EXPECT_LT(last_bytes, 256 * (*checkpoint)->tensors().size());
+  }
+  EXPECT_GT(opened, 0u);  // a flipped letter of the model's name does no harm
+  EXPECT_LT(opened, header_bytes / 2);
+}
+
+TEST(RealModelTest, SmolLm2OpensWithItsConfig) {
+  const char* path = std::getenv("FLOTILLA_TEST_MODEL");
+  ASSERT_NE(path, nullptr) << "set FLOTILLA_TEST_MODEL to SmolLM2-135M-Instruct.Q4_1.gguf; "
+                              "`./flotilla test` fetches it and sets it";
+  const auto checkpoint = OpenCheckpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelConfig& config = (*checkpoint)->config();
+  EXPECT_EQ(config.vocab_size, 49152u);
+  EXPECT_EQ(config.hidden_size, 576u);
+  EXPECT_EQ(config.intermediate_size, 1536u);
+  EXPECT_EQ(config.num_hidden_layers, 30u);
+  EXPECT_EQ(config.num_attention_heads, 9u);
+  EXPECT_EQ(config.num_key_value_heads, 3u);
+  EXPECT_EQ(config.head_dim, 64u);
+  EXPECT_EQ(config.rope_dim, 64u);
+  EXPECT_EQ(config.max_position_embeddings, 8192u);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(config.rope_theta, 100000.0f);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_TRUE(config.rope_interleaved);
+  EXPECT_EQ((*checkpoint)->tensors().size(), 272u);
+  const TensorView* embedding = (*checkpoint)->Find("model.embed_tokens.weight");
+  ASSERT_NE(embedding, nullptr);
+  EXPECT_EQ(embedding->dtype, DType::kQ8_0);
+  // From ggml's own Python package, to its printed digits.
+  std::vector<float> row(embedding->cols);
+  DequantizeRows(*embedding, 5, 6, row.data());
+  EXPECT_FLOAT_EQ(row[0], -0.0079956055f);
+  EXPECT_FLOAT_EQ(row[40], 0.20088959f);
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,172 @@
+// Dequantisation against formulas written independently, in double, from the block's definition.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint.h"
+#include "tests/fakes/gguf_builder.h"
+
+namespace flotilla {
+namespace {
+
+using ::flotilla::testing::Quantize;
+
+TensorView View(DType dtype, uint64_t rows, uint64_t cols, const std::string& bytes) {
+  return {.name = "t",
+          .dtype = dtype,
+          .rows = rows,
+          .cols = cols,
+          .data = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}};
+}
+
+std::vector<float> Rows(const TensorView& view, uint64_t begin, uint64_t end) {
+  std::vector<float> out((end - begin) * view.cols);
+  DequantizeRows(view, begin, end, out.data());
+  return out;
+}
+
+// The value of a binary16 from its three fields.
+double HalfValue(uint32_t half) {
+  const double sign = (half & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = static_cast<int>((half >> 10) & 31);
+  const double fraction = (half & 1023) / 1024.0;
+  if (exponent == 31) return fraction == 0 ? sign * HUGE_VAL : std::nan("");
+  if (exponent == 0) return sign * std::ldexp(fraction, -14);
+  return sign * std::ldexp(1.0 + fraction, exponent - 15);
+}
+
+// Finite scales of both signs, subnormals and zeros among them.
+uint16_t ScaleBits(uint32_t i) { return static_cast<uint16_t>((i * 2654435761u) >> 16) & 0xbbff; }
+
+// `count` blocks with pseudo-random contents and scales from ScaleBits.
+std::string Blocks(DType dtype, uint32_t count) {
+  std::string bytes;
+  const int halves = dtype == DType::kQ4_1 ? 2 : 1;
+  for (uint32_t b = 0; b < count; ++b) {
+    for (int h = 0; h < halves; ++h) {
+      const uint16_t bits = ScaleBits(2 * b + static_cast<uint32_t>(h));
+      bytes.append(reinterpret_cast<const char*>(&bits), 2);
+    }
+    const size_t rest = Traits(dtype).block_bytes - 2 * static_cast<size_t>(halves);
+    for (size_t i = 0; i < rest; ++i) {
+      bytes.push_back(static_cast<char>((b * 131 + i * 37 + b * i) & 0xff));
+    }
+  }
+  return bytes;
+}
+
+uint32_t Byte(const std::string& bytes, size_t i) { return static_cast<uint8_t>(bytes[i]); }
+
+double Half(const std::string& bytes, size_t i) {
+  return HalfValue(Byte(bytes, i) | (Byte(bytes, i + 1) << 8));
+}
+
+int Nibble(const std::string& bytes, size_t quants, int j) {
+  const uint32_t byte = Byte(bytes, quants + static_cast<size_t>(j % 16));
+  return static_cast<int>(j < 16 ? byte & 15 : byte >> 4);
+}
+
+// Half precision times a small integer is exact in fp32, so only Q4_1's sum rounds, once.
+float Expected(DType dtype, const std::string& bytes, size_t block, int j) {
+  const size_t at = block * Traits(dtype).block_bytes;
+  const double d = Half(bytes, at);
+  switch (dtype) {
+    case DType::kQ4_0:
+      return static_cast<float>(d * (Nibble(bytes, at + 2, j) - 8));
+    case DType::kQ4_1:
+      return static_cast<float>(d * Nibble(bytes, at + 4, j) + Half(bytes, at + 2));
+    default:
+      return static_cast<float>(d *
+                                static_cast<int8_t>(Byte(bytes, at + 2 + static_cast<size_t>(j))));
+  }
+}
+
+class BlockTypeTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(BlockTypeTest, EqualsTheFormulaInEveryBit) {
+  constexpr uint32_t kRows = 64;
+  constexpr uint32_t kBlocksPerRow = 9;
+  const std::string bytes = Blocks(GetParam(), kRows * kBlocksPerRow);
+  const TensorView view = View(GetParam(), kRows, kBlocksPerRow * 32, bytes);
+  const std::vector<float> values = Rows(view, 0, kRows);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float expected = Expected(GetParam(), bytes, i / 32, static_cast<int>(i % 32));
+    ASSERT_EQ(std::memcmp(&values[i], &expected, 4), 0)
+        << i << ": " << values[i] << " for " << expected;
+  }
+}
+
+TEST_P(BlockTypeTest, AnyRangeOfRowsIsThatPartOfTheWhole) {
+  const std::string bytes = Blocks(GetParam(), 10);
+  const TensorView view = View(GetParam(), 5, 64, bytes);
+  const std::vector<float> all = Rows(view, 0, 5);
+  for (uint64_t begin = 0; begin <= 5; ++begin) {
+    for (uint64_t end = begin; end <= 5; ++end) {
+      const std::vector<float> part = Rows(view, begin, end);
+      ASSERT_EQ(part.size(), (end - begin) * 64);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<int>(begin) * 64));
+    }
+  }
+  EXPECT_DEATH(Rows(view, 0, 6), "CHECK");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BlockTypeTest,
+                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ8_0),
+                         [](const auto& info) { return Traits(info.param).name; });
+
+TEST(DequantizeTest, EveryHalfIsExact) {
+  std::string bytes;
+  for (uint32_t half = 0; half < 65536; ++half) {
+    bytes.push_back(static_cast<char>(half & 0xff));
+    bytes.push_back(static_cast<char>(half >> 8));
+  }
+  const std::vector<float> values = Rows(View(DType::kF16, 1, 65536, bytes), 0, 1);
+  for (uint32_t half = 0; half < 65536; ++half) {
+    const double expected = HalfValue(half);
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(values[half])) << half;
+    } else {
+      ASSERT_EQ(values[half], expected) << half;
+      ASSERT_EQ(std::signbit(values[half]), (half & 0x8000) != 0) << half;
+    }
+  }
+}
+
+TEST(DequantizeTest, FloatsAreCopied) {
+  const std::vector<float> values = {0.0f, -0.0f, 1.5f, 1e-40f, HUGE_VALF, -3.0f};
+  const std::string bytes = Quantize(DType::kF32, values);
+  const std::vector<float> out = Rows(View(DType::kF32, 2, 3, bytes), 0, 2);
+  EXPECT_EQ(std::memcmp(out.data(), values.data(), bytes.size()), 0);
+}
+
+TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
+  std::vector<float> values;
+  for (int i = 0; i < 320; ++i) values.push_back(std::sin(static_cast<float>(i)) * 0.1f);
+  const auto worst = [&](DType dtype) {
+    const std::string bytes = Quantize(dtype, values);
+    const std::vector<float> out = Rows(View(dtype, 10, 32, bytes), 0, 10);
+    float error = 0;
+    for (size_t i = 0; i < values.size(); ++i)
+      error = std::max(error, std::fabs(out[i] - values[i]));
+    return error;
+  };
+  EXPECT_LT(worst(DType::kF16), 0.1f / 2000);
+  EXPECT_LT(worst(DType::kQ8_0), 0.1f / 200);
+  EXPECT_LT(worst(DType::kQ4_1), 0.1f / 12);
+  EXPECT_LT(worst(DType::kQ4_0), 0.1f / 12);
+}
+
+TEST(DequantizeTest, OnlyTheFiveTypesAreKnown) {
+  int known = 0;
+  for (uint32_t type = 0; type < 1000; ++type) known += FindDType(type) != nullptr ? 1 : 0;
+  EXPECT_EQ(known, 5);
+  EXPECT_EQ(Traits(DType::kQ4_1).block_bytes, 20u);
+  EXPECT_STREQ(FindDType(8)->name, "Q8_0");
+}
+
+}  // namespace
+}  // namespace flotilla
