@@ -162,15 +162,12 @@ Status RingWriter::Write(std::string_view frame, int64_t deadline_ns) {
 
 void RingWriter::WakeReaders() {
   // A sleeper sets its bit, then reads `written`; we add to `written`, then read the bits. All
-  // seq_cst: either we see its bit, or it sees our frame.
+  // seq_cst: either we see its bit, or it sees our frame. Only the sleeper clears its bit: were it
+  // taken here, a reader between setting it and sleeping would miss the frame after this one.
   header_->written.fetch_add(1, std::memory_order_seq_cst);
   FLOTILLA_SHM_POINT();
-  bool wake = header_->watchers.load(std::memory_order_seq_cst) != 0;
-  if (header_->sleepers.load(std::memory_order_seq_cst) != 0) {
-    header_->sleepers.exchange(0, std::memory_order_seq_cst);
-    wake = true;
-  }
-  FLOTILLA_SHM_POINT();
+  const bool wake = (header_->sleepers.load(std::memory_order_seq_cst) |
+                     header_->watchers.load(std::memory_order_seq_cst)) != 0;
   if (wake) FutexWakeAll(&header_->written);
 }
 
@@ -178,6 +175,7 @@ void RingWriter::DeactivateReader(uint32_t reader) {
   if (reader >= num_readers_) return;
   header_->cursors[reader].active.store(0, std::memory_order_release);
   header_->watchers.fetch_and(~(1u << reader), std::memory_order_relaxed);
+  header_->sleepers.fetch_and(~(1u << reader), std::memory_order_relaxed);
 }
 
 void RingWriter::ActivateReader(uint32_t reader) {

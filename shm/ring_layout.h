@@ -30,8 +30,8 @@ struct RingHeader {
   alignas(64) std::atomic<uint64_t> write_pos;
   // Writer: +1 a frame. Readers sleep on it.
   alignas(64) std::atomic<uint32_t> written;
-  // A bit a reader that sleeps or is about to; the writer takes them all when it wakes them, so the
-  // bit of a reader that died asleep costs one system call, not one a frame.
+  // A bit a reader that sleeps or is about to. The reader clears it; the writer does for one that
+  // died asleep (DeactivateReader), until when each frame costs a needless wake-up call.
   std::atomic<uint32_t> sleepers;
   // Readers that asked for futex(): woken at every frame.
   std::atomic<uint32_t> watchers;

@@ -1,0 +1,309 @@
+#include "shm/collective.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "shm/collective_layout.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kBuffer = 256;  // halves of 128 bytes: most operations take several rounds
+
+Segment MakeSegment(uint32_t ranks, size_t buffer_bytes = kBuffer) {
+  auto segment = Segment::Create("test-collective", CollectiveSegmentBytes(ranks, buffer_bytes));
+  EXPECT_TRUE(segment.ok()) << segment.status();
+  EXPECT_TRUE(InitCollective(*segment, ranks, buffer_bytes).ok());
+  return std::move(*segment);
+}
+
+std::unique_ptr<Collective> Attach(const Segment& segment, uint32_t rank,
+                                   int64_t timeout_ns = 20 * kNsPerSecond, int64_t spin_ns = 0) {
+  ShmCollectiveOptions options;
+  options.rank = rank;
+  options.timeout_ns = timeout_ns;
+  options.wait.spin_ns = spin_ns;
+  auto collective = AttachShmCollective(&segment, options);
+  EXPECT_TRUE(collective.ok()) << collective.status();
+  return std::move(*collective);
+}
+
+// Runs body(rank, collective) on a thread a rank, each joined to epoch 1.
+void RunRanks(uint32_t ranks, int64_t spin_ns,
+              const std::function<void(uint32_t, Collective*)>& body) {
+  const Segment segment = MakeSegment(ranks);
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      auto collective = Attach(segment, r, 20 * kNsPerSecond, spin_ns);
+      ASSERT_TRUE(collective->Reset(1).ok());
+      body(r, collective.get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+float Contribution(uint32_t rank, size_t i, uint32_t round) {
+  // Of very different sizes: another order of addition gives other bits.
+  return std::ldexp(1.0f + 0.37f * static_cast<float>((i * 7 + rank * 3 + round) % 97),
+                    static_cast<int>((rank * 11 + i) % 24));
+}
+
+TEST(CollectiveTest, AllReduceAddsInRankOrder) {
+  for (uint32_t ranks : {1u, 2u, 3u, 5u}) {
+    SCOPED_TRACE(ranks);
+    RunRanks(ranks, 0, [&](uint32_t rank, Collective* collective) {
+      uint32_t round = 0;
+      for (size_t n : {0u, 1u, 31u, 32u, 33u, 64u, 500u, 1u, 2000u}) {
+        ++round;
+        std::vector<float> data(n), expected(n);
+        for (size_t i = 0; i < n; ++i) {
+          data[i] = Contribution(rank, i, round);
+          expected[i] = Contribution(0, i, round);
+          for (uint32_t r = 1; r < ranks; ++r) expected[i] += Contribution(r, i, round);
+        }
+        ASSERT_TRUE(collective->AllReduceSum(data).ok());
+        ASSERT_TRUE(n == 0 || std::memcmp(data.data(), expected.data(), n * sizeof(float)) == 0);
+      }
+    });
+  }
+}
+
+std::byte Pattern(uint32_t rank, size_t i, uint32_t round) {
+  return static_cast<std::byte>(rank * 101 + i * 3 + i / 256 + round * 17);
+}
+
+// One of every kind, sizes and roots drawn alike on all ranks, against what they must give.
+void RandomOperations(uint32_t ranks, uint32_t seed, int steps, int64_t spin_ns) {
+  RunRanks(ranks, spin_ns, [&](uint32_t rank, Collective* collective) {
+    std::mt19937 random(seed);
+    for (int step = 0; step < steps; ++step) {
+      const uint32_t kind = random() % 5, root = random() % ranks;
+      std::vector<size_t> counts(ranks);
+      for (size_t& count : counts) count = random() % 3 ? random() % 300 : 0;
+      const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+      const bool in_place = random() % 2;
+      if (kind == 0) {
+        ASSERT_TRUE(collective->Barrier().ok());
+      } else if (kind == 1) {
+        std::vector<float> data(counts[0]);
+        for (size_t i = 0; i < data.size(); ++i) data[i] = Contribution(rank, i, step);
+        ASSERT_TRUE(collective->AllReduceSum(data).ok());
+        for (size_t i = 0; i < data.size(); ++i) {
+          float sum = Contribution(0, i, step);
+          for (uint32_t r = 1; r < ranks; ++r) sum += Contribution(r, i, step);
+          ASSERT_EQ(data[i], sum);
+        }
+      } else if (kind == 2) {
+        std::vector<std::byte> data(counts[0]);
+        for (size_t i = 0; i < data.size(); ++i) data[i] = Pattern(rank, i, step);
+        ASSERT_TRUE(collective->Broadcast(data, root).ok());
+        for (size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], Pattern(root, i, step));
+      } else {
+        std::vector<std::byte> in(counts[rank]), out(total);
+        const size_t begin = std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+        for (size_t i = 0; i < in.size(); ++i) in[i] = Pattern(rank, i, step);
+        std::span<const std::byte> from = in;
+        const bool receives = kind == 3 || root == rank;
+        if (in_place && receives) {
+          std::copy(in.begin(), in.end(), out.begin() + begin);
+          from = std::span(out).subspan(begin, in.size());
+        }
+        ASSERT_TRUE((kind == 3 ? collective->AllGather(from, counts, out)
+                               : collective->Gather(from, counts, out, root))
+                        .ok());
+        if (!receives) continue;
+        size_t at = 0;
+        for (uint32_t r = 0; r < ranks; ++r)
+          for (size_t i = 0; i < counts[r]; ++i) ASSERT_EQ(out[at++], Pattern(r, i, step));
+      }
+    }
+  });
+}
+
+TEST(CollectiveTest, RandomOperationsAsleep) {
+  for (uint32_t ranks : {2u, 3u, 4u}) RandomOperations(ranks, ranks, 400, 0);
+}
+
+TEST(CollectiveTest, RandomOperationsSpinning) { RandomOperations(2, 9, 2000, 50 * kNsPerUs); }
+
+TEST(CollectiveTest, NeedsAReset) {
+  const Segment segment = MakeSegment(1);
+  auto collective = Attach(segment, 0);
+  EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(collective->Reset(0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(collective->Reset(7).ok());
+  EXPECT_TRUE(collective->Barrier().ok());
+  EXPECT_EQ(collective->Reset(6).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(collective->Reset(7).code(), absl::StatusCode::kFailedPrecondition)
+      << "rounds of epoch 7 were already published";
+  EXPECT_TRUE(collective->Reset(8).ok());
+}
+
+TEST(CollectiveTest, RespawnedRankMayNotJoinAnEpochInProgress) {
+  const Segment segment = MakeSegment(1);
+  ASSERT_TRUE(Attach(segment, 0)->Reset(3).ok());
+  auto second = Attach(segment, 0);
+  EXPECT_TRUE(second->Reset(3).ok()) << "its predecessor published nothing";
+  EXPECT_TRUE(second->Barrier().ok());
+  EXPECT_FALSE(Attach(segment, 0)->Reset(3).ok());
+}
+
+TEST(CollectiveTest, TimesOutAndCallsBack) {
+  const Segment segment = MakeSegment(2);
+  std::atomic<int> beats = 0;
+  ShmCollectiveOptions options;
+  options.timeout_ns = 250 * kNsPerMs;
+  options.on_wait = [](void* arg) { ++*static_cast<std::atomic<int>*>(arg); };
+  options.on_wait_arg = &beats;
+  auto collective = AttachShmCollective(&segment, options);
+  const int64_t begin_ns = RealClock::Now();
+  EXPECT_EQ((*collective)->Reset(1).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_GE(RealClock::Now() - begin_ns, 250 * kNsPerMs);
+  EXPECT_GE(beats, 2);
+  EXPECT_EQ((*collective)->Barrier().code(), absl::StatusCode::kFailedPrecondition);
+
+  // Late is not too late: the other comes, and the reset is repeated.
+  std::thread other([&] { EXPECT_TRUE(Attach(segment, 1)->Reset(1).ok()); });
+  EXPECT_TRUE((*collective)->Reset(1).ok());
+  other.join();
+}
+
+TEST(CollectiveTest, AbortEndsAWait) {
+  const Segment segment = MakeSegment(3);
+  std::atomic<int> joined = 0;
+  std::atomic<bool> aborted = false;
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      auto collective = Attach(segment, r);
+      ASSERT_TRUE(collective->Reset(1).ok());
+      ++joined;
+      if (r != 2) {
+        EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kAborted);
+        EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kFailedPrecondition);
+      }
+      // Rank 2 stays away until then: only the abort can have ended the waits.
+      while (r == 2 && !aborted) std::this_thread::yield();
+      ASSERT_TRUE(collective->Reset(2).ok());
+      EXPECT_TRUE(collective->Barrier().ok());
+      EXPECT_EQ(collective->Reset(1).code(), absl::StatusCode::kFailedPrecondition);
+    });
+  }
+  while (joined < 3) std::this_thread::yield();
+  AbortCollective(segment, 2);
+  AbortCollective(segment, 1);  // an older one changes nothing
+  aborted = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CollectiveTest, ResetToAnAbortedEpochIsAborted) {
+  const Segment segment = MakeSegment(2);
+  AbortCollective(segment, 5);
+  EXPECT_EQ(Attach(segment, 0)->Reset(4).code(), absl::StatusCode::kAborted);
+}
+
+TEST(CollectiveTest, ASurvivorMeetsTheNewEpoch) {
+  const Segment segment = MakeSegment(2);
+  std::unique_ptr<Collective> survivor = Attach(segment, 0), first = Attach(segment, 1);
+  std::thread other([&] { ASSERT_TRUE(first->Reset(1).ok()); });
+  ASSERT_TRUE(survivor->Reset(1).ok());
+  other.join();
+  first.reset();
+  auto second = Attach(segment, 1, 0);
+  EXPECT_EQ(second->Reset(2).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(survivor->Barrier().code(), absl::StatusCode::kAborted);
+}
+
+TEST(CollectiveTest, DifferentOperationsAreAnError) {
+  const Segment segment = MakeSegment(2);
+  std::thread other([&] {
+    auto collective = Attach(segment, 1);
+    ASSERT_TRUE(collective->Reset(1).ok());
+    std::vector<float> data(8);
+    EXPECT_EQ(collective->AllReduceSum(data).code(), absl::StatusCode::kFailedPrecondition);
+  });
+  auto collective = Attach(segment, 0);
+  ASSERT_TRUE(collective->Reset(1).ok());
+  std::vector<float> data(9);
+  EXPECT_EQ(collective->AllReduceSum(data).code(), absl::StatusCode::kFailedPrecondition);
+  other.join();
+}
+
+TEST(CollectiveTest, OutOfStepFlagsAreAnError) {
+  const Segment segment = MakeSegment(2);
+  auto* header = static_cast<CollectiveHeader*>(segment.data());
+  std::thread other([&] { ASSERT_TRUE(Attach(segment, 1)->Reset(2).ok()); });
+  auto collective = Attach(segment, 0);
+  ASSERT_TRUE(collective->Reset(2).ok());
+  other.join();
+  header->lines[1].flag.store(uint64_t{2} << 32 | 9);
+  EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kInternal);
+}
+
+TEST(CollectiveTest, RefusesBadArguments) {
+  const Segment segment = MakeSegment(1);
+  auto collective = Attach(segment, 0);
+  ASSERT_TRUE(collective->Reset(1).ok());
+  std::vector<std::byte> in(4), out(4);
+  const size_t right[] = {4}, wrong[] = {5}, two[] = {4, 0};
+  EXPECT_TRUE(collective->AllGather(in, right, out).ok());
+  EXPECT_EQ(collective->AllGather(in, wrong, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(collective->AllGather(in, two, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(collective->AllGather(in, right, {}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(collective->Broadcast(in, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(collective->Gather(in, right, out, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(collective->Barrier().ok()) << "nothing was published by those";
+}
+
+TEST(CollectiveTest, RefusesWrongSegments) {
+  auto blank = Segment::Create("blank", CollectiveSegmentBytes(2, 4096));
+  ShmCollectiveOptions options;
+  EXPECT_FALSE(AttachShmCollective(&*blank, options).ok());
+  EXPECT_FALSE(InitCollective(*blank, 0, 4096).ok());
+  EXPECT_FALSE(InitCollective(*blank, kMaxRanks + 1, 128).ok());
+  EXPECT_FALSE(InitCollective(*blank, 2, 64).ok());
+  EXPECT_FALSE(InitCollective(*blank, 3, 4096).ok());
+  EXPECT_FALSE(InitCollective(*blank, 2, SIZE_MAX).ok());
+  ASSERT_TRUE(InitCollective(*blank, 2, 4096).ok());
+  options.rank = 2;
+  EXPECT_FALSE(AttachShmCollective(&*blank, options).ok());
+  options.rank = 1;
+  EXPECT_TRUE(AttachShmCollective(&*blank, options).ok());
+  auto* header = static_cast<CollectiveHeader*>(blank->data());
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{127}, uint64_t{8192}, UINT64_MAX}) {
+    header->buffer_bytes = bytes;
+    EXPECT_FALSE(AttachShmCollective(&*blank, options).ok()) << bytes;
+  }
+  header->buffer_bytes = 4096;
+  header->ranks = 0;
+  EXPECT_FALSE(AttachShmCollective(&*blank, options).ok());
+  AbortCollective(*blank, 3);
+  EXPECT_EQ(header->abort_epoch.load(), 0u) << "a corrupt segment is left alone";
+}
+
+TEST(SingleRankCollectiveTest, CopiesOrDoesNothing) {
+  auto collective = MakeSingleRankCollective();
+  EXPECT_EQ(collective->size(), 1u);
+  float data[] = {1, 2};
+  EXPECT_TRUE(collective->Reset(1).ok() && collective->AllReduceSum(data).ok());
+  EXPECT_EQ(data[1], 2);
+  const std::vector<std::byte> in = {std::byte{1}, std::byte{2}};
+  std::vector<std::byte> out(2);
+  const size_t counts[] = {2};
+  EXPECT_TRUE(collective->AllGather(in, counts, out).ok());
+  EXPECT_EQ(in, out);
+  EXPECT_FALSE(collective->AllGather(in, counts, std::span(out).first(1)).ok());
+  EXPECT_FALSE(collective->Broadcast(out, 1).ok());
+}
+
+}  // namespace
+}  // namespace flotilla
