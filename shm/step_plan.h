@@ -41,6 +41,8 @@ struct SamplingParams {
   uint32_t reserved = 0;
 };
 
+// Gives the slot a fresh state (empty page table), even if it is still open: a plan may open again
+// a slot that was never closed. A slot in closes is never also opened by the same plan.
 struct PlanOpen {
   uint32_t slot = 0;
   uint32_t reserved = 0;

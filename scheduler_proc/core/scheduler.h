@@ -3,9 +3,13 @@
 // plans.
 //
 // The loop calls, in this order each step: Add / Abort / Truncate for what came in, PlanStep, and
-// OnResult for each result. At most one plan is in flight per call of PlanStep that returned true;
-// OnResult takes them in order. Units: tokens, pages of config.page_size tokens, nanoseconds.
-// Threads: one. Errors: Add refuses what can never run and names the field; nothing else fails.
+// OnResult for each result. PlanStep returns false while the plan before is in flight; OnResult
+// takes results in order.
+//
+// A slot that became free is closed with the next plan that has rows (not at once: workers need not
+// know), or opened again by it, which gives it a fresh state and saves the close. Units: tokens,
+// pages of config.page_size tokens, nanoseconds. Threads: one. Errors: Add refuses what can never
+// run and names the field; nothing else fails.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +71,9 @@ struct ReqOutput {
   PositionLogprobs logprobs;
   std::vector<PositionLogprobs> prompt_logprobs;  // next piece; position 0 has none and is not sent
   Finish finish = Finish::kNone;
-  int32_t stop_token = -1;     // kStop by a stop token: which (it is not part of the text)
-  std::string error;           // kError
+  int32_t stop_token = -1;  // kStop by eos or a stop token: which. It is also in `token` and counts
+                            // in completion_tokens, but is not part of the text
+  std::string error;        // kError
   uint32_t prompt_tokens = 0;  // with finish
   uint32_t cached_tokens = 0;  // with finish: prompt tokens read from the cache at first admission
   uint32_t completion_tokens = 0;                                     // with finish
@@ -80,33 +85,43 @@ struct SchedulerStats {
   uint64_t free_pages = 0, evictable_pages = 0, locked_pages = 0, total_pages = 0;
   uint64_t queued_tokens = 0, running_tokens = 0;
   // counters
+  // (prompt and cached tokens of first admissions; generated ones as sampled, Truncate or not)
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
-  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens, of all admissions
   uint64_t retractions = 0, steps = 0, aborts = 0;
 };
 
+// InvalidArgument naming the field; num_pages 0 is allowed (BeginEpoch sets it).
+Status ValidateSchedulerConfig(const SchedulerConfig& config);
+
 class Scheduler {
  public:
+  // The configuration must be valid.
   explicit Scheduler(const SchedulerConfig& config);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
   // ResourceExhausted: the queue is full. InvalidArgument: could never run; names the field.
+  // Unavailable: the number of pages is not known yet (before the first BeginEpoch).
+  // Sets sampling.min_tokens_until from min_new_tokens.
   Status Add(ReqSpec spec, int64_t now_ns);
   // The request ends with `reason` (kAbort or kDeadline): no output follows. False if unknown. Its
   // slot and pages are free once the plan in flight (if it is in one) has come back: within two
   // steps.
   bool Abort(ReqId id, Finish reason);
   // A stop string ended inside output token number `num_tokens` - 1: what lies past is discarded,
-  // as if it had stopped at once. Appends the final ReqOutput (kStop). False if unknown.
+  // as if it had stopped at once. Appends the final ReqOutput (kStop). False if unknown (it has
+  // ended before; then the caller cuts its output).
   bool Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns, std::vector<ReqOutput>* outputs);
   // Requests whose deadline is over are ended with kDeadline.
   void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
 
-  // Fills *plan (step_id, epoch, kForward) with the next step. False: nothing to do.
+  // Fills *plan (step_id, epoch, kForward) with the next step, reusing its memory. False: nothing
+  // to do, or a plan is in flight.
   bool PlanStep(int64_t now_ns, StepPlan* plan);
-  // The result of the oldest plan in flight. A result of another epoch is ignored.
+  // The result of the oldest plan in flight. A result of another epoch or step is ignored. A failed
+  // step, or rows that do not answer the plan, end the plan's requests with kError.
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
 
   // All KV is gone (a rank died): plans in flight are forgotten, the radix tree emptied, running

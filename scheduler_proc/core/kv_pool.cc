@@ -1,0 +1,128 @@
+#include "scheduler_proc/core/kv_pool.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace flotilla {
+
+void KvPool::Reset(uint32_t num_pages) {
+  allocator_.Reset(num_pages);
+  cache_.Reset(num_pages, page_size_);
+}
+
+void KvPool::Attach(Req* req) {
+  req->root = cache_.AcquireRoot(req->spec.cache_salt);
+  if (req->len() < page_size_) return;
+  uint64_t hash = 0x9E3779B97F4A7C15ull;
+  for (uint32_t i = 0; i < page_size_; ++i) {
+    hash = (hash ^ static_cast<uint32_t>(req->token_ids[i])) * 0xD6E8FEB86659FD93ull;
+    hash ^= hash >> 32;
+  }
+  req->first_page_hash = hash | 1;
+}
+
+void KvPool::Detach(Req* req) {
+  cache_.ReleaseRoot(req->root);
+  req->root = kNoNode;
+}
+
+std::span<const int32_t> KvPool::Matchable(const Req& req) const {
+  if (!enable_prefix_cache_ || !req.may_read_cache()) return {};
+  return std::span(req.token_ids).first(req.len() - 1);
+}
+
+uint32_t KvPool::PeekPrefix(const Req& req) const {
+  return cache_.PeekPrefix(req.root, Matchable(req));
+}
+
+void KvPool::TakePrefix(Req* req) {
+  CHECK(req->pages.empty() && req->last_node == kNoNode);
+  req->last_node = cache_.MatchPrefix(req->root, Matchable(*req), &req->pages);
+  cache_.Lock(req->last_node);
+  req->num_shared = static_cast<uint32_t>(req->pages.size());
+  req->num_computed = req->num_shared * page_size_;
+}
+
+bool KvPool::Grow(Req* req, uint32_t tokens) {
+  const uint32_t wanted = PagesFor(tokens);
+  const auto have = static_cast<uint32_t>(req->pages.size());
+  if (wanted <= have) return true;
+  const uint32_t missing = wanted - have;
+  if (missing > available_pages()) return false;
+  if (missing > allocator_.num_free()) {
+    scratch_.clear();
+    cache_.Evict(missing - allocator_.num_free(), &scratch_);
+    allocator_.Free(scratch_);
+  }
+  CHECK(allocator_.Alloc(missing, &req->pages));
+  return true;
+}
+
+void KvPool::CacheUnfinished(Req* req) {
+  if (!enable_prefix_cache_) return;
+  const uint32_t full = req->num_computed / page_size_;
+  const uint32_t fresh = full - req->num_shared;
+  if (fresh == 0) return;
+  const NodeId node = cache_.ExtendLocked(
+      req->last_node,
+      std::span(req->token_ids)
+          .subspan(size_t{req->num_shared} * page_size_, size_t{fresh} * page_size_),
+      std::span(req->pages).subspan(req->num_shared, fresh));
+  // Someone else was first: this request keeps its own copy and gives it back at its end.
+  if (node == kNoNode) return;
+  req->last_node = node;
+  req->num_shared = full;
+}
+
+void KvPool::Release(Req* req, uint32_t valid_tokens) {
+  uint32_t kept = req->num_shared;
+  scratch_.clear();
+  if (enable_prefix_cache_) {
+    kept = std::max(kept, std::min(valid_tokens, req->num_computed) / page_size_);
+    cache_.Insert(req->root, std::span(req->token_ids).first(size_t{kept} * page_size_),
+                  std::span(req->pages).first(kept), &scratch_);
+  }
+  allocator_.Free(scratch_);
+  allocator_.Free(std::span(req->pages).subspan(kept));
+  cache_.Unlock(req->last_node);
+  Forget(req);
+}
+
+void KvPool::Forget(Req* req) {
+  req->pages.clear();
+  req->num_shared = req->pages_sent = req->num_computed = 0;
+  req->last_node = kNoNode;
+}
+
+Status KvPool::CheckLedger(std::span<Req* const> holders) const {
+  RETURN_IF_ERROR(cache_.CheckInvariants());
+  std::vector<uint32_t> owners(num_pages(), 0);
+  uint32_t free = 0, cached = 0, held = 0;
+  for (PageId page = 0; page < num_pages(); ++page) {
+    if (allocator_.is_free(page)) ++owners[page], ++free;
+  }
+  if (free != allocator_.num_free()) return absl::InternalError("ledger: free list");
+  std::vector<RadixCache::PageState> tree;
+  cache_.AppendAllPages(&tree);
+  for (const RadixCache::PageState& state : tree) ++owners[state.page], ++cached;
+  for (const Req* req : holders) {
+    std::vector<PageId> path;
+    cache_.AppendPath(req->last_node, &path);
+    if (path.size() != req->num_shared ||
+        !std::equal(path.begin(), path.end(), req->pages.begin())) {
+      return absl::InternalError(absl::StrCat("ledger: request ", req->spec.id, " shared pages"));
+    }
+    for (size_t i = req->num_shared; i < req->pages.size(); ++i) ++owners[req->pages[i]], ++held;
+  }
+  for (PageId page = 0; page < num_pages(); ++page) {
+    if (owners[page] != 1) {
+      return absl::InternalError(
+          absl::StrCat("ledger: page ", page, " has ", owners[page], " owners"));
+    }
+  }
+  if (free + cached + held != num_pages()) return absl::InternalError("ledger: total");
+  return OkStatus();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,68 @@
+// The KV pages: which are free, which are cached, which a request holds. Joins allocator and radix
+// tree: what is asked for beyond the free pages is taken from the cache's least recently used ones.
+//
+// Units: pages. Threads: one. Ownership: owns allocator and tree; a request's pages are returned by
+// Release only. Errors: Grow takes all or nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scheduler_proc/core/page_allocator.h"
+#include "scheduler_proc/core/radix_cache.h"
+#include "scheduler_proc/core/req.h"
+
+namespace flotilla {
+
+class KvPool {
+ public:
+  KvPool(uint32_t page_size, bool enable_prefix_cache)
+      : page_size_(page_size), enable_prefix_cache_(enable_prefix_cache) {}
+  // All pages free, the tree empty. Requests' pages are forgotten: Forget each of them.
+  void Reset(uint32_t num_pages);
+
+  uint32_t page_size() const { return page_size_; }
+  uint32_t num_pages() const { return allocator_.num_pages(); }
+  uint32_t available_pages() const { return allocator_.num_free() + cache_.evictable_pages(); }
+  uint32_t PagesFor(uint64_t tokens) const {
+    return static_cast<uint32_t>((tokens + page_size_ - 1) / page_size_);
+  }
+
+  // A request enters / leaves: its tenant's root, and the hash that finds those like it.
+  void Attach(Req* req);
+  void Detach(Req* req);
+
+  // Pages of req's longest usable cached prefix; at least its last token stays to be computed.
+  uint32_t PeekPrefix(const Req& req) const;
+  // Takes that prefix: locks it, sets pages, num_shared, num_computed. Lock even without a match.
+  void TakePrefix(Req* req);
+  // Pages for the first `tokens` tokens. False, and nothing taken, if they are not there.
+  bool Grow(Req* req, uint32_t tokens);
+  // Gives the computed full pages to the tree while the request goes on, so that others may share
+  // them now.
+  void CacheUnfinished(Req* req);
+  // Gives back every page; the first `valid_tokens` tokens' full pages stay cached.
+  void Release(Req* req, uint32_t valid_tokens);
+  // After Reset: the request has no pages.
+  static void Forget(Req* req);
+
+  const PageAllocator& allocator() const { return allocator_; }
+  const RadixCache& cache() const { return cache_; }
+  bool prefix_cache_enabled() const { return enable_prefix_cache_; }
+
+  // Every page is free, or in the tree, or held by exactly one of `running`; locks agree.
+  Status CheckLedger(std::span<Req* const> holders) const;
+
+ private:
+  std::span<const int32_t> Matchable(const Req& req) const;
+
+  const uint32_t page_size_;
+  const bool enable_prefix_cache_;
+  PageAllocator allocator_;
+  RadixCache cache_;
+  std::vector<PageId> scratch_;
+};
+
+}  // namespace flotilla

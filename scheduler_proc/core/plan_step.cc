@@ -1,0 +1,156 @@
+// Scheduler::Impl: the next batch, and the plan that tells it to the workers.
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "scheduler_proc/core/scheduler_impl.h"
+
+namespace flotilla {
+
+bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
+  if (num_in_flight == kMaxPlansInFlight) return false;
+  ScheduleBatch& cur_batch = result_queue[num_in_flight];
+  GetNextBatchToRun(now_ns, &cur_batch);
+  if (cur_batch.empty()) return false;
+  cur_batch.step_id = ++last_step_id;
+  FillPlan(cur_batch, plan);
+  for (const BatchRow& row : cur_batch.rows) ++row.req->plans_in_flight;
+  ++num_in_flight;
+  ++stats.steps;
+  last_batch_mode = cur_batch.forward_mode();
+  prefill_steps_in_a_row = last_batch_mode == ForwardMode::kExtend ? prefill_steps_in_a_row + 1 : 0;
+  return true;
+}
+
+// Mixed: what decodes, and as much prefill as the budget allows beside it. Otherwise prefill goes
+// first (time to first token), with a decode step now and then.
+void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
+  batch->Clear();
+  const bool decode_turn = prefill_steps_in_a_row >= kMaxPrefillStepsInARow;
+  if (config.enable_mixed_chunk || decode_turn) UpdateRunningBatch(batch);
+  if (config.enable_mixed_chunk || batch->empty()) GetNewBatchPrefill(now_ns, batch);
+  if (batch->empty()) UpdateRunningBatch(batch);
+  // Prompts hold each other's pages: the last to come gives way. One alone always fits.
+  while (batch->empty() && running_batch.size() > 1) {
+    Retract(running_batch.back());
+    batch->retracted = true;
+    UpdateRunningBatch(batch);
+    GetNewBatchPrefill(now_ns, batch);
+  }
+  CHECK(!batch->empty() || (running_batch.empty() && waiting_queue.empty()));
+}
+
+// Chunks of prompts that have begun, then waiting requests.
+void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
+  PrefillAdder adder(config, &kv, running_batch, batch);
+  for (Req* req : running_batch) {
+    if (req->is_decode()) continue;
+    // Who runs comes before who waits, for tokens and for pages.
+    if (!adder.budget_left() || adder.AddChunkedReq(req) != AddReqResult::kContinue) return;
+  }
+  if (batch_is_full || batch->retracted || waiting_queue.empty()) return;
+  waiting_queue.CalcPriority(kv);
+  uint32_t held_back = 0;
+  for (Req* req : waiting_queue.reqs()) {
+    if (!adder.budget_left() || slots.full()) break;
+    const AddReqResult result = adder.AddOneReq(req);
+    batch_is_full = result == AddReqResult::kNoToken;
+    if (result == AddReqResult::kHeldBack && ++held_back < kMaxHeldBackInAStep) continue;
+    if (result != AddReqResult::kContinue) break;
+    Admit(req, now_ns);
+  }
+  waiting_queue.RemoveScheduled();
+}
+
+// One token for everyone whose prompt is computed. If their pages run out, the last to come go
+// back to the queue.
+void Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
+  const auto needs_page = [this](const Req& req) {
+    return req.is_decode() && kv.PagesFor(req.len()) > req.pages.size();
+  };
+  uint32_t needed = 0;
+  for (const Req* req : running_batch) needed += needs_page(*req);
+  while (needed > kv.available_pages()) {
+    CHECK(!running_batch.empty());
+    Req* req = running_batch.back();
+    needed -= needs_page(*req);
+    Retract(req);
+    batch->retracted = true;
+  }
+  for (Req* req : running_batch) {
+    if (!req->is_decode()) continue;
+    CHECK(kv.Grow(req, req->len()));
+    batch->AddRow(req, 1, /*extend=*/false);
+  }
+}
+
+void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
+  req->state = ReqState::kRunning;
+  req->retracted = false;
+  req->slot = slots.Take();
+  req->prefill_len = req->len();
+  stats.prefix_queries += req->len();
+  stats.prefix_hits += req->num_computed;
+  if (!req->was_scheduled) {
+    req->was_scheduled = true;
+    req->first_scheduled_ns = now_ns;
+    req->cached_tokens = std::min(req->num_computed, req->prompt_len);
+    stats.prompt_tokens += req->prompt_len;
+    stats.cached_tokens += req->cached_tokens;
+  }
+  const auto by_arrival = [](const Req* a, const Req* b) { return a->seq < b->seq; };
+  running_batch.insert(
+      std::upper_bound(running_batch.begin(), running_batch.end(), req, by_arrival), req);
+}
+
+void Scheduler::Impl::Retract(Req* req) {
+  CHECK(req->plans_in_flight == 0);
+  std::erase(running_batch, req);
+  ReleaseSlotAndPages(req);
+  req->state = ReqState::kWaiting;
+  req->retracted = true;
+  waiting_queue.Add(req);
+  ++stats.retractions;
+}
+
+void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
+  plan->step_id = batch.step_id;
+  plan->epoch = epoch;
+  plan->command = StepCommand::kForward;
+  plan->num_pages = 0;
+  plan->opens.clear();
+  plan->rows.clear();
+  plan->input_ids.clear();
+  plan->new_pages.clear();
+  plan->closes.clear();
+  for (const BatchRow& row : batch.rows) FillRow(row, plan);
+  slots.MoveClosesTo(&plan->closes);
+}
+
+void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
+  Req* req = row.req;
+  if (!req->opened) {
+    plan->opens.push_back({.slot = req->slot, .reserved = 0, .sampling = req->spec.sampling});
+    req->opened = true;
+    slots.MarkOpened(req->slot);
+  }
+  const uint32_t end = row.start + row.num_tokens;
+  PlanRow& out = plan->rows.emplace_back();
+  out.slot = req->slot;
+  out.start_pos = row.start;
+  out.num_tokens = row.num_tokens;
+  out.num_new_pages = static_cast<uint32_t>(req->pages.size()) - req->pages_sent;
+  if (row.samples) out.flags |= kRowSample;
+  // Positions start + 1 … end have their logprobs in this row, as far as they are prompt and new.
+  if (!req->may_read_cache() && row.start + 1 < req->prompt_len &&
+      end >= req->next_prompt_logprob) {
+    out.flags |= kRowPromptLogprobs;
+    if (end < req->prompt_len) out.next_token = req->token_ids[end];
+  }
+  plan->input_ids.insert(plan->input_ids.end(), req->token_ids.begin() + row.start,
+                         req->token_ids.begin() + end);
+  plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
+                         req->pages.end());
+  req->pages_sent = static_cast<uint32_t>(req->pages.size());
+}
+
+}  // namespace flotilla

@@ -1,0 +1,104 @@
+#include "scheduler_proc/core/prefill_adder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace flotilla {
+
+PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+                           ScheduleBatch* batch)
+    : config_(config),
+      kv_(*kv),
+      batch_(*batch),
+      nothing_runs_(running.empty()),
+      rem_chunk_tokens_(config.chunked_prefill_size),
+      rem_input_tokens_(config.max_prefill_tokens) {
+  for (const Req* req : running) reserved_pages_ += ReservedPages(*req);
+}
+
+uint32_t PrefillAdder::ReservedPages(const Req& req) const {
+  const uint32_t remaining = std::min(req.max_total - req.len(), config_.clip_max_new_tokens);
+  const auto expected = static_cast<uint32_t>(std::ceil(config_.new_token_ratio * remaining));
+  const uint32_t pages = kv_.PagesFor(uint64_t{req.len()} + expected);
+  return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
+}
+
+uint32_t PrefillAdder::ChunkLength(uint32_t start, uint32_t end) const {
+  if (end - start <= rem_chunk_tokens_) return end - start;
+  const uint32_t cut = start + rem_chunk_tokens_;
+  const uint32_t aligned = cut - cut % kv_.page_size();
+  if (aligned > start) return aligned - start;
+  // Less than a page is worth a row only if the step would compute no prompt without it.
+  return batch_.num_extend_rows == 0 ? cut - start : 0;
+}
+
+void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
+  batch_.AddRow(req, num_tokens, /*extend=*/true);
+  rem_chunk_tokens_ -= num_tokens;
+}
+
+AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
+  uint32_t num_tokens = ChunkLength(req->num_computed, req->len());
+  if (num_tokens == 0) return AddReqResult::kOther;
+  const uint64_t room =
+      (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_computed;
+  const bool short_of_pages = room < num_tokens;
+  if (short_of_pages) num_tokens = static_cast<uint32_t>(room);
+  if (num_tokens == 0) return AddReqResult::kNoToken;
+  const uint32_t reserved = ReservedPages(*req);
+  CHECK(kv_.Grow(req, req->num_computed + num_tokens));
+  reserved_pages_ -= reserved - ReservedPages(*req);
+  AddRow(req, num_tokens);
+  return short_of_pages ? AddReqResult::kNoToken : AddReqResult::kContinue;
+}
+
+bool PrefillAdder::HeldBack(const Req& req) const {
+  if (!kv_.prefix_cache_enabled() || !req.may_read_cache() || req.first_page_hash == 0) {
+    return false;
+  }
+  const uint32_t cached = kv_.PeekPrefix(req) * kv_.page_size();
+  for (const BatchRow& row : batch_.rows) {
+    if (!row.extend || row.req->root != req.root ||
+        row.req->first_page_hash != req.first_page_hash) {
+      continue;
+    }
+    const uint32_t limit = std::min(req.len() - 1, row.req->len());
+    if (limit < cached + kInBatchPrefixTokens) continue;
+    const auto [mine, theirs] = std::mismatch(req.token_ids.begin(), req.token_ids.begin() + limit,
+                                              row.req->token_ids.begin());
+    auto common = static_cast<uint32_t>(mine - req.token_ids.begin());
+    common -= common % kv_.page_size();
+    if (common >= cached + kInBatchPrefixTokens) return true;
+  }
+  return false;
+}
+
+AddReqResult PrefillAdder::AddOneReq(Req* req) {
+  if (HeldBack(*req)) return AddReqResult::kHeldBack;
+  // Locked first: what it matches must not be counted as evictable too.
+  kv_.TakePrefix(req);
+  const uint32_t num_tokens = ChunkLength(req->num_computed, req->len());
+  const int64_t input_tokens = int64_t{kv_.PagesFor(req->num_pending())} * int64_t{kv_.page_size()};
+  AddReqResult refused = AddReqResult::kContinue;
+  if (num_tokens == 0 || (input_tokens > rem_input_tokens_ && num_admitted_ > 0)) {
+    refused = AddReqResult::kOther;
+  } else if (reserved_pages_ + ReservedPages(*req) > kv_.available_pages() &&
+             (!nothing_runs_ || num_admitted_ > 0)) {
+    refused = AddReqResult::kNoToken;
+  } else if (!kv_.Grow(req, req->num_computed + num_tokens)) {
+    refused = AddReqResult::kNoToken;
+  }
+  if (refused != AddReqResult::kContinue) {
+    kv_.Release(req, 0);
+    return refused;
+  }
+  reserved_pages_ += ReservedPages(*req);
+  rem_input_tokens_ -= input_tokens;
+  ++num_admitted_;
+  AddRow(req, num_tokens);
+  return AddReqResult::kContinue;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,63 @@
+// Decides which prompt tokens go into the next step: first what runs and is not yet computed, then
+// waiting requests, within the step's budgets. Lives for one step.
+//
+// Budgets: chunked_prefill_size tokens computed a step; max_prefill_tokens of the admitted prompts,
+// rounded up to pages (the first is always allowed); and pages: a request is admitted if what is
+// free and evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
+// clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
+// anyway (Scheduler::Add refused what can never fit).
+//
+// Units: tokens, pages. Threads: one. Errors: none; AddReqResult says why not.
+// Source: SGLang's PrefillAdder (requirement 001), counted in pages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "scheduler_proc/core/kv_pool.h"
+#include "scheduler_proc/core/schedule_batch.h"
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla {
+
+enum class AddReqResult : uint32_t {
+  kContinue,  // added, there may be room for more
+  kNoToken,   // no pages
+  kOther,     // a token budget of the step is used up
+  kHeldBack,  // a row of this step computes a prefix that it can read a step later
+};
+
+// A request is held back for at least so many shared tokens: a common first word is no reason.
+inline constexpr uint32_t kInBatchPrefixTokens = 32;
+
+class PrefillAdder {
+ public:
+  PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+               ScheduleBatch* batch);
+
+  bool budget_left() const { return rem_chunk_tokens_ > 0; }
+  // The next chunk of a request that has a slot.
+  AddReqResult AddChunkedReq(Req* req);
+  // The first chunk of a waiting request; if added, its prefix is taken and locked. The caller
+  // gives it the slot.
+  AddReqResult AddOneReq(Req* req);
+
+ private:
+  // Pages that req is expected to need beyond those it has.
+  uint32_t ReservedPages(const Req& req) const;
+  // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
+  uint32_t ChunkLength(uint32_t start, uint32_t end) const;
+  bool HeldBack(const Req& req) const;
+  void AddRow(Req* req, uint32_t num_tokens);
+
+  const SchedulerConfig& config_;
+  KvPool& kv_;
+  ScheduleBatch& batch_;
+  bool nothing_runs_;
+  uint32_t rem_chunk_tokens_;
+  int64_t rem_input_tokens_;
+  uint64_t reserved_pages_ = 0;
+  uint32_t num_admitted_ = 0;
+};
+
+}  // namespace flotilla

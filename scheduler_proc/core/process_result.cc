@@ -1,0 +1,117 @@
+// Scheduler::Impl: the result of a batch: tokens, logprobs, ends.
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "scheduler_proc/core/scheduler_impl.h"
+
+namespace flotilla {
+
+void Scheduler::Impl::OnResult(const StepResult& result, int64_t now_ns,
+                               std::vector<ReqOutput>* outputs) {
+  if (num_in_flight == 0 || result.epoch != epoch) return;
+  const ScheduleBatch& batch = result_queue.front();
+  if (result.step_id != batch.step_id) return;
+  const std::string error = CheckResult(batch, result);
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    --batch.rows[i].req->plans_in_flight;
+    if (error.empty()) {
+      ProcessRow(batch.rows[i], result.rows[i], now_ns, outputs);
+    } else {
+      FailRow(batch.rows[i], error, outputs);
+    }
+  }
+  std::rotate(result_queue.begin(), result_queue.begin() + 1, result_queue.end());
+  --num_in_flight;
+}
+
+// Empty: the result answers the batch row by row.
+std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
+                                         const StepResult& result) const {
+  if (result.code != 0) {
+    return result.message.empty() ? absl::StrCat("the workers failed with code ", result.code)
+                                  : result.message;
+  }
+  if (result.rows.size() != batch.rows.size()) {
+    return absl::StrCat("the workers answered ", result.rows.size(), " of ", batch.rows.size(),
+                        " rows");
+  }
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    const BatchRow& row = batch.rows[i];
+    const RowResult& answer = result.rows[i];
+    if (answer.slot != row.req->slot) return "the workers answered for another slot";
+    const bool sampled =
+        answer.token >= 0 && static_cast<uint32_t>(answer.token) < config.vocab_size;
+    if (row.samples && !sampled) return "the workers sampled no valid token";
+  }
+  return "";
+}
+
+void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
+                                 std::vector<ReqOutput>* outputs) {
+  Req* req = row.req;
+  req->num_computed = row.start + row.num_tokens;
+  if (req->state == ReqState::kEnded) {
+    if (req->plans_in_flight > 0) return;
+    std::erase(ending, req);
+    ReleaseSlotAndPages(req);
+    Forget(req);
+    return;
+  }
+  if (row.extend) kv.CacheUnfinished(req);
+  if (!row.samples && result.prompt_logprobs.empty()) return;
+  ReqOutput& output = outputs->emplace_back();
+  output.id = req->spec.id;
+  AppendPromptLogprobs(req, result, &output);
+  if (!row.samples) return;
+
+  req->token_ids.push_back(result.token);
+  ++stats.generated_tokens;
+  if (req->first_token_ns == 0) req->first_token_ns = now_ns;
+  output.token = result.token;
+  output.has_logprobs = result.has_logprobs;
+  if (result.has_logprobs) output.logprobs = result.logprobs;
+  const Finish finish = CheckFinished(*req, result.token);
+  if (finish == Finish::kNone) return;
+  if (finish == Finish::kStop) output.stop_token = result.token;
+  FillFinish(*req, finish, &output);
+  End(req);
+}
+
+void Scheduler::Impl::AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output) {
+  for (size_t i = 0; i < result.prompt_logprobs.size(); ++i) {
+    const uint64_t position = uint64_t{result.prompt_start} + i;
+    // What was told before a retraction is not told again.
+    if (position != req->next_prompt_logprob || position >= req->prompt_len) continue;
+    output->prompt_logprobs.push_back(result.prompt_logprobs[i]);
+    ++req->next_prompt_logprob;
+  }
+}
+
+Finish Scheduler::Impl::CheckFinished(const Req& req, int32_t token) const {
+  const auto is_in = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  const bool stops =
+      (!req.spec.ignore_eos && is_in(config.eos_ids)) || is_in(req.spec.stop_token_ids);
+  if (stops && req.num_output() > req.spec.min_new_tokens) return Finish::kStop;
+  return req.len() >= req.max_total ? Finish::kLength : Finish::kNone;
+}
+
+// Nothing is known of the KV this batch should have written, so it is not counted as computed.
+void Scheduler::Impl::FailRow(const BatchRow& row, const std::string& error,
+                              std::vector<ReqOutput>* outputs) {
+  Req* req = row.req;
+  if (req->state == ReqState::kEnded) {
+    if (req->plans_in_flight > 0) return;
+    std::erase(ending, req);
+    ReleaseSlotAndPages(req);
+    Forget(req);
+    return;
+  }
+  ReqOutput& output = outputs->emplace_back();
+  FillFinish(*req, Finish::kError, &output);
+  output.error = error;
+  End(req);
+}
+
+}  // namespace flotilla

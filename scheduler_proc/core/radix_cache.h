@@ -1,0 +1,142 @@
+// Radix tree over the tokens whose KV is in the cache: which pages hold a given prefix.
+//
+// A node is a run of whole pages; edges are compared token by token, and what matches is rounded
+// down to whole pages. Each tenant salt has a root of its own, so tenants never share. A node that
+// a running request reads is locked, and so are all nodes above it; the others are evictable,
+// least recently used first, from the end of a path towards the root.
+//
+// How it stays fast: a node views a reference-counted run of tokens and pages, so that splitting
+// copies nothing; children are found in one flat hash table keyed by (parent, first page); all
+// unlocked nodes are in one intrusive list in which a parent is always more recent than its
+// children, so the page to evict is at its tail. Nodes, runs and table are reused, not freed.
+//
+// Units: pages of page_size tokens; token spans are whole pages unless said otherwise.
+// Threads: one. Ownership: the tree owns the pages of its nodes; Evict and Insert hand pages back.
+// Errors: none; a broken invariant ends the process.
+// Source: SGLang's RadixAttention (requirement 001), own layout.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/status.h"
+#include "scheduler_proc/core/page_allocator.h"
+
+namespace flotilla {
+
+using NodeId = uint32_t;
+inline constexpr NodeId kNoNode = UINT32_MAX;
+
+class RadixCache {
+ public:
+  // Empties the tree. Roots that are acquired stay valid.
+  void Reset(uint32_t num_pages, uint32_t page_size);
+
+  // The tenant's root, kept until it is released as often as it was acquired.
+  NodeId AcquireRoot(const std::string& salt);
+  void ReleaseRoot(NodeId root);
+
+  // Pages of the longest cached prefix of `tokens` (any length; whole pages are compared).
+  uint32_t PeekPrefix(NodeId root, std::span<const int32_t> tokens) const;
+  // The same, appends the pages, makes the path the most recent, and returns the node that ends
+  // exactly there (the root if nothing matches).
+  NodeId MatchPrefix(NodeId root, std::span<const int32_t> tokens, std::vector<PageId>* pages);
+
+  // Locks / unlocks the path from `node` to its root.
+  void Lock(NodeId node);
+  void Unlock(NodeId node);
+
+  // Gives `pages` to the tree as a new child of `node`, which the caller has locked. The child is
+  // locked once (its path already is) and returned. kNoNode, and nothing taken, if the tree already
+  // has a child that begins with the same page.
+  NodeId ExtendLocked(NodeId node, std::span<const int32_t> tokens, std::span<const PageId> pages);
+  // Gives the pages of a whole sequence to the tree. Where the tree already has other pages for the
+  // same tokens, the given ones are appended to *duplicates instead.
+  void Insert(NodeId root, std::span<const int32_t> tokens, std::span<const PageId> pages,
+              std::vector<PageId>* duplicates);
+
+  // Takes up to `count` of the least recently used unlocked pages out, appends them to *pages.
+  void Evict(uint32_t count, std::vector<PageId>* pages);
+
+  uint32_t evictable_pages() const { return evictable_pages_; }
+  uint32_t total_pages() const { return total_pages_; }
+  // Changes whenever a match may have changed.
+  uint64_t version() const { return version_; }
+
+  // Appends the pages from the root to the end of `node`.
+  void AppendPath(NodeId node, std::vector<PageId>* pages) const;
+  // For tests and the ledger: every page of the tree, and whether it is locked.
+  struct PageState {
+    PageId page;
+    bool locked;
+  };
+  void AppendAllPages(std::vector<PageState>* pages) const;
+  // Counters, links, table and order of the list agree with the nodes.
+  Status CheckInvariants() const;
+
+ private:
+  // Tokens and pages shared by the nodes that were split from one insertion.
+  struct Run {
+    std::vector<int32_t> tokens;
+    std::vector<PageId> pages;
+    uint32_t refs = 0;
+    uint32_t size_class = 0;
+  };
+  struct Node {
+    NodeId parent = kNoNode;  // kNoNode: a root (or unused)
+    uint32_t run = 0;
+    uint32_t offset = 0;  // pages into the run
+    uint32_t num_pages = 0;
+    uint32_t lock_ref = 0;
+    uint32_t num_children = 0;
+    uint32_t root_users = 0;  // roots only
+    bool in_use = false;
+    bool is_root = false;
+    uint64_t key = 0;  // hash of parent and first page
+    NodeId newer = kNoNode, older = kNoNode;
+  };
+
+  const int32_t* Tokens(const Node& node) const {
+    return runs_[node.run].tokens.data() + size_t{node.offset} * page_size_;
+  }
+  const PageId* Pages(const Node& node) const { return runs_[node.run].pages.data() + node.offset; }
+  uint64_t Key(NodeId parent, const int32_t* tokens) const;
+  size_t FindBucket(NodeId parent, uint64_t key, const int32_t* first_page) const;
+  NodeId FindChild(NodeId parent, const int32_t* first_page) const;
+  void TableInsert(NodeId node);
+  void TableErase(NodeId node);
+
+  uint32_t CommonPages(const Node& node, std::span<const int32_t> tokens) const;
+  NodeId NewNode();
+  void FreeNode(NodeId node);
+  uint32_t NewRun(std::span<const int32_t> tokens, std::span<const PageId> pages);
+  void UnrefRun(uint32_t run);
+  NodeId NewRoot(const std::string& salt);
+  void DropRootIfUnused(NodeId root);
+  NodeId AddLeaf(NodeId parent, std::span<const int32_t> tokens, std::span<const PageId> pages);
+  NodeId SplitAt(NodeId node, uint32_t num_pages);
+  // Walks down as far as `tokens` match; the node that ends there, splitting the last one.
+  NodeId WalkAndSplit(NodeId root, std::span<const int32_t> tokens, uint32_t* num_pages);
+  void TouchPath(NodeId node);
+
+  void ListPushNewest(NodeId node);
+  void ListInsertNewerThan(NodeId node, NodeId than);
+  void ListRemove(NodeId node);
+
+  uint32_t page_size_ = 1;
+  std::vector<Node> nodes_;
+  std::vector<NodeId> free_nodes_;
+  std::vector<Run> runs_;
+  std::vector<std::vector<uint32_t>> free_runs_;  // by size class: capacity 2^class pages
+  std::vector<NodeId> table_;                     // open addressing, linear probing
+  NodeId newest_ = kNoNode, oldest_ = kNoNode;    // of the unlocked nodes, roots excluded
+  uint32_t evictable_pages_ = 0, total_pages_ = 0;
+  uint64_t version_ = 1;
+  absl::flat_hash_map<std::string, NodeId> roots_;
+  absl::flat_hash_map<NodeId, std::string> salts_;
+};
+
+}  // namespace flotilla

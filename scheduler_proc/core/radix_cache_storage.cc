@@ -1,0 +1,186 @@
+// RadixCache: its memory (nodes, runs), the child table, the list of unlocked nodes, and checks.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "scheduler_proc/core/radix_cache.h"
+
+namespace flotilla {
+
+// --- nodes and runs ---
+
+NodeId RadixCache::NewNode() {
+  NodeId id;
+  if (free_nodes_.empty()) {
+    id = static_cast<NodeId>(nodes_.size());
+    nodes_.emplace_back();
+  } else {
+    id = free_nodes_.back();
+    free_nodes_.pop_back();
+    nodes_[id] = Node();
+  }
+  nodes_[id].in_use = true;
+  return id;
+}
+
+void RadixCache::FreeNode(NodeId node) {
+  nodes_[node].in_use = false;
+  nodes_[node].is_root = false;
+  free_nodes_.push_back(node);
+}
+
+uint32_t RadixCache::NewRun(std::span<const int32_t> tokens, std::span<const PageId> pages) {
+  const auto size_class = static_cast<uint32_t>(std::bit_width(pages.size() - 1));
+  if (free_runs_.size() <= size_class) free_runs_.resize(size_class + 1);
+  uint32_t id;
+  if (free_runs_[size_class].empty()) {
+    id = static_cast<uint32_t>(runs_.size());
+    Run& run = runs_.emplace_back();
+    run.size_class = size_class;
+    run.pages.reserve(size_t{1} << size_class);
+    run.tokens.reserve((size_t{1} << size_class) * page_size_);
+  } else {
+    id = free_runs_[size_class].back();
+    free_runs_[size_class].pop_back();
+  }
+  runs_[id].tokens.assign(tokens.begin(), tokens.end());
+  runs_[id].pages.assign(pages.begin(), pages.end());
+  runs_[id].refs = 1;
+  return id;
+}
+
+void RadixCache::UnrefRun(uint32_t run) {
+  CHECK(runs_[run].refs > 0);
+  if (--runs_[run].refs == 0) free_runs_[runs_[run].size_class].push_back(run);
+}
+
+// --- child table ---
+
+uint64_t RadixCache::Key(NodeId parent, const int32_t* tokens) const {
+  uint64_t hash = (parent + 1) * 0x9E3779B97F4A7C15ull;
+  for (uint32_t i = 0; i < page_size_; ++i) {
+    hash = (hash ^ static_cast<uint32_t>(tokens[i])) * 0xD6E8FEB86659FD93ull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+// The child's bucket, or the empty one where it would go.
+size_t RadixCache::FindBucket(NodeId parent, uint64_t key, const int32_t* first_page) const {
+  const size_t mask = table_.size() - 1;
+  for (size_t bucket = key & mask;; bucket = (bucket + 1) & mask) {
+    const NodeId id = table_[bucket];
+    if (id == kNoNode) return bucket;
+    const Node& node = nodes_[id];
+    if (node.key == key && node.parent == parent &&
+        std::memcmp(Tokens(node), first_page, page_size_ * sizeof(int32_t)) == 0) {
+      return bucket;
+    }
+  }
+}
+
+NodeId RadixCache::FindChild(NodeId parent, const int32_t* first_page) const {
+  if (nodes_[parent].num_children == 0) return kNoNode;
+  return table_[FindBucket(parent, Key(parent, first_page), first_page)];
+}
+
+void RadixCache::TableInsert(NodeId id) {
+  const Node& node = nodes_[id];
+  const size_t bucket = FindBucket(node.parent, node.key, Tokens(node));
+  CHECK(table_[bucket] == kNoNode);
+  table_[bucket] = id;
+}
+
+// Closes the gap, so that probing never needs tombstones.
+void RadixCache::TableErase(NodeId id) {
+  const size_t mask = table_.size() - 1;
+  size_t gap = FindBucket(nodes_[id].parent, nodes_[id].key, Tokens(nodes_[id]));
+  CHECK(table_[gap] == id);
+  for (size_t next = (gap + 1) & mask; table_[next] != kNoNode; next = (next + 1) & mask) {
+    const size_t home = nodes_[table_[next]].key & mask;
+    if (((next - home) & mask) >= ((next - gap) & mask)) {
+      table_[gap] = table_[next];
+      gap = next;
+    }
+  }
+  table_[gap] = kNoNode;
+}
+
+// --- list of unlocked nodes ---
+
+void RadixCache::ListPushNewest(NodeId id) {
+  nodes_[id].older = newest_;
+  nodes_[id].newer = kNoNode;
+  (newest_ != kNoNode ? nodes_[newest_].newer : oldest_) = id;
+  newest_ = id;
+}
+
+void RadixCache::ListInsertNewerThan(NodeId id, NodeId than) {
+  const NodeId above = nodes_[than].newer;
+  nodes_[id].older = than;
+  nodes_[id].newer = above;
+  nodes_[than].newer = id;
+  (above != kNoNode ? nodes_[above].older : newest_) = id;
+}
+
+void RadixCache::ListRemove(NodeId id) {
+  const Node& node = nodes_[id];
+  (node.newer != kNoNode ? nodes_[node.newer].older : newest_) = node.older;
+  (node.older != kNoNode ? nodes_[node.older].newer : oldest_) = node.newer;
+  nodes_[id].newer = nodes_[id].older = kNoNode;
+}
+
+// --- checks ---
+
+void RadixCache::AppendAllPages(std::vector<PageState>* pages) const {
+  for (const Node& node : nodes_) {
+    if (!node.in_use || node.is_root) continue;
+    for (uint32_t i = 0; i < node.num_pages; ++i) {
+      pages->push_back({Pages(node)[i], node.lock_ref > 0});
+    }
+  }
+}
+
+Status RadixCache::CheckInvariants() const {
+  std::vector<uint32_t> children(nodes_.size(), 0), run_refs(runs_.size(), 0);
+  std::vector<int64_t> child_locks(nodes_.size(), 0);
+  uint64_t total = 0, evictable = 0, unlocked = 0, in_table = 0;
+  for (NodeId id = 0; id < nodes_.size(); ++id) {
+    const Node& node = nodes_[id];
+    if (!node.in_use || node.is_root) continue;
+    ++children[node.parent];
+    child_locks[node.parent] += node.lock_ref;
+    ++run_refs[node.run];
+    ++in_table;
+    total += node.num_pages;
+    if (node.lock_ref == 0) evictable += node.num_pages, ++unlocked;
+    if (node.num_pages == 0) return absl::InternalError("radix: empty node");
+    if (FindChild(node.parent, Tokens(node)) != id) return absl::InternalError("radix: not found");
+  }
+  for (NodeId id = 0; id < nodes_.size(); ++id) {
+    if (!nodes_[id].in_use) continue;
+    if (children[id] != nodes_[id].num_children) return absl::InternalError("radix: children");
+    if (child_locks[id] > nodes_[id].lock_ref) return absl::InternalError("radix: lock below");
+  }
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    if (runs_[i].refs != run_refs[i]) return absl::InternalError("radix: run references");
+  }
+  for (const NodeId id : table_) in_table -= id != kNoNode;
+  if (in_table != 0) return absl::InternalError("radix: table size");
+  if (total != total_pages_ || evictable != evictable_pages_) {
+    return absl::InternalError(absl::StrCat("radix: ", total, " pages, ", evictable,
+                                            " evictable; counted ", total_pages_, ", ",
+                                            evictable_pages_));
+  }
+  std::vector<uint8_t> seen(nodes_.size(), 0);  // oldest first: a child comes before its parent
+  for (NodeId id = oldest_; id != kNoNode; id = nodes_[id].newer, --unlocked) {
+    if (nodes_[id].lock_ref > 0) return absl::InternalError("radix: locked node in the list");
+    if (unlocked == 0 || seen[nodes_[id].parent]) return absl::InternalError("radix: list order");
+    seen[id] = 1;
+  }
+  if (unlocked != 0) return absl::InternalError("radix: node missing from the list");
+  return OkStatus();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,74 @@
+// One request inside the scheduler, from Add to its last token.
+//
+// token_ids is the whole sequence: prompt, then output. Its KV is present for the first
+// num_computed tokens; pages[i] holds positions [i * page_size, (i + 1) * page_size). The first
+// num_shared pages belong to the radix tree (locked through last_node), the others to the request.
+//
+// Units: tokens, pages, nanoseconds. Threads: one. Ownership: ReqPool.
+// Source: SGLang's Req (requirement 001).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler_proc/core/radix_cache.h"
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla {
+
+inline constexpr uint32_t kNoSlot = UINT32_MAX;
+
+enum class ReqState : uint32_t {
+  kWaiting,  // in waiting_queue
+  kRunning,  // has a slot
+  kEnded,    // has told its end; stays until the plan it is in comes back
+};
+
+struct Req {
+  // From the spec; prompt_ids and resumed_ids were moved to token_ids.
+  ReqSpec spec;
+  uint64_t seq = 0;  // order of arrival
+  NodeId root = kNoNode;
+  uint64_t first_page_hash = 0;  // of the first page's tokens; 0: shorter than a page
+  std::vector<int32_t> token_ids;
+  uint32_t prompt_len = 0;
+  uint32_t max_total = 0;          // tokens at which it ends with kLength
+  uint32_t kept_len = UINT32_MAX;  // tokens past it were discarded by Truncate
+
+  // Where it is.
+  ReqState state = ReqState::kWaiting;
+  bool retracted = false;  // goes before all that never ran
+  uint32_t plans_in_flight = 0;
+  uint32_t slot = kNoSlot;
+  bool opened = false;        // the workers know the slot
+  uint32_t num_computed = 0;  // tokens with KV, confirmed by results
+  uint32_t prefill_len = 0;  // tokens there were when it got its slot: what to extend before decode
+  std::vector<PageId> pages;
+  uint32_t num_shared = 0;
+  uint32_t pages_sent = 0;  // to the workers
+  NodeId last_node = kNoNode;
+
+  // Prefix found for the policy, valid while the tree's version is match_version.
+  uint64_t match_version = 0;
+  uint32_t match_pages = 0;
+
+  // What was told, and the figures told at the end.
+  uint32_t next_prompt_logprob = 1;  // first prompt position not yet reported
+  bool was_scheduled = false;
+  uint32_t cached_tokens = 0;
+  int64_t first_scheduled_ns = 0;
+  int64_t first_token_ns = 0;
+
+  uint32_t len() const { return static_cast<uint32_t>(token_ids.size()); }
+  uint32_t num_output() const { return len() - prompt_len; }
+  // Tokens without KV.
+  uint32_t num_pending() const { return len() - num_computed; }
+  // One token pending, which it sampled itself since it got its slot.
+  bool is_decode() const { return num_computed >= prefill_len; }
+  // Prompt logprobs need every position's logits, so what has yet to report them reads no cache.
+  bool may_read_cache() const {
+    return spec.sampling.num_prompt_logprobs == kNoLogprobs || next_prompt_logprob >= prompt_len;
+  }
+};
+
+}  // namespace flotilla

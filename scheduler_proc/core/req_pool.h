@@ -1,0 +1,37 @@
+// Memory for Reqs, reused: a finished request's arrays serve the next one.
+//
+// Threads: one. Ownership: the pool owns every Req; a pointer is valid from New to Delete.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "scheduler_proc/core/req.h"
+
+namespace flotilla {
+
+class ReqPool {
+ public:
+  Req* New() {
+    if (free_.empty()) return all_.emplace_back(std::make_unique<Req>()).get();
+    Req* req = free_.back();
+    free_.pop_back();
+    return req;
+  }
+
+  void Delete(Req* req) {
+    std::vector<PageId> pages = std::move(req->pages);
+    pages.clear();
+    *req = Req();
+    req->pages = std::move(pages);
+    free_.push_back(req);
+  }
+
+  size_t num_live() const { return all_.size() - free_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<Req>> all_;
+  std::vector<Req*> free_;
+};
+
+}  // namespace flotilla

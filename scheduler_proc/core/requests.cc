@@ -1,0 +1,238 @@
+// Scheduler::Impl: requests that come in, and the ways in which they end.
+#include <algorithm>
+#include <functional>
+
+#include "common/base/check.h"
+#include "scheduler_proc/core/scheduler_impl.h"
+
+namespace flotilla {
+namespace {
+
+template <typename... Args>
+Status Bad(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+Status CheckTokens(const char* field, const std::vector<int32_t>& tokens, uint32_t vocab_size) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || static_cast<uint32_t>(tokens[i]) >= vocab_size) {
+      return Bad(field, "[", i, "]: ", tokens[i], " is outside the vocabulary of ", vocab_size);
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckSampling(const SamplingParams& sampling) {
+  // Written so that NaN fails.
+  if (!(sampling.temperature >= 0 && sampling.temperature <= 1e6f)) {
+    return Bad("temperature: must be at least 0");
+  }
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) return Bad("top_p: must be within (0, 1]");
+  if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) return Bad("min_p: must be within [0, 1]");
+  if (sampling.num_logprobs != kNoLogprobs && sampling.num_logprobs > kMaxLogprobs) {
+    return Bad("logprobs: at most ", kMaxLogprobs);
+  }
+  if (sampling.num_prompt_logprobs != kNoLogprobs && sampling.num_prompt_logprobs > kMaxLogprobs) {
+    return Bad("prompt_logprobs: at most ", kMaxLogprobs);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+void SlotTable::Reset() {
+  free_.clear();
+  closes_.clear();
+  std::fill(close_pending_.begin(), close_pending_.end(), 0);
+  for (size_t slot = close_pending_.size(); slot > 0;) free_.push_back(--slot);
+}
+
+uint32_t SlotTable::Take() {
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void SlotTable::Free(uint32_t slot, bool opened) {
+  free_.push_back(slot);
+  if (!opened) return;
+  close_pending_[slot] = true;
+  closes_.push_back(slot);
+}
+
+void SlotTable::MoveClosesTo(std::vector<uint32_t>* closes) {
+  for (const uint32_t slot : closes_) {
+    if (close_pending_[slot]) closes->push_back(slot);
+    close_pending_[slot] = false;
+  }
+  closes_.clear();
+}
+
+Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
+  if (reqs.contains(spec.id)) return Bad("id: ", spec.id, " is already in use");
+  if (spec.prompt_ids.empty()) return Bad("prompt_ids: must not be empty");
+  RETURN_IF_ERROR(CheckTokens("prompt_ids", spec.prompt_ids, config.vocab_size));
+  RETURN_IF_ERROR(CheckTokens("resumed_ids", spec.resumed_ids, config.vocab_size));
+  RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  if (spec.max_new_tokens == 0) return Bad("max_new_tokens: must be at least 1");
+  if (spec.min_new_tokens > spec.max_new_tokens) {
+    return Bad("min_new_tokens: ", spec.min_new_tokens, " exceeds max_new_tokens ",
+               spec.max_new_tokens);
+  }
+  if (spec.resumed_ids.size() >= spec.max_new_tokens) {
+    return Bad("resumed_ids: ", spec.resumed_ids.size(), " tokens leave none of max_new_tokens ",
+               spec.max_new_tokens);
+  }
+  const size_t tokens = spec.prompt_ids.size() + spec.resumed_ids.size();
+  if (tokens >= config.context_length) {
+    return Bad("prompt_ids: ", tokens, " tokens leave no room in the context of ",
+               config.context_length);
+  }
+  const uint64_t total = std::min<uint64_t>(config.context_length,
+                                            uint64_t{spec.prompt_ids.size()} + spec.max_new_tokens);
+  // The last token needs no KV.
+  if (kv.PagesFor(total - 1) > kv.num_pages()) {
+    return Bad("max_new_tokens: prompt and output of ", total, " tokens exceed the KV cache of ",
+               uint64_t{kv.num_pages()} * config.page_size, " tokens");
+  }
+  return OkStatus();
+}
+
+Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
+  if (kv.num_pages() == 0) return absl::UnavailableError("the workers are not ready yet");
+  RETURN_IF_ERROR(Validate(spec));
+  if (waiting_queue.size() >= config.max_queued_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full (max_queued_requests ", config.max_queued_requests, ")"));
+  }
+  Req* req = pool.New();
+  req->seq = next_seq++;
+  req->prompt_len = static_cast<uint32_t>(spec.prompt_ids.size());
+  req->max_total = static_cast<uint32_t>(
+      std::min<uint64_t>(config.context_length, uint64_t{req->prompt_len} + spec.max_new_tokens));
+  req->token_ids = std::move(spec.prompt_ids);
+  req->token_ids.insert(req->token_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
+  req->token_ids.reserve(std::min<size_t>(req->max_total, req->token_ids.size() + 256));
+  if (spec.min_new_tokens > 0) {
+    spec.sampling.min_tokens_until = req->prompt_len + spec.min_new_tokens;
+  }
+  if (spec.arrival_ns == 0) spec.arrival_ns = now_ns;
+  req->spec = std::move(spec);
+  kv.Attach(req);
+  reqs.emplace(req->spec.id, req);
+  waiting_queue.Add(req);
+  // Only fcfs tries it after the one that found no pages.
+  if (config.schedule_policy != "fcfs") batch_is_full = false;
+  if (req->spec.deadline_ns != INT64_MAX) {
+    deadlines.emplace_back(req->spec.deadline_ns, req->spec.id);
+    std::push_heap(deadlines.begin(), deadlines.end(), std::greater<>());
+  }
+  return OkStatus();
+}
+
+void Scheduler::Impl::FillFinish(const Req& req, Finish finish, ReqOutput* output) const {
+  output->id = req.spec.id;
+  output->finish = finish;
+  output->prompt_tokens = req.prompt_len;
+  output->cached_tokens = req.cached_tokens;
+  output->completion_tokens = std::min(req.len(), req.kept_len) - req.prompt_len;
+  output->queued_ns = req.spec.arrival_ns;
+  output->first_scheduled_ns = req.first_scheduled_ns;
+  output->first_token_ns = req.first_token_ns;
+}
+
+bool Scheduler::Impl::Abort(ReqId id, Finish reason) {
+  const auto it = reqs.find(id);
+  if (it == reqs.end()) return false;
+  stats.aborts += reason == Finish::kAbort;
+  End(it->second);
+  return true;
+}
+
+bool Scheduler::Impl::Truncate(ReqId id, uint32_t num_tokens, int64_t /*now_ns*/,
+                               std::vector<ReqOutput>* outputs) {
+  const auto it = reqs.find(id);
+  if (it == reqs.end()) return false;
+  Req* req = it->second;
+  const uint32_t kept = std::min(num_tokens, req->num_output());
+  req->kept_len = req->prompt_len + kept;
+  FillFinish(*req, Finish::kStop, &outputs->emplace_back());
+  End(req);
+  return true;
+}
+
+void Scheduler::Impl::ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs) {
+  while (!deadlines.empty() && deadlines.front().first <= now_ns) {
+    const auto [deadline_ns, id] = deadlines.front();
+    std::pop_heap(deadlines.begin(), deadlines.end(), std::greater<>());
+    deadlines.pop_back();
+    const auto it = reqs.find(id);
+    if (it == reqs.end() || it->second->spec.deadline_ns != deadline_ns) continue;
+    FillFinish(*it->second, Finish::kDeadline, &outputs->emplace_back());
+    End(it->second);
+  }
+  if (deadlines.size() < 2 * reqs.size() + 64) return;
+  // Mostly of requests that ended in time.
+  std::erase_if(deadlines, [this](const auto& entry) {
+    const auto it = reqs.find(entry.second);
+    return it == reqs.end() || it->second->spec.deadline_ns != entry.first;
+  });
+  std::make_heap(deadlines.begin(), deadlines.end(), std::greater<>());
+}
+
+void Scheduler::Impl::End(Req* req) {
+  reqs.erase(req->spec.id);
+  if (req->state == ReqState::kWaiting) {
+    waiting_queue.Remove(req);
+    batch_is_full = false;
+    Forget(req);
+    return;
+  }
+  std::erase(running_batch, req);
+  req->state = ReqState::kEnded;
+  if (req->plans_in_flight > 0) {
+    ending.push_back(req);
+    return;
+  }
+  ReleaseSlotAndPages(req);
+  Forget(req);
+}
+
+void Scheduler::Impl::ReleaseSlotAndPages(Req* req) {
+  kv.Release(req, std::min(req->len(), req->kept_len));
+  slots.Free(req->slot, req->opened);
+  req->slot = kNoSlot;
+  req->opened = false;
+  batch_is_full = false;
+}
+
+void Scheduler::Impl::Forget(Req* req) {
+  kv.Detach(req);
+  pool.Delete(req);
+}
+
+void Scheduler::Impl::BeginEpoch(uint32_t new_epoch, uint32_t num_pages) {
+  CHECK(new_epoch > epoch || !epoch_begun);
+  // Waiting requests were accepted for the number of pages there was.
+  CHECK(num_pages == kv.num_pages() || (!epoch_begun && reqs.empty()));
+  epoch = new_epoch;
+  epoch_begun = true;
+  num_in_flight = 0;
+  batch_is_full = false;
+  for (Req* req : ending) Forget(req);
+  ending.clear();
+  for (Req* req : running_batch) {
+    KvPool::Forget(req);
+    req->plans_in_flight = 0;
+    req->slot = kNoSlot;
+    req->opened = false;
+    req->state = ReqState::kWaiting;
+    req->retracted = true;
+    waiting_queue.Add(req);
+  }
+  running_batch.clear();
+  slots.Reset();
+  kv.Reset(num_pages);
+}
+
+}  // namespace flotilla

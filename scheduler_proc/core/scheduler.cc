@@ -1,0 +1,100 @@
+#include "scheduler_proc/core/scheduler.h"
+
+#include "common/base/check.h"
+#include "scheduler_proc/core/scheduler_impl.h"
+
+namespace flotilla {
+
+Status ValidateSchedulerConfig(const SchedulerConfig& config) {
+  const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
+  if (config.page_size == 0) return bad("page_size: must be at least 1");
+  if (config.max_running_requests == 0) return bad("max_running_requests: must be at least 1");
+  if (config.chunked_prefill_size == 0) return bad("chunked_prefill_size: must be at least 1");
+  if (config.max_prefill_tokens == 0) return bad("max_prefill_tokens: must be at least 1");
+  if (config.context_length < 2) return bad("context_length: must be at least 2");
+  if (config.vocab_size == 0) return bad("vocab_size: must be at least 1");
+  if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
+    return bad("new_token_ratio: must be within [0, 1]");
+  }
+  if (FindSchedulePolicy(config.schedule_policy) == nullptr) {
+    std::string names;
+    for (const auto name : SchedulePolicyNames()) names.append(" ").append(name);
+    return absl::InvalidArgumentError(
+        absl::StrCat("schedule_policy: \"", config.schedule_policy, "\" is not one of:", names));
+  }
+  return OkStatus();
+}
+
+Scheduler::Impl::Impl(const SchedulerConfig& config)
+    : config(config),
+      kv(config.page_size, config.enable_prefix_cache),
+      slots(config.max_running_requests),
+      waiting_queue(*FindSchedulePolicy(config.schedule_policy)) {
+  kv.Reset(config.num_pages);
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config) {
+  CHECK_OK(ValidateSchedulerConfig(config));
+  impl_ = std::make_unique<Impl>(config);
+}
+Scheduler::~Scheduler() = default;
+
+Status Scheduler::Add(ReqSpec spec, int64_t now_ns) { return impl_->Add(std::move(spec), now_ns); }
+
+bool Scheduler::Abort(ReqId id, Finish reason) { return impl_->Abort(id, reason); }
+
+bool Scheduler::Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns,
+                         std::vector<ReqOutput>* outputs) {
+  return impl_->Truncate(id, num_tokens, now_ns, outputs);
+}
+
+void Scheduler::ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs) {
+  impl_->ExpireDeadlines(now_ns, outputs);
+}
+
+bool Scheduler::PlanStep(int64_t now_ns, StepPlan* plan) { return impl_->PlanStep(now_ns, plan); }
+
+void Scheduler::OnResult(const StepResult& result, int64_t now_ns,
+                         std::vector<ReqOutput>* outputs) {
+  impl_->OnResult(result, now_ns, outputs);
+}
+
+void Scheduler::BeginEpoch(uint32_t epoch, uint32_t num_pages) {
+  impl_->BeginEpoch(epoch, num_pages);
+}
+
+bool Scheduler::HasWork() const {
+  return !impl_->waiting_queue.empty() || !impl_->running_batch.empty();
+}
+
+uint32_t Scheduler::plans_in_flight() const { return impl_->num_in_flight; }
+
+const SchedulerStats& Scheduler::stats() const {
+  SchedulerStats& stats = impl_->stats;
+  stats.running = static_cast<uint32_t>(impl_->running_batch.size());
+  stats.waiting = static_cast<uint32_t>(impl_->waiting_queue.size());
+  stats.total_pages = impl_->kv.num_pages();
+  stats.free_pages = impl_->kv.allocator().num_free();
+  stats.evictable_pages = impl_->kv.cache().evictable_pages();
+  stats.locked_pages = stats.total_pages - stats.free_pages - stats.evictable_pages;
+  stats.queued_tokens = impl_->waiting_queue.num_tokens();
+  stats.running_tokens = 0;
+  for (const Req* req : impl_->running_batch) stats.running_tokens += req->len();
+  return stats;
+}
+
+Status Scheduler::CheckLedger() const {
+  std::vector<Req*> holders = impl_->running_batch;
+  holders.insert(holders.end(), impl_->ending.begin(), impl_->ending.end());
+  for (const Req* req : impl_->waiting_queue.reqs()) {
+    if (!req->pages.empty() || req->slot != kNoSlot || req->last_node != kNoNode) {
+      return absl::InternalError(absl::StrCat("ledger: waiting request ", req->spec.id, " holds"));
+    }
+  }
+  if (impl_->pool.num_live() != holders.size() + impl_->waiting_queue.size()) {
+    return absl::InternalError("ledger: a request is nowhere");
+  }
+  return impl_->kv.CheckLedger(holders);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,109 @@
+// The scheduler's state and the steps of its event loop; scheduler.h is the interface.
+//
+// A request is in exactly one place: waiting_queue; running_batch (it has a slot); or ending (it
+// has told its end, but the plan in flight still runs it, so its slot and pages are held until the
+// result). Private to scheduler_proc/core.
+//
+// Threads: one. Source: SGLang's Scheduler (requirement 001).
+#pragma once
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "scheduler_proc/core/kv_pool.h"
+#include "scheduler_proc/core/prefill_adder.h"
+#include "scheduler_proc/core/req_pool.h"
+#include "scheduler_proc/core/schedule_batch.h"
+#include "scheduler_proc/core/schedule_policy.h"
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla {
+
+// Without mixed batches prefill goes first, but decoding gets a step after so many.
+inline constexpr uint32_t kMaxPrefillStepsInARow = 8;
+// Requests passed over in one step because they wait for another's prefix.
+inline constexpr uint32_t kMaxHeldBackInAStep = 128;
+inline constexpr uint32_t kMaxPlansInFlight = 1;
+
+// The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
+// opening gives a slot a fresh state whatever it held.
+class SlotTable {
+ public:
+  explicit SlotTable(uint32_t num_slots) : close_pending_(num_slots) { Reset(); }
+  void Reset();
+  bool full() const { return free_.empty(); }
+  uint32_t Take();
+  void Free(uint32_t slot, bool opened);
+  void MarkOpened(uint32_t slot) { close_pending_[slot] = false; }
+  void MoveClosesTo(std::vector<uint32_t>* closes);
+
+ private:
+  std::vector<uint32_t> free_;
+  std::vector<uint8_t> close_pending_;  // by slot
+  std::vector<uint32_t> closes_;
+};
+
+struct Scheduler::Impl {
+  explicit Impl(const SchedulerConfig& config);
+
+  // requests.cc: what comes in and how a request ends.
+  Status Add(ReqSpec spec, int64_t now_ns);
+  bool Abort(ReqId id, Finish reason);
+  bool Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns, std::vector<ReqOutput>* outputs);
+  void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
+  void BeginEpoch(uint32_t epoch, uint32_t num_pages);
+  Status Validate(const ReqSpec& spec) const;
+  void FillFinish(const Req& req, Finish finish, ReqOutput* output) const;
+  void End(Req* req);
+  void ReleaseSlotAndPages(Req* req);
+  void Forget(Req* req);  // the last use of the pointer
+
+  // plan_step.cc: the next batch.
+  bool PlanStep(int64_t now_ns, StepPlan* plan);
+  void GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch);
+  void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
+  void UpdateRunningBatch(ScheduleBatch* batch);
+  void Admit(Req* req, int64_t now_ns);
+  void Retract(Req* req);
+  void FillPlan(const ScheduleBatch& batch, StepPlan* plan);
+  void FillRow(const BatchRow& row, StepPlan* plan);
+
+  // process_result.cc: what a batch brought.
+  void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
+  std::string CheckResult(const ScheduleBatch& batch, const StepResult& result) const;
+  void ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
+                  std::vector<ReqOutput>* outputs);
+  void FailRow(const BatchRow& row, const std::string& error, std::vector<ReqOutput>* outputs);
+  void AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output);
+  Finish CheckFinished(const Req& req, int32_t token) const;
+
+  const SchedulerConfig config;
+  uint32_t epoch = 0;
+  bool epoch_begun = false;
+  uint64_t last_step_id = 0;
+  uint64_t next_seq = 0;
+
+  ReqPool pool;
+  absl::flat_hash_map<ReqId, Req*> reqs;  // those that may still give output
+  KvPool kv;
+  SlotTable slots;
+
+  WaitingQueue waiting_queue;
+  std::vector<Req*> running_batch;  // by arrival: the last to come is retracted first
+  std::vector<Req*> ending;
+  bool batch_is_full = false;  // no pages for who is next; until something is given back
+
+  // Batches whose result is to come, oldest first.
+  std::array<ScheduleBatch, kMaxPlansInFlight> result_queue;
+  uint32_t num_in_flight = 0;
+  ForwardMode last_batch_mode = ForwardMode::kIdle;
+  uint32_t prefill_steps_in_a_row = 0;
+
+  std::vector<std::pair<int64_t, ReqId>> deadlines;  // heap, soonest first; ended ones stay a while
+  mutable SchedulerStats stats;
+};
+
+}  // namespace flotilla

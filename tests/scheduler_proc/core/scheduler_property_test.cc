@@ -1,0 +1,200 @@
+// Random workloads against the simulated cluster: whatever arrives, ends early, is retracted or
+// restarted, each request's output is the one foretold, no page is lost or wrongly shared, budgets
+// hold, and under fcfs nobody starves. FLOTILLA_TEST_SEED repeats a run, FLOTILLA_TEST_STEPS
+// lengthens it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+#include "tests/scheduler_proc/core/sim_cluster.h"
+
+namespace flotilla {
+namespace {
+
+using testing::SimCluster;
+using testing::SimModel;
+
+uint64_t FromEnv(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : fallback;
+}
+
+class Workload {
+ public:
+  Workload(uint64_t seed, uint32_t page_size, const std::string& policy, bool mixed, bool cache)
+      : random_(seed) {
+    config_ = SimCluster::SmallConfig();
+    config_.page_size = page_size;
+    config_.schedule_policy = policy;
+    config_.enable_mixed_chunk = mixed;
+    config_.enable_prefix_cache = cache;
+    config_.max_running_requests = Pick({1, 2, 5, 12, 32});
+    config_.chunked_prefill_size = Pick({3, 16, 50, 200});
+    config_.max_prefill_tokens = Pick({1, 100, 1000});
+    config_.max_queued_requests = Pick({4, 40});
+    config_.context_length = 160;
+    config_.new_token_ratio = Pick({0, 30, 100}) / 100.0;
+    config_.clip_max_new_tokens = Pick({1, 20, 4096});
+    // From hardly more than one request to more than enough.
+    const uint32_t tokens = config_.context_length * Pick({1, 2, 5, 20}) + Below(40);
+    config_.num_pages = (tokens + page_size - 1) / page_size;
+    for (auto& document : documents_) document = RandomTokens(20 + Below(90));
+  }
+
+  // Runs about `steps` steps; how many plans there were.
+  uint64_t Run(uint64_t steps) {
+    SimCluster cluster(config_);
+    const uint32_t arrivals = Pick({5, 30, 120});  // a hundred steps
+    uint64_t done = 0;
+    for (; done < steps && !::testing::Test::HasFatalFailure(); ++done) {
+      for (uint32_t roll = Below(100); roll < arrivals; roll += 20) AddOne(&cluster);
+      Disturb(&cluster);
+      if (!cluster.Plan()) continue;
+      Disturb(&cluster);
+      if (cluster.scheduler().plans_in_flight() > 0) cluster.FinishPlan();
+    }
+    if (::testing::Test::HasFatalFailure()) return done;
+    cluster.Drain();
+    if (config_.schedule_policy == "fcfs") {
+      EXPECT_LE(cluster.longest_wait(), 400u);
+    }
+    stats_ = cluster.scheduler().stats();
+    longest_wait_ = cluster.longest_wait();
+    return stats_.steps;
+  }
+
+  const SchedulerConfig& config() const { return config_; }
+  const SchedulerStats& stats() const { return stats_; }
+  uint32_t longest_wait() const { return longest_wait_; }
+
+ private:
+  uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(random_() % bound); }
+  bool Chance(uint32_t in_thousand) { return Below(1000) < in_thousand; }
+  uint32_t Pick(std::initializer_list<uint32_t> values) {
+    return values.begin()[Below(static_cast<uint32_t>(values.size()))];
+  }
+  std::vector<int32_t> RandomTokens(uint32_t count) {
+    std::vector<int32_t> tokens(count);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(Below(model_.vocab_size));
+    return tokens;
+  }
+
+  void AddOne(SimCluster* cluster) {
+    ReqSpec spec;
+    spec.id = next_id_++;
+    const auto& document = documents_[Below(std::size(documents_))];
+    spec.prompt_ids.assign(document.begin(),
+                           document.begin() + Below(static_cast<uint32_t>(document.size()) + 1));
+    const std::vector<int32_t> own = RandomTokens(Chance(300) ? 0 : Below(30));
+    spec.prompt_ids.insert(spec.prompt_ids.end(), own.begin(), own.end());
+    if (spec.prompt_ids.empty()) spec.prompt_ids = {1};
+    if (Chance(100)) spec.resumed_ids = RandomTokens(1 + Below(5));
+    spec.max_new_tokens = static_cast<uint32_t>(spec.resumed_ids.size()) + 1 + Below(60);
+    if (Chance(200)) spec.min_new_tokens = Below(spec.max_new_tokens + 1);
+    spec.ignore_eos = Chance(200);
+    if (Chance(300)) spec.stop_token_ids = RandomTokens(3);
+    if (Chance(100)) spec.sampling.num_prompt_logprobs = 0;
+    if (Chance(300)) spec.sampling.num_logprobs = 2;
+    if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
+    if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
+    if (spec.deadline_ns <= cluster->now()) spec.deadline_ns = cluster->now() + 1;
+    const Status status = cluster->Add(spec);
+    // Too long for the context, or the queue is full.
+    if (!status.ok()) {
+      ASSERT_TRUE(absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) << status;
+    }
+  }
+
+  // What may happen at any moment, with a plan in flight or without.
+  void Disturb(SimCluster* cluster) {
+    if (Chance(100)) cluster->Expire();
+    if (Chance(2)) cluster->NewEpoch();
+    if (cluster->live().empty() || !Chance(60)) return;
+    auto it = cluster->live().begin();
+    std::advance(it, Below(static_cast<uint32_t>(cluster->live().size())));
+    const ReqId id = *it;
+    const auto produced = static_cast<uint32_t>(cluster->tokens(id).size());
+    if (produced > 0 && Chance(500)) {
+      cluster->Truncate(id, 1 + Below(produced));
+    } else {
+      cluster->Abort(id);
+    }
+  }
+
+  std::mt19937_64 random_;
+  const SimModel model_;
+  SchedulerConfig config_;
+  std::vector<int32_t> documents_[4];
+  ReqId next_id_ = 1;
+  SchedulerStats stats_;
+  uint32_t longest_wait_ = 0;
+};
+
+TEST(SchedulerPropertyTest, RandomWorkloads) {
+  const uint64_t base = FromEnv("FLOTILLA_TEST_SEED", std::random_device{}());
+  const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 110000);
+  std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
+  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0;
+  uint32_t longest_wait = 0;
+  while (steps < wanted) {
+    for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
+      for (const char* policy : {"fcfs", "lpm"}) {
+        for (const int modes : {0, 1, 2, 3}) {
+          const uint64_t seed = testing::Mix(base + ++runs);
+          Workload workload(seed, page_size, policy, modes & 1, modes & 2);
+          SCOPED_TRACE(::testing::Message()
+                       << "run " << runs << ", page_size " << page_size << ", " << policy
+                       << ", mixed " << (modes & 1) << ", cache " << (modes & 2) << ", num_pages "
+                       << workload.config().num_pages << ", slots "
+                       << workload.config().max_running_requests << ", chunk "
+                       << workload.config().chunked_prefill_size);
+          steps += workload.Run(400);
+          if (HasFailure()) return;
+          retractions += workload.stats().retractions;
+          hits += workload.stats().prefix_hits;
+          generated += workload.stats().generated_tokens;
+          longest_wait = std::max(longest_wait, workload.longest_wait());
+        }
+      }
+    }
+  }
+  std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
+            << hits << " read from the cache, " << retractions
+            << " retractions; the oldest waited at most " << longest_wait << " steps\n";
+  // The workloads reach what they are for.
+  EXPECT_GT(retractions, 100u);
+  EXPECT_GT(hits, 10000u);
+}
+
+// The same calls give the same plans.
+TEST(SchedulerPropertyTest, IsDeterministic) {
+  uint64_t hashes[2] = {0, 0};
+  for (uint64_t& hash : hashes) {
+    SchedulerConfig config = SimCluster::SmallConfig();
+    config.num_pages = 60;
+    config.schedule_policy = "lpm";
+    SimCluster cluster(config);
+    std::mt19937_64 random(7);
+    for (ReqId id = 1; id < 200; ++id) {
+      ReqSpec spec;
+      spec.id = id;
+      spec.prompt_ids.assign(1 + random() % 60, static_cast<int32_t>(random() % 3));
+      spec.max_new_tokens = 1 + random() % 30;
+      spec.cache_salt = id % 5 == 0 ? "tenant" : "";
+      ASSERT_TRUE(cluster.Add(spec).ok());
+      for (int i = 0; i < 3 && cluster.Step(); ++i) {
+        for (const uint32_t page : cluster.plan().new_pages) hash = testing::Mix(hash + page);
+        for (const int32_t token : cluster.plan().input_ids) {
+          hash = testing::Mix(hash + static_cast<uint32_t>(token));
+        }
+      }
+    }
+    cluster.Drain();
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+}  // namespace
+}  // namespace flotilla

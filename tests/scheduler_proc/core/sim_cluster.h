@@ -1,0 +1,248 @@
+// Scheduler, workers and clients in one object, for tests: checks every output against what was
+// foretold, and the ledger after each call.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "tests/scheduler_proc/core/sim_worker.h"
+
+namespace flotilla::testing {
+
+class SimCluster {
+ public:
+  explicit SimCluster(const SchedulerConfig& config, bool check_ledger = true)
+      : config_(config),
+        check_ledger_(check_ledger),
+        scheduler_(config),
+        worker_(model_, &requests_, config.max_running_requests, config.num_pages,
+                config.page_size) {}
+
+  static SchedulerConfig SmallConfig() {
+    SchedulerConfig config;
+    config.num_pages = 256;
+    config.page_size = 4;
+    config.max_running_requests = 8;
+    config.chunked_prefill_size = 64;
+    config.context_length = 512;
+    config.vocab_size = SimModel().vocab_size;
+    config.eos_ids = {SimModel().eos};
+    return config;
+  }
+
+  Scheduler& scheduler() { return scheduler_; }
+  const SimModel& model() const { return model_; }
+  const StepPlan& plan() const { return plan_; }
+  int64_t now() const { return now_; }
+  const std::set<ReqId>& live() const { return live_; }
+  const Expected& expected(ReqId id) const { return requests_.at(id); }
+  const std::vector<int32_t>& tokens(ReqId id) const { return got_.at(id).tokens; }
+  const ReqOutput& last(ReqId id) const { return got_.at(id).final; }
+  bool finished(ReqId id) const { return got_.at(id).finished; }
+  uint32_t longest_wait() const { return longest_wait_; }
+  SimWorker& worker() { return worker_; }
+
+  Status Add(ReqSpec spec) {
+    spec.sampling.seed = spec.id;
+    spec.arrival_ns = now_;
+    Expected expected = Foretell(model_, config_, spec);
+    const Status status = scheduler_.Add(spec, now_);
+    if (!status.ok()) return status;
+    got_[spec.id].tokens = spec.resumed_ids;
+    requests_[spec.id] = std::move(expected);
+    live_.insert(spec.id);
+    return status;
+  }
+
+  void Abort(ReqId id) {
+    ASSERT_TRUE(scheduler_.Abort(id, Finish::kAbort));
+    live_.erase(id);
+    CheckLedger();
+  }
+
+  void Truncate(ReqId id, uint32_t num_tokens) {
+    std::vector<ReqOutput> outputs;
+    ASSERT_TRUE(scheduler_.Truncate(id, num_tokens, now_, &outputs));
+    ASSERT_EQ(outputs.size(), 1u);
+    EXPECT_EQ(outputs[0].finish, Finish::kStop);
+    EXPECT_EQ(outputs[0].completion_tokens, num_tokens);
+    End(outputs[0]);
+    CheckLedger();
+  }
+
+  void Expire() {
+    std::vector<ReqOutput> outputs;
+    scheduler_.ExpireDeadlines(now_, &outputs);
+    for (const ReqOutput& output : outputs) {
+      ASSERT_EQ(output.finish, Finish::kDeadline);
+      ASSERT_TRUE(live_.contains(output.id));
+      ASSERT_LE(requests_.at(output.id).spec.deadline_ns, now_);
+      End(output);
+    }
+    for (const ReqId id : live_) ASSERT_GT(requests_.at(id).spec.deadline_ns, now_);
+    CheckLedger();
+  }
+
+  // A rank died: with a plan in flight or without.
+  void NewEpoch() {
+    worker_.Reset();
+    result_.reset();
+    scheduler_.BeginEpoch(++epoch_, config_.num_pages);
+    EXPECT_EQ(scheduler_.plans_in_flight(), 0u);
+    EXPECT_EQ(scheduler_.stats().free_pages, config_.num_pages);
+    CheckLedger();
+  }
+
+  // False: nothing to do. The workers have run the plan; its result waits for Finish.
+  bool Plan() {
+    now_ += 1000;
+    if (!scheduler_.PlanStep(now_, &plan_)) {
+      EXPECT_TRUE(scheduler_.plans_in_flight() > 0 || !scheduler_.HasWork());
+      return false;
+    }
+    CheckBudgets();
+    result_.emplace();
+    worker_.Run(plan_, &*result_);
+    CheckLedger();
+    NoteOldest();
+    return !::testing::Test::HasFatalFailure();
+  }
+
+  void FinishPlan() {
+    std::vector<ReqOutput> outputs;
+    scheduler_.OnResult(*result_, now_, &outputs);
+    result_.reset();
+    for (const ReqOutput& output : outputs) ASSERT_NO_FATAL_FAILURE(Check(output));
+    CheckLedger();
+  }
+
+  bool Step() {
+    if (!Plan()) return false;
+    FinishPlan();
+    return !::testing::Test::HasFatalFailure();
+  }
+  // Until nothing is left; the number of steps.
+  uint32_t Drain(uint32_t max_steps = 1u << 20) {
+    if (result_.has_value()) FinishPlan();
+    uint32_t steps = 0;
+    while (steps < max_steps && Step()) ++steps;
+    EXPECT_FALSE(scheduler_.HasWork());
+    EXPECT_TRUE(live_.empty());
+    EXPECT_EQ(scheduler_.stats().locked_pages, 0u);
+    return steps;
+  }
+
+  void CheckLedger() {
+    if (!check_ledger_) return;
+    const Status status = scheduler_.CheckLedger();
+    ASSERT_TRUE(status.ok()) << status;
+    const SchedulerStats& stats = scheduler_.stats();
+    ASSERT_EQ(stats.free_pages + stats.evictable_pages + stats.locked_pages, stats.total_pages);
+    ASSERT_LE(stats.running, config_.max_running_requests);
+  }
+
+ private:
+  struct Got {
+    std::vector<int32_t> tokens;
+    uint32_t prompt_logprobs = 0;
+    bool finished = false;
+    ReqOutput final;
+  };
+
+  void CheckBudgets() {
+    uint64_t prefill = 0;
+    for (const PlanRow& row : plan_.rows) {
+      bool opened = false;
+      for (const PlanOpen& open : plan_.opens) opened |= open.slot == row.slot;
+      if (opened || row.num_tokens > 1) prefill += row.num_tokens;
+    }
+    ASSERT_FALSE(plan_.rows.empty());
+    ASSERT_LE(prefill, config_.chunked_prefill_size);
+    ASSERT_LE(plan_.input_ids.size(), config_.chunked_prefill_size + config_.max_running_requests);
+    ASSERT_LE(plan_.rows.size(), config_.max_running_requests);
+  }
+
+  // How many plans in a row do not serve the oldest request?
+  void NoteOldest() {
+    if (live_.empty()) return;
+    const ReqId oldest = *live_.begin();
+    bool served = false;
+    for (const PlanRow& row : plan_.rows) {
+      served |= worker_.RequestOf(row.slot).spec.id == oldest;
+    }
+    wait_ = served || oldest != waiting_for_ ? 0 : wait_ + 1;
+    waiting_for_ = oldest;
+    longest_wait_ = std::max(longest_wait_, wait_);
+  }
+
+  void Check(const ReqOutput& output) {
+    ASSERT_TRUE(live_.contains(output.id)) << "output for " << output.id << ", which has ended";
+    const Expected& expected = requests_.at(output.id);
+    Got& got = got_.at(output.id);
+    for (const PositionLogprobs& logprobs : output.prompt_logprobs) {
+      const uint32_t position = ++got.prompt_logprobs;
+      ASSERT_LT(position, expected.spec.prompt_ids.size());
+      ASSERT_EQ(logprobs.token, expected.sequence[position]);
+      ASSERT_EQ(logprobs.logprob,
+                SimModel::Logprobs(expected.chains[position], logprobs.token).logprob);
+    }
+    if (output.token.has_value()) {
+      const size_t position = expected.spec.prompt_ids.size() + got.tokens.size();
+      ASSERT_LT(position, expected.sequence.size()) << "went on after its end";
+      ASSERT_EQ(*output.token, expected.sequence[position]) << "output changed";
+      if (output.has_logprobs) {
+        ASSERT_EQ(output.logprobs.logprob,
+                  SimModel::Logprobs(expected.chains[position], *output.token).logprob);
+      }
+      ASSERT_EQ(output.has_logprobs, expected.spec.sampling.num_logprobs != kNoLogprobs);
+      got.tokens.push_back(*output.token);
+    }
+    if (output.finish == Finish::kNone) {
+      ASSERT_LT(got.tokens.size(), expected.num_output) << "did not end";
+      return;
+    }
+    ASSERT_EQ(output.finish, expected.finish);
+    ASSERT_EQ(got.tokens.size(), expected.num_output);
+    ASSERT_EQ(output.completion_tokens, expected.num_output);
+    if (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs) {
+      ASSERT_EQ(got.prompt_logprobs + 1, expected.spec.prompt_ids.size());
+    }
+    End(output);
+  }
+
+  void End(const ReqOutput& output) {
+    const Expected& expected = requests_.at(output.id);
+    ASSERT_EQ(output.prompt_tokens, expected.spec.prompt_ids.size());
+    ASSERT_LE(output.cached_tokens, output.prompt_tokens);
+    if (!config_.enable_prefix_cache ||
+        (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs && output.prompt_tokens > 1)) {
+      ASSERT_EQ(output.cached_tokens, 0u);
+    }
+    got_.at(output.id).final = output;
+    got_.at(output.id).finished = true;
+    live_.erase(output.id);
+  }
+
+  const SchedulerConfig config_;
+  const bool check_ledger_;
+  const SimModel model_;
+  std::map<ReqId, Expected> requests_;
+  std::map<ReqId, Got> got_;
+  std::set<ReqId> live_;
+  Scheduler scheduler_;
+  SimWorker worker_;
+  StepPlan plan_;
+  std::optional<StepResult> result_;
+  uint32_t epoch_ = 0;
+  int64_t now_ = 1;
+  ReqId waiting_for_ = 0;
+  uint32_t wait_ = 0, longest_wait_ = 0;
+};
+
+}  // namespace flotilla::testing

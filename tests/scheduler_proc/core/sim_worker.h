@@ -1,0 +1,210 @@
+// A model and its workers for tests of the scheduler: exact, tiny, and blind to everything but the
+// plans.
+//
+// The "model" maps a prefix to a 64-bit chain hash, seeded with the tenant's salt, and that hash to
+// the next token. The "KV cache" holds, for each (page, offset), the hash of the prefix that ends
+// there. A row computes the hashes of its tokens from the one it finds in front of it, and then
+// compares every position it may read with what the request's sequence says should stand there:
+// a wrongly shared, stale or overwritten page, or a wrong position, cannot go unnoticed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla::testing {
+
+inline uint64_t Mix(uint64_t x) {
+  x ^= x >> 31;
+  x *= 0x9E3779B97F4A7C15ull;
+  x ^= x >> 29;
+  x *= 0xBF58476D1CE4E5B9ull;
+  return x ^ (x >> 32);
+}
+
+inline uint64_t ChainStart(const std::string& salt) {
+  uint64_t hash = 1;
+  for (const char c : salt) hash = Mix(hash + static_cast<uint8_t>(c));
+  return hash;
+}
+
+inline uint64_t Chain(uint64_t prefix, int32_t token) {
+  return Mix(prefix * 31 + static_cast<uint32_t>(token) + 7);
+}
+
+struct SimModel {
+  uint32_t vocab_size = 97;
+  int32_t eos = 0;
+
+  // The token that follows the prefix, standing at `position`.
+  int32_t Next(uint64_t chain, uint32_t position, uint32_t min_tokens_until) const {
+    auto token = static_cast<int32_t>(Mix(chain) % vocab_size);
+    return token == eos && position < min_tokens_until ? eos + 1 : token;
+  }
+  static PositionLogprobs Logprobs(uint64_t prefix_chain, int32_t token) {
+    PositionLogprobs out;
+    out.token = token;
+    out.logprob = -static_cast<float>(Mix(prefix_chain + static_cast<uint32_t>(token)) % 4096);
+    out.rank = 1;
+    return out;
+  }
+};
+
+// A request and everything that must become of it.
+struct Expected {
+  ReqSpec spec;
+  std::vector<int32_t> sequence;  // prompt and all output, to its natural end
+  std::vector<uint64_t> chains;   // chains[i]: of sequence[0, i)
+  uint32_t num_output = 0;        // resumed ones included
+  Finish finish = Finish::kNone;
+};
+
+inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
+                         const ReqSpec& spec) {
+  Expected out;
+  out.spec = spec;
+  out.sequence = spec.prompt_ids;
+  out.sequence.insert(out.sequence.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
+  out.chains.push_back(ChainStart(spec.cache_salt));
+  for (const int32_t token : out.sequence) out.chains.push_back(Chain(out.chains.back(), token));
+  const size_t prompt_len = spec.prompt_ids.size();
+  const uint32_t min_until =
+      spec.min_new_tokens > 0 ? static_cast<uint32_t>(prompt_len) + spec.min_new_tokens : 0;
+  while (out.finish == Finish::kNone) {
+    const int32_t token =
+        model.Next(out.chains.back(), static_cast<uint32_t>(out.sequence.size()), min_until);
+    out.sequence.push_back(token);
+    out.chains.push_back(Chain(out.chains.back(), token));
+    const size_t num_output = out.sequence.size() - prompt_len;
+    bool stops = token == model.eos && !spec.ignore_eos;
+    for (const int32_t stop : spec.stop_token_ids) stops |= token == stop;
+    if (stops && num_output > spec.min_new_tokens) {
+      out.finish = Finish::kStop;
+    } else if (num_output == spec.max_new_tokens || out.sequence.size() == config.context_length) {
+      out.finish = Finish::kLength;
+    }
+  }
+  out.num_output = static_cast<uint32_t>(out.sequence.size() - prompt_len);
+  return out;
+}
+
+class SimWorker {
+ public:
+  // `requests` is looked up by the sampling seed, which tests set to the request's id.
+  SimWorker(const SimModel& model, const std::map<ReqId, Expected>* requests, uint32_t num_slots,
+            uint32_t num_pages, uint32_t page_size)
+      : model_(model),
+        requests_(requests),
+        page_size_(page_size),
+        slots_(num_slots),
+        kv_(size_t{num_pages} * page_size) {}
+
+  void Reset() {
+    for (Slot& slot : slots_) slot = Slot();
+    for (uint64_t& cell : kv_) cell = 0;
+  }
+
+  // *result is what rank 0 would send. Failures are reported through gtest.
+  void Run(const StepPlan& plan, StepResult* result) {
+    result->step_id = plan.step_id;
+    result->epoch = plan.epoch;
+    result->rows.clear();
+    for (const PlanOpen& open : plan.opens) {
+      ASSERT_LT(open.slot, slots_.size());
+      slots_[open.slot] = Slot{.open = true, .sampling = open.sampling, .pages = {}};
+    }
+    const int32_t* tokens = plan.input_ids.data();
+    const uint32_t* pages = plan.new_pages.data();
+    std::vector<uint8_t> seen(slots_.size(), 0);
+    for (const PlanRow& row : plan.rows) {
+      ASSERT_LT(row.slot, slots_.size());
+      ASSERT_FALSE(seen[row.slot]) << "two rows of slot " << row.slot;
+      seen[row.slot] = 1;
+      Slot& slot = slots_[row.slot];
+      ASSERT_TRUE(slot.open);
+      slot.pages.insert(slot.pages.end(), pages, pages + row.num_new_pages);
+      Write(slot, row, tokens);
+      pages += row.num_new_pages;
+      tokens += row.num_tokens;
+    }
+    ASSERT_EQ(tokens, plan.input_ids.data() + plan.input_ids.size());
+    ASSERT_EQ(pages, plan.new_pages.data() + plan.new_pages.size());
+    for (const PlanRow& row : plan.rows) {  // after all writes, as a real forward may order them
+      ASSERT_NO_FATAL_FAILURE(Read(slots_[row.slot], row, &result->rows.emplace_back()));
+    }
+    for (const uint32_t slot : plan.closes) {
+      ASSERT_TRUE(slots_[slot].open) << "slot " << slot << " closed twice";
+      slots_[slot] = Slot();
+    }
+  }
+
+  const Expected& RequestOf(uint32_t slot) const {
+    return requests_->at(slots_[slot].sampling.seed);
+  }
+  uint32_t num_open() const {
+    uint32_t count = 0;
+    for (const Slot& slot : slots_) count += slot.open;
+    return count;
+  }
+
+ private:
+  struct Slot {
+    bool open = false;
+    SamplingParams sampling;
+    std::vector<uint32_t> pages;
+  };
+
+  uint64_t& Cell(const Slot& slot, uint32_t position) {
+    return kv_.at(size_t{slot.pages.at(position / page_size_)} * page_size_ +
+                  position % page_size_);
+  }
+
+  void Write(const Slot& slot, const PlanRow& row, const int32_t* tokens) {
+    const Expected& request = requests_->at(slot.sampling.seed);
+    uint64_t chain =
+        row.start_pos == 0 ? ChainStart(request.spec.cache_salt) : Cell(slot, row.start_pos - 1);
+    for (uint32_t i = 0; i < row.num_tokens; ++i) {
+      chain = Chain(chain, tokens[i]);
+      Cell(slot, row.start_pos + i) = chain;
+    }
+  }
+
+  void Read(const Slot& slot, const PlanRow& row, RowResult* out) {
+    const Expected& request = requests_->at(slot.sampling.seed);
+    const uint32_t end = row.start_pos + row.num_tokens;
+    ASSERT_LT(end, request.sequence.size() + 1);
+    for (uint32_t position = 0; position < end; ++position) {
+      ASSERT_EQ(Cell(slot, position), request.chains[position + 1])
+          << "request " << request.spec.id << " reads wrong KV at " << position << " of " << end;
+    }
+    out->slot = row.slot;
+    const uint64_t last = Cell(slot, end - 1);
+    if (row.flags & kRowSample) {
+      out->token = model_.Next(last, end, slot.sampling.min_tokens_until);
+      out->has_logprobs = slot.sampling.num_logprobs != kNoLogprobs;
+      if (out->has_logprobs) out->logprobs = SimModel::Logprobs(last, out->token);
+    }
+    if (!(row.flags & kRowPromptLogprobs)) return;
+    out->prompt_start = row.start_pos + 1;
+    for (uint32_t position = row.start_pos + 1; position < end; ++position) {
+      out->prompt_logprobs.push_back(
+          SimModel::Logprobs(request.chains[position], request.sequence[position]));
+    }
+    if (row.next_token >= 0) {
+      out->prompt_logprobs.push_back(SimModel::Logprobs(last, row.next_token));
+    }
+  }
+
+  const SimModel model_;
+  const std::map<ReqId, Expected>* requests_;
+  const uint32_t page_size_;
+  std::vector<Slot> slots_;
+  std::vector<uint64_t> kv_;  // hash of the prefix that ends at (page, offset)
+};
+
+}  // namespace flotilla::testing
