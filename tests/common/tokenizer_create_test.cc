@@ -1,0 +1,157 @@
+// Small vocabularies made by hand: what CreateTokenizer takes, what it refuses and how it says so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/text/byte_level.h"
+#include "common/text/tokenizer.h"
+#include "common/text/utf8.h"
+#include "tests/fakes/gguf_builder.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Ids: the 256 bytes, "Ġa" (256), "<|end|>" (257, control), "[tool]" (258, user-defined).
+struct Fields {
+  std::string model = "gpt2";
+  std::string pre = "smollm";
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  std::vector<std::string> merges = {"Ġ a"};
+  std::function<void(testing::GgufBuilder*)> more = [](testing::GgufBuilder*) {};
+
+  Fields() {
+    for (int b = 0; b < 256; ++b) {
+      tokens.emplace_back();
+      AppendUtf8(ByteLevelCharacter(static_cast<uint8_t>(b)), &tokens.back());
+    }
+    tokens.insert(tokens.end(), {"Ġa", "<|end|>", "[tool]"});
+    types.assign(257, 1);
+    types.insert(types.end(), {3, 4});
+  }
+
+  StatusOr<std::unique_ptr<Tokenizer>> Create() const {
+    testing::GgufBuilder builder;
+    if (!model.empty()) builder.AddString("tokenizer.ggml.model", model);
+    if (!pre.empty()) builder.AddString("tokenizer.ggml.pre", pre);
+    builder.AddStrings("tokenizer.ggml.tokens", tokens);
+    builder.AddInts("tokenizer.ggml.token_type", types);
+    builder.AddStrings("tokenizer.ggml.merges", merges);
+    more(&builder);
+    const std::string bytes = builder.Build();
+    ASSIGN_OR_RETURN(const GgufFile gguf,
+                     GgufFile::Parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
+                                     {.metadata_only = true}));
+    return CreateTokenizer(gguf);
+  }
+};
+
+void ExpectRefused(const Fields& fields, const std::string& message) {
+  const auto tokenizer = fields.Create();
+  ASSERT_FALSE(tokenizer.ok()) << message;
+  EXPECT_THAT(tokenizer.status().ToString(), HasSubstr(message));
+}
+
+TEST(TokenizerCreateTest, TokensOfEachTypeAreFoundAndHidden) {
+  Fields fields;
+  fields.more = [](testing::GgufBuilder* builder) {
+    builder->AddUint32("tokenizer.ggml.bos_token_id", 257);
+    builder->AddUint32("tokenizer.ggml.eot_token_id", 97);
+    builder->AddBool("tokenizer.ggml.add_bos_token", true);
+  };
+  const auto created = fields.Create();
+  ASSERT_TRUE(created.ok()) << created.status();
+  const Tokenizer& tokenizer = **created;
+  EXPECT_THAT(tokenizer.eos_ids(), ElementsAre(97, 257));  // the eot id, "<|end|>" by name
+  EXPECT_THAT(*tokenizer.Encode(" a[tool]<|end|>"), ElementsAre(257, 256, 258, 257));
+  // User-defined tokens are never cut; control tokens only count where they may be parsed.
+  const auto plain =
+      tokenizer.Encode("[tool]<|end|>", {.parse_special = false, .add_special = false});
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->front(), 258);
+  EXPECT_EQ(plain->size(), 1 + std::string("<|end|>").size());
+  EXPECT_EQ(tokenizer.Decode(std::vector<TokenId>{258, 257, 256}, true), "[tool] a");
+  EXPECT_EQ(tokenizer.Decode(std::vector<TokenId>{258, 257, 256}, false), "[tool]<|end|> a");
+}
+
+TEST(TokenizerCreateTest, ABosThatIsNotAskedForIsNotAdded) {
+  Fields fields;
+  fields.more = [](testing::GgufBuilder* builder) {
+    builder->AddUint32("tokenizer.ggml.bos_token_id", 257);
+  };
+  const auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos_id(), 257);
+  EXPECT_THAT(*(*tokenizer)->Encode("b"), ElementsAre('b'));
+}
+
+TEST(TokenizerCreateTest, AByteWithoutATokenVanishes) {
+  Fields fields;
+  fields.tokens[0x01] = "(gone)";
+  const auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  // As in the tokenizers library, what stood around it may merge.
+  EXPECT_THAT(*(*tokenizer)->Encode("x\x01y"), ElementsAre('x', 'y'));
+  EXPECT_THAT(*(*tokenizer)->Encode("\x01"), ElementsAre());
+  EXPECT_THAT(*(*tokenizer)->Encode(""), ElementsAre());
+}
+
+TEST(TokenizerCreateTest, RefusesWhatItDoesNotKnow) {
+  Fields fields;
+  fields.model = "llama";
+  ExpectRefused(fields, "tokenizer.ggml.model is 'llama', which is not supported; known: gpt2");
+  fields.model = "";
+  ExpectRefused(fields, "tokenizer.ggml.model");
+  fields = Fields();
+  fields.pre = "viking";
+  ExpectRefused(fields, "'viking', which is not supported; known: gpt-2, smollm");
+  fields.pre = "";
+  ExpectRefused(fields, "tokenizer.ggml.pre");
+}
+
+TEST(TokenizerCreateTest, RefusesBrokenVocabularies) {
+  Fields fields;
+  fields.types.pop_back();
+  ExpectRefused(fields, "tokenizer.ggml.token_type has 258 entries for 259 tokens");
+  fields = Fields();
+  fields.types[7] = 9;
+  ExpectRefused(fields, "tokenizer.ggml.token_type[7] is 9");
+  fields = Fields();
+  fields.tokens['q'] = "(no q)";
+  ExpectRefused(fields, "no token for the byte 0x71 (written 'q')");
+  fields = Fields();
+  fields.tokens[257] = std::string(2000, 'x');
+  ExpectRefused(fields, "tokenizer.ggml.tokens[257], a special token, has 2000 bytes");
+  fields = Fields();
+  fields.tokens.clear();
+  fields.types.clear();
+  ExpectRefused(fields, "tokenizer.ggml.tokens must be an array");
+}
+
+TEST(TokenizerCreateTest, RefusesMergesThatLeadOutOfTheVocabulary) {
+  for (const char* merge : {"Ġ", "Ġ ", " ", "", "b c", "Ġ xyz", "nope a", "Ġ a b"}) {
+    Fields fields;
+    fields.merges = {"Ġ a", merge};
+    ExpectRefused(fields, "tokenizer.ggml.merges[1]");
+  }
+}
+
+TEST(TokenizerCreateTest, RefusesIdsOutOfRange) {
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                          "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    Fields fields;
+    fields.more = [&](testing::GgufBuilder* builder) { builder->AddUint32(key, 259); };
+    ExpectRefused(fields, std::string(key) + " is 259, but there are only 259 tokens");
+    fields.more = [&](testing::GgufBuilder* builder) { builder->AddString(key, "x"); };
+    ExpectRefused(fields, key);
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
