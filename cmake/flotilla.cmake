@@ -44,10 +44,23 @@ function(flotilla_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [SERIAL]): one
-# GoogleTest program, run by ctest as one test. Tests run in parallel, so none may use a fixed port.
+# tests_<label>: builds what the tests of a label need, so that a sanitizer's tree builds no more.
+function(flotilla_label_targets labels)
+  foreach(label ${labels})
+    if(NOT TARGET tests_${label})
+      add_custom_target(tests_${label})
+    endif()
+    if(ARGN)
+      add_dependencies(tests_${label} ${ARGN})
+    endif()
+  endforeach()
+endfunction()
+
+# flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
+# [SERIAL]): one GoogleTest program, run by ctest as one test. Tests run in parallel, so none may
+# use a fixed port. PROGRAMS: binaries that it starts.
 function(flotilla_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV;PROGRAMS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
@@ -58,5 +71,25 @@ function(flotilla_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV}")
+    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
+  flotilla_label_targets("${ARG_LABELS}" ${name} ${ARG_PROGRAMS})
+endfunction()
+
+# flotilla_script_test(name COMMAND ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
+# [SERIAL]): a script as a test, run in the repository's root. A COMMAND that begins with "python"
+# runs in the tests' venv.
+function(flotilla_script_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "COMMAND;LABELS;ENV;PROGRAMS" ${ARGN})
+  list(GET ARG_COMMAND 0 program)
+  if(program STREQUAL "python")
+    list(REMOVE_AT ARG_COMMAND 0)
+    list(PREPEND ARG_COMMAND ${CMAKE_SOURCE_DIR}/.cache/venv/bin/python)
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
+  flotilla_label_targets("${ARG_LABELS}" ${ARG_PROGRAMS})
 endfunction()

@@ -42,8 +42,7 @@ void StrAppend(std::string* out, const Args&... args) {
 
 // "<context>: <message>", same code. For adding what was being done to an error from below.
 inline Status Annotate(const Status& status, std::string_view context) {
-  return status.ok() ? status
-                     : Status(status.code(), StrCat(context, ": ", status.message()));
+  return status.ok() ? status : Status(status.code(), StrCat(context, ": ", status.message()));
 }
 
 }  // namespace flotilla

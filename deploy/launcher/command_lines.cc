@@ -1,0 +1,121 @@
+#include "deploy/launcher/command_lines.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace flotilla {
+namespace {
+
+class Argv {
+ public:
+  explicit Argv(std::string program) : args_{std::move(program)} {}
+  template <typename T>
+  Argv& Flag(const char* name, const T& value) {
+    args_.push_back(name);
+    args_.push_back(absl::StrCat(value));
+    return *this;
+  }
+  Argv& Switch(const char* name, bool on) {
+    if (on) args_.push_back(name);
+    return *this;
+  }
+  Argv& Raw(const std::vector<std::string>& more) {
+    args_.insert(args_.end(), more.begin(), more.end());
+    return *this;
+  }
+  Argv& Log(const LogOptions& log) {
+    return Flag("--log-level", log.level).Flag("--log-format", log.format);
+  }
+  std::vector<std::string> Take() { return std::move(args_); }
+
+ private:
+  std::vector<std::string> args_;
+};
+
+std::string Ipc(const std::string& path) { return "ipc://" + path; }
+
+}  // namespace
+
+uint32_t SpinUs(uint32_t tp, uint32_t replicas, uint32_t cores) {
+  return tp * replicas <= cores ? 50 : 0;
+}
+
+std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what) {
+  return absl::StrCat(resolved.runtime_dir, "/r", replica, "-", what);
+}
+
+std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWiring& w) {
+  const ServeOptions& o = r.options;
+  Argv argv(r.bin_dir + "/flotilla-scheduler");
+  argv.Flag("--replica-id", w.id)
+      .Flag("--tp", r.tp)
+      .Flag("--model", r.model_path)
+      .Flag("--model-name", r.model_name);
+  for (const std::string& address : w.listen) argv.Flag("--listen", address);
+  return argv.Flag("--control-fd", w.control_fd)
+      .Flag("--step-ring-fd", w.step_ring_fd)
+      .Flag("--result-ring-fd", w.result_ring_fd)
+      .Flag("--collective-fd", w.collective_fd)
+      .Flag("--detokenizer-request-socket", Ipc(SocketPath(r, w.index, "detok-req")))
+      .Flag("--detokenizer-reply-socket", Ipc(SocketPath(r, w.index, "detok-rep")))
+      .Flag("--metrics-socket", SocketPath(r, w.index, "scheduler.metrics"))
+      .Flag("--max-running-requests", o.max_running_requests)
+      .Flag("--max-queued-requests", o.max_queued_requests)
+      .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .Flag("--page-size", o.page_size)
+      .Flag("--context-length", o.context_length)
+      .Flag("--schedule-policy", o.schedule_policy)
+      .Switch("--disable-radix-cache", o.disable_radix_cache)
+      .Log(o.log)
+      .Raw(o.scheduler_flags)
+      .Take();
+}
+
+std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWiring& w,
+                                    uint32_t rank) {
+  const ServeOptions& o = r.options;
+  return Argv(r.bin_dir + "/flotilla-worker")
+      .Flag("--rank", rank)
+      .Flag("--tp", r.tp)
+      .Flag("--model", r.model_path)
+      .Flag("--isa", o.isa)
+      .Flag("--control-fd", w.control_fd)
+      .Flag("--step-ring-fd", w.step_ring_fd)
+      .Flag("--result-ring-fd", w.result_ring_fd)
+      .Flag("--collective-fd", w.collective_fd)
+      .Flag("--kv-cache-memory", o.kv_cache_memory)
+      .Flag("--page-size", o.page_size)
+      .Flag("--context-length", o.context_length)
+      .Flag("--max-running-requests", o.max_running_requests)
+      .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .Flag("--spin-us", r.spin_us)
+      .Flag("--metrics-socket", SocketPath(r, w.index, absl::StrCat("worker-", rank, ".metrics")))
+      .Log(o.log)
+      .Raw(o.worker_flags)
+      .Take();
+}
+
+std::vector<std::string> DetokenizerArgv(const ResolvedOptions& r, const ReplicaWiring& w) {
+  return Argv(r.bin_dir + "/flotilla-detokenizer")
+      .Flag("--model", r.model_path)
+      .Flag("--control-fd", w.control_fd)
+      .Flag("--request-socket", Ipc(SocketPath(r, w.index, "detok-req")))
+      .Flag("--reply-socket", Ipc(SocketPath(r, w.index, "detok-rep")))
+      .Flag("--metrics-socket", SocketPath(r, w.index, "detokenizer.metrics"))
+      .Log(r.options.log)
+      .Take();
+}
+
+std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring& w) {
+  const ServeOptions& o = r.options;
+  Argv argv(r.bin_dir + "/flotilla-router");
+  argv.Flag("--host", o.host).Flag("--port", w.port).Flag("--grpc-port", w.grpc_port);
+  for (const std::string& address : w.replicas) argv.Flag("--replica", address);
+  return argv.Flag("--policy", o.policy)
+      .Flag("--notify-fd", w.notify_fd)
+      .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
+      .Log(o.log)
+      .Raw(o.router_flags)
+      .Take();
+}
+
+}  // namespace flotilla

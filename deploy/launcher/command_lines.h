@@ -1,0 +1,57 @@
+// The command line of every process, made from the launcher's options. The flags are the contract
+// between the launcher and the processes; docs of each are in its --help.
+//
+// Threads: any (pure). Ownership: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deploy/launcher/options.h"
+
+namespace flotilla {
+
+// What is settled once for a launcher: options with "auto" and "default" resolved.
+struct ResolvedOptions {
+  ServeOptions options;
+  std::string model_path;
+  std::string model_name;
+  uint32_t tp = 1;
+  uint32_t spin_us = 0;  // how long a worker spins inside a collective before it sleeps
+  std::string bin_dir;
+  std::string runtime_dir;  // for Unix sockets
+};
+
+// What is settled for one life of a replica.
+struct ReplicaWiring {
+  uint32_t index = 0;
+  std::string id;                   // label and log prefix, "r0"
+  std::vector<std::string> listen;  // gRPC addresses of the scheduler
+  int control_fd = -1;
+  int step_ring_fd = -1;
+  int result_ring_fd = -1;
+  int collective_fd = -1;
+};
+
+struct RouterWiring {
+  uint16_t port = 0;
+  uint16_t grpc_port = 0;
+  std::vector<std::string> replicas;  // addresses
+  int notify_fd = -1;
+};
+
+// Workers may spin only if all of them have a core of their own.
+uint32_t SpinUs(uint32_t tp, uint32_t replicas, uint32_t cores);
+
+std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what);
+
+std::vector<std::string> SchedulerArgv(const ResolvedOptions& resolved,
+                                       const ReplicaWiring& wiring);
+std::vector<std::string> WorkerArgv(const ResolvedOptions& resolved, const ReplicaWiring& wiring,
+                                    uint32_t rank);
+std::vector<std::string> DetokenizerArgv(const ResolvedOptions& resolved,
+                                         const ReplicaWiring& wiring);
+std::vector<std::string> RouterArgv(const ResolvedOptions& resolved, const RouterWiring& wiring);
+
+}  // namespace flotilla

@@ -1,0 +1,23 @@
+// TCP listening sockets: for the metrics page, and to learn early whether a port can be had.
+// Threads: any. Errors: InvalidArgument (host), AlreadyExists (port in use), Unavailable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace flotilla {
+
+// `host` is an address or a name; port 0: any free one, which *bound_port gets.
+StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* bound_port);
+
+// Binds and lets go. For a clear message before anything is started; the later bind of the process
+// that is meant to have the port stays the authority.
+Status CheckPortFree(const std::string& host, uint16_t port, const std::string& flag);
+
+// "127.0.0.1:80", "[::1]:80"
+std::string HostPort(const std::string& host, uint16_t port);
+
+}  // namespace flotilla

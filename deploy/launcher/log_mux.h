@@ -1,0 +1,55 @@
+// Puts the output of all processes on our stderr, line by line, each with its process in front:
+// "[router] …" (coloured on a terminal). With --log-format json, lines that are objects pass
+// unchanged and others become {"process":…,"message":…}, so that every line stays an object.
+//
+// A line longer than kMaxLineBytes is cut. Threads: one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace flotilla {
+
+// One process's share: what it wrote since the last newline, and its last whole line.
+class LineBuffer {
+ public:
+  static constexpr size_t kMaxLineBytes = 16 * 1024;
+
+  // Calls `line(text)` for each line completed by `bytes`; empty ones are dropped.
+  template <typename Line>
+  void Append(std::string_view bytes, Line line) {
+    for (char c : bytes) {
+      if (c == '\n') {
+        Flush(line);
+      } else if (partial_.size() < kMaxLineBytes) {
+        partial_.push_back(c);
+      }
+    }
+  }
+  // What came without a newline at the end is a line too.
+  template <typename Line>
+  void Flush(Line line) {
+    if (partial_.empty()) return;
+    last_ = std::move(partial_);
+    partial_.clear();
+    line(last_);
+  }
+  const std::string& last() const { return last_; }
+
+ private:
+  std::string partial_;
+  std::string last_;
+};
+
+class LogMux {
+ public:
+  LogMux(bool json, bool color) : json_(json), color_(color) {}
+  std::string Format(std::string_view process, std::string_view line) const;
+  void Write(std::string_view process, std::string_view line) const;
+
+ private:
+  const bool json_;
+  const bool color_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,147 @@
+// The `flotilla` command: starts and supervises the processes of one host (serve, engine), hands
+// over to the router, asks a question.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/flags.h"
+#include "common/base/log.h"
+#include "deploy/launcher/ask.h"
+#include "deploy/launcher/cpus.h"
+#include "deploy/launcher/listen.h"
+#include "deploy/launcher/model.h"
+#include "deploy/launcher/options.h"
+#include "deploy/launcher/supervisor.h"
+
+namespace flotilla {
+namespace {
+
+constexpr char kLesson[] = R"(
+Try:
+  flotilla serve                          one replica of the default model on this machine
+  flotilla ask "Why is the sky blue?"     an answer, word by word
+  flotilla serve --replicas 2 --tp 1      two copies behind one address
+  flotilla serve --model my.gguf --port 0 your model, any free port (the ready line says which)
+  flotilla help serve                     all flags of a command
+
+While it serves (from another terminal):
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \
+    -d '{"model": "SmolLM2-135M-Instruct", "prompt": "The capital of France is", "max_tokens": 8}'
+  curl http://127.0.0.1:9400/metrics      what all processes count
+
+In the source tree, ./flotilla also knows `test` and `format`.
+)";
+
+std::string BinDir(const ServeOptions& options) {
+  if (!options.bin_dir.empty()) return options.bin_dir;
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+int Fail(const Status& status) {
+  std::fprintf(stderr, "flotilla: error: %s\n", std::string(status.message()).c_str());
+  return kExitBadConfiguration;
+}
+
+StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
+  ResolvedOptions resolved;
+  resolved.options = options;
+  resolved.bin_dir = BinDir(options);
+  ASSIGN_OR_RETURN(resolved.model_path, ResolveModelPath(options.model));
+  ASSIGN_OR_RETURN(const ModelConfig config, InspectModel(resolved.model_path));
+  resolved.model_name =
+      options.model_name.empty() ? ModelNameOfPath(resolved.model_path) : options.model_name;
+  const uint32_t cores = AllowedCores();
+  ASSIGN_OR_RETURN(resolved.tp,
+                   ResolveTp(options.tp, cores, options.replicas, config.num_key_value_heads));
+  resolved.spin_us = SpinUs(resolved.tp, options.replicas, cores);
+  Log().info("starting {} {} {} {}", Kv("model", resolved.model_name),
+             Kv("replicas", options.replicas), Kv("tp", resolved.tp), Kv("cores", cores));
+  return resolved;
+}
+
+int Serve(Supervisor::Mode mode, ServeOptions options) {
+  BlockSignals();
+  options.log.process = "launcher";
+  InitLog(options.log);
+  if (options.log.format == "text") Log().set_pattern("[launcher] %H:%M:%S.%e %^%-5l%$ %v");
+  StatusOr<ResolvedOptions> resolved = Resolve(options);
+  if (!resolved.ok()) return Fail(resolved.status());
+  if (mode == Supervisor::Mode::kEngine && options.grpc_port == 0) {
+    // The scheduler is told a number: one that is free now.
+    const StatusOr<UniqueFd> probe = ListenTcp(options.host, 0, &resolved->options.grpc_port);
+    if (!probe.ok()) return Fail(probe.status());
+  }
+  StatusOr<RuntimeDir> runtime_dir = RuntimeDir::Create(RuntimeDir::DefaultParent());
+  if (!runtime_dir.ok()) return Fail(runtime_dir.status());
+  resolved->runtime_dir = runtime_dir->path();
+  return Supervisor(mode, *resolved).Run();
+}
+
+// The router on its own needs no supervisor: it becomes this process.
+int ExecRouter(char** args) {
+  const std::string path = BinDir(ServeOptions()) + "/flotilla-router";
+  std::vector<char*> argv = {const_cast<char*>(path.c_str())};
+  for (; *args != nullptr; ++args) argv.push_back(*args);
+  argv.push_back(nullptr);
+  execv(path.c_str(), argv.data());
+  return Fail(absl::NotFoundError(absl::StrCat("can't run ", path, ": ", std::strerror(errno))));
+}
+
+int Main(int argc, char** argv) {
+  if (argc >= 2 && std::strcmp(argv[1], "router") == 0) return ExecRouter(argv + 2);
+
+  CLI::App app("Flotilla serves large language models: one command, a cluster of processes.",
+               "flotilla");
+  app.require_subcommand(1);
+  app.footer(kLesson);
+  app.set_version_flag("--version", "flotilla " FLOTILLA_VERSION);
+  ServeOptions serve_options, engine_options;
+  AskOptions ask_options;
+  std::string topic;
+  CLI::App* serve = app.add_subcommand("serve", "A router and its replicas, in the foreground");
+  AddServeFlags(serve, &serve_options);
+  CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
+  AddEngineFlags(engine, &engine_options);
+  app.add_subcommand("router", "Only a router; its flags: flotilla router --help");
+  CLI::App* ask = app.add_subcommand("ask", "Streams an answer to a question");
+  AddAskFlags(ask, &ask_options);
+  CLI::App* help = app.add_subcommand("help", "Explains a command");
+  help->add_option("command", topic, "Which one");
+
+  for (CLI::App* command : {serve, engine, ask, help}) command->footer("");
+
+  if (argc < 2) {
+    std::printf("%s", app.help().c_str());
+    return 0;
+  }
+  ParseOrExit(&app, argc, argv);
+  if (serve->parsed()) return Serve(Supervisor::Mode::kServe, serve_options);
+  if (engine->parsed()) return Serve(Supervisor::Mode::kEngine, engine_options);
+  if (ask->parsed()) return Ask(ask_options);
+  if (topic == "router") {
+    char flag[] = "--help";
+    char* args[] = {flag, nullptr};
+    return ExecRouter(args);
+  }
+  for (CLI::App* command : {serve, engine, ask}) {
+    if (command->get_name() == topic) {
+      std::printf("%s", command->help().c_str());
+      return 0;
+    }
+  }
+  if (!topic.empty())
+    return Fail(absl::NotFoundError(absl::StrCat("there is no command '", topic, "'")));
+  std::printf("%s", app.help().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) { return flotilla::Main(argc, argv); }

@@ -1,0 +1,78 @@
+// One process of the cluster over its lives: starts it, passes its output on, counts restarts and
+// says when the next is due. What a death means for others is its owner's business (Replica,
+// RouterProcess).
+//
+// Threads: the main thread. Ownership: loop, logs and metrics outlive it.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "deploy/launcher/child.h"
+#include "deploy/launcher/event_loop.h"
+#include "deploy/launcher/log_mux.h"
+#include "deploy/launcher/restart_policy.h"
+
+namespace flotilla {
+
+// Exit status of a process for which a restart is useless: bad configuration or model.
+inline constexpr int kExitBadConfiguration = 2;
+
+struct ProcessExit {
+  bool exited = false;  // else killed by `signal`
+  int code = 0;
+  int signal = 0;
+  bool BadConfiguration() const { return exited && code == kExitBadConfiguration; }
+  std::string Describe() const;  // "exited with status 1", "was killed by signal 9 (Killed)"
+};
+
+class ManagedProcess {
+ public:
+  struct Wiring {
+    EventLoop* loop = nullptr;
+    const LogMux* logs = nullptr;
+    prometheus::Gauge* up = nullptr;
+    prometheus::Counter* restarts = nullptr;
+  };
+  ManagedProcess(std::string name, Wiring wiring);
+  ~ManagedProcess();
+  ManagedProcess(ManagedProcess&&) = delete;
+
+  // A failure counts as a death at once: Due() then says when to try again.
+  Status Start(const ChildSpec& spec, int64_t now_ns);
+  // After waitpid gave its status: passes the rest of its output on.
+  ProcessExit OnExit(int wait_status, int64_t now_ns);
+  // Not running, and the time of its next start has come.
+  bool Due(int64_t now_ns) const { return !running() && started_ && now_ns >= restart_ns_; }
+
+  const std::string& name() const { return name_; }
+  bool running() const { return child_.has_value(); }
+  pid_t pid() const { return child_ ? child_->pid : -1; }
+  int64_t restart_ns() const { return restart_ns_; }
+  uint32_t failures() const { return policy_.failures(); }
+  uint32_t restarts() const { return restarts_count_; }
+  // What it last said: the reason, if it ended on its own.
+  const std::string& last_line() const { return lines_.last(); }
+  void Signal(int signal) const {
+    if (child_) SignalGroup(child_->pid, signal);
+  }
+
+ private:
+  void PumpOutput();
+  void CloseOutput();
+
+  const std::string name_;
+  const Wiring wiring_;
+  std::optional<Child> child_;
+  LineBuffer lines_;
+  RestartPolicy policy_;
+  bool started_ = false;
+  uint32_t restarts_count_ = 0;
+  int64_t restart_ns_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,154 @@
+#include "deploy/launcher/metrics_merge.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+namespace flotilla {
+namespace {
+
+bool IsName(std::string_view name) {
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == ':';
+  });
+}
+
+// The next word of `text`, which is shortened by it and one space.
+std::string_view TakeWord(std::string_view* text) {
+  const size_t end = std::min(text->find(' '), text->size());
+  const std::string_view word = text->substr(0, end);
+  text->remove_prefix(std::min(end + 1, text->size()));
+  return word;
+}
+
+// A sample line taken apart: name{labels} value.
+struct Sample {
+  std::string_view name;
+  std::string_view labels;  // inside of the braces
+  std::string_view value;   // and a timestamp, if any
+};
+
+// Where the '}' is that closes labels begun before `at`; quotes may hold one.
+size_t FindLabelsEnd(std::string_view line, size_t at) {
+  for (bool quoted = false; at < line.size(); ++at) {
+    if (quoted && line[at] == '\\') {
+      ++at;
+    } else if (line[at] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && line[at] == '}') {
+      return at;
+    }
+  }
+  return std::string_view::npos;
+}
+
+std::optional<Sample> ParseSample(std::string_view line) {
+  Sample sample;
+  const size_t name_end = line.find_first_of("{ ");
+  if (name_end == std::string_view::npos) return std::nullopt;
+  sample.name = line.substr(0, name_end);
+  size_t rest = name_end;
+  if (line[name_end] == '{') {
+    const size_t close = FindLabelsEnd(line, name_end + 1);
+    if (close == std::string_view::npos) return std::nullopt;
+    sample.labels = line.substr(name_end + 1, close - name_end - 1);
+    if (sample.labels.ends_with(',')) sample.labels.remove_suffix(1);
+    rest = close + 1;
+  }
+  if (rest >= line.size() || line[rest] != ' ' || !IsName(sample.name)) return std::nullopt;
+  sample.value = line.substr(rest + 1);
+  if (sample.value.empty()) return std::nullopt;
+  return sample;
+}
+
+// Names before a '=' outside quotes.
+bool HasLabel(std::string_view labels, std::string_view name) {
+  bool quoted = false;
+  size_t begin = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (quoted && labels[i] == '\\') {
+      ++i;
+    } else if (labels[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && labels[i] == ',') {
+      begin = i + 1;
+    } else if (!quoted && labels[i] == '=' && labels.substr(begin, i - begin) == name) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void MetricsMerger::Add(std::string_view page, const MetricLabels& labels) {
+  std::set<std::string> refused;  // families of this page that clash with an earlier one
+  while (!page.empty()) {
+    const size_t end = std::min(page.find('\n'), page.size());
+    const std::string_view line = page.substr(0, end);
+    page.remove_prefix(std::min(end + 1, page.size()));
+    if (line.empty()) continue;
+    const bool taken =
+        line[0] == '#' ? AddComment(line, &refused) : AddSample(line, labels, refused);
+    if (!taken) ++dropped_lines_;
+  }
+}
+
+bool MetricsMerger::AddComment(std::string_view line, std::set<std::string>* refused) {
+  TakeWord(&line);  // "#"
+  const std::string_view kind = TakeWord(&line);
+  if (kind != "HELP" && kind != "TYPE") return true;  // a plain comment: dropped on purpose
+  const std::string name(TakeWord(&line));
+  if (!IsName(name)) return false;
+  Family& family = families_[name];
+  if (kind == "HELP") {
+    if (family.help.empty()) family.help = line;
+    return true;
+  }
+  if (family.type == "untyped" && family.samples.empty()) family.type = line;
+  if (family.type == line) return true;
+  refused->insert(name);
+  return false;
+}
+
+std::string MetricsMerger::FamilyOf(std::string_view sample_name) const {
+  for (const std::string_view suffix : {"_bucket", "_sum", "_count"}) {
+    if (!sample_name.ends_with(suffix)) continue;
+    const auto base = families_.find(sample_name.substr(0, sample_name.size() - suffix.size()));
+    if (base == families_.end()) continue;
+    if (base->second.type == "histogram" || base->second.type == "summary") return base->first;
+  }
+  return std::string(sample_name);
+}
+
+bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
+                              const std::set<std::string>& refused) {
+  const std::optional<Sample> sample = ParseSample(line);
+  if (!sample) return false;
+  const std::string family = FamilyOf(sample->name);
+  if (refused.count(family) != 0) return false;
+  std::string all(sample->labels);
+  for (const auto& [name, value] : labels) {
+    if (HasLabel(sample->labels, name)) continue;
+    all += (all.empty() ? "" : ",") + name + "=\"" + value + "\"";
+  }
+  std::string key(sample->name);
+  if (!all.empty()) key += "{" + all + "}";
+  if (!seen_.insert(key).second) return false;
+  families_[family].samples.push_back(key + " " + std::string(sample->value));
+  return true;
+}
+
+std::string MetricsMerger::Render() const {
+  std::string page;
+  for (const auto& [name, family] : families_) {
+    if (family.samples.empty()) continue;
+    if (!family.help.empty()) page += "# HELP " + name + " " + family.help + "\n";
+    page += "# TYPE " + name + " " + family.type + "\n";
+    for (const std::string& sample : family.samples) page += sample + "\n";
+  }
+  return page;
+}
+
+}  // namespace flotilla

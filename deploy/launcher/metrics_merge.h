@@ -1,0 +1,46 @@
+// Merges the metrics pages of several processes (text exposition format 0.0.4) into one valid page:
+// HELP and TYPE once a family, all samples of a family together, no sample twice.
+//
+// Threads: one an object. Errors: lines that are not of the format are dropped and counted; a
+// family whose type differs from the first page's is dropped likewise.
+// Source: https://prometheus.io/docs/instrumenting/exposition_formats/
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace flotilla {
+
+using MetricLabels = std::vector<std::pair<std::string, std::string>>;
+
+class MetricsMerger {
+ public:
+  // Adds a page. Each of `labels` is given to every sample that has no label of that name.
+  void Add(std::string_view page, const MetricLabels& labels);
+  std::string Render() const;
+  uint64_t dropped_lines() const { return dropped_lines_; }
+
+ private:
+  struct Family {
+    std::string help;
+    std::string type = "untyped";
+    std::vector<std::string> samples;
+  };
+  bool AddComment(std::string_view line, std::set<std::string>* refused);
+  bool AddSample(std::string_view line, const MetricLabels& labels,
+                 const std::set<std::string>& refused);
+  // The family a sample belongs to: its name without _bucket, _sum, _count of a declared histogram
+  // or summary.
+  std::string FamilyOf(std::string_view sample_name) const;
+
+  std::map<std::string, Family, std::less<>> families_;
+  std::set<std::string> seen_;  // name and labels of each sample
+  uint64_t dropped_lines_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,85 @@
+#include "deploy/launcher/model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "common/checkpoint/checkpoint.h"
+#include "shm/replica_control.h"
+
+namespace flotilla {
+namespace {
+
+constexpr char kDefaultModelFile[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+// "Q4_1", "Q4_K_M", "F16", "IQ3_XS": a quantisation's name at the end of a file's name.
+bool IsQuantisationName(const std::string& text) {
+  const size_t digit = text.find_first_of("0123456789");
+  if (digit == std::string::npos || digit == 0 || text.size() > 8) return false;
+  const std::string kind = text.substr(0, digit);
+  return kind == "Q" || kind == "IQ" || kind == "F" || kind == "BF" || kind == "q" || kind == "f";
+}
+
+}  // namespace
+
+StatusOr<std::string> DefaultModelPath() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (xdg != nullptr && *xdg != '\0') return absl::StrCat(xdg, "/flotilla/", kDefaultModelFile);
+  if (home == nullptr || *home == '\0')
+    return absl::NotFoundError(
+        "the default model is kept in ~/.cache, but HOME is not set; name a file with --model");
+  return absl::StrCat(home, "/.cache/flotilla/", kDefaultModelFile);
+}
+
+StatusOr<std::string> ResolveModelPath(const std::string& model) {
+  std::string path = model;
+  if (model == "default") {
+    ASSIGN_OR_RETURN(path, DefaultModelPath());
+    if (access(path.c_str(), R_OK) != 0)
+      return absl::NotFoundError(absl::StrCat(
+          "the default model is not at ", path,
+          "; './flotilla serve' in the source tree fetches it, or name a .gguf file with --model"));
+  }
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::not_found)
+    return absl::NotFoundError(absl::StrCat("--model: there is no file '", path, "'"));
+  if (kind != std::filesystem::file_type::regular)
+    return absl::InvalidArgumentError(absl::StrCat("--model: '", path, "' is not a regular file"));
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.string();
+}
+
+StatusOr<ModelConfig> InspectModel(const std::string& path) {
+  StatusOr<std::unique_ptr<Checkpoint>> checkpoint = OpenCheckpoint(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  return (*checkpoint)->config();
+}
+
+std::string ModelNameOfPath(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  const size_t cut = name.find_last_of(".-");
+  if (cut != std::string::npos && cut > 0 && IsQuantisationName(name.substr(cut + 1)))
+    name.resize(cut);
+  return name;
+}
+
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t cores, uint32_t replicas,
+                             uint32_t kv_heads) {
+  const uint32_t most = std::clamp<uint32_t>(kv_heads, 1, kMaxRanks);
+  if (tp == "auto") return std::clamp<uint32_t>(cores / std::max(1u, replicas), 1, most);
+  uint32_t ranks = 0;
+  if (!absl::SimpleAtoi(tp, &ranks) || ranks == 0)
+    return absl::InvalidArgumentError(absl::StrCat("--tp: '", tp, "' is not a number of ranks"));
+  if (ranks > most)
+    return absl::InvalidArgumentError(absl::StrCat("--tp: ", ranks, " ranks, but the model has ",
+                                                   kv_heads, " kv heads; at most ", most));
+  return ranks;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,30 @@
+// What the launcher must know of a model before it starts anything: that the file is one, and into
+// how many ranks it can be split. The file is opened as a worker opens it, so a missing, truncated
+// or foreign one is refused here, once, with the parser's message.
+//
+// Threads: any. Errors: NotFound, InvalidArgument; messages name the file and the way out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/checkpoint/model_config.h"
+
+namespace flotilla {
+
+// Where ./flotilla puts the default model: ${XDG_CACHE_HOME:-~/.cache}/flotilla/<file>.
+StatusOr<std::string> DefaultModelPath();
+// "default" or a path → an absolute path.
+StatusOr<std::string> ResolveModelPath(const std::string& model);
+StatusOr<ModelConfig> InspectModel(const std::string& path);
+
+// "/m/SmolLM2-135M-Instruct.Q4_1.gguf" → "SmolLM2-135M-Instruct"
+std::string ModelNameOfPath(const std::string& path);
+
+// "auto" → one rank a core that a replica may use, at most one a kv head. Error InvalidArgument: a
+// number of ranks that the kv heads can't be split into.
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t cores, uint32_t replicas,
+                             uint32_t kv_heads);
+
+}  // namespace flotilla

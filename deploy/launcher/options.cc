@@ -1,0 +1,118 @@
+#include "deploy/launcher/options.h"
+
+#include <charconv>
+
+namespace flotilla {
+namespace {
+
+CLI::Validator TpFlag() {
+  return CLI::Validator(
+      [](std::string& input) -> std::string {
+        if (input == "auto") return {};
+        uint32_t ranks = 0;
+        const auto [end, error] = std::from_chars(input.data(), input.data() + input.size(), ranks);
+        if (error == std::errc() && end == input.data() + input.size() && ranks >= 1 && ranks <= 16)
+          return {};
+        return "'" + input + "' is neither 'auto' nor a number of ranks from 1 to 16";
+      },
+      "auto|N");
+}
+
+void AddModelFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--model", o->model, "Path of a .gguf file, or 'default' (SmolLM2-135M-Instruct)")
+      ->capture_default_str();
+  app->add_option("--model-name", o->model_name,
+                  "The name clients call it by (default: from the file's name)");
+  app->add_option("--tp", o->tp,
+                  "Tensor-parallel workers a replica; auto: one a core that the replicas may use, "
+                  "at most one a kv head")
+      ->check(TpFlag())
+      ->capture_default_str();
+  app->add_option("--isa", o->isa, "Instruction set of the CPU backend")
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->capture_default_str();
+  app->add_option(
+         "--kv-cache-memory", o->kv_cache_memory,
+         "KV cache of one replica over all its ranks, e.g. 2GiB; 0: a share of what is free")
+      ->transform(BytesFlag())
+      ->capture_default_str();
+  app->add_option("--page-size", o->page_size, "Tokens a KV page")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--context-length", o->context_length,
+                  "Longest prompt and output together, tokens; 0: the model's")
+      ->capture_default_str();
+}
+
+void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--chunked-prefill-size", o->chunked_prefill_size,
+                  "Most prompt tokens that one step takes")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app->add_option("--max-running-requests", o->max_running_requests,
+                  "Most requests that run at once in a replica")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app->add_option("--max-queued-requests", o->max_queued_requests,
+                  "Most requests that wait in a replica; beyond it clients get 429")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--schedule-policy", o->schedule_policy,
+                  "Which waiting request is next: first come first served, or longest prefix match")
+      ->check(CLI::IsMember({"fcfs", "lpm"}))
+      ->capture_default_str();
+  app->add_flag("--disable-radix-cache", o->disable_radix_cache,
+                "Do not reuse the KV of equal prefixes");
+}
+
+void AddOperationFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--metrics-port", o->metrics_port,
+                  "Port of /metrics for all processes; 0: any. If only the default is taken: any")
+      ->each([o](const std::string&) { o->metrics_port_given = true; })
+      ->capture_default_str();
+  app->add_option("--watchdog-timeout", o->watchdog_timeout,
+                  "Seconds without a heartbeat after which a process is replaced")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app->add_option("--shutdown-timeout", o->shutdown_timeout,
+                  "Seconds that running requests get to finish after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  AddLogFlags(app, &o->log);
+  // An empty group hides an option from --help.
+  for (auto [flag, field] : {std::pair{"--worker-flag", &o->worker_flags},
+                             std::pair{"--scheduler-flag", &o->scheduler_flags},
+                             std::pair{"--router-flag", &o->router_flags}}) {
+    app->add_option(flag, *field, "Passed on to the process as it is; repeatable")
+        ->allow_extra_args(false)
+        ->group("");
+  }
+  app->add_option("--bin-dir", o->bin_dir, "Where the processes' binaries are")->group("");
+}
+
+}  // namespace
+
+void AddServeFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
+  app->add_option("--port", o->port, "HTTP port; 0: any free one")->capture_default_str();
+  app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app->add_option("--policy", o->policy, "How the router picks a replica")
+      ->check(CLI::IsMember({"round_robin", "shortest_queue"}))
+      ->capture_default_str();
+  AddModelFlags(app, o);
+  AddSchedulerFlags(app, o);
+  AddOperationFlags(app, o);
+}
+
+void AddEngineFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
+  app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  AddModelFlags(app, o);
+  AddSchedulerFlags(app, o);
+  AddOperationFlags(app, o);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,60 @@
+// What `serve` and `engine` take on their command line. Every flag is spelled as its field, and its
+// default is the field's: the launcher passes all of them on, so the processes' own never apply.
+//
+// Threads: plain data, filled once in main. Errors: AddServeFlags' validators end the process with
+// status 2 and a message that names the flag.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/flags.h"
+#include "common/base/log.h"
+
+namespace flotilla {
+
+struct ServeOptions {
+  // Where clients connect. Port 0: any free one; the ready line says which.
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  uint16_t grpc_port = 50051;
+  uint16_t metrics_port = 9400;
+  bool metrics_port_given = false;  // a default that is taken gives way to any free port
+
+  // The cluster.
+  uint32_t replicas = 1;
+  std::string tp = "auto";  // "auto" or a number of ranks
+  std::string policy = "round_robin";
+
+  // The model and its engine.
+  std::string model = "default";
+  std::string model_name;  // empty: made from the file's name
+  std::string isa = "auto";
+  std::string kv_cache_memory = "0";  // bytes, after BytesFlag
+  uint32_t page_size = 16;
+  uint32_t context_length = 0;
+  uint32_t chunked_prefill_size = 512;
+  uint32_t max_running_requests = 64;
+  uint32_t max_queued_requests = 2048;
+  std::string schedule_policy = "fcfs";
+  bool disable_radix_cache = false;
+
+  // Supervision.
+  double watchdog_timeout = 60;  // seconds
+  double shutdown_timeout = 30;  // seconds
+
+  // Passed on as they are (tests and experiments).
+  std::vector<std::string> worker_flags;
+  std::vector<std::string> scheduler_flags;
+  std::vector<std::string> router_flags;
+  std::string bin_dir;  // where the processes' binaries are; empty: beside the launcher
+
+  LogOptions log;
+};
+
+// All flags of `serve`; `engine` has no router, hence no --port, --replicas and --policy.
+void AddServeFlags(CLI::App* app, ServeOptions* options);
+void AddEngineFlags(CLI::App* app, ServeOptions* options);
+
+}  // namespace flotilla

@@ -1,0 +1,193 @@
+#include "deploy/launcher/replica.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "common/base/log.h"
+#include "shm/collective.h"
+#include "shm/ring.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kStepRingBytes = 4 << 20;
+constexpr size_t kResultRingBytes = 8 << 20;
+constexpr size_t kCollectiveBytes = 1 << 20;  // staging a rank
+
+}  // namespace
+
+Replica::Replica(const Env& env, uint32_t index, std::string id, std::vector<std::string> listen)
+    : env_(env) {
+  wiring_.index = index;
+  wiring_.id = std::move(id);
+  wiring_.listen = std::move(listen);
+  const std::string prefix = env.resolved->options.replicas > 1 ? wiring_.id + "/" : "";
+  auto make = [&](const std::string& name, const std::string& socket) {
+    return std::make_unique<ManagedProcess>(
+        prefix + name, env.metrics->Wire(env.loop, env.logs, name, wiring_.id,
+                                         SocketPath(*env.resolved, index, socket)));
+  };
+  scheduler_ = make("scheduler", "scheduler.metrics");
+  for (uint32_t rank = 0; rank < env.resolved->tp; ++rank) {
+    const std::string name = absl::StrCat("worker-", rank);
+    workers_.push_back(make(name, name + ".metrics"));
+  }
+  detokenizer_ = make("detokenizer", "detokenizer.metrics");
+}
+
+bool Replica::Ready() const {
+  return up_ && ReplicaControl::State(segments_->control->scheduler) == ProcessState::kReady;
+}
+
+bool Replica::AnyRunning() const {
+  return scheduler_->running() || detokenizer_->running() ||
+         std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->running(); });
+}
+
+void Replica::SignalOthers(int signal) {
+  for (const auto& worker : workers_) worker->Signal(signal);
+  detokenizer_->Signal(signal);
+}
+
+std::vector<Replica::Member> Replica::Members() const {
+  ReplicaControlBlock* block = segments_->control.operator->();
+  std::vector<Member> members = {{scheduler_.get(), &block->scheduler, 0}};
+  for (uint32_t rank = 0; rank < workers_.size(); ++rank)
+    members.push_back({workers_[rank].get(), &block->workers[rank], rank});
+  members.push_back({detokenizer_.get(), &block->detokenizer, 0});
+  return members;
+}
+
+StatusOr<Replica::Segments> Replica::MakeSegments() const {
+  const uint32_t tp = env_.resolved->tp;
+  ASSIGN_OR_RETURN(ReplicaControl control, ReplicaControl::Create(tp));
+  ASSIGN_OR_RETURN(Segment step,
+                   Segment::Create("flotilla-steps", RingSegmentBytes(kStepRingBytes)));
+  RETURN_IF_ERROR(InitRing(step, tp));
+  ASSIGN_OR_RETURN(Segment result,
+                   Segment::Create("flotilla-results", RingSegmentBytes(kResultRingBytes)));
+  RETURN_IF_ERROR(InitRing(result, 1));
+  ASSIGN_OR_RETURN(
+      Segment collective,
+      Segment::Create("flotilla-collective", CollectiveSegmentBytes(tp, kCollectiveBytes)));
+  RETURN_IF_ERROR(InitCollective(collective, tp, kCollectiveBytes));
+  return Segments{std::move(control), std::move(step), std::move(result), std::move(collective)};
+}
+
+Status Replica::StartAll(int64_t now_ns) {
+  segments_.reset();
+  policy_.OnStart(now_ns);
+  StatusOr<Segments> segments = MakeSegments();
+  if (!segments.ok()) {
+    start_ns_ = policy_.OnExit(now_ns);
+    return Annotate(segments.status(), "can't make the shared segments");
+  }
+  segments_.emplace(*std::move(segments));
+  wiring_.control_fd = segments_->control.segment().fd();
+  wiring_.step_ring_fd = segments_->step_ring.fd();
+  wiring_.result_ring_fd = segments_->result_ring.fd();
+  wiring_.collective_fd = segments_->collective.fd();
+  up_ = true;
+  for (const Member& member : Members()) {
+    const Status status = StartMember(member, now_ns);
+    if (status.ok()) continue;
+    if (member.process == scheduler_.get()) {
+      up_ = false;
+      start_ns_ = policy_.OnExit(now_ns);
+      return status;
+    }
+    Log().warn("can't start {}",
+               Kv("reason", std::string(status.message())));  // due again, as after a death
+  }
+  return OkStatus();
+}
+
+Status Replica::StartMember(const Member& member, int64_t now_ns) {
+  ProcessSlot* slot = member.slot;
+  slot->heartbeat_ns.store(now_ns, std::memory_order_relaxed);
+  slot->incarnation.fetch_add(1, std::memory_order_acq_rel);
+  ReplicaControl::SetState(slot, ProcessState::kStarting);
+
+  ChildSpec spec;
+  spec.inherit_fds = {wiring_.control_fd};
+  if (member.process == detokenizer_.get()) {
+    spec.argv = DetokenizerArgv(*env_.resolved, wiring_);
+  } else {
+    spec.argv = member.process == scheduler_.get()
+                    ? SchedulerArgv(*env_.resolved, wiring_)
+                    : WorkerArgv(*env_.resolved, wiring_, member.rank);
+    spec.inherit_fds.insert(spec.inherit_fds.end(),
+                            {wiring_.step_ring_fd, wiring_.result_ring_fd, wiring_.collective_fd});
+  }
+  const Status status = member.process->Start(spec, now_ns);
+  if (!status.ok()) ReplicaControl::SetState(slot, ProcessState::kDead);
+  slot->pid.store(static_cast<uint32_t>(std::max(0, member.process->pid())),
+                  std::memory_order_relaxed);
+  slot->restarts.store(member.process->restarts(), std::memory_order_relaxed);
+  return status;
+}
+
+Status Replica::Tick(int64_t now_ns, int64_t watch_from_ns) {
+  if (!up_) {
+    if (AnyRunning() || now_ns < start_ns_) return OkStatus();
+    return StartAll(now_ns);
+  }
+  for (const Member& member : Members()) {
+    if (member.process->Due(now_ns)) {
+      RETURN_IF_ERROR(StartMember(member, now_ns));
+    } else {
+      Watch(member, now_ns, watch_from_ns);
+    }
+  }
+  return OkStatus();
+}
+
+void Replica::Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns) const {
+  if (!member.process->running() || ReplicaControl::State(*member.slot) != ProcessState::kReady)
+    return;
+  const int64_t beat =
+      std::max(member.slot->heartbeat_ns.load(std::memory_order_relaxed), watch_from_ns);
+  const double age = static_cast<double>(now_ns - beat) / kNsPerSecond;
+  if (age <= env_.resolved->options.watchdog_timeout) return;
+  Log().error("no heartbeat, killing it {} {} {}", Kv("name", member.process->name()),
+              Kv("pid", member.process->pid()), Kv("heartbeat_age_seconds", age));
+  LogStates(now_ns);
+  member.process->Signal(SIGKILL);
+}
+
+std::optional<Replica::Death> Replica::OnExit(pid_t pid, int wait_status, int64_t now_ns,
+                                              bool stopping) {
+  if (!segments_) return std::nullopt;
+  for (const Member& member : Members()) {
+    if (member.process->pid() != pid) continue;
+    const ProcessExit exit = member.process->OnExit(wait_status, now_ns);
+    ever_failed_ = true;
+    ReplicaControl::SetState(member.slot, ProcessState::kDead);
+    member.slot->pid.store(0, std::memory_order_relaxed);
+    if (member.process == scheduler_.get()) {
+      up_ = false;
+      start_ns_ = policy_.OnExit(now_ns);
+      // In an ordered stop the others have their own turn.
+      if (!stopping) SignalOthers(SIGKILL);
+    } else {
+      ReplicaControl::Ring(&segments_->control->doorbell);
+    }
+    return Death{member.process, exit};
+  }
+  return std::nullopt;
+}
+
+void Replica::LogStates(int64_t now_ns) const {
+  for (const Member& member : Members()) {
+    const int64_t beat = member.slot->heartbeat_ns.load(std::memory_order_relaxed);
+    Log().info("state {} {} {} {} {} {}", Kv("name", member.process->name()),
+               Kv("state", ProcessStateName(ReplicaControl::State(*member.slot))),
+               Kv("pid", member.process->pid()),
+               Kv("incarnation", member.slot->incarnation.load(std::memory_order_relaxed)),
+               Kv("heartbeat_age_seconds", static_cast<double>(now_ns - beat) / kNsPerSecond),
+               Kv("epoch", segments_->control->epoch.load(std::memory_order_relaxed)));
+  }
+}
+
+}  // namespace flotilla

@@ -1,0 +1,40 @@
+// When a process that ended is started again. Pure: time is passed in (CLOCK_MONOTONIC ns).
+//
+// The first restart is immediate, because a client is waiting; each further one within
+// kHealthyNs of the last start doubles the delay from 250 ms up to 30 s. A process that was up for
+// kHealthyNs starts from the beginning. Threads: one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/clock.h"
+
+namespace flotilla {
+
+class RestartPolicy {
+ public:
+  static constexpr int64_t kHealthyNs = 30 * kNsPerSecond;
+  static constexpr int64_t kFirstDelayNs = 250 * kNsPerMs;
+  static constexpr int64_t kMaxDelayNs = 30 * kNsPerSecond;
+
+  void OnStart(int64_t now_ns) { started_ns_ = now_ns; }
+
+  // Returns when to start again.
+  int64_t OnExit(int64_t now_ns) {
+    if (now_ns - started_ns_ >= kHealthyNs) failures_ = 0;
+    ++failures_;
+    if (failures_ == 1) return now_ns;
+    const uint32_t doublings = std::min<uint32_t>(failures_ - 2, 10);
+    return now_ns + std::min(kFirstDelayNs << doublings, kMaxDelayNs);
+  }
+
+  // Ends in a row without a healthy while between them.
+  uint32_t failures() const { return failures_; }
+
+ private:
+  int64_t started_ns_ = 0;
+  uint32_t failures_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,282 @@
+#include "deploy/launcher/supervisor.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "common/base/log.h"
+#include "deploy/launcher/listen.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int kIdleTickMs = 500;  // restarts, watchdog
+constexpr int kBusyTickMs = 10;   // while starting: states in the control segment have no event
+constexpr int64_t kStageMinNs = 2 * kNsPerSecond;  // even after the grace, for an orderly end
+// A longer gap between ticks means that we did not run either (stopped, frozen, suspended).
+constexpr int64_t kOwnStallNs = 5 * kNsPerSecond;
+
+sigset_t OurSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+std::string Hostname() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name[0] != '\0' ? name : "engine";
+}
+
+void PrintError(const std::string& message) {
+  std::fprintf(stderr, "flotilla: error: %s\n", message.c_str());
+}
+
+}  // namespace
+
+void BlockSignals() {
+  const sigset_t set = OurSignals();
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+Supervisor::Supervisor(Mode mode, const ResolvedOptions& resolved)
+    : mode_(mode),
+      resolved_(resolved),
+      logs_(resolved.options.log.format == "json", isatty(STDERR_FILENO) != 0) {}
+
+Supervisor::~Supervisor() {
+  metrics_http_.reset();  // its thread reads metrics_
+}
+
+Status Supervisor::Prepare() {
+  const sigset_t set = OurSignals();
+  signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) return absl::UnavailableError("signalfd failed");
+  loop_.Add(signals_.get(), [this] { OnSignal(); });
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  const ServeOptions& o = resolved_.options;
+  if (mode_ == Mode::kServe) RETURN_IF_ERROR(CheckPortFree(o.host, o.port, "--port"));
+  RETURN_IF_ERROR(CheckPortFree(o.host, o.grpc_port, "--grpc-port"));
+  MakeReplicas();
+
+  const std::string own_socket = resolved_.runtime_dir + "/launcher.metrics";
+  ASSIGN_OR_RETURN(own_metrics_, MetricsServer::Start(own_socket, "launcher", metrics_.registry()));
+  metrics_.AddSource({own_socket, {}});
+  StatusOr<std::unique_ptr<MetricsHttpServer>> http =
+      MetricsHttpServer::Start(o.host, o.metrics_port, &metrics_);
+  if (absl::IsAlreadyExists(http.status())) {
+    if (o.metrics_port_given) return CheckPortFree(o.host, o.metrics_port, "--metrics-port");
+    Log().info("the default metrics port is in use, taking any {}", Kv("port", o.metrics_port));
+    http = MetricsHttpServer::Start(o.host, 0, &metrics_);
+  }
+  RETURN_IF_ERROR(http.status());
+  metrics_http_ = *std::move(http);
+  return OkStatus();
+}
+
+void Supervisor::MakeReplicas() {
+  const Replica::Env env{&resolved_, &loop_, &logs_, &metrics_};
+  if (mode_ == Mode::kEngine) {
+    const std::string address = HostPort(resolved_.options.host, resolved_.options.grpc_port);
+    replicas_.push_back(
+        std::make_unique<Replica>(env, 0, Hostname(), std::vector<std::string>{address}));
+    return;
+  }
+  std::vector<std::string> addresses;
+  for (uint32_t i = 0; i < resolved_.options.replicas; ++i) {
+    addresses.push_back("unix:" + SocketPath(resolved_, i, "grpc"));
+    replicas_.push_back(std::make_unique<Replica>(env, i, absl::StrCat("r", i),
+                                                  std::vector<std::string>{addresses.back()}));
+  }
+  router_ = std::make_unique<RouterProcess>(
+      &resolved_, &loop_,
+      metrics_.Wire(&loop_, &logs_, "router", "", resolved_.runtime_dir + "/router.metrics"),
+      addresses);
+}
+
+int Supervisor::Run() {
+  if (const Status status = Prepare(); !status.ok()) {
+    PrintError(std::string(status.message()));
+    return kExitBadConfiguration;
+  }
+  last_tick_ns_ = RealClock::Now();
+  for (;;) {
+    const int64_t now = RealClock::Now();
+    if (now - last_tick_ns_ > kOwnStallNs) watch_from_ns_ = now;
+    last_tick_ns_ = now;
+    if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
+      const Status status = Tick(now);
+      if (!status.ok())
+        Log().error("can't start a process {}", Kv("reason", std::string(status.message())));
+    } else {
+      ContinueStop(now);
+      if (!AnyRunning()) return exit_code_;
+    }
+    loop_.WaitOnce(TimeoutMs());
+  }
+}
+
+int Supervisor::TimeoutMs() const {
+  return stage_ == Stage::kServing &&
+                 std::all_of(replicas_.begin(), replicas_.end(),
+                             [](const auto& r) { return r->Ready(); }) &&
+                 (router_ == nullptr || router_->ready())
+             ? kIdleTickMs
+             : kBusyTickMs;
+}
+
+Status Supervisor::Tick(int64_t now_ns) {
+  Status first_error;
+  for (const auto& replica : replicas_) first_error.Update(replica->Tick(now_ns, watch_from_ns_));
+  first_error.Update(StartRouterIfDue(now_ns));
+  if (stage_ == Stage::kStarting) AnnounceIfReady();
+  return first_error;
+}
+
+Status Supervisor::StartRouterIfDue(int64_t now_ns) {
+  if (router_ == nullptr) return OkStatus();
+  if (router_started_) return router_->Tick(now_ns);
+  const auto ready = [](const auto& r) { return r->Ready(); };
+  const auto settled = [](const auto& r) { return r->Ready() || r->EverFailed(); };
+  if (!std::all_of(replicas_.begin(), replicas_.end(), settled) ||
+      !std::any_of(replicas_.begin(), replicas_.end(), ready))
+    return OkStatus();
+  router_started_ = true;
+  return router_->Start(now_ns);
+}
+
+void Supervisor::AnnounceIfReady() {
+  const std::string metrics =
+      absl::StrCat("http://", HostPort(resolved_.options.host, metrics_http_->port()), "/metrics");
+  const std::string& host = resolved_.options.host;
+  std::string line;
+  if (router_ != nullptr) {
+    if (!router_->ready()) return;
+    line = absl::StrCat("ready http=http://", HostPort(host, router_->ports().http),
+                        " grpc=", HostPort(host, router_->ports().grpc), " metrics=", metrics);
+  } else {
+    if (!replicas_[0]->Ready()) return;
+    line = absl::StrCat("ready grpc=", replicas_[0]->address(), " metrics=", metrics);
+  }
+  stage_ = Stage::kServing;
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Supervisor::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    if (info.ssi_signo == SIGCHLD) {
+      ReapAll();
+    } else if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
+      Log().info("stopping");
+      BeginStop(0, resolved_.options.shutdown_timeout);
+    } else {
+      Log().warn("stopping at once");
+      kill_now_ = true;
+      KillAll();
+    }
+  }
+}
+
+// Reaps ours and, as process 1 or subreaper, whatever was left to us.
+void Supervisor::ReapAll() {
+  for (;;) {
+    int wait_status = 0;
+    const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
+    if (pid <= 0) return;
+    const int64_t now = RealClock::Now();
+    if (router_ != nullptr) {
+      if (const auto exit = router_->OnExit(pid, wait_status, now)) {
+        OnDeath(router_->process(), *exit);
+        continue;
+      }
+    }
+    const bool stopping = stage_ != Stage::kStarting && stage_ != Stage::kServing;
+    for (const auto& replica : replicas_) {
+      if (const auto death = replica->OnExit(pid, wait_status, now, stopping)) {
+        OnDeath(*death->process, death->exit);
+        break;
+      }
+    }
+  }
+}
+
+void Supervisor::OnDeath(const ManagedProcess& process, const ProcessExit& exit) {
+  if (stage_ != Stage::kStarting && stage_ != Stage::kServing) {
+    if (!exit.exited || exit.code != 0)
+      Log().warn("{} while stopping {}", exit.Describe(), Kv("name", process.name()));
+    return;
+  }
+  Log().warn("{} {} {}", exit.Describe(), Kv("name", process.name()),
+             Kv("failures", process.failures()));
+  if (stage_ == Stage::kServing) return;
+  const bool useless = exit.BadConfiguration();
+  if (!useless && process.failures() < kMaxStartFailures) return;
+  const std::string reason = process.last_line().empty() ? exit.Describe() : process.last_line();
+  PrintError(absl::StrCat(process.name(), ": ", reason));
+  BeginStop(useless ? kExitBadConfiguration : 1, 1.0);
+}
+
+void Supervisor::BeginStop(int exit_code, double grace_seconds) {
+  const int64_t now = RealClock::Now();
+  exit_code_ = exit_code;
+  stop_deadline_ns_ = now + static_cast<int64_t>(grace_seconds * kNsPerSecond);
+  stage_ = Stage::kStoppingRouter;
+  stage_deadline_ns_ = std::max(stop_deadline_ns_, now + kStageMinNs);
+  SignalStage(SIGTERM);
+}
+
+void Supervisor::ContinueStop(int64_t now_ns) {
+  while (StageGone() && stage_ != Stage::kStoppingRest) {
+    stage_ = stage_ == Stage::kStoppingRouter ? Stage::kStoppingSchedulers : Stage::kStoppingRest;
+    stage_deadline_ns_ = std::max(stop_deadline_ns_, now_ns + kStageMinNs);
+    if (stage_ == Stage::kStoppingRest) stage_deadline_ns_ = now_ns + kStageMinNs;
+    SignalStage(kill_now_ ? SIGKILL : SIGTERM);
+  }
+  if (now_ns >= stage_deadline_ns_) SignalStage(SIGKILL);
+}
+
+void Supervisor::SignalStage(int signal) {
+  if (stage_ == Stage::kStoppingRouter && router_ != nullptr) router_->process().Signal(signal);
+  for (const auto& replica : replicas_) {
+    if (stage_ == Stage::kStoppingSchedulers) replica->SignalScheduler(signal);
+    if (stage_ == Stage::kStoppingRest) replica->SignalOthers(signal);
+  }
+}
+
+bool Supervisor::StageGone() const {
+  switch (stage_) {
+    case Stage::kStoppingRouter:
+      return router_ == nullptr || !router_->process().running();
+    case Stage::kStoppingSchedulers:
+      return std::none_of(replicas_.begin(), replicas_.end(),
+                          [](const auto& r) { return r->SchedulerRunning(); });
+    default:
+      return !AnyRunning();
+  }
+}
+
+bool Supervisor::AnyRunning() const {
+  return (router_ != nullptr && router_->process().running()) ||
+         std::any_of(replicas_.begin(), replicas_.end(),
+                     [](const auto& r) { return r->AnyRunning(); });
+}
+
+void Supervisor::KillAll() {
+  if (router_ != nullptr) router_->process().Signal(SIGKILL);
+  for (const auto& replica : replicas_) {
+    replica->SignalScheduler(SIGKILL);
+    replica->SignalOthers(SIGKILL);
+  }
+}
+
+}  // namespace flotilla

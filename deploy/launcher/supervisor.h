@@ -1,0 +1,82 @@
+// Runs a cluster on this host until told to stop: starts replicas and router in order, prints the
+// ready line, restarts what dies, and stops everything in order.
+//
+// Start: all replicas; once each is ready (or has failed once) and one is, the router; `ready …` on
+// stdout once it takes requests. Until then a process that exits with status 2, or ends
+// kMaxStartFailures times in a row, ends the launcher with that process's last line.
+// Stop (SIGTERM, SIGINT): the router drains, then schedulers, then the rest; what is left after
+// --shutdown-timeout is killed. A second signal kills at once.
+//
+// Threads: Run on the main thread (it forks), which must have BlockSignals() called before any
+// thread is started. As process 1 or not, orphans come to us (subreaper) and are reaped.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/metrics.h"
+#include "common/base/status.h"
+#include "deploy/launcher/command_lines.h"
+#include "deploy/launcher/metrics_http.h"
+#include "deploy/launcher/replica.h"
+#include "deploy/launcher/router_process.h"
+#include "deploy/launcher/runtime_dir.h"
+
+namespace flotilla {
+
+// For signalfd: SIGTERM, SIGINT, SIGHUP, SIGCHLD. SIGPIPE is ignored.
+void BlockSignals();
+
+class Supervisor {
+ public:
+  enum class Mode { kServe, kEngine };
+  static constexpr uint32_t kMaxStartFailures = 5;
+
+  Supervisor(Mode mode, const ResolvedOptions& resolved);
+  ~Supervisor();
+
+  // Returns the launcher's exit status.
+  int Run();
+
+ private:
+  enum class Stage { kStarting, kServing, kStoppingRouter, kStoppingSchedulers, kStoppingRest };
+
+  Status Prepare();
+  void MakeReplicas();
+  void OnSignal();
+  void ReapAll();
+  void OnDeath(const ManagedProcess& process, const ProcessExit& exit);
+  Status Tick(int64_t now_ns);
+  Status StartRouterIfDue(int64_t now_ns);
+  void AnnounceIfReady();
+  void BeginStop(int exit_code, double grace_seconds);
+  void ContinueStop(int64_t now_ns);
+  void SignalStage(int signal);
+  bool StageGone() const;
+  void KillAll();
+  bool AnyRunning() const;
+  int TimeoutMs() const;
+
+  const Mode mode_;
+  const ResolvedOptions resolved_;
+  const LogMux logs_;
+  EventLoop loop_;
+  UniqueFd signals_;
+  ProcessMetrics metrics_;
+  std::unique_ptr<MetricsServer> own_metrics_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::unique_ptr<RouterProcess> router_;  // not in engine mode
+  std::unique_ptr<MetricsHttpServer> metrics_http_;
+  bool router_started_ = false;
+
+  Stage stage_ = Stage::kStarting;
+  int exit_code_ = 0;
+  bool kill_now_ = false;
+  int64_t stop_deadline_ns_ = 0;   // of the whole stop
+  int64_t stage_deadline_ns_ = 0;  // of this stage
+  int64_t last_tick_ns_ = 0;
+  int64_t watch_from_ns_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,67 @@
+#include "deploy/launcher/command_lines.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_join.h"
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+ResolvedOptions Resolved() {
+  ResolvedOptions resolved;
+  resolved.model_path = "/m.gguf";
+  resolved.model_name = "m";
+  resolved.tp = 2;
+  resolved.bin_dir = "/bin-dir";
+  resolved.runtime_dir = "/run/x";
+  return resolved;
+}
+
+TEST(CommandLinesTest, WorkersSpinOnlyOnCoresOfTheirOwn) {
+  EXPECT_GT(SpinUs(2, 1, 2), 0u);
+  EXPECT_EQ(SpinUs(2, 2, 2), 0u);
+  EXPECT_EQ(SpinUs(3, 1, 2), 0u);
+}
+
+TEST(CommandLinesTest, Worker) {
+  ResolvedOptions resolved = Resolved();
+  resolved.options.worker_flags = {"--logits-dump", "/tmp/dump"};
+  ReplicaWiring wiring;
+  wiring.index = 1;
+  wiring.control_fd = 5;
+  wiring.collective_fd = 8;
+  const std::string line = absl::StrJoin(WorkerArgv(resolved, wiring, 1), " ");
+  EXPECT_THAT(line, HasSubstr("/bin-dir/flotilla-worker --rank 1 --tp 2 --model /m.gguf"));
+  EXPECT_THAT(line, HasSubstr("--control-fd 5"));
+  EXPECT_THAT(line, HasSubstr("--collective-fd 8"));
+  EXPECT_THAT(line, HasSubstr("--metrics-socket /run/x/r1-worker-1.metrics"));
+  EXPECT_THAT(line, HasSubstr("--logits-dump /tmp/dump"));
+}
+
+TEST(CommandLinesTest, SchedulerAndDetokenizerShareTheirSockets) {
+  const ResolvedOptions resolved = Resolved();
+  ReplicaWiring wiring;
+  wiring.id = "r0";
+  wiring.listen = {"unix:/run/x/r0-grpc", "127.0.0.1:7"};
+  const std::string scheduler = absl::StrJoin(SchedulerArgv(resolved, wiring), " ");
+  EXPECT_THAT(scheduler, HasSubstr("--listen unix:/run/x/r0-grpc --listen 127.0.0.1:7"));
+  EXPECT_THAT(scheduler, HasSubstr("--detokenizer-request-socket ipc:///run/x/r0-detok-req"));
+  EXPECT_THAT(scheduler, Not(HasSubstr("--disable-radix-cache")));
+  const std::string detokenizer = absl::StrJoin(DetokenizerArgv(resolved, wiring), " ");
+  EXPECT_THAT(detokenizer, HasSubstr("--request-socket ipc:///run/x/r0-detok-req"));
+  EXPECT_THAT(detokenizer, HasSubstr("--reply-socket ipc:///run/x/r0-detok-rep"));
+}
+
+TEST(CommandLinesTest, Router) {
+  const std::string line =
+      absl::StrJoin(RouterArgv(Resolved(), {80, 90, {"unix:/a", "unix:/b"}, 4}), " ");
+  EXPECT_THAT(line, HasSubstr("--port 80 --grpc-port 90 --replica unix:/a --replica unix:/b"));
+  EXPECT_THAT(line, HasSubstr("--notify-fd 4"));
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,63 @@
+#include "deploy/launcher/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ModelTest, NamesComeFromTheFile) {
+  EXPECT_EQ(ModelNameOfPath("/m/SmolLM2-135M-Instruct.Q4_1.gguf"), "SmolLM2-135M-Instruct");
+  EXPECT_EQ(ModelNameOfPath("Qwen2.5-0.5B-Q8_0.gguf"), "Qwen2.5-0.5B");
+  EXPECT_EQ(ModelNameOfPath("SmolLM2-135M.gguf"), "SmolLM2-135M");
+  EXPECT_EQ(ModelNameOfPath("model-F16.gguf"), "model");
+  EXPECT_EQ(ModelNameOfPath("plain"), "plain");
+}
+
+TEST(ModelTest, TpFollowsCoresReplicasAndKvHeads) {
+  EXPECT_EQ(ResolveTp("auto", 2, 1, 3).value(), 2u);
+  EXPECT_EQ(ResolveTp("auto", 2, 2, 3).value(), 1u);
+  EXPECT_EQ(ResolveTp("auto", 8, 1, 3).value(), 3u);
+  EXPECT_EQ(ResolveTp("auto", 1, 4, 3).value(), 1u);
+  EXPECT_EQ(ResolveTp("3", 1, 1, 3).value(), 3u);
+  EXPECT_THAT(std::string(ResolveTp("4", 8, 1, 3).status().message()), HasSubstr("--tp"));
+}
+
+TEST(ModelTest, ReadsTheDefaultModelsHeader) {
+  const char* path = std::getenv("FLOTILLA_TEST_MODEL");
+  ASSERT_NE(path, nullptr) << "FLOTILLA_TEST_MODEL is not set; ./flotilla test sets it";
+  const auto config = InspectModel(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_key_value_heads, 3u);
+}
+
+TEST(ModelTest, RefusesForeignAndTruncatedFiles) {
+  const char* path = std::getenv("FLOTILLA_TEST_MODEL");
+  ASSERT_NE(path, nullptr) << "FLOTILLA_TEST_MODEL is not set; ./flotilla test sets it";
+  const std::string foreign = testing::TempDir() + "/foreign.gguf";
+  std::ofstream(foreign) << "not a model at all, but long enough to have a header";
+  EXPECT_FALSE(InspectModel(foreign).ok());
+  const std::string truncated = testing::TempDir() + "/truncated.gguf";
+  std::string head(1 << 20, '\0');
+  std::ifstream(path).read(head.data(), static_cast<std::streamsize>(head.size()));
+  std::ofstream(truncated) << head;
+  EXPECT_FALSE(InspectModel(truncated).ok());
+  std::filesystem::remove(foreign);
+  std::filesystem::remove(truncated);
+}
+
+TEST(ModelTest, MissingFilesAndDirectoriesAreNamed) {
+  EXPECT_THAT(std::string(ResolveModelPath("/none.gguf").status().message()),
+              HasSubstr("no file '/none.gguf'"));
+  EXPECT_THAT(std::string(ResolveModelPath("/tmp").status().message()),
+              HasSubstr("not a regular file"));
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,252 @@
+// The launcher's behaviour as a whole, over fake processes: start, restart, giving up, stopping.
+#include "deploy/launcher/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "common/base/clock.h"
+#include "deploy/launcher/listen.h"
+#include "tests/deploy/launcher_fixture.h"
+
+namespace flotilla {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::StartsWith;
+
+using SupervisorTest = LauncherTest;
+
+size_t IndexOf(const std::vector<std::pair<std::string, std::string>>& events,
+               const std::string& what, const std::string& process) {
+  return static_cast<size_t>(std::find(events.begin(), events.end(), std::pair{what, process}) -
+                             events.begin());
+}
+
+TEST_F(SupervisorTest, StartsInOrderAndSaysReadyOnce) {
+  Start({"--tp", "2"});
+  const std::string ready = ReadyLine();
+  EXPECT_THAT(ready, StartsWith("ready http=http://127.0.0.1:"));
+  EXPECT_THAT(ready, HasSubstr(" grpc=127.0.0.1:"));
+  EXPECT_THAT(ready, HasSubstr("/metrics"));
+  const auto events = Events();
+  EXPECT_THAT(events, SizeIs(5));
+  EXPECT_EQ(IndexOf(events, "start", "router"), 4u) << "the router comes last";
+}
+
+TEST_F(SupervisorTest, StopsRouterThenSchedulerThenTheRest) {
+  Start({"--tp", "2"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+  const auto events = Events();
+  ASSERT_THAT(events, SizeIs(10));
+  EXPECT_EQ(IndexOf(events, "stop", "router"), 5u);
+  EXPECT_EQ(IndexOf(events, "stop", "scheduler"), 6u);
+  EXPECT_THAT(RuntimeDirs(), IsEmpty());
+}
+
+TEST_F(SupervisorTest, KillsWhatIgnoresSigtermAfterTheGrace) {
+  Misbehave("router", "ignore-term");
+  Misbehave("worker-0", "ignore-term");
+  Start({"--tp", "1", "--shutdown-timeout", "0.1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+  EXPECT_EQ(Count("stop", "scheduler"), 1u);
+  EXPECT_EQ(Count("stop", "router"), 0u);
+}
+
+TEST_F(SupervisorTest, SecondSignalKillsAtOnce) {
+  Misbehave("router", "ignore-term");
+  Start({"--tp", "1", "--shutdown-timeout", "3600"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGINT);
+  ASSERT_TRUE(WaitUntil([&] { return Stderr().find("stopping") != std::string::npos; }));
+  Kill(SIGINT);
+  Wait();
+  EXPECT_EQ(Count("stop", "scheduler"), 0u);
+}
+
+TEST_F(SupervisorTest, RestartsAWorkerAloneWithTheNextIncarnation) {
+  Start({"--tp", "2"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  kill(Pids("worker-1").front(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  EXPECT_THAT(Pids("worker-0"), SizeIs(1));
+  EXPECT_THAT(Pids("scheduler"), SizeIs(1));
+  EXPECT_THAT(Stderr(), HasSubstr("was killed by signal 9"));
+}
+
+TEST_F(SupervisorTest, SchedulersDeathRestartsItsWholeReplicaOnly) {
+  Start({"--tp", "1", "--replicas", "2"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  kill(Pids("scheduler").front(), SIGKILL);
+  for (const char* process : {"scheduler", "worker-0", "detokenizer"}) {
+    EXPECT_TRUE(WaitUntil([&] { return Pids(process).size() == 3; })) << process;
+  }
+  EXPECT_THAT(Pids("router"), SizeIs(1));
+}
+
+TEST_F(SupervisorTest, RouterComesBackOnItsPorts) {
+  Start({"--tp", "1"});
+  const std::string ready = ReadyLine();
+  kill(Pids("router").front(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("router").size() == 2; }));
+  uint16_t bound = 0;
+  const auto port = static_cast<uint16_t>(PortOf(ready, "http"));
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::IsAlreadyExists(ListenTcp("127.0.0.1", port, &bound).status());
+  })) << "the router does not listen on its port again";
+}
+
+TEST_F(SupervisorTest, GivesUpOnAConfigurationErrorWithTheProcessesOwnWords) {
+  Misbehave("worker-0", "exit2");
+  Start({"--tp", "1"});
+  EXPECT_EQ(ReadyLine(), "");
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Stderr(), HasSubstr("flotilla: error: worker-0: model: not to my taste"));
+}
+
+TEST_F(SupervisorTest, GivesUpAfterSeveralFailuresAtStart) {
+  Misbehave("detokenizer", "exit1");
+  Start({"--tp", "1"});
+  EXPECT_EQ(ReadyLine(), "");
+  EXPECT_EQ(Wait(), 1);
+  EXPECT_EQ(Count("start", "detokenizer"), Supervisor::kMaxStartFailures);
+  EXPECT_THAT(Stderr(), HasSubstr("flotilla: error: detokenizer: out of luck"));
+}
+
+TEST_F(SupervisorTest, OnceServingAFailingProcessIsRetriedAndComesBack) {
+  Start({"--tp", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Misbehave("detokenizer", "exit2");
+  kill(Pids("detokenizer").front(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() == 3; }));
+  Behave("detokenizer");
+  const size_t before = Pids("detokenizer").size();
+  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() > before; }));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+}
+
+TEST_F(SupervisorTest, WatchdogReplacesAStoppedProcess) {
+  Start({"--tp", "1", "--watchdog-timeout", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  kill(Pids("detokenizer").front(), SIGSTOP);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() == 2; }));
+  EXPECT_THAT(Pids("scheduler"), SizeIs(1));
+  EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=detokenizer"));
+  EXPECT_THAT(Stderr(), HasSubstr("state name=worker-0 state=ready"));
+}
+
+TEST_F(SupervisorTest, SigkillOfTheLauncherLeavesNothing) {
+  auto shm_entries = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      names.insert(entry.path().string());
+    return names;
+  };
+  const std::set<std::string> before = shm_entries();
+  Start({"--tp", "2", "--replicas", "2"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  std::vector<UniqueFd> pidfds;
+  for (const char* process : {"router", "scheduler", "worker-0", "worker-1", "detokenizer"}) {
+    for (const pid_t pid : Pids(process))
+      pidfds.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  }
+  ASSERT_THAT(pidfds, SizeIs(9));
+  Kill(SIGKILL);
+  const int64_t deadline = RealClock::Now() + 2 * kNsPerSecond;
+  for (const UniqueFd& pidfd : pidfds) {
+    pollfd entry{pidfd.get(), POLLIN, 0};
+    const int64_t left = std::max<int64_t>(0, deadline - RealClock::Now());
+    EXPECT_EQ(poll(&entry, 1, static_cast<int>(left / kNsPerMs)), 1) << "a process is left";
+  }
+  EXPECT_EQ(shm_entries(), before);
+  EXPECT_EQ(Wait(), 128 + SIGKILL);
+
+  // The next launcher clears up after the dead one.
+  ASSERT_THAT(RuntimeDirs(), SizeIs(1));
+  const std::string stale = RuntimeDirs().front();
+  Start({"--tp", "1"});
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto dirs = RuntimeDirs();
+    return dirs.size() == 1 && dirs.front() != stale;
+  }));
+}
+
+TEST_F(SupervisorTest, SigkillAtRandomMomentsOfTheStart) {
+  for (int i = 0; i < 5; ++i) {
+    const size_t wanted = Events().size() + static_cast<size_t>(i);
+    Start({"--tp", "2"});
+    WaitUntil([&] { return Events().size() >= wanted; });
+    Kill(SIGKILL);
+    Wait();
+    // We are the subreaper: no child is left once waitpid says so.
+    EXPECT_TRUE(WaitUntil([] { return waitpid(-1, nullptr, WNOHANG) < 0; }, 2));
+  }
+}
+
+TEST_F(SupervisorTest, SaysWhichPortIsInUse) {
+  uint16_t taken = 0;
+  const auto holder = ListenTcp("127.0.0.1", 0, &taken);
+  ASSERT_TRUE(holder.ok());
+  Start({"--tp", "1", "--port", std::to_string(taken)});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Stderr(), HasSubstr("port " + std::to_string(taken) +
+                                  " is in use; choose another "
+                                  "with --port"));
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
+TEST_F(SupervisorTest, RefusesWhatIsNoModel) {
+  model_ = dir() + "/bin/none.gguf";
+  Start({});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Stderr(), HasSubstr("flotilla: error: --model: there is no file"));
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
+TEST_F(SupervisorTest, RefusesMoreRanksThanKvHeads) {
+  Start({"--tp", "4"});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Stderr(), HasSubstr("--tp: 4 ranks, but the model has 3 kv heads"));
+}
+
+TEST_F(SupervisorTest, EngineHasNoRouter) {
+  Start({"--tp", "1"}, "engine");
+  EXPECT_THAT(ReadyLine(), StartsWith("ready grpc=127.0.0.1:"));
+  EXPECT_EQ(Count("start", "router"), 0u);
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+}
+
+TEST_F(SupervisorTest, OneMetricsPageHasEveryProcessAndSurvivesASilentOne) {
+  Misbehave("worker-1", "silent-metrics");
+  Start({"--tp", "2", "--replicas", "2"});
+  const std::string ready = ReadyLine();
+  const std::string page = HttpGet(PortOf(ready, "metrics"), "/metrics");
+  for (const char* sample :
+       {"flotilla_router_fakes_total 1", "flotilla_scheduler_fakes_total{replica=\"r0\"} 1",
+        "flotilla_scheduler_fakes_total{replica=\"r1\"} 1",
+        "flotilla_worker_fakes_total{rank=\"0\",replica=\"r1\"} 1",
+        "flotilla_launcher_process_up{process=\"worker-1\",replica=\"r0\"} 1",
+        "flotilla_build_info{process=\"launcher\""})
+    EXPECT_THAT(page, HasSubstr(sample));
+  EXPECT_EQ(page.find("rank=\"1\""), std::string::npos);
+  EXPECT_EQ(page.find("# TYPE process_open_fds"), page.rfind("# TYPE process_open_fds"));
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,146 @@
+"""The house's rules, held against the tree: which folder may include which, where CUDA's headers may
+be, that every test is registered, the size of files, and that nothing of one machine got in.
+
+Run from the repository's root: python3 tests/house/house_test.py
+"""
+
+import pathlib
+import re
+import subprocess
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MAX_LINES = 450
+
+# Folder → what it may include besides itself (ARCHITECTURE.md has the picture). tests/ may include
+# anything.
+ALLOWED = {
+    "common/base": set(),
+    "common/checkpoint": {"common/base"},
+    "common/text": {"common/base", "common/checkpoint"},
+    "shm": {"common/base"},
+    "proto": set(),
+    "scheduler_proc/core": {"common/base"},
+    "scheduler_proc": {"scheduler_proc/core", "common", "shm", "proto"},
+    "worker_proc": {"common", "shm"},
+    "detokenizer_proc": {"common"},
+    "router": {"common", "proto"},
+    "deploy/launcher": {"common", "shm", "proto"},
+    "deploy": {"common", "shm", "proto"},
+}
+EXCEPTIONS = {
+    # How every process of a replica reports its state to the launcher.
+    ("detokenizer_proc", "shm/replica_control.h"),
+    ("detokenizer_proc", "shm/segment.h"),
+    # Plain values that the core fills and reads; nothing shared is touched there.
+    ("scheduler_proc/core", "shm/step_plan.h"),
+    ("scheduler_proc/core", "shm/step_result.h"),
+}
+
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cub/|thrust/|cutlass/)")
+CUDA_FOLDERS = ("worker_proc/cuda/", "worker_proc/comm/")
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+
+
+def tracked(*patterns):
+    out = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted(path for path in out.split("\0") if path and (ROOT / path).is_file())
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8", errors="replace")
+
+
+def folder_of(path):
+    """The longest entry of ALLOWED that holds `path`."""
+    holders = [folder for folder in ALLOWED if path.startswith(folder + "/")]
+    return max(holders, key=len, default=None)
+
+
+def within(folder, others):
+    return any(folder == other or folder.startswith(other + "/") for other in others)
+
+
+class HouseTest(unittest.TestCase):
+
+    def test_includes_point_down_only(self):
+        wrong = []
+        for path in tracked("*.h", "*.cc", "*.cu"):
+            own = folder_of(path)
+            if own is None or path.startswith("tests/"):
+                continue
+            for quote, header in INCLUDE.findall(read(path)):
+                target = folder_of(header)
+                if header.startswith("flotilla/v1/"):
+                    target = "proto"
+                if header.startswith("tests/"):
+                    wrong.append(f"{path}: the product includes {header}")
+                if quote != '"' or target is None or target == own:
+                    continue
+                if not within(target, ALLOWED[own]) and (own, header) not in EXCEPTIONS:
+                    wrong.append(f"{path}: {own} may not include {header}")
+        self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
+
+    def test_cuda_headers_stay_in_their_folders(self):
+        wrong = [
+            f"{path}: {header}"
+            for path in tracked("*.h", "*.cc", "*.cu")
+            if not path.startswith(CUDA_FOLDERS) and not path.startswith("tests/")
+            for _, header in INCLUDE.findall(read(path))
+            if CUDA_HEADER.match(header)
+        ]
+        self.assertEqual(wrong, [], "\n".join(wrong))
+
+    def test_every_test_is_registered(self):
+        registered = set()
+        for path in tracked("tests/**CMakeLists.txt"):
+            text = read(path)
+            words = set(re.findall(r"[\w./-]+", text))
+            registered |= {pathlib.PurePath(word).name for word in words}
+            if "}_test.cc" in text:  # foreach(name a b …) flotilla_test(… ${name}_test.cc …)
+                registered |= {word + "_test.cc" for word in words}
+        missing = [
+            path for path in tracked("tests/**_test.cc", "tests/**_test.py")
+            if pathlib.PurePath(path).name not in registered
+        ]
+        self.assertEqual(missing, [], "not in any CMakeLists.txt under tests/")
+
+    def test_files_are_short(self):
+        long = [
+            f"{path}: {count} lines"
+            for path in tracked("*.h", "*.cc", "*.cu", "*.py", "*.proto", "*.cmake", "flotilla")
+            if (count := read(path).count("\n")) > MAX_LINES
+        ]
+        self.assertEqual(long, [], "split them")
+
+    def test_headers_open_with_a_comment_and_pragma_once(self):
+        wrong = []
+        for path in tracked("*.h"):
+            text = read(path)
+            if not text.startswith("//"):
+                wrong.append(f"{path}: does not open with what it is for")
+            if "\n#pragma once\n" not in text:
+                wrong.append(f"{path}: no #pragma once")
+        self.assertEqual(wrong, [], "\n".join(wrong))
+
+    def test_nothing_of_one_machine(self):
+        # A home directory, or a working copy somewhere under / that only one machine has.
+        pattern = re.compile(r"(?<![\w.$}])/(?:home|Users|work|mnt|root)/[\w.-]+|/tmp/(?:wt|w|build)/")
+        wrong = [
+            f"{path}: {match.group(0)}"
+            for path in tracked()
+            if path != "tests/house/house_test.py" and (ROOT / path).stat().st_size < 1 << 20
+            for match in pattern.finditer(read(path))
+        ]
+        self.assertEqual(wrong, [], "\n".join(wrong))
+
+    def test_no_sleeps_in_tests(self):
+        pattern = re.compile(r"\bsleep_for\s*\(|\busleep\s*\(|\bsleep\s*\(\d|absl::SleepFor")
+        wrong = [path for path in tracked("tests/**.cc", "tests/**.h") if pattern.search(read(path))]
+        self.assertEqual(wrong, [], "wait for a condition instead")
+
+
+if __name__ == "__main__":
+    unittest.main()
