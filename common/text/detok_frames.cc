@@ -36,6 +36,7 @@ void PutEvent(const DetokStreamEvent& event, WireWriter* out) {
     out->Put<uint32_t>(static_cast<uint32_t>(event.stop.size()));
     for (const std::string& stop : event.stop) out->PutBytes(stop);
     out->Put<uint8_t>(event.include_stop);
+    out->Put<uint32_t>(event.min_tokens);
   }
   out->Put<uint32_t>(event.offset);
   out->PutSpan<TokenId>(event.tokens);
@@ -58,6 +59,7 @@ Status ReadEvent(WireReader* in, DetokStreamEvent* event) {
       // No reserve: a count is believed only as far as there are bytes for it.
       for (uint32_t i = 0; in->ok() && i < num_stop; ++i) event->stop.emplace_back(in->GetBytes());
       if (!ReadFlag(in, &event->include_stop)) return Malformed(kWhat, "include_stop");
+      event->min_tokens = in->Get<uint32_t>();
       break;
     }
     case DetokStreamEvent::Kind::kTokens:

@@ -2,8 +2,11 @@
 // WireReader).
 //
 // The scheduler binds a PUSH socket for DetokRequest and a PULL socket for DetokReply. A
-// detokenizer that (re)starts sends kHello; the scheduler then opens every live stream again with
-// its whole history, so the detokenizer has no state that matters. Errors: Parse* return
+// detokenizer sends kHello once for each connection (and when it missed tokens of a stream); the
+// scheduler then opens every live stream again with its whole history, so the detokenizer has no
+// state that matters. Each kOpen with tokens and each kTokens is answered by one DetokText, unless
+// the stream is not open; a stream whose text says `last` or has a stop_index is closed on both
+// sides without a kClose. Errors: Parse* return
 // InvalidArgument for anything malformed; the frame is dropped and counted.
 #pragma once
 
@@ -26,8 +29,9 @@ struct DetokStreamEvent {
   // kOpen: text of history[0 … emitted_tokens) was already sent on; the rest is to be sent.
   bool skip_special = true;
   uint32_t emitted_tokens = 0;
-  std::vector<std::string> stop;  // stop strings
+  std::vector<std::string> stop;  // stop strings; empty ones and invalid UTF-8 never match
   bool include_stop = false;
+  uint32_t min_tokens = 0;  // a stop string that ends in one of the first min_tokens is just text
   // kOpen: the history; kTokens: new tokens, first is number `offset` of the stream.
   uint32_t offset = 0;
   std::vector<TokenId> tokens;

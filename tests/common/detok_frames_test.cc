@@ -16,6 +16,7 @@ DetokRequest SomeRequest() {
   open.emitted_tokens = 2;
   open.stop = {"\n\n", "", "stop"};
   open.include_stop = true;
+  open.min_tokens = 3;
   open.tokens = {1, 2, 3};
   DetokStreamEvent tokens;
   tokens.stream = 7;
@@ -51,6 +52,7 @@ TEST(DetokFramesTest, RequestComesBack) {
   EXPECT_EQ(open.emitted_tokens, 2u);
   EXPECT_EQ(open.stop, (std::vector<std::string>{"\n\n", "", "stop"}));
   EXPECT_TRUE(open.include_stop);
+  EXPECT_EQ(open.min_tokens, 3u);
   EXPECT_EQ(open.tokens, (std::vector<TokenId>{1, 2, 3}));
   EXPECT_FALSE(open.last);
   EXPECT_EQ(read.events[1].offset, 41u);
