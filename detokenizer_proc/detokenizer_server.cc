@@ -78,14 +78,9 @@ Status DetokenizerServer::Run() {
       Wait();
       ReadConnectionEvents();
       SendHelloIfDue();
-      Receive();
-      while (!queue_.empty()) {
-        HandleFrame(queue_.front());
-        queue_.pop_front();
-        metrics_->queue_depth.Set(static_cast<double>(queue_.size()));
-        Beat();
-      }
+      HandleArrived();
     }
+    HandleArrived();  // what came before the stop still gets its answer
   } catch (const zmq::error_t& error) {
     return absl::InternalError(absl::StrCat("ZeroMQ: ", error.what()));
   }
@@ -136,11 +131,17 @@ void DetokenizerServer::SendHelloIfDue() {
   Log().info("hello sent {}", Kv("incarnation", options_.incarnation));
 }
 
-void DetokenizerServer::Receive() {
+void DetokenizerServer::HandleArrived() {
   zmq::message_t message;
   while (queue_.size() < kQueueFrames && requests_->recv(message, zmq::recv_flags::dontwait))
     queue_.emplace_back(message.to_string());
-  metrics_->queue_depth.Set(static_cast<double>(queue_.size()));
+  while (!queue_.empty()) {
+    metrics_->queue_depth.Set(static_cast<double>(queue_.size()));
+    HandleFrame(queue_.front());
+    queue_.pop_front();
+    Beat();
+  }
+  metrics_->queue_depth.Set(0);
 }
 
 void DetokenizerServer::HandleFrame(const std::string& frame) {

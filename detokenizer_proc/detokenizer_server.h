@@ -60,8 +60,8 @@ class DetokenizerServer {
   void Wait();
   void ReadConnectionEvents();
   void SendHelloIfDue();
-  // All frames that are there, up to kQueueFrames of them.
-  void Receive();
+  // Answers all frames that are there, up to kQueueFrames of them.
+  void HandleArrived();
   void HandleFrame(const std::string& frame);
   // Waits while the scheduler's queue is full; gives up when asked to stop.
   void SendReply(const DetokReply& reply);

@@ -8,34 +8,12 @@
 #include <vector>
 
 #include "common/text/utf8.h"
+#include "tests/fakes/byte_vocabulary.h"
 
 namespace flotilla {
 namespace {
 
-// Ids 0 to 255 are bytes, 256 is a control token, the rest cut characters in awkward places.
-class ByteVocabulary final : public Tokenizer {
- public:
-  ByteVocabulary() {
-    for (int b = 0; b < 256; ++b) tokens_.push_back(std::string(1, static_cast<char>(b)));
-    tokens_.push_back("<|end|>");
-    for (const char* t : {"a\xf0\x9f", "\x98\x80", "\x80z\xe2", "\x82\xac\xe2\x82", "", "\xc3"})
-      tokens_.push_back(t);
-  }
-  StatusOr<std::vector<TokenId>> Encode(std::string_view, EncodeOptions) const override {
-    return absl::UnimplementedError("not needed");
-  }
-  std::string_view TokenBytes(TokenId id) const override {
-    return id >= 0 && id < static_cast<TokenId>(tokens_.size()) ? std::string_view(tokens_[id])
-                                                                : std::string_view();
-  }
-  bool IsSpecial(TokenId id) const override { return id == 256; }
-  uint32_t vocab_size() const override { return static_cast<uint32_t>(tokens_.size()); }
-  std::vector<TokenId> eos_ids() const override { return {256}; }
-  TokenId bos_id() const override { return -1; }
-
- private:
-  std::vector<std::string> tokens_;
-};
+using testing::ByteVocabulary;
 
 TEST(IncrementalDetokenizerTest, PiecesJoinToDecodeAndNeverCutACharacter) {
   const ByteVocabulary vocabulary;
