@@ -58,7 +58,7 @@ class Workload {
     if (::testing::Test::HasFatalFailure()) return done;
     cluster.Drain();
     if (config_.schedule_policy == "fcfs") {
-      EXPECT_LE(cluster.longest_wait(), 400u);
+      EXPECT_LE(cluster.longest_wait(), 64u);
     }
     stats_ = cluster.scheduler().stats();
     longest_wait_ = cluster.longest_wait();
@@ -95,7 +95,7 @@ class Workload {
     if (Chance(200)) spec.min_new_tokens = Below(spec.max_new_tokens + 1);
     spec.ignore_eos = Chance(200);
     if (Chance(300)) spec.stop_token_ids = RandomTokens(3);
-    if (Chance(100)) spec.sampling.num_prompt_logprobs = 0;
+    if (Chance(200)) spec.sampling.num_prompt_logprobs = 0;
     if (Chance(300)) spec.sampling.num_logprobs = 2;
     if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
     if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
@@ -110,7 +110,7 @@ class Workload {
   // What may happen at any moment, with a plan in flight or without.
   void Disturb(SimCluster* cluster) {
     if (Chance(100)) cluster->Expire();
-    if (Chance(2)) cluster->NewEpoch();
+    if (Chance(4)) cluster->NewEpoch();
     if (cluster->live().empty() || !Chance(60)) return;
     auto it = cluster->live().begin();
     std::advance(it, Below(static_cast<uint32_t>(cluster->live().size())));
@@ -155,14 +155,16 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           retractions += workload.stats().retractions;
           hits += workload.stats().prefix_hits;
           generated += workload.stats().generated_tokens;
-          longest_wait = std::max(longest_wait, workload.longest_wait());
+          if (workload.config().schedule_policy == "fcfs") {
+            longest_wait = std::max(longest_wait, workload.longest_wait());
+          }
         }
       }
     }
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << retractions
-            << " retractions; the oldest waited at most " << longest_wait << " steps\n";
+            << " retractions; under fcfs the oldest waited at most " << longest_wait << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
   EXPECT_GT(hits, 10000u);

@@ -1,0 +1,155 @@
+#include "scheduler_proc/core/prefill_adder.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kPageSize = 4;
+
+class PrefillAdderTest : public ::testing::Test {
+ protected:
+  PrefillAdderTest() {
+    config_.page_size = kPageSize;
+    config_.chunked_prefill_size = 64;
+    config_.new_token_ratio = 0.5;
+    kv_.Reset(32);  // 128 tokens
+  }
+
+  // A prompt of `len` tokens, all `token`.
+  Req* MakeReq(uint32_t len, uint32_t max_new_tokens, int32_t token = -1) {
+    Req& req = reqs_.emplace_back();
+    req.seq = reqs_.size();
+    req.token_ids.assign(len, token >= 0 ? token : static_cast<int32_t>(100 + reqs_.size()));
+    req.prompt_len = req.prefill_len = len;
+    req.max_total = len + max_new_tokens;
+    kv_.Attach(&req);
+    return &req;
+  }
+  Req* MakeRunning(uint32_t len, uint32_t max_new_tokens) {
+    Req* req = MakeReq(len, max_new_tokens);
+    kv_.TakePrefix(req);
+    EXPECT_TRUE(kv_.Grow(req, len));
+    req->num_computed = len;
+    req->state = ReqState::kRunning;
+    running_.push_back(req);
+    return req;
+  }
+  PrefillAdder Adder() { return PrefillAdder(config_, &kv_, running_, &batch_); }
+
+  SchedulerConfig config_;
+  KvPool kv_{kPageSize, /*enable_prefix_cache=*/true};
+  std::deque<Req> reqs_;
+  std::vector<Req*> running_;
+  ScheduleBatch batch_;
+};
+
+TEST_F(PrefillAdderTest, CutsTheLastPromptAtAPageWithinTheChunkBudget) {
+  config_.chunked_prefill_size = 30;
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(10, 1)), AddReqResult::kContinue);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(50, 1)), AddReqResult::kContinue);
+  ASSERT_EQ(batch_.rows.size(), 2u);
+  EXPECT_TRUE(batch_.rows[0].samples);
+  EXPECT_EQ(batch_.rows[1].num_tokens, 20u);
+  EXPECT_FALSE(batch_.rows[1].samples);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(2, 1)), AddReqResult::kOther);
+  EXPECT_EQ(batch_.num_extend_tokens, 30u);
+  EXPECT_EQ(batch_.forward_mode(), ForwardMode::kExtend);
+}
+
+TEST_F(PrefillAdderTest, ACutBelowAPageIsMadeOnlyIfNothingElseRuns) {
+  config_.chunked_prefill_size = 3;
+  {
+    PrefillAdder adder = Adder();
+    EXPECT_EQ(adder.AddOneReq(MakeReq(10, 1)), AddReqResult::kContinue);
+    EXPECT_EQ(batch_.rows[0].num_tokens, 3u);
+  }
+  batch_.Clear();
+  config_.chunked_prefill_size = 6;
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(4, 1)), AddReqResult::kContinue);
+  Req* next = MakeReq(10, 1);
+  EXPECT_EQ(adder.AddOneReq(next), AddReqResult::kOther);
+  EXPECT_TRUE(next->pages.empty());
+  EXPECT_EQ(next->last_node, kNoNode);
+}
+
+TEST_F(PrefillAdderTest, MaxPrefillTokensCountsWholePagesAndSparesTheFirst) {
+  config_.max_prefill_tokens = 12;
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(5, 1)), AddReqResult::kContinue);  // counts 8
+  EXPECT_EQ(adder.AddOneReq(MakeReq(5, 1)), AddReqResult::kOther);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(4, 1)), AddReqResult::kContinue);
+  batch_.Clear();
+  PrefillAdder fresh = Adder();
+  EXPECT_EQ(fresh.AddOneReq(MakeReq(30, 1)), AddReqResult::kContinue);
+}
+
+TEST_F(PrefillAdderTest, ReservesTheRatioOfWhatRunningAndNewOnesMayGenerate) {
+  MakeRunning(40, 80);  // 10 pages held, 10 more expected; 12 remain of 32
+  {
+    PrefillAdder adder = Adder();
+    EXPECT_EQ(adder.AddOneReq(MakeReq(40, 17)), AddReqResult::kNoToken);  // 48.5 tokens: 13 pages
+    EXPECT_EQ(adder.AddOneReq(MakeReq(40, 16)), AddReqResult::kContinue);
+    EXPECT_EQ(adder.AddOneReq(MakeReq(1, 1)), AddReqResult::kNoToken);
+  }
+}
+
+TEST_F(PrefillAdderTest, ClipsTheEstimate) {
+  config_.clip_max_new_tokens = 8;
+  MakeRunning(40, 80);  // 10 pages held, 1 more expected; 21 remain
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(80, 1000)), AddReqResult::kContinue);
+}
+
+TEST_F(PrefillAdderTest, AdmitsTheFirstWhateverItMayNeedIfNothingRuns) {
+  config_.new_token_ratio = 1;
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(20, 1000)), AddReqResult::kContinue);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(4, 1)), AddReqResult::kNoToken);
+}
+
+TEST_F(PrefillAdderTest, AMatchedPrefixIsNotCountedAsRoomAsWell) {
+  config_.new_token_ratio = 0;
+  Req* old = MakeReq(64, 1, 7);
+  kv_.TakePrefix(old);
+  ASSERT_TRUE(kv_.Grow(old, 64));
+  old->num_computed = 64;
+  kv_.Release(old, 64);  // 16 pages cached
+  MakeRunning(40, 0);    // 10 held, 6 free
+  // 24 pages, 16 of them cached: the other 8 are not there.
+  EXPECT_EQ(Adder().AddOneReq(MakeReq(96, 1, 7)), AddReqResult::kNoToken);
+  EXPECT_EQ(kv_.cache().evictable_pages(), 16u);
+  Req* fits = MakeReq(88, 1, 7);
+  EXPECT_EQ(Adder().AddOneReq(fits), AddReqResult::kContinue);
+  EXPECT_EQ(fits->num_computed, 64u);
+}
+
+TEST_F(PrefillAdderTest, HoldsBackWhoSharesAnUncachedPrefixOfThisStep) {
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(40, 1, 7)), AddReqResult::kContinue);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(36, 1, 7)), AddReqResult::kHeldBack);  // 32 whole-page tokens
+  EXPECT_EQ(adder.AddOneReq(MakeReq(8, 1, 7)), AddReqResult::kContinue);   // too little to wait for
+  Req* logprobs = MakeReq(36, 1, 7);
+  logprobs->spec.sampling.num_prompt_logprobs = 0;  // may not read it
+  EXPECT_EQ(adder.AddOneReq(logprobs), AddReqResult::kContinue);
+}
+
+TEST_F(PrefillAdderTest, GivesARunningPromptWhatPagesThereAre) {
+  Req* chunked = MakeReq(100, 1);
+  kv_.TakePrefix(chunked);
+  running_.push_back(chunked);
+  MakeRunning(90, 1);  // 23 pages of 32
+  EXPECT_EQ(Adder().AddChunkedReq(chunked), AddReqResult::kNoToken);
+  ASSERT_EQ(batch_.rows.size(), 1u);
+  EXPECT_EQ(batch_.rows[0].num_tokens, 36u);
+  chunked->num_computed = 36;
+  EXPECT_EQ(Adder().AddChunkedReq(chunked), AddReqResult::kNoToken);
+  EXPECT_EQ(batch_.rows.size(), 1u);
+}
+
+}  // namespace
+}  // namespace flotilla
