@@ -103,12 +103,14 @@ def add_tile(score, name, begin, reference, logits):
     score.max_error = max(score.max_error, float(np.abs(reference - logits).max()))
 
 
-def score_dump(golden, head, dump):
+def score_dump(golden, head, dump, extra=0):
+    """The prompts' positions; the `extra` generated ones have no reference."""
     score = Score()
-    for name, hidden, sequence in zip(golden.names, golden.hidden, dump.match(golden.lengths)):
+    sequences = dump.match(golden.lengths, extra)
+    for name, hidden, sequence in zip(golden.names, golden.hidden, sequences):
         for begin in range(0, len(hidden), TILE):
             reference = hidden[begin:begin + TILE].astype(np.float64) @ head.T
-            records = sequence[begin:begin + TILE]
+            records = sequence[begin:begin + len(reference)]
             logits = np.stack([dump.logits(r) for r in records]).astype(np.float64)
             add_tile(score, name, begin, reference, logits)
     return score

@@ -83,6 +83,18 @@ def test_equal_logits_pass_in_any_order(tmp_path, golden, head, logits):
     assert check_logits.compare_bits(golden, [one, eight]) == []
 
 
+def test_generated_positions_are_compared_but_not_scored(tmp_path, golden, head, logits):
+    longer = [np.concatenate([row, np.full((3, VOCAB), i, np.float32)])
+              for i, row in enumerate(logits)]
+    one = dump_of(tmp_path, sequential(longer), "one")
+    assert check_logits.score_dump(golden, head, one, extra=3).problems() == []
+    with pytest.raises(DumpError, match="has sequences of"):
+        one.match(golden.lengths, extra=2)
+    longer[2][-1, 0] += 1
+    other = dump_of(tmp_path, sequential(longer), "other")
+    assert one.digests(golden.lengths, 3) != other.digests(golden.lengths, 3)
+
+
 def test_kl_is_that_of_the_definition(tmp_path, golden, head, logits):
     noisy = [row + np.random.default_rng(2).normal(0, 0.05, row.shape).astype(np.float32)
              for row in logits]

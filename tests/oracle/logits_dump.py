@@ -3,7 +3,8 @@
 A record is {u32 slot, u32 position, u32 vocabulary, u32 0, f32 logits[vocabulary]}, little-endian,
 in the order of computation. A slot is used by one request after the other; a request's positions
 rise by one from 0, so position 0 begins a new sequence of its slot. The golden prompts have
-different lengths: a sequence's length is its name.
+different lengths: a sequence's length, less the `extra` generated positions that all requests have,
+is its name.
 """
 
 import hashlib
@@ -61,21 +62,22 @@ class Dump:
     def logits(self, record):
         return self.records["logits"][record]
 
-    def match(self, lengths):
-        """Record numbers for each prompt, in the order of `lengths`."""
+    def match(self, lengths, extra=0):
+        """Record numbers for each prompt and what it generated, in the order of `lengths`."""
         found = {}
         for sequence in self.sequences():
             if len(sequence) in found:
                 raise DumpError(f"{self.path}: two sequences of {len(sequence)} positions")
             found[len(sequence)] = sequence
-        if set(found) != set(map(int, lengths)):
+        wanted = [n + extra for n in lengths]
+        if set(found) != set(wanted):
             raise DumpError(f"{self.path}: has sequences of {sorted(found)} positions, the prompts "
-                            f"have {sorted(map(int, lengths))} tokens")
-        return [found[int(n)] for n in lengths]
+                            f"ask for {sorted(wanted)}")
+        return [found[n] for n in wanted]
 
-    def digests(self, lengths):
-        """SHA-256 of each prompt's logits, in the order of `lengths`."""
-        return [self._digest(sequence) for sequence in self.match(lengths)]
+    def digests(self, lengths, extra=0):
+        """SHA-256 of each prompt's logits, generated ones too, in the order of `lengths`."""
+        return [self._digest(sequence) for sequence in self.match(lengths, extra)]
 
     def _digest(self, sequence):
         digest = hashlib.sha256()
