@@ -1,0 +1,239 @@
+// Ragged paged attention: against a naive fp64 one, bit for bit between instruction sets, and
+// independent of batching, chunking and what lies in the padding.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/worker_proc/kernel_cases.h"
+
+namespace flotilla::cpu {
+namespace {
+
+using testing::AllTables;
+using testing::RandomFloats;
+
+struct Config {
+  uint32_t heads, kv_heads, qk_dim, v_dim, page_size;
+};
+// A sequence: q_len queries at the end of kv_len keys.
+struct Seq {
+  uint32_t q_len, kv_len;
+};
+
+// A cache and queries; page tables are shuffled so that pages of sequences mix.
+class Problem {
+ public:
+  Problem(const Config& config, std::vector<Seq> seqs) : config_(config), seqs_(std::move(seqs)) {
+    cu_q_lens_ = {0};
+    for (const Seq& seq : seqs_) {
+      cu_q_lens_.push_back(cu_q_lens_.back() + seq.q_len);
+      kv_lens_.push_back(seq.kv_len);
+      pages_per_seq_ =
+          std::max(pages_per_seq_, (seq.kv_len + config.page_size - 1) / config.page_size + 1);
+    }
+    const auto num_seqs = static_cast<uint32_t>(seqs_.size());
+    const uint32_t num_pages = num_seqs * pages_per_seq_;
+    pages_.resize(num_pages);
+    std::iota(pages_.begin(), pages_.end(), 0u);
+    std::shuffle(pages_.begin(), pages_.end(), std::mt19937(5));
+    k_ = RandomFloats(size_t{num_pages} * config.kv_heads * geometry().k_head_floats(), 1);
+    v_ = RandomFloats(size_t{num_pages} * config.kv_heads * geometry().v_head_floats(), 2);
+    q_ = RandomFloats(size_t{cu_q_lens_.back()} * config.heads * config.qk_dim, 3);
+  }
+
+  KvGeometry geometry() const {
+    return {config_.page_size, config_.kv_heads, config_.qk_dim, config_.v_dim};
+  }
+  float* K(uint32_t seq, uint32_t key, uint32_t head, uint32_t d) {
+    return &k_[(Head(seq, key, head) * config_.qk_dim + d) * config_.page_size +
+               key % config_.page_size];
+  }
+  float* V(uint32_t seq, uint32_t key, uint32_t head, uint32_t d) {
+    return &v_[(Head(seq, key, head) * config_.page_size + key % config_.page_size) *
+                   config_.v_dim +
+               d];
+  }
+
+  // Everything a query must not see becomes NaN.
+  void PoisonPadding() {
+    for (uint32_t s = 0; s < seqs_.size(); ++s) {
+      for (uint32_t key = kv_lens_[s]; key < pages_per_seq_ * config_.page_size; ++key) {
+        for (uint32_t h = 0; h < config_.kv_heads; ++h) {
+          for (uint32_t d = 0; d < config_.qk_dim; ++d) *K(s, key, h, d) = NAN;
+          for (uint32_t d = 0; d < config_.v_dim; ++d) *V(s, key, h, d) = NAN;
+        }
+      }
+    }
+  }
+
+  // The sequences [first_seq, first_seq + num_seqs) as a batch of their own.
+  std::vector<float> Run(const KernelTable& table, uint32_t first_seq, uint32_t num_seqs) {
+    const uint32_t begin = cu_q_lens_[first_seq];
+    std::vector<uint32_t> cu(cu_q_lens_.begin() + first_seq,
+                             cu_q_lens_.begin() + first_seq + num_seqs + 1);
+    for (uint32_t& c : cu) c -= begin;
+    return RunBatch(table, begin, cu, &kv_lens_[first_seq],
+                    &pages_[size_t{first_seq} * pages_per_seq_]);
+  }
+  // A chunk of the first sequence, which must be all queries: its tokens [begin, end).
+  std::vector<float> RunChunk(const KernelTable& table, uint32_t begin, uint32_t end) {
+    return RunBatch(table, begin, {0, end - begin}, &end, pages_.data());
+  }
+  std::vector<float> Run(const KernelTable& table) {
+    return Run(table, 0, static_cast<uint32_t>(seqs_.size()));
+  }
+
+  std::vector<double> Naive() {
+    std::vector<double> out;
+    const uint32_t group = config_.heads / config_.kv_heads;
+    for (uint32_t s = 0; s < seqs_.size(); ++s) {
+      for (uint32_t i = 0; i < seqs_[s].q_len; ++i) {
+        const uint32_t len = seqs_[s].kv_len - seqs_[s].q_len + i + 1;
+        for (uint32_t h = 0; h < config_.heads; ++h) {
+          const float* q = &q_[(size_t{cu_q_lens_[s]} + i) * config_.heads * config_.qk_dim +
+                               h * config_.qk_dim];
+          std::vector<double> p(len);
+          double max = -1e300, sum = 0;
+          for (uint32_t key = 0; key < len; ++key) {
+            for (uint32_t d = 0; d < config_.qk_dim; ++d) {
+              p[key] += static_cast<double>(q[d]) * *K(s, key, h / group, d);
+            }
+            p[key] /= std::sqrt(static_cast<double>(config_.qk_dim));
+            max = std::max(max, p[key]);
+          }
+          for (double& x : p) sum += x = std::exp(x - max);
+          for (uint32_t d = 0; d < config_.v_dim; ++d) {
+            double value = 0;
+            for (uint32_t key = 0; key < len; ++key) value += p[key] * *V(s, key, h / group, d);
+            out.push_back(value / sum);
+          }
+        }
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::vector<float> RunBatch(const KernelTable& table, uint32_t first_token,
+                              const std::vector<uint32_t>& cu_q_lens, const uint32_t* kv_lens,
+                              const uint32_t* page_indices) {
+    AttentionArgs args;
+    args.kv = geometry();
+    args.num_heads = config_.heads;
+    args.scale = 1 / std::sqrt(static_cast<float>(config_.qk_dim));
+    args.q_stride = size_t{config_.heads} * config_.qk_dim;
+    args.q = q_.data() + first_token * args.q_stride;
+    args.k_pages = k_.data();
+    args.v_pages = v_.data();
+    args.num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
+    args.cu_q_lens = cu_q_lens.data();
+    args.kv_lens = kv_lens;
+    args.page_indices = page_indices;
+    args.pages_per_seq = pages_per_seq_;
+    std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim);
+    args.out = out.data();
+    args.scores_stride = size_t{pages_per_seq_} * config_.page_size + 64;
+    std::vector<float> scores(kAttentionRows * args.scores_stride, NAN);
+    args.scores = scores.data();
+    table.attention(args);
+    return out;
+  }
+
+  size_t Head(uint32_t seq, uint32_t key, uint32_t head) const {
+    const size_t page = pages_[size_t{seq} * pages_per_seq_ + key / config_.page_size];
+    return page * config_.kv_heads + head;
+  }
+
+  const Config config_;
+  const std::vector<Seq> seqs_;
+  std::vector<uint32_t> cu_q_lens_, kv_lens_, pages_;
+  uint32_t pages_per_seq_ = 1;
+  std::vector<float> k_, v_, q_;
+};
+
+const Config kConfigs[] = {
+    {9, 3, 64, 64, 16},  // SmolLM2, TP 1
+    {6, 2, 64, 64, 16},  // its ranks
+    {3, 1, 64, 64, 32}, {4, 1, 256, 256, 16}, {4, 4, 16, 16, 1},
+    {2, 1, 20, 12, 5},  {8, 1, 24, 40, 24},   {7, 1, 64, 33, 64},
+};
+// The document's lengths 2, 9, 5 with kv 16, 9, 1024; decodes; prefills; one key.
+const std::vector<Seq> kMixes[] = {{{2, 16}, {9, 9}, {5, 300}},
+                                   {{1, 1}},
+                                   {{1, 100}, {1, 17}, {1, 16}, {1, 15}, {1, 1}},
+                                   {{70, 70}},
+                                   {{33, 97}, {1, 64}, {3, 3}, {2, 130}}};
+
+TEST(AttentionTest, MatchesNaiveDoubleAndAllTablesGiveTheSameBits) {
+  for (const Config& config : kConfigs) {
+    for (const std::vector<Seq>& seqs : kMixes) {
+      Problem problem(config, seqs);
+      problem.PoisonPadding();
+      const auto expected = problem.Run(ReferenceKernels());
+      EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+      for (const KernelTable* table : AllTables()) {
+        EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
+            << table->name << " heads " << config.heads << " page " << config.page_size;
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, ASequenceDoesNotDependOnItsNeighbours) {
+  const std::vector<Seq> seqs = {{2, 16}, {9, 9}, {1, 77}, {40, 100}};
+  Problem problem(kConfigs[0], seqs);
+  for (const KernelTable* table : AllTables()) {
+    const auto together = problem.Run(*table);
+    size_t at = 0;
+    for (uint32_t s = 0; s < seqs.size(); ++s) {
+      const auto alone = problem.Run(*table, s, 1);
+      EXPECT_EQ(std::memcmp(alone.data(), together.data() + at, alone.size() * sizeof(float)), 0);
+      at += alone.size();
+    }
+  }
+}
+
+TEST(AttentionTest, AQueryDoesNotDependOnTheChunkItIsIn) {
+  Problem problem(kConfigs[0], {{50, 50}});
+  for (const KernelTable* table : AllTables()) {
+    const auto whole = problem.Run(*table);
+    for (const uint32_t chunk : {1u, 7u, 16u}) {
+      std::vector<float> joined;
+      for (uint32_t begin = 0; begin < 50; begin += chunk) {
+        const auto part = problem.RunChunk(*table, begin, std::min(50u, begin + chunk));
+        joined.insert(joined.end(), part.begin(), part.end());
+      }
+      EXPECT_TRUE(testing::SameBits(joined, whole)) << table->name << " chunk " << chunk;
+    }
+  }
+}
+
+TEST(WriteKvTest, PutsEachTokenWhereAttentionReadsItAndSkipsMinusOne) {
+  const KvGeometry kv{4, 2, 3, 5};
+  const auto k = RandomFloats(3 * 2 * 8, 1);
+  std::vector<float> k_pages(3 * 2 * kv.k_head_floats(), 0), v_pages(3 * 2 * kv.v_head_floats(), 0);
+  const int64_t slots[] = {2 * 4 + 3, -1, 4};
+  // A token's row: k heads (2 x 3), then v heads (2 x 5).
+  ReferenceKernels().write_kv(
+      {kv, k.data(), k.data() + 6, 16, slots, 3, k_pages.data(), v_pages.data()});
+  for (uint32_t h = 0; h < 2; ++h) {
+    for (uint32_t d = 0; d < 3; ++d) {
+      EXPECT_EQ(k_pages[((2 * 2 + h) * 3 + d) * 4 + 3], k[h * 3 + d]);
+      EXPECT_EQ(k_pages[((1 * 2 + h) * 3 + d) * 4 + 0], k[2 * 16 + h * 3 + d]);
+    }
+    for (uint32_t d = 0; d < 5; ++d) {
+      EXPECT_EQ(v_pages[((2 * 2 + h) * 4 + 3) * 5 + d], k[6 + h * 5 + d]);
+    }
+  }
+  const auto written = [](const std::vector<float>& pages) {
+    return std::count_if(pages.begin(), pages.end(), [](float x) { return x != 0; });
+  };
+  EXPECT_EQ(written(k_pages), 2 * 2 * 3);
+  EXPECT_EQ(written(v_pages), 2 * 2 * 5);
+}
+
+}  // namespace
+}  // namespace flotilla::cpu

@@ -1,0 +1,18 @@
+// The CPU behind Backend: fp32 weights, activations and KV cache (the oracle of later, faster
+// arithmetic), on the kernels of one instruction set.
+//
+// Memory: everything is allocated and touched at start; a step allocates nothing. Layouts are in
+// kernels.h. Threads, ownership, errors: as Backend. The name is "cpu-float": all instruction sets
+// give the same bits.
+#pragma once
+
+#include <memory>
+
+#include "worker_proc/cpu/kernels.h"
+#include "worker_proc/model/backend.h"
+
+namespace flotilla {
+
+std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels);
+
+}  // namespace flotilla

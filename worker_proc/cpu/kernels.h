@@ -1,0 +1,119 @@
+// The CPU backend's float kernels: one table of functions an instruction set, chosen once at start.
+//
+// All tables give the same bits. What fixes them:
+//   gemm        y[t][r] is one FMA chain over k = 0, 1, 2 … starting at 0: lanes are output rows,
+//   so
+//               neither the number of tokens nor the tiling changes a bit.
+//   rms_norm    sum of squares in 16 lanes (column mod 16) by FMA, folded by Fold16.
+//   attention   score = (FMA chain over d) * scale; p = Exp(score - max); the sum of p in 16 lanes
+//               (key position mod 16), folded by Fold16; out[d] = (FMA chain over keys) / sum.
+//   Exp         the polynomial of kernels_reference.cc, operation by operation.
+//
+// Layouts. Packed weights: panels of 16 output rows, [panel][in_features][16], the last panel
+// filled up with zero rows. One layer's KV cache: k [page][kv_head][qk_dim][page_size] (keys side
+// by side, so that QK needs no horizontal sum), v [page][kv_head][page_size][v_dim].
+//
+// Units: elements, tokens. Threads: stateless; the caller owns all memory. Errors: none; shapes are
+// checked when the model is loaded. Source: ours.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flotilla::cpu {
+
+inline constexpr uint32_t kPanelRows = 16;
+inline constexpr uint32_t kAttentionRows = 6;  // query rows of one kv head that share reads of K, V
+
+struct GemmArgs {
+  const float* weight = nullptr;  // packed
+  uint32_t out_features = 0;
+  uint32_t in_features = 0;
+  const float* x = nullptr;  // [tokens, in_features], rows x_stride apart
+  size_t x_stride = 0;
+  uint32_t tokens = 0;
+  float* y = nullptr;  // [tokens, out_features], rows y_stride apart
+  size_t y_stride = 0;
+};
+
+struct RmsNormArgs {
+  const float* x = nullptr;   // [rows, cols], dense
+  float* residual = nullptr;  // null, or [rows, cols]: residual += x first, then normed
+  const float* weight = nullptr;
+  float eps = 0;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  float* out = nullptr;  // [rows, cols]; may be x
+};
+
+struct RopeArgs {
+  float* x = nullptr;  // [tokens, num_heads, head_dim], tokens x_stride apart; in place
+  size_t x_stride = 0;
+  const uint32_t* positions = nullptr;  // [tokens]
+  uint32_t tokens = 0;
+  uint32_t num_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t rope_dim = 0;         // leading dims that rotate
+  bool interleaved = false;      // pairs (2i, 2i+1), else (i, i + rope_dim / 2)
+  const float* table = nullptr;  // [position][rope_dim / 2][cos, sin]
+};
+
+struct KvGeometry {
+  uint32_t page_size = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t qk_dim = 0;
+  uint32_t v_dim = 0;
+  size_t k_head_floats() const { return static_cast<size_t>(qk_dim) * page_size; }
+  size_t v_head_floats() const { return static_cast<size_t>(v_dim) * page_size; }
+};
+
+struct WriteKvArgs {
+  KvGeometry kv;
+  const float* k = nullptr;  // [tokens, num_kv_heads, qk_dim], tokens stride apart
+  const float* v = nullptr;  // [tokens, num_kv_heads, v_dim]
+  size_t stride = 0;
+  const int64_t* slot_mapping = nullptr;  // [tokens]: page * page_size + offset; -1: no write
+  uint32_t tokens = 0;
+  float* k_pages = nullptr;
+  float* v_pages = nullptr;
+};
+
+// Ragged paged attention (requirement 003): sequence s has the query tokens cu_q_lens[s] …
+// cu_q_lens[s+1]-1, which are the last of its kv_lens[s] keys; a query sees the keys up to itself.
+struct AttentionArgs {
+  KvGeometry kv;
+  uint32_t num_heads = 0;  // query heads, a multiple of num_kv_heads
+  float scale = 0;
+  const float* q = nullptr;  // [tokens, num_heads, qk_dim], tokens q_stride apart
+  size_t q_stride = 0;
+  const float* k_pages = nullptr;
+  const float* v_pages = nullptr;
+  uint32_t num_seqs = 0;
+  const uint32_t* cu_q_lens = nullptr;     // [num_seqs + 1]
+  const uint32_t* kv_lens = nullptr;       // [num_seqs]
+  const uint32_t* page_indices = nullptr;  // [num_seqs, pages_per_seq]
+  uint32_t pages_per_seq = 0;
+  float* out = nullptr;     // [tokens, num_heads, v_dim], dense
+  float* scores = nullptr;  // scratch: kAttentionRows rows of scores_stride ≥ max kv_len + 64
+  size_t scores_stride = 0;
+};
+
+struct KernelTable {
+  const char* name;
+  void (*gemm)(const GemmArgs&);
+  void (*rms_norm)(const RmsNormArgs&);
+  // out[i] = silu(gate_up[i]) * gate_up[cols + i] for each row of 2 * cols.
+  void (*silu_mul)(const float* gate_up, uint32_t rows, uint32_t cols, float* out);
+  void (*rope)(const RopeArgs&);
+  void (*write_kv)(const WriteKvArgs&);
+  void (*attention)(const AttentionArgs&);
+};
+
+const KernelTable& ReferenceKernels();  // plain loops: the oracle
+const KernelTable& Avx2Kernels();
+const KernelTable& Avx512Kernels();
+
+// Exp as the kernels compute it, for tests.
+float ReferenceExp(float x);
+
+}  // namespace flotilla::cpu

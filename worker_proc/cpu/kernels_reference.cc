@@ -1,0 +1,192 @@
+// The oracle: every kernel as a plain loop, to be read. Compiled for x86-64-v3 so that Fma is one
+// instruction; the compiler may vectorise what it likes, as no reordering is allowed to it.
+#include <cstring>
+
+#include "worker_proc/cpu/kernels.h"
+
+namespace flotilla::cpu {
+namespace {
+
+// a*b + c, rounded once.
+inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// ((l0+l8)+(l4+l12)) + … : the one order in which 16 partial sums become one.
+float Fold16(const float* lanes) {
+  float sum[16];
+  std::memcpy(sum, lanes, sizeof(sum));
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sum[i] += sum[i + width];
+  }
+  return sum[0];
+}
+
+// e^x within 2 ulp for x in [-87, 88]; clamped outside. x = n ln2 + r, e^r by its Taylor
+// polynomial.
+float Exp(float x) {
+  x = x < 88.0f ? x : 88.0f;
+  x = x > -87.0f ? x : -87.0f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float n = Fma(x, 1.44269504f, kRound) - kRound;
+  float r = Fma(n, -0.693359375f, x);  // ln 2 in two parts
+  r = Fma(n, 2.12194440e-4f, r);
+  float p = 1.3888889e-3f;
+  p = Fma(p, r, 8.3333333e-3f);
+  p = Fma(p, r, 4.1666667e-2f);
+  p = Fma(p, r, 1.6666667e-1f);
+  p = Fma(p, r, 0.5f);
+  p = Fma(p, r, 1.0f);
+  p = Fma(p, r, 1.0f);
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float two_to_n;
+  std::memcpy(&two_to_n, &bits, sizeof(bits));
+  return p * two_to_n;
+}
+
+void Gemm(const GemmArgs& a) {
+  const uint32_t panels = (a.out_features + kPanelRows - 1) / kPanelRows;
+  for (uint32_t p = 0; p < panels; ++p) {
+    const float* weight = a.weight + static_cast<size_t>(p) * a.in_features * kPanelRows;
+    const uint32_t first = p * kPanelRows;
+    const uint32_t rows = a.out_features - first < kPanelRows ? a.out_features - first : kPanelRows;
+    for (uint32_t t = 0; t < a.tokens; ++t) {
+      float acc[kPanelRows] = {};
+      for (uint32_t k = 0; k < a.in_features; ++k) {
+        const float x = a.x[t * a.x_stride + k];
+        for (uint32_t r = 0; r < kPanelRows; ++r) {
+          acc[r] = Fma(weight[static_cast<size_t>(k) * kPanelRows + r], x, acc[r]);
+        }
+      }
+      std::memcpy(a.y + t * a.y_stride + first, acc, rows * sizeof(float));
+    }
+  }
+}
+
+void RmsNorm(const RmsNormArgs& a) {
+  for (uint32_t t = 0; t < a.rows; ++t) {
+    const float* x = a.x + static_cast<size_t>(t) * a.cols;
+    float* out = a.out + static_cast<size_t>(t) * a.cols;
+    if (a.residual != nullptr) {
+      float* residual = a.residual + static_cast<size_t>(t) * a.cols;
+      for (uint32_t i = 0; i < a.cols; ++i) residual[i] += x[i];
+      x = residual;
+    }
+    float lanes[16] = {};
+    for (uint32_t i = 0; i < a.cols; ++i) lanes[i % 16] = Fma(x[i], x[i], lanes[i % 16]);
+    const float mean = Fold16(lanes) / static_cast<float>(a.cols);
+    const float scale = 1.0f / __builtin_sqrtf(mean + a.eps);
+    for (uint32_t i = 0; i < a.cols; ++i) out[i] = x[i] * scale * a.weight[i];
+  }
+}
+
+void SiluMul(const float* gate_up, uint32_t rows, uint32_t cols, float* out) {
+  for (uint32_t t = 0; t < rows; ++t) {
+    const float* gate = gate_up + static_cast<size_t>(t) * 2 * cols;
+    const float* up = gate + cols;
+    for (uint32_t i = 0; i < cols; ++i) {
+      const float silu = gate[i] / (1.0f + Exp(-gate[i]));
+      out[static_cast<size_t>(t) * cols + i] = silu * up[i];
+    }
+  }
+}
+
+void Rope(const RopeArgs& a) {
+  const uint32_t half = a.rope_dim / 2;
+  for (uint32_t t = 0; t < a.tokens; ++t) {
+    const float* table = a.table + static_cast<size_t>(a.positions[t]) * half * 2;
+    for (uint32_t h = 0; h < a.num_heads; ++h) {
+      float* x = a.x + t * a.x_stride + static_cast<size_t>(h) * a.head_dim;
+      for (uint32_t i = 0; i < half; ++i) {
+        const float cosine = table[2 * i];
+        const float sine = table[2 * i + 1];
+        float* first = a.interleaved ? x + 2 * i : x + i;
+        float* second = a.interleaved ? first + 1 : first + half;
+        const float x0 = *first;
+        const float x1 = *second;
+        *first = Fma(x0, cosine, -(x1 * sine));
+        *second = Fma(x1, cosine, x0 * sine);
+      }
+    }
+  }
+}
+
+void WriteKv(const WriteKvArgs& a) {
+  for (uint32_t t = 0; t < a.tokens; ++t) {
+    if (a.slot_mapping[t] < 0) continue;
+    const auto slot = static_cast<size_t>(a.slot_mapping[t]);
+    const size_t page = slot / a.kv.page_size;
+    const size_t offset = slot % a.kv.page_size;
+    for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
+      const size_t head = page * a.kv.num_kv_heads + h;
+      const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
+      float* k_out = a.k_pages + head * a.kv.k_head_floats() + offset;
+      for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
+        k_out[static_cast<size_t>(d) * a.kv.page_size] = k[d];
+      }
+      const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
+      float* v_out = a.v_pages + head * a.kv.v_head_floats() + offset * a.kv.v_dim;
+      std::memcpy(v_out, v, a.kv.v_dim * sizeof(float));
+    }
+  }
+}
+
+// One query row against the keys 0 … len-1 of its sequence.
+void AttendRow(const AttentionArgs& a, const uint32_t* pages, uint32_t kv_head, uint32_t len,
+               const float* q, float* out) {
+  float* scores = a.scores;
+  float max = -__builtin_inff();
+  for (uint32_t key = 0; key < len; ++key) {
+    const size_t head =
+        static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
+    const float* k = a.k_pages + head * a.kv.k_head_floats() + key % a.kv.page_size;
+    float dot = 0;
+    for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
+      dot = Fma(q[d], k[static_cast<size_t>(d) * a.kv.page_size], dot);
+    }
+    scores[key] = dot * a.scale;
+    max = max > scores[key] ? max : scores[key];
+  }
+  float lanes[16] = {};
+  for (uint32_t key = 0; key < len; ++key) {
+    scores[key] = Exp(scores[key] - max);
+    lanes[key % 16] += scores[key];
+  }
+  const float sum = Fold16(lanes);
+  for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = 0;
+  for (uint32_t key = 0; key < len; ++key) {
+    const size_t head =
+        static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
+    const float* v = a.v_pages + head * a.kv.v_head_floats() +
+                     static_cast<size_t>(key % a.kv.page_size) * a.kv.v_dim;
+    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(scores[key], v[d], out[d]);
+  }
+  for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] /= sum;
+}
+
+void Attention(const AttentionArgs& a) {
+  const uint32_t group = a.num_heads / a.kv.num_kv_heads;
+  for (uint32_t s = 0; s < a.num_seqs; ++s) {
+    const uint32_t begin = a.cu_q_lens[s];
+    const uint32_t q_len = a.cu_q_lens[s + 1] - begin;
+    const uint32_t first_pos = a.kv_lens[s] - q_len;
+    const uint32_t* pages = a.page_indices + static_cast<size_t>(s) * a.pages_per_seq;
+    for (uint32_t i = 0; i < q_len; ++i) {
+      for (uint32_t h = 0; h < a.num_heads; ++h) {
+        const float* q = a.q + (begin + i) * a.q_stride + static_cast<size_t>(h) * a.kv.qk_dim;
+        float* out = a.out + (static_cast<size_t>(begin + i) * a.num_heads + h) * a.kv.v_dim;
+        AttendRow(a, pages, h / group, first_pos + i + 1, q, out);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+float ReferenceExp(float x) { return Exp(x); }
+
+const KernelTable& ReferenceKernels() {
+  static constexpr KernelTable kTable = {"reference", Gemm,    RmsNorm,  SiluMul,
+                                         Rope,        WriteKv, Attention};
+  return kTable;
+}
+
+}  // namespace flotilla::cpu

@@ -1,0 +1,181 @@
+// What a device offers to models: memory, weights, a paged KV cache and the ops a transformer is
+// made of. Models (llama.h …) are written once over this; cpu/ implements it in float, later parts
+// with integer kernels and CUDA behind the same interface.
+//
+// Shapes: activations are row-major [tokens, columns]. What an element is belongs to the backend
+// and the tensor's use; only logits are float for everyone. Ops work on the first `x.rows` rows,
+// never allocate, and may run asynchronously; Finish() waits for them and returns their first
+// error. Determinism: an op's result for a row depends on that row only, bit for bit.
+//
+// Threads: one. Ownership: the backend owns tensors and KV cache; weights belong to their holder
+// and must not outlive the backend. Errors: Status from what allocates or talks to other ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/base/status.h"
+#include "common/checkpoint/checkpoint.h"
+#include "shm/collective.h"
+#include "worker_proc/runner/forward_batch.h"
+
+namespace flotilla {
+
+// A view into the backend's memory. `data` is opaque to models.
+struct Tensor {
+  void* data = nullptr;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+
+  Tensor First(uint32_t n) const { return {data, n, cols}; }
+};
+
+enum class TensorUse : uint32_t {
+  kHidden,       // residual stream and outputs of Linear
+  kLinearInput,  // written by norms, activations, attention; read only by Linear and gathers
+  kLogits,       // float, readable through ReadLogits
+};
+
+// Weights as the backend stores them.
+struct LinearWeight {
+  virtual ~LinearWeight() = default;
+  uint32_t in_features = 0;
+  uint32_t out_features = 0;
+};
+struct VectorWeight {
+  virtual ~VectorWeight() = default;
+  uint32_t size = 0;
+};
+struct EmbeddingWeight {
+  virtual ~EmbeddingWeight() = default;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+
+// Rows [begin, end) of a tensor of the checkpoint.
+struct WeightRows {
+  const TensorView* view = nullptr;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+struct RopeSpec {
+  uint32_t dim = 0;          // leading dims of a head that rotate
+  bool interleaved = false;  // pairs (2i, 2i+1), else (i, i + dim / 2)
+  float theta = 10000.0f;
+  uint32_t max_positions = 0;
+};
+struct RopeTable {
+  virtual ~RopeTable() = default;
+  RopeSpec spec;
+};
+
+// This rank's part of the KV cache.
+struct KvCacheShape {
+  uint32_t num_layers = 0;
+  uint32_t page_size = 0;  // tokens
+  uint32_t num_kv_heads = 0;
+  uint32_t qk_dim = 0;
+  uint32_t v_dim = 0;
+};
+
+// One attention layer on this rank. A token's row of `qkv` is [q heads | k heads | v heads].
+struct AttentionLayer {
+  uint32_t layer = 0;
+  uint32_t num_heads = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t qk_dim = 0;
+  uint32_t v_dim = 0;
+  float scale = 0;
+  bool writes_kv = true;  // false: reads the cache that another layer wrote
+
+  uint32_t qkv_cols() const { return (num_heads + num_kv_heads) * qk_dim + num_kv_heads * v_dim; }
+};
+
+// A step's metadata where the device reads it (requirement 004's attention context, passed
+// explicitly). Made by BeginStep, valid until the next; the fields are ForwardBatch's.
+struct AttentionContext {
+  uint32_t num_tokens = 0;
+  uint32_t num_seqs = 0;
+  const int32_t* input_ids = nullptr;
+  const uint32_t* positions = nullptr;
+  const int64_t* slot_mapping = nullptr;
+  const uint32_t* cu_q_lens = nullptr;
+  const uint32_t* kv_lens = nullptr;
+  const uint32_t* page_indices = nullptr;
+  uint32_t pages_per_seq = 0;
+};
+
+// Bytes by what they are for: the start-up report and the memory metric.
+struct BackendMemory {
+  uint64_t weights = 0;
+  uint64_t activations = 0;
+  uint64_t kv_cache = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;  // as in the fingerprint: equal names, equal bits
+  virtual BackendMemory memory() const = 0;
+
+  // ---- Start: weights, buffers, cache.
+  // What a matrix takes once it is loaded.
+  virtual uint64_t WeightBytes(const TensorView& view) const = 0;
+  // The concatenation of `rows` of float-convertible tensors as one matrix [out, in].
+  virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
+  virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) = 0;
+  // May keep reading `view`, which lives as long as the checkpoint.
+  virtual StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) = 0;
+  virtual StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) = 0;
+  virtual StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) = 0;
+  // Scratch of all ops for steps within these bounds; touches every buffer, so that the memory a
+  // step needs is known (and there) before the KV cache is sized.
+  struct StepBounds {
+    uint32_t max_tokens = 0;
+    uint32_t max_seqs = 0;
+    uint32_t max_positions = 0;
+    uint32_t page_size = 0;
+  };
+  virtual Status Warmup(const StepBounds& bounds) = 0;
+  static uint64_t KvPageBytesOf(const KvCacheShape& shape, uint32_t element_bytes) {
+    return static_cast<uint64_t>(shape.num_layers) * shape.page_size * shape.num_kv_heads *
+           (shape.qk_dim + shape.v_dim) * element_bytes;
+  }
+  virtual uint64_t KvPageBytes(const KvCacheShape& shape) const = 0;
+  virtual Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) = 0;
+
+  // ---- A step.
+  virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;
+  virtual void Embed(const EmbeddingWeight& weight, const AttentionContext& context,
+                     Tensor out) = 0;
+  virtual void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) = 0;
+  // residual += x; out = norm(residual).
+  virtual void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
+                          Tensor out) = 0;
+  virtual void Linear(const LinearWeight& weight, Tensor x, Tensor out) = 0;
+  // Rotates q and k in place, then stores k and v in the cache at the context's slots.
+  virtual void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
+                              const AttentionContext& context, Tensor qkv) = 0;
+  virtual void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
+                                    Tensor qkv, Tensor out) = 0;
+  // gate_up = [gate | up], out = silu(gate) * up.
+  virtual void SiluMul(Tensor gate_up, Tensor out) = 0;
+  virtual void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) = 0;
+
+  // ---- Ranks. cols[r]: columns of rank r; out has their sum, in rank order.
+  virtual Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols,
+                                  Tensor local, Tensor out) = 0;
+  // As AllGatherColumns, but only `root` gets the result.
+  virtual Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                               uint32_t root, Tensor out) = 0;
+
+  // Waits for the step's ops; their first error.
+  virtual Status Finish() = 0;
+  // logits.rows × logits.cols floats on the host, valid until the next op on that tensor.
+  virtual StatusOr<std::span<const float>> ReadLogits(Tensor logits) = 0;
+};
+
+}  // namespace flotilla

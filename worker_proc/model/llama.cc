@@ -1,0 +1,232 @@
+#include "worker_proc/model/llama.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace flotilla {
+namespace {
+
+constexpr PackedModule kPackedModules[] = {
+    {"q_proj", "qkv_proj"},        {"k_proj", "qkv_proj"},      {"v_proj", "qkv_proj"},
+    {"gate_proj", "gate_up_proj"}, {"up_proj", "gate_up_proj"},
+};
+
+struct DecoderLayer {
+  AttentionLayer attention;
+  std::unique_ptr<VectorWeight> input_layernorm;
+  std::unique_ptr<LinearWeight> qkv_proj;
+  std::unique_ptr<LinearWeight> o_proj;
+  std::unique_ptr<VectorWeight> post_attention_layernorm;
+  std::unique_ptr<LinearWeight> gate_up_proj;
+  std::unique_ptr<LinearWeight> down_proj;
+};
+
+std::vector<uint32_t> Sizes(const std::vector<RowRange>& ranges, uint32_t factor) {
+  std::vector<uint32_t> sizes;
+  for (const RowRange& range : ranges) sizes.push_back(range.size() * factor);
+  return sizes;
+}
+
+RowRange Scale(const RowRange& range, uint32_t factor) {
+  return {range.begin * factor, range.end * factor};
+}
+
+class Llama final : public Model {
+ public:
+  explicit Llama(const ModelEnv& env)
+      : env_(env),
+        config_(*env.config),
+        backend_(*env.backend),
+        attention_cols_(Sizes(env.partition.heads, config_.head_dim)),
+        hidden_cols_(Sizes(env.partition.hidden, 1)),
+        intermediate_cols_(Sizes(env.partition.intermediate, 1)),
+        vocab_cols_(Sizes(env.partition.vocab, 1)) {}
+
+  std::span<const PackedModule> packed_modules_mapping() const override { return kPackedModules; }
+  Status LoadWeights(WeightLoader* loader) override;
+  Status AllocateBuffers() override;
+  KvCacheShape kv_shape(uint32_t rank) const override {
+    return {config_.num_hidden_layers, env_.page_size, env_.partition.kv_heads[rank].size(),
+            config_.head_dim, config_.head_dim};
+  }
+  StatusOr<Tensor> Forward(const AttentionContext& context) override;
+  StatusOr<Tensor> ComputeLogits(Tensor hidden, std::span<const uint32_t> rows) override;
+
+ private:
+  StatusOr<DecoderLayer> LoadLayer(uint32_t index, WeightLoader* loader) const;
+  Status Attention(const DecoderLayer& layer, const AttentionContext& context);
+  Status FeedForward(const DecoderLayer& layer, uint32_t tokens);
+  // All ranks' columns of `local` side by side; with one rank `full` is `local` already.
+  Status AllGather(std::span<const uint32_t> cols, Tensor local, Tensor full) {
+    if (env_.partition.size == 1) return OkStatus();
+    return backend_.AllGatherColumns(*env_.collective, cols, local, full);
+  }
+
+  const ModelEnv env_;
+  const ModelConfig& config_;
+  Backend& backend_;
+  // Columns of each rank in what ranks exchange.
+  const std::vector<uint32_t> attention_cols_, hidden_cols_, intermediate_cols_, vocab_cols_;
+
+  std::unique_ptr<EmbeddingWeight> embed_tokens_;
+  std::unique_ptr<RopeTable> rope_;
+  std::vector<DecoderLayer> layers_;
+  std::unique_ptr<VectorWeight> norm_;
+  std::unique_ptr<LinearWeight> lm_head_;
+
+  // Buffers of a step. *_local: this rank's columns; the same memory as the whole if it is alone.
+  Tensor residual_, normed_, qkv_;
+  Tensor attention_local_, attention_;  // attention's output = o_proj's input
+  Tensor projected_local_, projected_;  // output of o_proj and of down_proj
+  Tensor gate_up_, activated_local_, activated_;
+  Tensor head_input_, logits_local_, logits_;
+};
+
+StatusOr<DecoderLayer> Llama::LoadLayer(uint32_t index, WeightLoader* loader) const {
+  const TpPartition& tp = env_.partition;
+  const std::string prefix = StrCat("model.layers.", index, ".");
+  const uint32_t hidden = config_.hidden_size;
+  const uint32_t head_dim = config_.head_dim;
+  const uint32_t q_rows = config_.num_attention_heads * head_dim;
+  const uint32_t kv_rows = config_.num_key_value_heads * head_dim;
+  const RowRange q = Scale(tp.my(tp.heads), head_dim);
+  const RowRange kv = Scale(tp.my(tp.kv_heads), head_dim);
+  const RowRange ffn = tp.my(tp.intermediate);
+
+  DecoderLayer layer;
+  layer.attention = {index,
+                     tp.my(tp.heads).size(),
+                     tp.my(tp.kv_heads).size(),
+                     head_dim,
+                     head_dim,
+                     1.0f / std::sqrt(static_cast<float>(head_dim)),
+                     true};
+  ASSIGN_OR_RETURN(layer.input_layernorm, loader->Vector(prefix + "input_layernorm", hidden));
+  const Shard qkv[] = {{q_rows, q}, {kv_rows, kv}, {kv_rows, kv}};
+  ASSIGN_OR_RETURN(layer.qkv_proj, loader->Linear(prefix + "self_attn.qkv_proj", qkv, hidden));
+  const Shard out[] = {{hidden, tp.my(tp.hidden)}};
+  ASSIGN_OR_RETURN(layer.o_proj, loader->Linear(prefix + "self_attn.o_proj", out, q_rows));
+  ASSIGN_OR_RETURN(layer.post_attention_layernorm,
+                   loader->Vector(prefix + "post_attention_layernorm", hidden));
+  const Shard gate_up[] = {{config_.intermediate_size, ffn}, {config_.intermediate_size, ffn}};
+  ASSIGN_OR_RETURN(layer.gate_up_proj,
+                   loader->Linear(prefix + "mlp.gate_up_proj", gate_up, hidden));
+  ASSIGN_OR_RETURN(layer.down_proj,
+                   loader->Linear(prefix + "mlp.down_proj", out, config_.intermediate_size));
+  return layer;
+}
+
+Status Llama::LoadWeights(WeightLoader* loader) {
+  ASSIGN_OR_RETURN(embed_tokens_, loader->Embedding("model.embed_tokens", config_.vocab_size,
+                                                    config_.hidden_size));
+  for (uint32_t i = 0; i < config_.num_hidden_layers; ++i) {
+    ASSIGN_OR_RETURN(DecoderLayer layer, LoadLayer(i, loader));
+    layers_.push_back(std::move(layer));
+    env_.heartbeat->Beat();
+  }
+  ASSIGN_OR_RETURN(norm_, loader->Vector("model.norm", config_.hidden_size));
+  const Shard head[] = {{config_.vocab_size, env_.partition.my(env_.partition.vocab)}};
+  const std::string head_name = loader->Has("lm_head") ? "lm_head" : "model.embed_tokens";
+  ASSIGN_OR_RETURN(lm_head_, loader->Linear(head_name, head, config_.hidden_size));
+  ASSIGN_OR_RETURN(rope_, backend_.MakeRope({config_.rope_dim, config_.rope_interleaved,
+                                             config_.rope_theta, env_.max_positions}));
+  return loader->CheckAllUsed();
+}
+
+Status Llama::AllocateBuffers() {
+  const TpPartition& tp = env_.partition;
+  const bool alone = tp.size == 1;
+  const uint32_t tokens = env_.max_tokens;
+  const uint32_t hidden = config_.hidden_size;
+  const auto make = [&](TensorUse use, uint32_t rows, uint32_t cols) {
+    return backend_.NewTensor(use, rows, cols);
+  };
+  ASSIGN_OR_RETURN(residual_, make(TensorUse::kHidden, tokens, hidden));
+  ASSIGN_OR_RETURN(normed_, make(TensorUse::kLinearInput, tokens, hidden));
+  ASSIGN_OR_RETURN(qkv_, make(TensorUse::kHidden, tokens, layers_[0].attention.qkv_cols()));
+  ASSIGN_OR_RETURN(attention_local_,
+                   make(TensorUse::kLinearInput, tokens, attention_cols_[tp.rank]));
+  ASSIGN_OR_RETURN(projected_local_, make(TensorUse::kHidden, tokens, hidden_cols_[tp.rank]));
+  ASSIGN_OR_RETURN(gate_up_, make(TensorUse::kHidden, tokens, 2 * intermediate_cols_[tp.rank]));
+  ASSIGN_OR_RETURN(activated_local_,
+                   make(TensorUse::kLinearInput, tokens, intermediate_cols_[tp.rank]));
+  ASSIGN_OR_RETURN(head_input_, make(TensorUse::kLinearInput, env_.max_logits_rows, hidden));
+  ASSIGN_OR_RETURN(logits_local_,
+                   make(TensorUse::kLogits, env_.max_logits_rows, vocab_cols_[tp.rank]));
+  attention_ = attention_local_;
+  projected_ = projected_local_;
+  activated_ = activated_local_;
+  logits_ = logits_local_;
+  if (alone) return OkStatus();
+  ASSIGN_OR_RETURN(attention_, make(TensorUse::kLinearInput, tokens,
+                                    config_.num_attention_heads * config_.head_dim));
+  ASSIGN_OR_RETURN(projected_, make(TensorUse::kHidden, tokens, hidden));
+  ASSIGN_OR_RETURN(activated_, make(TensorUse::kLinearInput, tokens, config_.intermediate_size));
+  if (tp.rank == 0) {
+    ASSIGN_OR_RETURN(logits_, make(TensorUse::kLogits, env_.max_logits_rows, config_.vocab_size));
+  }
+  return OkStatus();
+}
+
+// normed_ → projected_
+Status Llama::Attention(const DecoderLayer& layer, const AttentionContext& context) {
+  const uint32_t n = context.num_tokens;
+  backend_.Linear(*layer.qkv_proj, normed_.First(n), qkv_.First(n));
+  backend_.RopeAndWriteKv(*rope_, layer.attention, context, qkv_.First(n));
+  backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
+  RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
+  backend_.Linear(*layer.o_proj, attention_.First(n), projected_local_.First(n));
+  return AllGather(hidden_cols_, projected_local_.First(n), projected_.First(n));
+}
+
+// normed_ → projected_
+Status Llama::FeedForward(const DecoderLayer& layer, uint32_t n) {
+  backend_.Linear(*layer.gate_up_proj, normed_.First(n), gate_up_.First(n));
+  backend_.SiluMul(gate_up_.First(n), activated_local_.First(n));
+  RETURN_IF_ERROR(AllGather(intermediate_cols_, activated_local_.First(n), activated_.First(n)));
+  backend_.Linear(*layer.down_proj, activated_.First(n), projected_local_.First(n));
+  return AllGather(hidden_cols_, projected_local_.First(n), projected_.First(n));
+}
+
+StatusOr<Tensor> Llama::Forward(const AttentionContext& context) {
+  const uint32_t n = context.num_tokens;
+  const float eps = config_.rms_norm_eps;
+  const Tensor residual = residual_.First(n);
+  const Tensor normed = normed_.First(n);
+  const Tensor projected = projected_.First(n);
+  backend_.Embed(*embed_tokens_, context, residual);
+  backend_.RmsNorm(residual, *layers_[0].input_layernorm, eps, normed);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const DecoderLayer& layer = layers_[i];
+    RETURN_IF_ERROR(Attention(layer, context));
+    backend_.AddRmsNorm(projected, residual, *layer.post_attention_layernorm, eps, normed);
+    RETURN_IF_ERROR(FeedForward(layer, n));
+    const VectorWeight& next_norm =
+        i + 1 < layers_.size() ? *layers_[i + 1].input_layernorm : *norm_;
+    backend_.AddRmsNorm(projected, residual, next_norm, eps, normed);
+    env_.heartbeat->Beat();
+  }
+  return normed;
+}
+
+StatusOr<Tensor> Llama::ComputeLogits(Tensor hidden, std::span<const uint32_t> rows) {
+  const auto n = static_cast<uint32_t>(rows.size());
+  backend_.SelectRows(hidden, rows, head_input_.First(n));
+  backend_.Linear(*lm_head_, head_input_.First(n), logits_local_.First(n));
+  if (env_.partition.size > 1) {
+    RETURN_IF_ERROR(backend_.GatherColumns(*env_.collective, vocab_cols_, logits_local_.First(n), 0,
+                                           logits_.First(n)));
+  }
+  env_.heartbeat->Beat();
+  return logits_.First(n);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> MakeLlamaForCausalLM(const ModelEnv& env) {
+  return std::make_unique<Llama>(env);
+}
+
+}  // namespace flotilla

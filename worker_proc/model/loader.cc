@@ -1,0 +1,93 @@
+#include "worker_proc/model/loader.h"
+
+#include <utility>
+#include <vector>
+
+namespace flotilla {
+
+WeightLoader::WeightLoader(const Checkpoint* checkpoint, Backend* backend,
+                           std::span<const PackedModule> packed_modules, Progress progress)
+    : checkpoint_(checkpoint),
+      backend_(backend),
+      packed_modules_(packed_modules),
+      progress_(std::move(progress)) {
+  for (const TensorView& view : checkpoint->tensors()) total_bytes_ += view.data.size();
+}
+
+bool WeightLoader::Has(const std::string& module) const {
+  return checkpoint_->Find(module + ".weight") != nullptr;
+}
+
+StatusOr<const TensorView*> WeightLoader::Find(const std::string& module, uint64_t rows,
+                                               uint64_t cols) {
+  const std::string name = module + ".weight";
+  const TensorView* view = checkpoint_->Find(name);
+  if (view == nullptr) {
+    return absl::NotFoundError(StrCat("the model file has no tensor ", name));
+  }
+  if (view->rows != rows || view->cols != cols) {
+    return absl::InvalidArgumentError(StrCat("tensor ", name, " is ", view->rows, " x ", view->cols,
+                                             ", the config says ", rows, " x ", cols));
+  }
+  used_.insert(name);
+  return view;
+}
+
+void WeightLoader::Count(const TensorView& view, uint64_t rows) {
+  bytes_read_ += rows * view.row_bytes();
+  if (progress_) progress_(bytes_read_, total_bytes_);
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& module,
+                                                             std::span<const Shard> shards,
+                                                             uint32_t in_features) {
+  // "a.b.qkv_proj" → parent "a.b." and leaf "qkv_proj"
+  const size_t dot = module.rfind('.');
+  const size_t leaf_at = dot == std::string::npos ? 0 : dot + 1;
+  const std::string parent = module.substr(0, leaf_at);
+  const std::string_view leaf = std::string_view(module).substr(leaf_at);
+  std::vector<std::string> sources;
+  for (const PackedModule& entry : packed_modules_) {
+    if (entry.packed == leaf) sources.push_back(parent + std::string(entry.source));
+  }
+  if (sources.empty()) sources.push_back(module);
+  if (sources.size() != shards.size()) {
+    return absl::InternalError(
+        StrCat(module, " has ", sources.size(), " sources, not ", shards.size()));
+  }
+  std::vector<WeightRows> rows;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    ASSIGN_OR_RETURN(const TensorView* view, Find(sources[i], shards[i].full_rows, in_features));
+    rows.push_back({view, shards[i].rows.begin, shards[i].rows.end});
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> weight, backend_->LoadLinear(rows));
+  for (const WeightRows& part : rows) Count(*part.view, part.end - part.begin);
+  return weight;
+}
+
+StatusOr<std::unique_ptr<VectorWeight>> WeightLoader::Vector(const std::string& module,
+                                                             uint32_t size) {
+  ASSIGN_OR_RETURN(const TensorView* view, Find(module, 1, size));
+  ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view));
+  Count(*view, 1);
+  return weight;
+}
+
+StatusOr<std::unique_ptr<EmbeddingWeight>> WeightLoader::Embedding(const std::string& module,
+                                                                   uint32_t rows, uint32_t cols) {
+  ASSIGN_OR_RETURN(const TensorView* view, Find(module, rows, cols));
+  return backend_->LoadEmbedding(*view);  // read row by row when used, so nothing to count
+}
+
+Status WeightLoader::CheckAllUsed() const {
+  for (const TensorView& view : checkpoint_->tensors()) {
+    if (used_.find(view.name) == used_.end()) {
+      return absl::InvalidArgumentError(StrCat("the model file has a tensor ", view.name, " that ",
+                                               checkpoint_->config().architecture,
+                                               " does not use"));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,74 @@
+#include "worker_proc/model/partition.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kUnitRows = 16;  // a panel of the packed weights
+
+std::vector<RowRange> Ranges(const std::vector<uint32_t>& sizes) {
+  std::vector<RowRange> ranges;
+  uint32_t begin = 0;
+  for (uint32_t size : sizes) {
+    ranges.push_back({begin, begin + size});
+    begin += size;
+  }
+  return ranges;
+}
+
+// `rows` in whole panels; the last rank takes the incomplete one.
+std::vector<RowRange> SplitRows(uint32_t rows, uint32_t ranks) {
+  const uint32_t units = (rows + kUnitRows - 1) / kUnitRows;
+  std::vector<RowRange> ranges = Ranges(SplitWork(units, std::vector<double>(ranks, 0.0)));
+  for (RowRange& range : ranges) {
+    range.begin = std::min(range.begin * kUnitRows, rows);
+    range.end = std::min(range.end * kUnitRows, rows);
+  }
+  return ranges;
+}
+
+}  // namespace
+
+std::vector<uint32_t> SplitWork(uint32_t units, const std::vector<double>& fixed_work) {
+  std::vector<uint32_t> sizes(fixed_work.size(), 0);
+  for (uint32_t unit = 0; unit < units; ++unit) {
+    size_t least = 0;
+    for (size_t r = 1; r < sizes.size(); ++r) {
+      if (fixed_work[r] + sizes[r] < fixed_work[least] + sizes[least]) least = r;
+    }
+    ++sizes[least];
+  }
+  return sizes;
+}
+
+StatusOr<TpPartition> MakeTpPartition(const ModelConfig& config, uint32_t rank, uint32_t size) {
+  if (size == 0 || rank >= size) {
+    return absl::InvalidArgumentError(StrCat("--rank ", rank, " is not below --tp ", size));
+  }
+  const uint32_t kv_heads = config.num_key_value_heads;
+  if (kv_heads == 0 || config.num_attention_heads % kv_heads != 0) {
+    return absl::InvalidArgumentError(StrCat("model has ", config.num_attention_heads,
+                                             " query heads, no multiple of its ", kv_heads,
+                                             " kv heads"));
+  }
+  if (size > kv_heads) {
+    return absl::InvalidArgumentError(StrCat("--tp ", size, " is more than the model's ", kv_heads,
+                                             " kv heads; use --tp ", kv_heads, " or less"));
+  }
+  TpPartition partition;
+  partition.rank = rank;
+  partition.size = size;
+  partition.kv_heads = Ranges(SplitWork(kv_heads, std::vector<double>(size, 0.0)));
+  const uint32_t group = config.num_attention_heads / kv_heads;
+  for (const RowRange& kv : partition.kv_heads) {
+    partition.heads.push_back({kv.begin * group, kv.end * group});
+  }
+  partition.hidden = SplitRows(config.hidden_size, size);
+  partition.intermediate = SplitRows(config.intermediate_size, size);
+  partition.vocab = SplitRows(config.vocab_size, size);
+  return partition;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,31 @@
+#include "worker_proc/model/registry.h"
+
+#include <string_view>
+
+#include "worker_proc/model/llama.h"
+
+namespace flotilla {
+namespace {
+
+struct Entry {
+  std::string_view architecture;  // ModelConfig::architecture
+  std::unique_ptr<Model> (*create)(const ModelEnv& env);
+};
+
+constexpr Entry kModels[] = {
+    {"LlamaForCausalLM", MakeLlamaForCausalLM},  // Llama, SmolLM2
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Model>> CreateModel(const ModelEnv& env) {
+  std::string known;
+  for (const Entry& entry : kModels) {
+    if (entry.architecture == env.config->architecture) return entry.create(env);
+    StrAppend(&known, known.empty() ? "" : ", ", entry.architecture);
+  }
+  return absl::NotFoundError(
+      StrCat("architecture ", env.config->architecture, " is not supported; known: ", known));
+}
+
+}  // namespace flotilla

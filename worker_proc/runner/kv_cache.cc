@@ -1,0 +1,50 @@
+#include "worker_proc/runner/kv_cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/base/flags.h"
+
+namespace flotilla {
+
+uint64_t KvBlockBytes(uint32_t num_layers, uint32_t block_size, uint32_t num_kv_heads,
+                      uint32_t head_dim, uint32_t dtype_bytes) {
+  return uint64_t{2} * num_layers * block_size * num_kv_heads * head_dim * dtype_bytes;
+}
+
+uint64_t KvCacheBytes(const DeviceMemory& memory) {
+  const double budget = static_cast<double>(memory.total) * memory.utilization -
+                        static_cast<double>(memory.used) - static_cast<double>(memory.peak) +
+                        static_cast<double>(memory.current);
+  return budget > 0 ? static_cast<uint64_t>(budget) : 0;
+}
+
+StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
+  const uint64_t page_bytes =
+      std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
+  const uint64_t needed_pages =
+      (request.context_length + request.page_size - 1) / request.page_size;
+  const uint64_t needed_bytes = needed_pages * page_bytes;
+  const bool chosen = request.kv_cache_memory != 0;
+  const uint64_t budget = chosen
+                              ? request.kv_cache_memory
+                              : std::min<uint64_t>(request.available_bytes / 4, uint64_t{1} << 30);
+  if (chosen && budget > request.available_bytes) {
+    return absl::ResourceExhaustedError(
+        StrCat("--kv-cache-memory ", FormatBytes(budget), " is more than the ",
+               FormatBytes(request.available_bytes), " that are available; use less, at least ",
+               FormatBytes(needed_bytes)));
+  }
+  const uint64_t pages = budget / page_bytes;
+  if (pages < needed_pages) {
+    const uint64_t fits = pages * request.page_size;
+    return absl::ResourceExhaustedError(
+        StrCat(chosen ? "--kv-cache-memory " : "the automatic KV cache of ", FormatBytes(budget),
+               " holds ", fits, " tokens, fewer than one context of ", request.context_length,
+               "; use --kv-cache-memory ", (needed_bytes >> 20) + 1, "MiB",
+               fits > 0 ? StrCat(" or --context-length ", fits) : ""));
+  }
+  return std::min<uint64_t>(pages, UINT32_MAX);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,210 @@
+// flotilla-worker: one tensor-parallel rank. Reads flags, wires things up, runs WorkerLoop.
+//
+// Exit codes: 0 after SIGTERM or a shutdown plan; 2 for a bad flag or model, or too little memory
+// (restarting is useless); 1 for anything else.
+#include <csignal>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/flags.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/text/tokenizer.h"
+#include "shm/collective.h"
+#include "shm/replica_control.h"
+#include "shm/ring.h"
+#include "worker_proc/comm/timed_collective.h"
+#include "worker_proc/cpu/cpu_backend.h"
+#include "worker_proc/cpu/isa.h"
+#include "worker_proc/runner/memory_info.h"
+#include "worker_proc/runner/model_runner.h"
+#include "worker_proc/runner/worker_loop.h"
+#include "worker_proc/runner/worker_metrics.h"
+
+namespace flotilla {
+namespace {
+
+std::atomic<bool> g_stop{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void OnSignal(int) { g_stop.store(true, std::memory_order_relaxed); }
+
+struct WorkerFlags {
+  uint32_t rank = 0;
+  uint32_t tp = 1;
+  std::string model;
+  std::string isa = "auto";
+  int control_fd = -1;
+  int step_ring_fd = -1;
+  int result_ring_fd = -1;
+  int collective_fd = -1;
+  uint32_t spin_us = 0;
+  std::string metrics_socket;
+  ModelRunnerOptions runner;
+  LogOptions log;
+};
+
+void AddFlags(CLI::App* app, WorkerFlags* flags) {
+  app->add_option("--rank", flags->rank, "This worker's rank, from 0")->capture_default_str();
+  app->add_option("--tp", flags->tp, "Number of ranks")
+      ->check(CLI::Range(1u, kMaxRanks))
+      ->capture_default_str();
+  app->add_option("--model", flags->model, "Path of the model file")->required();
+  app->add_option("--isa", flags->isa, "Instruction set: auto, reference, avx2 or avx512")
+      ->capture_default_str();
+  app->add_option("--control-fd", flags->control_fd, "Inherited control segment")->required();
+  app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
+  app->add_option("--result-ring-fd", flags->result_ring_fd, "Inherited result ring")->required();
+  app->add_option("--collective-fd", flags->collective_fd,
+                  "Inherited collective segment; needed from 2 ranks up");
+  app->add_option("--kv-cache-memory", flags->runner.kv_cache_memory,
+                  "KV cache of the replica, all ranks together; 0: a quarter of the memory, at "
+                  "most 1 GiB")
+      ->transform(BytesFlag())
+      ->capture_default_str();
+  app->add_option("--page-size", flags->runner.page_size, "Tokens a KV page")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app->add_option("--context-length", flags->runner.context_length,
+                  "Tokens a request may have; 0: the model's")
+      ->capture_default_str();
+  app->add_option("--max-running-requests", flags->runner.max_running_requests, "Number of slots")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app->add_option("--chunked-prefill-size", flags->runner.chunked_prefill_size,
+                  "Prompt tokens a step, all requests together")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app->add_option("--spin-us", flags->spin_us,
+                  "How long a rank spins for the others before it sleeps; 0 unless each rank has "
+                  "a core of its own")
+      ->capture_default_str();
+  app->add_option("--logits-dump", flags->runner.logits_dump,
+                  "Rank 0 appends the raw logits of sampled and prompt_logprobs positions (tests)");
+  app->add_option("--metrics-socket", flags->metrics_socket, "Unix socket that serves metrics");
+  AddLogFlags(app, &flags->log);
+}
+
+// Only the eos ids are needed of the tokenizer.
+StatusOr<std::vector<int32_t>> ReadEosIds(const std::string& path) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, CreateTokenizer(gguf));
+  return tokenizer->eos_ids();
+}
+
+// The segments a worker inherits.
+struct Segments {
+  Segment step_ring;
+  Segment result_ring;
+  std::unique_ptr<Segment> collective;  // null with one rank
+};
+
+StatusOr<Segments> MapSegments(const WorkerFlags& flags) {
+  const auto map = [](int fd, const char* what) -> StatusOr<Segment> {
+    StatusOr<Segment> segment = Segment::Map(UniqueFd(fd), 1);
+    if (!segment.ok()) return Annotate(segment.status(), what);
+    return segment;
+  };
+  ASSIGN_OR_RETURN(Segment step_ring, map(flags.step_ring_fd, "--step-ring-fd"));
+  ASSIGN_OR_RETURN(Segment result_ring, map(flags.result_ring_fd, "--result-ring-fd"));
+  Segments segments{std::move(step_ring), std::move(result_ring), nullptr};
+  if (flags.tp > 1) {
+    ASSIGN_OR_RETURN(Segment collective, map(flags.collective_fd, "--collective-fd"));
+    segments.collective = std::make_unique<Segment>(std::move(collective));
+  }
+  return segments;
+}
+
+StatusOr<std::unique_ptr<Collective>> MakeCollective(const WorkerFlags& flags,
+                                                     const Segments& segments,
+                                                     Heartbeat* heartbeat) {
+  if (flags.tp == 1) return MakeSingleRankCollective();
+  ShmCollectiveOptions options;
+  options.rank = flags.rank;
+  options.wait.spin_ns = flags.spin_us * kNsPerUs;
+  options.on_wait = [](void* arg) { static_cast<Heartbeat*>(arg)->Beat(); };
+  options.on_wait_arg = heartbeat;
+  return AttachShmCollective(segments.collective.get(), options);
+}
+
+Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
+  const RealClock clock;
+  ProcessSlot* const slot = &control->workers[flags.rank];
+  ReplicaControl::SetState(slot, ProcessState::kLoading);
+  Heartbeat heartbeat(&clock, &slot->heartbeat_ns);
+  heartbeat.Beat();
+
+  auto registry = std::make_shared<prometheus::Registry>();
+  WorkerMetrics metrics(registry.get(), flags.rank);
+  ASSIGN_OR_RETURN(const auto server,
+                   MetricsServer::Start(flags.metrics_socket, flags.log.process, registry));
+
+  ASSIGN_OR_RETURN(const Segments segments, MapSegments(flags));
+  ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner, MakeCollective(flags, segments, &heartbeat));
+  TimedCollective collective(std::move(inner), &clock, registry.get());
+  Log().info("startup step=comm {}", Kv("ranks", flags.tp));
+
+  ASSIGN_OR_RETURN(const cpu::KernelTable* kernels, cpu::SelectKernels(flags.isa));
+  Log().info("backend {}", Kv("isa", kernels->name));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
+  if (flags.rank == 0) {
+    ASSIGN_OR_RETURN(flags.runner.eos_ids, ReadEosIds(flags.model));
+  }
+  flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(kernels);
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<ModelRunner> runner,
+      ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat, &clock},
+                          flags.runner));
+
+  std::unique_ptr<RingWriter> results;
+  if (flags.rank == 0) {
+    ASSIGN_OR_RETURN(RingWriter writer, RingWriter::Attach(&segments.result_ring));
+    results = std::make_unique<RingWriter>(std::move(writer));
+  }
+  WorkerLoop loop({&control, &segments.step_ring, results.get(), &collective, runner.get(),
+                   backend.get(), &metrics, &heartbeat, &clock, &g_stop, WaitPolicy{}});
+  return loop.Run();
+}
+
+// 2: the same start would fail again.
+int ExitCode(const Status& status) {
+  if (status.ok()) return 0;
+  const bool useless = absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+                       absl::IsResourceExhausted(status) || absl::IsUnimplemented(status);
+  return useless ? 2 : 1;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) {
+  using namespace flotilla;
+  WorkerFlags flags;
+  CLI::App app("One tensor-parallel rank of a replica; started by the launcher", "flotilla-worker");
+  AddFlags(&app, &flags);
+  ParseOrExit(&app, argc, argv);
+  flags.log.process = StrCat("worker-", flags.rank);
+  InitLog(flags.log);
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  Status status = OkStatus();
+  if (flags.rank >= flags.tp) {
+    status =
+        absl::InvalidArgumentError(StrCat("--rank ", flags.rank, " is not below --tp ", flags.tp));
+  } else {
+    const StatusOr<ReplicaControl> control = ReplicaControl::Map(UniqueFd(flags.control_fd));
+    status = control.ok() ? RunWorker(flags, *control) : control.status();
+  }
+  if (!status.ok()) Log().error("worker failed {}", Kv("reason", std::string(status.message())));
+  return ExitCode(status);
+}

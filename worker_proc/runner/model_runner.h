@@ -1,0 +1,98 @@
+// One rank's model: start-up in the documented order, then Execute(plan) → result.
+//
+// Start-up (requirement 004): comm (the caller's collective) → model → weights → warm-up (profile)
+// → KV cache sized; then, once the scheduler has chosen the number of pages, Reset: KV cache
+// allocated → probe forward. Each step is logged with its time and bytes. Later backends capture
+// graphs between KV cache and probe.
+//
+// Units: bytes, pages, tokens. Threads: one. Ownership: everything in Deps outlives the runner.
+// Errors: Create: InvalidArgument / NotFound (the model or a flag), ResourceExhausted (memory),
+// each with the way out. Execute: Aborted and DeadlineExceeded come from the collective (the step
+// is lost, all ranks Reset); InvalidArgument for a plan that does not fit the slots (all ranks
+// alike, nothing was run); DataLoss for logits that are not finite; anything else ends the process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker_proc/model/model.h"
+#include "worker_proc/runner/forward_batch.h"
+#include "worker_proc/runner/logits_dump.h"
+#include "worker_proc/runner/sampler.h"
+#include "worker_proc/runner/slot_table.h"
+
+namespace flotilla {
+
+struct ModelRunnerOptions {
+  uint32_t page_size = 16;             // tokens
+  uint32_t context_length = 0;         // tokens; 0: the model's
+  uint32_t max_running_requests = 64;  // slots
+  uint32_t chunked_prefill_size = 512;
+  uint64_t kv_cache_memory = 0;                // of the replica, all ranks; 0: choose
+  std::function<uint64_t()> available_memory;  // bytes that can still be had, now
+  std::string logits_dump;                     // rank 0 only; empty: none
+  std::vector<int32_t> eos_ids;                // masked by min_tokens
+};
+
+class ModelRunner {
+ public:
+  struct Deps {
+    const Checkpoint* checkpoint = nullptr;
+    Backend* backend = nullptr;
+    Collective* collective = nullptr;
+    const Heartbeat* heartbeat = nullptr;
+    const Clock* clock = nullptr;
+  };
+  static StatusOr<std::unique_ptr<ModelRunner>> Create(const Deps& deps,
+                                                       const ModelRunnerOptions& options);
+
+  uint64_t max_kv_pages() const { return max_kv_pages_; }
+  uint64_t kv_page_bytes() const;  // on this rank
+  uint64_t weight_bytes_read() const { return weight_bytes_read_; }
+  StepPlanLimits limits() const;
+
+  // All ranks, after Collective::Reset: forgets all slots, allocates the KV cache (num_pages; 0
+  // keeps the allocated one) and runs the probe. Returns the hash of its logits' bits (rank 0; 0
+  // elsewhere).
+  StatusOr<uint64_t> Reset(uint32_t num_pages);
+
+  // Rank 0 fills result->rows; times and ids are the caller's business.
+  Status Execute(const StepPlan& plan, StepResult* result);
+  ForwardMode last_mode() const { return batch_.mode; }
+
+ private:
+  ModelRunner(const Deps& deps, const ModelRunnerOptions& options, TpPartition partition);
+  Status LoadModel();
+  Status CheckWeightsFit() const;
+  Status SizeKvCache();
+  Status AllocateKvCache(uint32_t num_pages);
+  StatusOr<uint64_t> Probe();
+  // Forward, then the head over logits_rows in tiles; visit(row, logits) on rank 0.
+  template <typename Visit>
+  Status Run(Visit visit);
+  Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<const float> logits,
+                   StepResult* result);
+  bool is_root() const { return partition_.rank == 0; }
+
+  const Deps deps_;
+  const ModelRunnerOptions options_;
+  const TpPartition partition_;
+  const ModelConfig& config_;
+  const uint32_t context_length_;
+  std::unique_ptr<Model> model_;
+  uint64_t weight_bytes_read_ = 0;
+  uint64_t max_kv_pages_ = 0;
+  uint32_t num_pages_ = 0;  // allocated
+
+  SlotTable slots_;
+  ForwardBatch batch_;
+  Sampler sampler_;
+  std::optional<LogitsDump> dump_;
+  std::vector<uint32_t> tile_rows_;
+};
+
+}  // namespace flotilla

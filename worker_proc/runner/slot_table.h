@@ -1,0 +1,46 @@
+// The worker's memory between plans: what a slot (a running request) has been told once and keeps.
+//
+// A plan is a delta (shm/step_plan.h): Apply opens slots and appends pages, Close frees slots after
+// the step. Every rank applies the same plans, so the tables are equal.
+//
+// Units: pages, tokens. Threads: one. Errors: InvalidArgument naming slot and field; the table is
+// then unchanged.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+#include "shm/step_plan.h"
+
+namespace flotilla {
+
+struct Slot {
+  bool open = false;
+  SamplingParams sampling;
+  std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
+  uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
+};
+
+class SlotTable {
+ public:
+  SlotTable(uint32_t num_slots, uint32_t page_size, uint32_t max_positions);
+
+  Status Apply(const StepPlan& plan);
+  void Close(const StepPlan& plan);
+  void Clear();
+
+  const Slot& slot(uint32_t index) const { return slots_[index]; }
+  uint32_t page_size() const { return page_size_; }
+  uint32_t max_pages_per_slot() const { return max_pages_per_slot_; }
+  uint32_t num_open() const;
+
+ private:
+  Status Check(const StepPlan& plan) const;
+
+  const uint32_t page_size_;
+  const uint32_t max_pages_per_slot_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace flotilla

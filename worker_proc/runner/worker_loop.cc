@@ -1,0 +1,165 @@
+#include "worker_proc/runner/worker_loop.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace flotilla {
+namespace {
+
+// How long a sleep may last: heartbeats and SIGTERM are looked after this often.
+constexpr int64_t kPollNs = 200 * kNsPerMs;
+
+// The collective lost a rank: the step is void, the process is fine.
+bool IsLostStep(const Status& status) {
+  return absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
+}
+
+// The step failed but ranks and slots are in step with each other; the scheduler is told.
+bool IsAnswerable(const Status& status) {
+  return status.ok() || absl::IsInvalidArgument(status) || absl::IsDataLoss(status);
+}
+
+}  // namespace
+
+WorkerLoop::WorkerLoop(const Deps& deps)
+    : deps_(deps),
+      rank_(deps.collective->rank()),
+      incarnation_((*deps.control)->workers[rank_].incarnation.load(std::memory_order_acquire)),
+      slot_(&(*deps.control)->workers[rank_]) {}
+
+void WorkerLoop::SetState(ProcessState state) {
+  ReplicaControl::SetState(slot_, state);
+  ReplicaControl::Ring(&(*deps_.control)->doorbell);
+  ReplicaControl::Ring(&(*deps_.control)->launcher_bell);
+}
+
+void WorkerLoop::PublishReport() {
+  WorkerReport& report = (*deps_.control)->reports[rank_];
+  report.weight_bytes.store(deps_.runner->weight_bytes_read(), std::memory_order_relaxed);
+  report.page_bytes.store(deps_.runner->kv_page_bytes(), std::memory_order_relaxed);
+  report.max_kv_pages.store(deps_.runner->max_kv_pages(), std::memory_order_release);
+  deps_.metrics->SetMemory(deps_.backend->memory());
+}
+
+bool WorkerLoop::WaitAdmitted() {
+  const std::atomic<uint32_t>& bell = (*deps_.control)->worker_bell;
+  while (!deps_.stop->load(std::memory_order_relaxed)) {
+    const uint32_t seen = bell.load(std::memory_order_acquire);
+    if (slot_->admitted.load(std::memory_order_acquire) == incarnation_) return true;
+    deps_.heartbeat->Beat();
+    FutexWait(&bell, seen, deps_.clock->NowNs() + kPollNs);
+  }
+  return false;
+}
+
+Status WorkerLoop::Run() {
+  PublishReport();
+  deps_.heartbeat->Beat();
+  SetState(ProcessState::kLoaded);
+  if (!WaitAdmitted()) return OkStatus();
+  ASSIGN_OR_RETURN(RingReader reader, RingReader::Attach(deps_.step_ring, rank_, deps_.wait));
+  while (!shutdown_ && !deps_.stop->load(std::memory_order_relaxed)) {
+    deps_.heartbeat->Beat();
+    const StatusOr<std::string_view> frame = reader.Read(deps_.clock->NowNs() + kPollNs);
+    if (absl::IsDeadlineExceeded(frame.status())) continue;
+    RETURN_IF_ERROR(Annotate(frame.status(), "step ring"));
+    const Status parsed = ParseStepPlan(*frame, deps_.runner->limits(), &plan_);
+    reader.Release();
+    if (!parsed.ok()) {
+      deps_.metrics->AddRejectedFrame();
+      Log().error("step ring: frame refused {}", Kv("reason", std::string(parsed.message())));
+      plan_ = StepPlan();
+      RETURN_IF_ERROR(SendResult(parsed));
+      continue;
+    }
+    RETURN_IF_ERROR(HandlePlan());
+  }
+  SetState(ProcessState::kStopping);
+  return OkStatus();
+}
+
+Status WorkerLoop::HandlePlan() {
+  switch (plan_.command) {
+    case StepCommand::kReset:
+      return HandleReset();
+    case StepCommand::kForward:
+      return HandleForward();
+    case StepCommand::kShutdown:
+      shutdown_ = true;
+      return OkStatus();
+  }
+  return OkStatus();
+}
+
+Status WorkerLoop::HandleReset() {
+  joined_epoch_ = 0;
+  if (plan_.epoch < (*deps_.control)->epoch.load(std::memory_order_acquire)) {
+    return OkStatus();  // a newer reset is on its way
+  }
+  SetState(ProcessState::kWarmup);
+  const Status joined = deps_.collective->Reset(plan_.epoch);
+  const StatusOr<uint64_t> hash = joined.ok() ? deps_.runner->Reset(plan_.num_pages) : joined;
+  if (IsLostStep(hash.status())) {
+    Log().warn("reset lost {} {}", Kv("epoch", plan_.epoch),
+               Kv("reason", std::string(hash.status().message())));
+    return OkStatus();
+  }
+  RETURN_IF_ERROR(Annotate(hash.status(), "reset"));
+  joined_epoch_ = plan_.epoch;
+  deps_.metrics->SetMemory(deps_.backend->memory());
+  if (rank_ == 0) {
+    (*deps_.control)->reports[0].probe_hash.store(*hash, std::memory_order_release);
+  }
+  slot_->ready_epoch.store(plan_.epoch, std::memory_order_release);
+  SetState(ProcessState::kReady);
+  Log().info("ready {} {}", Kv("epoch", plan_.epoch),
+             Kv("pages", deps_.runner->limits().num_pages));
+  return OkStatus();
+}
+
+Status WorkerLoop::HandleForward() {
+  if (plan_.epoch != joined_epoch_) return OkStatus();
+  result_.start_ns = deps_.clock->NowNs();
+  const Status status = deps_.runner->Execute(plan_, &result_);
+  result_.end_ns = deps_.clock->NowNs();
+  if (IsLostStep(status)) {
+    joined_epoch_ = 0;
+    Log().warn("step lost {} {}", Kv("step", plan_.step_id),
+               Kv("reason", std::string(status.message())));
+    return OkStatus();
+  }
+  if (!IsAnswerable(status)) return Annotate(status, "step");
+  if (!status.ok()) {
+    Log().error("step failed {} {}", Kv("step", plan_.step_id),
+                Kv("reason", std::string(status.message())));
+  } else {
+    deps_.metrics->ObserveStep(deps_.runner->last_mode(),
+                               static_cast<double>(result_.end_ns - result_.start_ns) * 1e-9);
+    deps_.metrics->AddTokens(static_cast<uint32_t>(plan_.input_ids.size()));
+  }
+  return SendResult(status);
+}
+
+Status WorkerLoop::SendResult(const Status& status) {
+  if (deps_.result_ring == nullptr) return OkStatus();
+  result_.step_id = plan_.step_id;
+  result_.epoch = plan_.epoch;
+  result_.code = static_cast<uint32_t>(status.code());
+  result_.message.assign(status.message().data(), status.message().size());
+  if (!status.ok()) result_.rows.clear();
+  BuildStepResult(result_, &frame_);
+  for (;;) {
+    const Status written = deps_.result_ring->Write(frame_, deps_.clock->NowNs() + kPollNs);
+    if (written.ok()) break;
+    if (!absl::IsDeadlineExceeded(written)) return Annotate(written, "result ring");
+    // Full: the scheduler is behind. It may also be gone; then the launcher ends us.
+    deps_.heartbeat->Beat();
+    if (deps_.stop->load(std::memory_order_relaxed)) return OkStatus();
+  }
+  ReplicaControl::Ring(&(*deps_.control)->doorbell);
+  return OkStatus();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,66 @@
+// A rank's loop: reads plans from the step ring, executes them, and on rank 0 writes results and
+// rings the scheduler's doorbell. Follows the epochs of shm/replica_control.h.
+//
+// Run() publishes the report, becomes kLoaded, waits to be admitted, and serves until `stop` is set
+// or a shutdown plan comes. A step lost to the collective (a rank died or stalled) is dropped
+// silently; the rank then waits for the next reset. A plan that is refused is answered with its
+// status code and changes nothing.
+//
+// Threads: one runs Run(); anyone may set `stop`. Ownership: everything in Deps outlives the loop.
+// Errors: Run returns what ends the process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "common/base/clock.h"
+#include "shm/collective.h"
+#include "shm/replica_control.h"
+#include "shm/ring.h"
+#include "worker_proc/runner/model_runner.h"
+#include "worker_proc/runner/worker_metrics.h"
+
+namespace flotilla {
+
+class WorkerLoop {
+ public:
+  struct Deps {
+    const ReplicaControl* control = nullptr;
+    const Segment* step_ring = nullptr;
+    RingWriter* result_ring = nullptr;  // rank 0; null elsewhere
+    Collective* collective = nullptr;
+    ModelRunner* runner = nullptr;
+    Backend* backend = nullptr;
+    WorkerMetrics* metrics = nullptr;
+    const Heartbeat* heartbeat = nullptr;
+    const Clock* clock = nullptr;
+    const std::atomic<bool>* stop = nullptr;
+    WaitPolicy wait;
+  };
+  explicit WorkerLoop(const Deps& deps);
+
+  Status Run();
+
+ private:
+  void PublishReport();
+  bool WaitAdmitted();  // false: stopped
+  Status HandlePlan();
+  Status HandleReset();
+  Status HandleForward();
+  // Rank 0: result_ with this status goes to the scheduler.
+  Status SendResult(const Status& status);
+  void SetState(ProcessState state);
+
+  const Deps deps_;
+  const uint32_t rank_;
+  const uint32_t incarnation_;
+  ProcessSlot* const slot_;
+  uint32_t joined_epoch_ = 0;  // 0: none; forwards of other epochs are ignored
+  bool shutdown_ = false;
+  StepPlan plan_;
+  StepResult result_;
+  std::string frame_;
+};
+
+}  // namespace flotilla

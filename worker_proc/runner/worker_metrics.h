@@ -1,0 +1,36 @@
+// The worker's metrics, each labelled with its rank.
+//
+// Threads: any (prometheus-cpp). Ownership: the registry owns the figures and outlives this.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include "worker_proc/model/backend.h"
+
+namespace flotilla {
+
+class WorkerMetrics {
+ public:
+  WorkerMetrics(prometheus::Registry* registry, uint32_t rank);
+
+  void ObserveStep(ForwardMode mode, double seconds);
+  void SetMemory(const BackendMemory& memory);
+  void AddTokens(uint32_t tokens) { tokens_->Increment(tokens); }
+  void AddRejectedFrame() { rejected_frames_->Increment(); }
+  void AddPlanMiss() { plan_misses_->Increment(); }
+
+ private:
+  static constexpr size_t kModes = 4;
+  prometheus::Histogram* step_seconds_[kModes];
+  prometheus::Gauge* weights_bytes_;
+  prometheus::Gauge* activations_bytes_;
+  prometheus::Gauge* kv_cache_bytes_;
+  prometheus::Counter* tokens_;
+  prometheus::Counter* plan_misses_;
+  prometheus::Counter* rejected_frames_;
+};
+
+}  // namespace flotilla
