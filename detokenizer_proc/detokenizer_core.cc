@@ -7,7 +7,7 @@ namespace flotilla {
 
 DetokenizerCore::Outcome DetokenizerCore::Apply(const DetokRequest& request) {
   if (request.generation != generation_) {
-    streams_.clear();
+    Reset();
     generation_ = request.generation;
   }
   Outcome outcome;
@@ -16,7 +16,7 @@ DetokenizerCore::Outcome DetokenizerCore::Apply(const DetokRequest& request) {
   for (const DetokStreamEvent& event : request.events) {
     switch (event.kind) {
       case DetokStreamEvent::Kind::kOpen:
-        if (!Open(event, &outcome)) ++outcome.rejected_events;
+        Open(event, &outcome);
         break;
       case DetokStreamEvent::Kind::kTokens:
         Tokens(event, &outcome);
@@ -29,13 +29,30 @@ DetokenizerCore::Outcome DetokenizerCore::Apply(const DetokRequest& request) {
   return outcome;
 }
 
-bool DetokenizerCore::Open(const DetokStreamEvent& event, Outcome* outcome) {
+void DetokenizerCore::Reset() {
+  streams_.clear();
+  ended_.clear();
+  ended_order_.clear();
+}
+
+void DetokenizerCore::End(uint64_t id) {
+  streams_.erase(id);
+  if (!ended_.insert(id).second) return;
+  ended_order_.push_back(id);
+  if (ended_order_.size() <= limits_.max_ended) return;
+  ended_.erase(ended_order_.front());
+  ended_order_.pop_front();
+}
+
+void DetokenizerCore::Open(const DetokStreamEvent& event, Outcome* outcome) {
   streams_.erase(event.stream);
   size_t stop_bytes = 0;
   for (const std::string& stop : event.stop) stop_bytes += stop.size();
   if (streams_.size() >= limits_.max_streams || stop_bytes > limits_.max_stop_bytes ||
       event.emitted_tokens > event.tokens.size()) {
-    return false;
+    ++outcome->rejected_events;
+    End(event.stream);
+    return;
   }
   Stream& stream = streams_.emplace(event.stream, Stream(tokenizer_, event)).first->second;
   // The part that was sent on before is played again, with its text thrown away.
@@ -48,13 +65,15 @@ bool DetokenizerCore::Open(const DetokStreamEvent& event, Outcome* outcome) {
   outcome->num_tokens += stream.num_tokens;
   if (!event.tokens.empty() || event.last)
     Answer(event.stream, &stream, std::move(text), event.last, outcome);
-  return true;
 }
 
 void DetokenizerCore::Tokens(const DetokStreamEvent& event, Outcome* outcome) {
   const auto found = streams_.find(event.stream);
-  // Not an error: its stop string was found, and the scheduler has not heard of it yet.
-  if (found == streams_.end()) return;
+  if (found == streams_.end()) {
+    // Its stop string was found and the scheduler had not heard of it; or its kOpen was lost.
+    if (!ended_.contains(event.stream)) outcome->resync = true;
+    return;
+  }
   Stream& stream = found->second;
   if (event.offset > stream.num_tokens) {
     streams_.erase(found);
@@ -82,7 +101,7 @@ void DetokenizerCore::Answer(uint64_t id, Stream* stream, std::string text, bool
   answer.last = last || stream->stop_index >= 0;
   if (!answer.last) answer.held_back = stream->held + std::string(stream->detokenizer.held_back());
   outcome->reply.texts.push_back(std::move(answer));
-  if (outcome->reply.texts.back().last) streams_.erase(id);
+  if (outcome->reply.texts.back().last) End(id);
 }
 
 void DetokenizerCore::Push(Stream* stream, TokenId id, std::string* out) {

@@ -15,8 +15,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "common/text/detok_frames.h"
@@ -30,6 +32,8 @@ namespace flotilla {
 struct DetokLimits {
   size_t max_streams = 65536;
   size_t max_stop_bytes = 64 << 10;  // of all stop strings of a stream
+  // Streams that ended here and may still get tokens that the scheduler sent before it heard.
+  size_t max_ended = 8192;
 };
 
 class DetokenizerCore {
@@ -45,6 +49,9 @@ class DetokenizerCore {
   };
   // A request of another generation than the last one's begins with no streams.
   Outcome Apply(const DetokRequest& request);
+
+  // No streams, as at the start: another scheduler is there.
+  void Reset();
 
   size_t num_streams() const { return streams_.size(); }
 
@@ -65,8 +72,9 @@ class DetokenizerCore {
     int32_t stop_index = -1;
   };
 
-  bool Open(const DetokStreamEvent& event, Outcome* outcome);
+  void Open(const DetokStreamEvent& event, Outcome* outcome);
   void Tokens(const DetokStreamEvent& event, Outcome* outcome);
+  void End(uint64_t id);
   void Answer(uint64_t id, Stream* stream, std::string text, bool last, Outcome* outcome);
 
   // Appends to *out what is certain now; sets stop_index if a stop string ends here.
@@ -78,6 +86,8 @@ class DetokenizerCore {
   const DetokLimits limits_;
   uint64_t generation_ = 0;
   std::unordered_map<uint64_t, Stream> streams_;
+  std::unordered_set<uint64_t> ended_;  // of this generation, the latest max_ended
+  std::deque<uint64_t> ended_order_;
 };
 
 }  // namespace flotilla

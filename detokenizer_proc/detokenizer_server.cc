@@ -111,6 +111,8 @@ void DetokenizerServer::ReadConnectionEvents() {
   while (connections_->recv(part, zmq::recv_flags::dontwait)) {
     // Two parts: the event (u16, the only kind asked for, and a u32), then the address.
     if (!part.more()) continue;
+    // Streams that are open belong to the connection before: a scheduler opens none before a hello.
+    core_.Reset();
     hello_due_ = true;
     hello_sent_ns_ = 0;
   }

@@ -156,6 +156,8 @@ TEST_F(DetokenizerCoreTest, LimitsAndAnotherGeneration) {
   Apply({Open(1), Open(2), Open(3), Open(4)});
   EXPECT_EQ(outcome_.rejected_events, 1u);
   EXPECT_EQ(core_.num_streams(), 3u);
+  EXPECT_TRUE(Apply({Tokens(4, 0, Bytes("a"))}).empty());
+  EXPECT_FALSE(outcome_.resync);  // asking again would not help
   Apply({Open(3, {std::string(101, 'x')})});
   EXPECT_EQ(outcome_.rejected_events, 1u);
   Apply({Open(3, {}, Bytes("a"), 2)});  // more emitted than there is
@@ -165,9 +167,26 @@ TEST_F(DetokenizerCoreTest, LimitsAndAnotherGeneration) {
   close.stream = 1;
   EXPECT_TRUE(Apply({close, close}).empty());
   EXPECT_EQ(core_.num_streams(), 1u);
-  EXPECT_TRUE(
-      core_.Apply({.generation = 2, .events = {Tokens(2, 0, Bytes("a"))}}).reply.texts.empty());
+  // Another generation: nothing is open, and tokens of a stream that is not are asked for again.
+  const DetokenizerCore::Outcome outcome =
+      core_.Apply({.generation = 2, .events = {Tokens(2, 0, Bytes("a"))}});
+  EXPECT_TRUE(outcome.reply.texts.empty());
+  EXPECT_TRUE(outcome.resync);
   EXPECT_EQ(core_.num_streams(), 0u);
+}
+
+TEST_F(DetokenizerCoreTest, OnlyTheLatestEndedStreamsAreRemembered) {
+  DetokenizerCore core(&vocabulary_, {.max_streams = 3, .max_stop_bytes = 100, .max_ended = 2});
+  for (uint64_t stream = 1; stream <= 3; ++stream) {
+    DetokStreamEvent open = Open(stream, {}, Bytes("x"));
+    open.last = true;
+    EXPECT_EQ(core.Apply({.generation = 1, .events = {open}}).reply.texts.size(), 1u);
+  }
+  for (uint64_t stream = 1; stream <= 3; ++stream) {
+    const auto outcome = core.Apply({.generation = 1, .events = {Tokens(stream, 1, Bytes("y"))}});
+    EXPECT_TRUE(outcome.reply.texts.empty());
+    EXPECT_EQ(outcome.resync, stream == 1);
+  }
 }
 
 // --- Random streams ---
