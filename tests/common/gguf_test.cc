@@ -174,6 +174,42 @@ TEST(GgufTest, EveryBitOfAHeaderMayFlip) {
   }
 }
 
+// Wherever a count, length, dimension or offset stands, an extreme one is tried.
+TEST(GgufTest, EveryFieldMayBeExtreme) {
+  const std::string good = Small().Build();
+  const uint64_t extremes[] = {0,
+                               1,
+                               good.size() - 1,
+                               good.size() + 1,
+                               uint64_t{1} << 24,
+                               uint64_t{1} << 31,
+                               (uint64_t{1} << 32) - 1,
+                               uint64_t{1} << 59,
+                               uint64_t{1} << 63,
+                               ~uint64_t{31},
+                               ~uint64_t{0}};
+  size_t refused = 0;
+  for (const size_t width : {size_t{4}, size_t{8}}) {
+    for (size_t i = 4; i + width <= good.size(); ++i) {
+      for (const uint64_t extreme : extremes) {
+        std::string bytes = good;
+        bytes.replace(i, width, Bytes(extreme).substr(0, width));
+        std::unique_ptr<uint8_t[]> storage;
+        const auto file = ParseExact(bytes, false, &storage);
+        if (!file.ok()) {
+          ++refused;
+          continue;
+        }
+        for (const TensorView& view : file->tensors()) {
+          ASSERT_EQ(view.data.size(), view.rows * view.row_bytes());
+          ASSERT_LE(view.data.data() + view.data.size(), storage.get() + bytes.size());
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, good.size());
+}
+
 TEST(GgufTest, EveryByteOfATinyModelsHeadMayBeAnything) {
   const std::string good = TinyLlamaBytes();
   const auto whole = GgufFile::Parse(Span(good), {});
