@@ -17,6 +17,10 @@ StatusOr<Buffer> Buffer::Create(size_t floats, const char* what) {
   }
   constexpr size_t kHugePage = size_t{2} << 20;
   if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a wish; may be refused
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0)
+    return Buffer(static_cast<float*>(data), bytes);
+#endif
   volatile char* touch = static_cast<char*>(data);
   for (size_t i = 0; i < bytes; i += page) touch[i] = 0;
   return Buffer(static_cast<float*>(data), bytes);

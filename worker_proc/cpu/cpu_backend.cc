@@ -118,15 +118,27 @@ StatusOr<std::unique_ptr<LinearWeight>> CpuBackend::LoadLinear(std::span<const W
   const uint64_t panels = (out + kPanelRows - 1) / kPanelRows;
   ASSIGN_OR_RETURN(weight->packed, Buffer::Create(panels * kPanelRows * k, "weights"));
 
-  std::vector<float> row(k);
-  uint64_t index = 0;
+  // A panel of rows at a time, then transposed: rows of a panel may come from different tensors.
+  std::vector<float> panel_rows(kPanelRows * k, 0.0f);
+  float* packed = weight->packed.data();
+  uint64_t filled = 0;
+  const auto flush = [&] {
+    std::fill(panel_rows.begin() + static_cast<ptrdiff_t>(filled * k), panel_rows.end(), 0.0f);
+    for (uint64_t i = 0; i < k; ++i) {
+      for (uint32_t r = 0; r < kPanelRows; ++r) *packed++ = panel_rows[r * k + i];
+    }
+    filled = 0;
+  };
   for (const WeightRows& part : rows) {
-    for (uint64_t r = part.begin; r < part.end; ++r, ++index) {
-      DequantizeRows(*part.view, r, r + 1, row.data());
-      float* panel = weight->packed.data() + index / kPanelRows * kPanelRows * k;
-      for (uint64_t i = 0; i < k; ++i) panel[i * kPanelRows + index % kPanelRows] = row[i];
+    for (uint64_t r = part.begin; r < part.end;) {
+      const uint64_t n = std::min<uint64_t>(part.end - r, kPanelRows - filled);
+      DequantizeRows(*part.view, r, r + n, panel_rows.data() + filled * k);
+      r += n;
+      filled += n;
+      if (filled == kPanelRows) flush();
     }
   }
+  if (filled > 0) flush();
   memory_.weights += weight->packed.bytes();
   return std::unique_ptr<LinearWeight>(std::move(weight));
 }

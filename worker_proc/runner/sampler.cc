@@ -1,8 +1,8 @@
 #include "worker_proc/runner/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "worker_proc/runner/philox.h"
@@ -15,12 +15,13 @@ constexpr size_t kLanes = 16;
 constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
 
 // Branch-free and without calls, so that the compiler may use any vector width: every lane does the
-// same IEEE operations. x = n ln2 + r; e^r by its Taylor polynomial.
+// same IEEE operations. x = n ln2 + r; e^r by its Taylor polynomial. NaN stays NaN.
 inline float Exp(float x) {
-  x = x > -87.0f ? x : -87.0f;
-  x = x < 88.0f ? x : 88.0f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float n = (x * 1.44269504f + kRound) - kRound;
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves n in the lowest bits
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.3888889e-3f;
   p = p * r + 8.3333333e-3f;
@@ -29,10 +30,8 @@ inline float Exp(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float two_to_n;
-  std::memcpy(&two_to_n, &bits, sizeof(bits));
-  return p * two_to_n;
+  const uint32_t biased = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound) + 127;
+  return p * std::bit_cast<float>(biased << 23);
 }
 
 // ln x for a normal x > 0: x = m 2^e with m in [sqrt 1/2, sqrt 2), ln m = 2 artanh((m-1)/(m+1)).

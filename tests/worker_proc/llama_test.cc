@@ -1,0 +1,249 @@
+// The whole model on small random checkpoints: against a naive double-precision forward, and bit
+// for bit over TP degree, instruction set, chunk size, batch and page size.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/naive_llama.h"
+#include "tests/worker_proc/plan_driver.h"
+#include "tests/worker_proc/rank_threads.h"
+
+namespace flotilla {
+namespace {
+
+using testing::DriverRequest;
+using testing::PlanDriver;
+using testing::RankThreads;
+using testing::RankThreadsOptions;
+
+class LlamaTest : public ::testing::Test {
+ protected:
+  void Open(const testing::TinyLlamaOptions& options = {}) {
+    const std::string path = ::testing::TempDir() + "llama_test_" +
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+                             ".gguf";
+    testing::WriteTinyLlama(path, options);
+    auto opened = OpenCheckpoint(path);
+    CHECK_OK(opened.status());
+    checkpoint_ = std::move(*opened);
+    unlink(path.c_str());  // the mapping stays
+  }
+
+  // Prompts of mixed lengths, greedy and sampled, all with logprobs.
+  std::vector<DriverRequest> Requests() const {
+    std::vector<DriverRequest> requests;
+    std::mt19937 rng(4);
+    for (const uint32_t length : {1u, 40u, 7u, 65u, 16u, 33u}) {
+      DriverRequest request;
+      for (uint32_t i = 0; i < length; ++i) {
+        request.prompt.push_back(static_cast<int32_t>(rng() % checkpoint_->config().vocab_size));
+      }
+      request.max_new_tokens = 3 + length % 9;
+      request.sampling.temperature = length % 2 == 0 ? 0.0f : 0.8f;
+      request.sampling.top_p = 0.95f;
+      request.sampling.seed = length;
+      request.sampling.num_logprobs = 20;
+      request.sampling.num_prompt_logprobs = 20;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+void ExpectSameBits(const std::vector<PositionLogprobs>& a,
+                    const std::vector<PositionLogprobs>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].token, b[i].token);
+    EXPECT_EQ(a[i].rank, b[i].rank);
+    EXPECT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, sizeof(float)), 0);
+    ASSERT_EQ(a[i].top.size(), b[i].top.size());
+    EXPECT_EQ(std::memcmp(a[i].top.data(), b[i].top.data(), a[i].top.size() * sizeof(TokenLogprob)),
+              0);
+  }
+}
+
+struct Dump {
+  uint32_t slot, position;
+  std::vector<float> logits;
+};
+std::vector<Dump> ReadDump(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<Dump> dumps;
+  uint32_t header[4];
+  while (file.read(reinterpret_cast<char*>(header), sizeof(header))) {
+    Dump dump{header[0], header[1], std::vector<float>(header[2])};
+    file.read(reinterpret_cast<char*>(dump.logits.data()),
+              static_cast<std::streamsize>(header[2] * sizeof(float)));
+    dumps.push_back(std::move(dump));
+  }
+  return dumps;
+}
+
+TEST_F(LlamaTest, LogitsMatchTheNaiveForward) {
+  for (const bool tied : {true, false}) {
+    testing::TinyLlamaOptions options;
+    options.tie_word_embeddings = tied;
+    Open(options);
+    const std::string path = ::testing::TempDir() + "llama_test_logits";
+    unlink(path.c_str());
+    RankThreads ranks(checkpoint_.get(), {.tp = 2, .logits_dump = path});
+    std::vector<DriverRequest> requests = {Requests()[1]};
+    PlanDriver driver({.chunk_size = 16, .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    std::vector<int32_t> ids = requests[0].prompt;
+    ids.insert(ids.end(), requests[0].output.begin(), requests[0].output.end());
+    const auto exact = testing::NaiveLlama(checkpoint_.get()).Forward(ids);
+    const std::vector<Dump> dumps = ReadDump(path);
+    ASSERT_EQ(dumps.size(), ids.size() - 1);  // the last token sampled was never an input
+    for (size_t i = 0; i < dumps.size(); ++i) {
+      ASSERT_EQ(dumps[i].position, i);
+      double worst = 0;
+      for (size_t v = 0; v < exact[i].size(); ++v) {
+        worst = std::max(worst, std::abs(dumps[i].logits[v] - exact[i][v]));
+      }
+      EXPECT_LT(worst, 2e-5) << "position " << i;
+    }
+    unlink(path.c_str());
+  }
+}
+
+TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
+  Open();
+  std::vector<DriverRequest> expected;
+  uint64_t probe = 0;
+  struct Case {
+    uint32_t tp, chunk, at_once, page_size;
+    std::string isa;
+  };
+  std::vector<Case> cases = {{1, 512, 8, 16, "reference"}};
+  for (const std::string& isa : cpu::SupportedIsas()) {
+    for (uint32_t tp = 1; tp <= 3; ++tp) cases.push_back({tp, tp == 2 ? 16u : 50u, tp, 16, isa});
+  }
+  cases.push_back({2, 3, 6, 5, "auto"});
+  cases.push_back({3, 1, 2, 1, "auto"});
+  cases.push_back({1, 512, 6, 64, "auto"});
+  for (const Case& c : cases) {
+    SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
+                        c.page_size, " isa ", c.isa));
+    RankThreads ranks(checkpoint_.get(), {.tp = c.tp, .isa = c.isa, .page_size = c.page_size});
+    std::vector<DriverRequest> requests = Requests();
+    PlanDriver driver({.chunk_size = c.chunk,
+                       .at_once = c.at_once,
+                       .page_size = c.page_size,
+                       .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    if (expected.empty()) {
+      expected = requests;
+      probe = ranks.probe_hash();
+      continue;
+    }
+    EXPECT_EQ(ranks.probe_hash(), probe);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(requests[i].output, expected[i].output) << "request " << i;
+      ExpectSameBits(requests[i].logprobs, expected[i].logprobs);
+      ExpectSameBits(requests[i].prompt_logprobs, expected[i].prompt_logprobs);
+      EXPECT_EQ(requests[i].prompt_logprobs.size(), requests[i].prompt.size() - 1);
+    }
+  }
+}
+
+// Pages computed by one request serve another that starts behind them.
+TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
+  Open();
+  RankThreads ranks(checkpoint_.get(), {.tp = 1});
+  std::vector<int32_t> ids(40);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(3 + i * 5);
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  sampling.num_logprobs = 20;
+  StepPlan cold;
+  cold.opens = {{0, 0, sampling}};
+  cold.rows = {{0, 0, 40, 3, kRowSample, -1}};
+  cold.input_ids = ids;
+  cold.new_pages = {8, 2, 5};
+  const StepResult first = ranks.Execute(cold);
+  StepPlan hit;
+  hit.opens = {{1, 0, sampling}};
+  hit.rows = {{1, 32, 8, 3, kRowSample, -1}};
+  hit.input_ids.assign(ids.begin() + 32, ids.end());
+  hit.new_pages = {8, 2, 11};
+  const StepResult second = ranks.Execute(hit);
+  EXPECT_EQ(first.rows[0].token, second.rows[0].token);
+  ExpectSameBits({first.rows[0].logprobs}, {second.rows[0].logprobs});
+}
+
+TEST_F(LlamaTest, EachRankReadsOnlyItsRows) {
+  Open();
+  std::vector<uint64_t> read;
+  for (uint32_t tp = 1; tp <= 3; ++tp) {
+    RankThreads ranks(checkpoint_.get(), {.tp = tp});
+    uint64_t sum = 0;
+    for (uint32_t r = 0; r < tp; ++r) sum += ranks.runner(r).weight_bytes_read();
+    read.push_back(sum);
+  }
+  uint64_t matrices = 0;
+  uint64_t norms = 0;
+  for (const TensorView& view : checkpoint_->tensors()) {
+    (view.rows == 1 ? norms : matrices) += view.data.size();
+  }
+  // Norms are read by all, matrices once (the tied embedding as head; as embedding by row, lazily).
+  for (uint32_t tp = 1; tp <= 3; ++tp) EXPECT_EQ(read[tp - 1], matrices + tp * norms);
+}
+
+TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {
+  Open();
+  RankThreads ranks(checkpoint_.get(), {.tp = 1});
+  StepPlan plan;
+  plan.rows = {{3, 0, 1, 1, kRowSample, -1}};
+  plan.input_ids = {1};
+  plan.new_pages = {0};
+  StepResult result;
+  EXPECT_EQ(ranks.runner().Execute(plan, &result).code(), absl::StatusCode::kInvalidArgument);
+  plan.opens = {{3, 0, {}}};
+  EXPECT_TRUE(ranks.runner().Execute(plan, &result).ok());
+  EXPECT_EQ(result.rows.size(), 1u);
+}
+
+TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
+  testing::TinyLlamaOptions options;
+  testing::GgufBuilder builder = testing::TinyLlama(options);
+  builder.AddMatrix("rope_freqs.weight", 0, 8, DType::kF32, std::vector<float>(8, 1.0f));
+  const std::string path = ::testing::TempDir() + "llama_test_extra.gguf";
+  testing::WriteBytes(path, builder.Build());
+  const auto opened = OpenCheckpoint(path);
+  unlink(path.c_str());
+  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto collective = MakeSingleRankCollective();
+  const Heartbeat heartbeat;
+  const RealClock clock;
+  ModelRunnerOptions runner;
+  runner.available_memory = [] { return uint64_t{1} << 30; };
+  if (opened.ok()) {  // unless the checkpoint itself refuses the name
+    const auto created = ModelRunner::Create(
+        {opened->get(), backend.get(), collective.get(), &heartbeat, &clock}, runner);
+    ASSERT_FALSE(created.ok());
+    EXPECT_NE(created.status().message().find("rope_freqs"), std::string::npos) << created.status();
+  }
+  Open();
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
+                               &clock};
+  runner.context_length = 513;  // the model has 512
+  EXPECT_EQ(ModelRunner::Create(deps, runner).status().code(), absl::StatusCode::kInvalidArgument);
+  runner.context_length = 0;
+  runner.available_memory = [] { return uint64_t{1000}; };
+  const auto small = ModelRunner::Create(deps, runner);
+  EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(small.status().message().find("too little memory"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,63 @@
+#include "worker_proc/runner/memory_info.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace flotilla {
+namespace {
+
+class MemoryInfoTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = ::testing::TempDir() + "memory_info_XXXXXX";
+    root_ = mkdtemp(path.data());
+    root_ += "/";
+    Write("proc/meminfo", "MemTotal: 8000 kB\nMemAvailable:    4000 kB\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = root_ + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(MemoryInfoTest, WithoutCgroupsItIsTheMachines) {
+  EXPECT_EQ(AvailableMemoryBytes(root_), 4000u * 1024);
+}
+
+TEST_F(MemoryInfoTest, ACgroupV2LimitOfAnyAncestorCountsAndFileCacheIsFree) {
+  Write("proc/self/cgroup", "0::/pod/worker\n");
+  Write("sys/fs/cgroup/pod/worker/memory.max", "max\n");
+  Write("sys/fs/cgroup/pod/worker/memory.current", "1000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 4000u * 1024);
+  Write("sys/fs/cgroup/pod/memory.max", "1000000\n");
+  Write("sys/fs/cgroup/pod/memory.current", "900000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 100000u);
+  Write("sys/fs/cgroup/pod/memory.stat", "anon 1\ninactive_file 300000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 400000u);
+}
+
+TEST_F(MemoryInfoTest, AContainerSeesItsOwnLimitAtTheMount) {
+  Write("proc/self/cgroup", "0::/\n");
+  Write("sys/fs/cgroup/memory.max", "500000\n");
+  Write("sys/fs/cgroup/memory.current", "100000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 400000u);
+}
+
+TEST_F(MemoryInfoTest, CgroupV1) {
+  Write("proc/self/cgroup", "4:memory:/docker/x\n1:cpu:/\n");
+  Write("sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "300000\n");
+  Write("sys/fs/cgroup/memory/docker/x/memory.usage_in_bytes", "200000\n");
+  Write("sys/fs/cgroup/memory/docker/x/memory.stat", "total_inactive_file 50000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 150000u);
+}
+
+TEST(MemoryInfo, ThisMachineHasSome) { EXPECT_GT(AvailableMemoryBytes(), 1u << 20); }
+
+}  // namespace
+}  // namespace flotilla

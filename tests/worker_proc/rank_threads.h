@@ -1,0 +1,108 @@
+// A model on N ranks that are threads of the test over one ShmCollective. No processes and no
+// rings: the model runner alone.
+//
+// Threads: the caller's; each call runs all ranks in parallel and joins them. Errors: CHECK.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "shm/collective.h"
+#include "worker_proc/cpu/cpu_backend.h"
+#include "worker_proc/cpu/isa.h"
+#include "worker_proc/runner/memory_info.h"
+#include "worker_proc/runner/model_runner.h"
+
+namespace flotilla::testing {
+
+struct RankThreadsOptions {
+  uint32_t tp = 1;
+  std::string isa = "auto";
+  std::string logits_dump = {};
+  uint32_t page_size = 16;
+  uint32_t chunked_prefill_size = 512;
+  uint32_t context_length = 0;
+  uint32_t max_running_requests = 8;
+  std::vector<int32_t> eos_ids = {};
+};
+
+class RankThreads {
+ public:
+  RankThreads(const Checkpoint* checkpoint, const RankThreadsOptions& options)
+      : ranks_(options.tp) {
+    if (options.tp > 1) {
+      segment_ = std::make_unique<Segment>(
+          *Segment::Create("ranks", CollectiveSegmentBytes(options.tp, 1 << 16)));
+      CHECK_OK(InitCollective(*segment_, options.tp, 1 << 16));
+    }
+    ModelRunnerOptions runner;
+    runner.page_size = options.page_size;
+    runner.context_length = options.context_length;
+    runner.max_running_requests = options.max_running_requests;
+    runner.chunked_prefill_size = options.chunked_prefill_size;
+    runner.kv_cache_memory = 64 << 20;
+    runner.available_memory = [] { return AvailableMemoryBytes(); };
+    runner.logits_dump = options.logits_dump;
+    runner.eos_ids = options.eos_ids;
+    OnAllRanks([&](uint32_t r) {
+      Rank& rank = ranks_[r];
+      rank.collective = options.tp == 1 ? MakeSingleRankCollective() : Attach(r);
+      rank.backend = MakeCpuBackend(*cpu::SelectKernels(options.isa));
+      auto created = ModelRunner::Create(
+          {checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_, &clock_}, runner);
+      CHECK_OK(created.status());
+      rank.runner = std::move(*created);
+    });
+    const auto pages = static_cast<uint32_t>(ranks_[0].runner->max_kv_pages());
+    OnAllRanks([&](uint32_t r) {
+      CHECK_OK(ranks_[r].collective->Reset(1));
+      const StatusOr<uint64_t> hash = ranks_[r].runner->Reset(pages);
+      CHECK_OK(hash.status());
+      if (r == 0) probe_hash_ = *hash;
+    });
+  }
+
+  StepResult Execute(const StepPlan& plan) {
+    std::vector<StepResult> results(ranks_.size());
+    OnAllRanks([&](uint32_t r) { CHECK_OK(ranks_[r].runner->Execute(plan, &results[r])); });
+    return results[0];
+  }
+  ModelRunner& runner(uint32_t rank = 0) { return *ranks_[rank].runner; }
+  Backend& backend(uint32_t rank = 0) { return *ranks_[rank].backend; }
+  uint64_t probe_hash() const { return probe_hash_; }
+  uint32_t num_pages() { return ranks_[0].runner->limits().num_pages; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<Collective> collective;
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<ModelRunner> runner;
+  };
+
+  std::unique_ptr<Collective> Attach(uint32_t rank) {
+    ShmCollectiveOptions options;
+    options.rank = rank;
+    auto collective = AttachShmCollective(segment_.get(), options);
+    CHECK_OK(collective.status());
+    return std::move(*collective);
+  }
+  void OnAllRanks(const std::function<void(uint32_t)>& run) {
+    std::vector<std::thread> threads;
+    for (uint32_t r = 1; r < ranks_.size(); ++r) threads.emplace_back(run, r);
+    run(0);
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  const RealClock clock_;
+  const Heartbeat heartbeat_;
+  std::unique_ptr<Segment> segment_;
+  std::vector<Rank> ranks_;
+  uint64_t probe_hash_ = 0;
+};
+
+}  // namespace flotilla::testing
