@@ -134,7 +134,7 @@ class Workload {
 
 TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t base = FromEnv("FLOTILLA_TEST_SEED", std::random_device{}());
-  const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 110000);
+  const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 300000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0;
   uint32_t longest_wait = 0;

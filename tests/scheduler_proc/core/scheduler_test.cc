@@ -230,6 +230,25 @@ TEST(SchedulerTest, RetractsTheLastToComeAndChangesNoOutput) {
   for (ReqId id = 2; id <= 4; ++id) EXPECT_EQ(cluster.last(id).completion_tokens, 50u);
 }
 
+// Without mixed chunks: an older prompt finds no page, then the newer request's decode finds none
+// either. What the newer one gives back goes to the prompt in the same step.
+TEST(SchedulerTest, ADecodeThatGivesWayLetsAPromptGoOn) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.enable_mixed_chunk = false;
+  config.schedule_policy = "lpm";
+  config.num_pages = 21;
+  config.chunked_prefill_size = 4;
+  config.new_token_ratio = 0;
+  SimCluster cluster(config);
+  ASSERT_TRUE(cluster.Add(Spec(1, 9, 1, 5)).ok());
+  cluster.Drain();  // 8 tokens cached
+  ASSERT_TRUE(cluster.Add(Spec(2, 72, 2)).ok());
+  ASSERT_TRUE(cluster.Add(Spec(3, 11, 60, 5)).ok());  // goes first, for its prefix
+  cluster.Drain();
+  EXPECT_EQ(cluster.scheduler().stats().retractions, 1u);
+  EXPECT_EQ(cluster.last(3).cached_tokens, 8u);
+}
+
 TEST(SchedulerTest, AnEpochRestartsWhatRunsAndForgetsThePlanInFlight) {
   SimCluster cluster(SimCluster::SmallConfig());
   for (ReqId id = 1; id <= 10; ++id) ASSERT_TRUE(cluster.Add(Spec(id, 20, 12)).ok());
