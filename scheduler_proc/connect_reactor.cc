@@ -1,0 +1,143 @@
+#include "scheduler_proc/connect_reactor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+#include "scheduler_proc/errors.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kMaxRouterIdBytes = 128;
+constexpr size_t kMaxTenantBytes = 256;
+constexpr int64_t kMaxClockSkewMs = 60'000;
+
+// How long ago the router took the request, by wall clocks; nonsense counts as 0.
+int64_t ElapsedMs(int64_t arrival_unix_ms) {
+  if (arrival_unix_ms <= 0) return 0;
+  const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  const int64_t elapsed = now - arrival_unix_ms;
+  return elapsed < 0 || elapsed > kMaxClockSkewMs ? 0 : elapsed;
+}
+
+}  // namespace
+
+ConnectReactor::ConnectReactor(const ServiceDeps* deps) : deps_(deps) { StartRead(&in_); }
+
+void ConnectReactor::OnReadDone(bool ok) {
+  if (!ok) return Leave(grpc::Status::OK);
+  const Status status = channel_ == nullptr ? OnHello() : OnFrame();
+  if (!status.ok()) return Leave(ToGrpc(status));
+  StartRead(&in_);
+}
+
+void ConnectReactor::OnWriteDone(bool ok) { channel_->OnWritten(this, ok); }
+
+void ConnectReactor::OnDone() {
+  if (channel_ != nullptr) channel_->Detach(this);
+  delete this;
+}
+
+void ConnectReactor::Write(v1::EngineFrame&& frame) {
+  out_ = std::move(frame);
+  StartWrite(&out_);
+}
+
+void ConnectReactor::Close(const Status& status) { FinishOnce(ToGrpc(status)); }
+
+void ConnectReactor::Leave(const grpc::Status& status) {
+  if (channel_ != nullptr) channel_->Detach(this);
+  FinishOnce(status);
+}
+
+void ConnectReactor::FinishOnce(const grpc::Status& status) {
+  if (!finished_.exchange(true)) Finish(status);
+}
+
+Status ConnectReactor::OnHello() {
+  if (in_.kind_case() != v1::RouterFrame::kHello)
+    return absl::InvalidArgumentError("hello: the first frame must be Hello");
+  const v1::Hello& hello = in_.hello();
+  RETURN_IF_ERROR(deps_->front->Ready());
+  if (hello.protocol_min() > kProtocolMax || hello.protocol_max() < kProtocolMin)
+    return absl::FailedPreconditionError(
+        StrCat("hello.protocol_max: the router speaks protocols ", hello.protocol_min(), " … ",
+               hello.protocol_max(), ", this replica ", kProtocolMin, " … ", kProtocolMax));
+  if (hello.router_id().empty() || hello.router_id().size() > kMaxRouterIdBytes)
+    return absl::InvalidArgumentError(
+        StrCat("hello.router_id: 1 … ", kMaxRouterIdBytes, " bytes are needed"));
+  v1::Welcome welcome;
+  welcome.set_protocol(std::min(kProtocolMax, hello.protocol_max()));
+  welcome.set_replica_id(deps_->info->replica_id());
+  *welcome.mutable_model() = deps_->info->Get();
+  deps_->load->Fill(welcome.mutable_load());
+  welcome.set_reattach_ms(static_cast<uint32_t>(deps_->channel.reattach_ns / kNsPerMs));
+  welcome.set_heartbeat_ms(static_cast<uint32_t>(deps_->channel.heartbeat_ns / kNsPerMs));
+  RETURN_IF_ERROR(
+      deps_->hub->Attach(hello.router_id(), this, hello.reattach(), std::move(welcome), &channel_));
+  Log().info("router connected {} {}", Kv("router", hello.router_id()),
+             Kv("reattached", hello.reattach_size()));
+  return OkStatus();
+}
+
+Status ConnectReactor::OnFrame() {
+  switch (in_.kind_case()) {
+    case v1::RouterFrame::kSubmit: {
+      const Status status = OnSubmit(in_.mutable_submit());
+      channel_->CountSubmit();
+      return status;
+    }
+    case v1::RouterFrame::kAbort: {
+      const ReqId id = channel_->Find(in_.abort().stream_id());
+      if (id != 0)
+        deps_->front->Abort(id, in_.abort().reason() == v1::FINISH_REASON_DEADLINE
+                                    ? Finish::kDeadline
+                                    : Finish::kAbort);
+      return OkStatus();
+    }
+    case v1::RouterFrame::kPing: {
+      v1::EngineFrame frame;
+      frame.mutable_pong()->set_sent_ns(in_.ping().sent_ns());
+      channel_->SendControl(std::move(frame));
+      return OkStatus();
+    }
+    case v1::RouterFrame::kHello:
+      return absl::InvalidArgumentError("hello: only the first frame may be Hello");
+    case v1::RouterFrame::KIND_NOT_SET:
+      break;  // a kind of a later protocol
+  }
+  return OkStatus();
+}
+
+Status ConnectReactor::OnSubmit(v1::Submit* submit) {
+  const uint64_t stream = submit->stream_id();
+  const ReqId id = deps_->front->NewId();
+  const uint32_t resumed =
+      submit->resume_size() > 0 ? static_cast<uint32_t>(submit->resume(0).output_ids_size()) : 0;
+  RETURN_IF_ERROR(channel_->Open(stream, id, resumed));
+  StatusOr<CheckedRequest> checked =
+      deps_->front->Check(submit->request(), submit->resume(), /*text_allowed=*/false);
+  if (checked.ok() && submit->tenant().size() > kMaxTenantBytes)
+    checked = absl::InvalidArgumentError(StrCat("tenant: more than ", kMaxTenantBytes, " bytes"));
+  Status status = checked.status();
+  if (status.ok())
+    status = deps_->front->Enqueue(id, *std::move(checked), submit->tenant(),
+                                   ElapsedMs(submit->arrival_unix_ms()), channel_, stream);
+  if (!status.ok()) Refuse(stream, status);
+  return OkStatus();
+}
+
+void ConnectReactor::Refuse(uint64_t stream, const Status& status) {
+  v1::Delta delta;
+  delta.add_choices()->set_finish_reason(v1::FINISH_REASON_ERROR);
+  *delta.mutable_error() = ToError(status);
+  delta.set_last(true);
+  channel_->Append(stream, std::move(delta));
+  channel_->Flush();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,151 @@
+#include "scheduler_proc/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace flotilla {
+namespace {
+
+v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::Inputs& inputs) {
+  v1::GetModelInfoResponse info;
+  info.set_model(options.model_name);
+  info.set_model_digest(inputs.model_digest);
+  info.set_max_model_len(options.core.context_length);
+  info.set_vocab_size(options.core.vocab_size);
+  info.set_page_size(options.core.page_size);
+  info.set_backend(options.backend);
+  info.set_created(static_cast<int64_t>(std::time(nullptr)));
+  info.set_max_running_requests(options.core.max_running_requests);
+  info.set_max_queued_requests(options.core.max_queued_requests);
+  return info;
+}
+
+EpochManager::Options EpochOptions(const EngineOptions& options) {
+  EpochManager::Options epochs;
+  epochs.tp_size = options.tp_size;
+  epochs.stall_timeout_ns = options.stall_timeout_ns;
+  return epochs;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options, Inputs inputs) {
+  ASSIGN_OR_RETURN(RingWriter steps, RingWriter::Attach(inputs.step_ring));
+  ASSIGN_OR_RETURN(RingReader results, RingReader::Attach(inputs.result_ring, 0, WaitPolicy{}));
+  ASSIGN_OR_RETURN(auto detok,
+                   DetokLink::Bind(options.detok_request_address, options.detok_reply_address));
+  std::unique_ptr<Engine> engine(new Engine(options, std::move(inputs), std::move(steps),
+                                            std::move(results), std::move(detok)));
+  ServiceDeps deps;
+  deps.front = &engine->front_;
+  deps.hub = &engine->hub_;
+  deps.info = &engine->info_;
+  deps.load = &engine->load_;
+  deps.large_results = &engine->large_results_;
+  deps.clock = engine->inputs_.clock;
+  deps.on_drain = [e = engine.get()] { e->BeginDrain(); };
+  deps.channel = options.channel;
+  deps.max_call_unsent_bytes = options.max_call_unsent_bytes;
+  ASSIGN_OR_RETURN(engine->server_, EngineServer::Start(options.listen, deps));
+  engine->output_side_->Start();
+  engine->loop_thread_ = std::thread([e = engine.get()] { e->RunLoop(); });
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, RingReader results,
+               std::unique_ptr<DetokLink> detok)
+    : options_(options),
+      inputs_(std::move(inputs)),
+      port_(std::move(steps), inputs_.collective, inputs_.clock),
+      results_(std::move(results)),
+      detok_(std::move(detok)),
+      inbox_(options.core.max_queued_requests + options.core.max_running_requests,
+             [control = inputs_.control] { ReplicaControl::Ring(&control->doorbell); }),
+      large_results_(inputs_.clock, options.max_large_result_bytes),
+      front_({&inbox_, &load_, inputs_.tokenizer, inputs_.clock}),
+      hub_(options.channel,
+           {inputs_.clock, [this](v1::Load* load) { load_.Fill(load); },
+            [this](ReqId id) { inbox_.Abort(id, Finish::kAbort); }},
+           [this] { outputs_.Wake(); }),
+      info_(options.replica_id, StaticInfo(options, inputs_), inputs_.tokenizer_file),
+      metrics_({options.model_name, options.replica_id, options.decode_log_interval,
+                options.core.page_size},
+               inputs_.registry),
+      epochs_(EpochOptions(options), inputs_.control, &port_, inputs_.kill_rank) {
+  OutputSide::Deps output;
+  output.assembler = {inputs_.tokenizer, inputs_.clock,
+                      detok_.get(),      &inbox_,
+                      &large_results_,   [this](ReqId id) { front_.OnFinished(id); }};
+  output.queue = &outputs_;
+  output.tick = [this](int64_t now_ns) { return hub_.Tick(now_ns); };
+  output_side_ = std::make_unique<OutputSide>(std::move(output));
+  SchedulerLoop::Options loop;
+  loop.core = options.core;
+  loop_ = std::make_unique<SchedulerLoop>(
+      loop,
+      SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,
+                          &outputs_, &load_, &metrics_,
+                          [this](bool serving, uint32_t pages) { OnServing(serving, pages); }});
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::RunLoop() {
+  const Status status = loop_->Run();
+  if (status.ok()) return;
+  Log().error("scheduler loop ended {}", Kv("error", std::string(status.message())));
+  if (inputs_.on_fatal) inputs_.on_fatal(status);
+}
+
+// On the loop's thread.
+void Engine::OnServing(bool serving, uint32_t num_pages) {
+  metrics_.OnServing(serving, num_pages);
+  ProcessSlot* slot = &inputs_.control->scheduler;
+  if (!draining_.load()) {
+    server_->SetServing(serving);
+    ReplicaControl::SetState(slot, serving ? ProcessState::kReady : ProcessState::kWarmup);
+    ReplicaControl::Ring(&inputs_.control->launcher_bell);
+  }
+  if (!serving) return;
+  const uint64_t in_cache = static_cast<uint64_t>(num_pages) * options_.core.page_size;
+  const uint32_t context =
+      static_cast<uint32_t>(std::min<uint64_t>(options_.core.context_length, in_cache));
+  const uint64_t probe = inputs_.control->reports[0].probe_hash.load(std::memory_order_acquire);
+  info_.Complete(Fingerprint(inputs_.model_digest, probe, options_.backend), num_pages, context);
+  front_.SetServing({options_.model_name, options_.core.vocab_size, context});
+  std::lock_guard lock(mutex_);
+  ready_ = true;
+  ready_changed_.notify_all();
+}
+
+bool Engine::WaitReady(int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const int64_t left = std::max<int64_t>(0, deadline_ns - inputs_.clock->NowNs());
+  return ready_changed_.wait_for(lock, std::chrono::nanoseconds(left), [&] { return ready_; });
+}
+
+void Engine::BeginDrain() {
+  if (draining_.exchange(true)) return;
+  Log().info("draining {}", Kv("live", front_.live()));
+  front_.SetDraining();
+  server_->SetServing(false);
+  ReplicaControl::SetState(&inputs_.control->scheduler, ProcessState::kStopping);
+  v1::EngineFrame goodbye;
+  goodbye.mutable_goodbye()->set_reason("the replica is draining");
+  goodbye.mutable_goodbye()->set_draining(true);
+  hub_.Broadcast(goodbye);
+}
+
+void Engine::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  if (server_ != nullptr) server_->Shutdown(inputs_.clock->NowNs() + kNsPerSecond);
+  loop_->Stop();
+  if (loop_thread_.joinable()) loop_thread_.join();
+  output_side_->Stop();
+}
+
+}  // namespace flotilla

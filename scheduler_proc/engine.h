@@ -1,0 +1,104 @@
+// The scheduler process put together: loop, output side, detokenizer link, gRPC server. main.cc
+// gives it the model and the segments; tests give it fakes.
+//
+// Threads: Start, Drain and Stop by one thread; it runs the loop's and the output side's threads
+// itself. Ownership: what Inputs points to outlives the Engine.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scheduler_proc/engine_server.h"
+#include "scheduler_proc/output_side.h"
+#include "scheduler_proc/scheduler_loop.h"
+
+namespace flotilla {
+
+struct EngineOptions {
+  std::string replica_id = "replica-0";
+  std::string model_name = "model";
+  std::string backend = "cpu-float";  // part of the fingerprint
+  uint32_t tp_size = 1;
+  SchedulerConfig core;  // num_pages comes from the ranks
+  std::vector<std::string> listen;
+  std::string detok_request_address;
+  std::string detok_reply_address;
+  uint32_t decode_log_interval = 40;
+  int64_t stall_timeout_ns = 30 * kNsPerSecond;
+  size_t max_large_result_bytes = 256 << 20;
+  RouterChannelOptions channel;
+  size_t max_call_unsent_bytes = 4 << 20;
+};
+
+class Engine {
+ public:
+  struct Inputs {
+    const Clock* clock = nullptr;
+    const Tokenizer* tokenizer = nullptr;
+    ReplicaControlBlock* control = nullptr;
+    const Segment* step_ring = nullptr;
+    const Segment* result_ring = nullptr;
+    const Segment* collective = nullptr;  // may be null with one rank
+    std::string model_digest;
+    std::string tokenizer_file;  // bytes of "tokenizer.gguf"
+    prometheus::Registry* registry = nullptr;
+    std::function<void(uint32_t pid)> kill_rank;
+    // The loop ended by itself: a fatal error. Called once, by the loop's thread.
+    std::function<void(const Status&)> on_fatal;
+  };
+  // Binds the detokenizer's sockets, listens and starts the threads; not healthy yet.
+  static StatusOr<std::unique_ptr<Engine>> Start(const EngineOptions& options, Inputs inputs);
+  ~Engine();  // Stop
+
+  // Not healthy, takes nothing new; tells the routers. Returns at once.
+  void BeginDrain();
+  // True once no request is live; false at the deadline.
+  bool WaitIdle(int64_t deadline_ns) { return front_.WaitIdle(deadline_ns); }
+  // Ends calls and threads; live requests are cut off.
+  void Stop();
+
+  // True once requests are taken; false at the deadline.
+  bool WaitReady(int64_t deadline_ns);
+  const std::vector<int>& ports() const { return server_->ports(); }
+  const SchedulerLoop& loop() const { return *loop_; }  // look at it after Stop only
+  LoadBoard& load() { return load_; }
+  RequestFront& front() { return front_; }
+  RouterHub& hub() { return hub_; }
+
+ private:
+  Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, RingReader results,
+         std::unique_ptr<DetokLink> detok);
+  void OnServing(bool serving, uint32_t num_pages);
+  void RunLoop();
+
+  const EngineOptions options_;
+  const Inputs inputs_;
+  RingStepPort port_;
+  RingReader results_;
+  std::unique_ptr<DetokLink> detok_;
+  LoadBoard load_;
+  Inbox inbox_;
+  OutputQueue outputs_;
+  LargeResults large_results_;
+  RequestFront front_;
+  RouterHub hub_;
+  EngineInfo info_;
+  LoopMetrics metrics_;
+  EpochManager epochs_;
+  std::unique_ptr<OutputSide> output_side_;
+  std::unique_ptr<SchedulerLoop> loop_;
+  std::unique_ptr<EngineServer> server_;
+  std::thread loop_thread_;
+  std::mutex mutex_;
+  std::condition_variable ready_changed_;
+  bool ready_ = false;  // guarded by mutex_
+  std::atomic<bool> draining_{false};
+  bool stopped_ = false;
+};
+
+}  // namespace flotilla

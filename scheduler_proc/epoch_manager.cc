@@ -1,0 +1,151 @@
+#include "scheduler_proc/epoch_manager.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+
+namespace flotilla {
+
+EpochManager::EpochManager(const Options& options, ReplicaControlBlock* control, StepPort* port,
+                           std::function<void(uint32_t pid)> kill_rank)
+    : options_(options), control_(control), port_(port), kill_rank_(std::move(kill_rank)) {
+  CHECK(options.tp_size >= 1 && options.tp_size <= kMaxRanks);
+  control_->epoch.store(epoch_, std::memory_order_release);
+}
+
+StatusOr<EpochManager::Event> EpochManager::Poll(int64_t now_ns) {
+  Event event = Event::kNone;
+  if (state_ != State::kWaitLoaded) {
+    for (uint32_t r = 0; r < options_.tp_size; ++r) {
+      if (!Lost(r)) continue;
+      if (state_ == State::kServing) event = Event::kLost;
+      Restart(now_ns, StrCat("rank ", r, " is gone"));
+      break;
+    }
+    if (state_ != State::kWaitLoaded) KillStalled(now_ns);
+  }
+  if (state_ == State::kWaitReady) {
+    if (AllReady()) {
+      state_ = State::kServing;
+      ready_deadline_ns_ = INT64_MAX;
+      return Event::kBegan;
+    }
+    if (now_ns >= ready_deadline_ns_) Restart(now_ns, "not every rank became ready in time");
+  }
+  if (state_ == State::kWaitLoaded) {
+    DropDeadReaders();
+    bool all = true;
+    for (uint32_t r = 0; r < options_.tp_size; ++r) all = all && CanJoin(r);
+    if (all) RETURN_IF_ERROR(AdmitAll(now_ns));
+  }
+  return event;
+}
+
+void EpochManager::Restart(int64_t now_ns, const std::string& reason) {
+  (void)now_ns;
+  ++epoch_;
+  Log().warn("new epoch {} {}", Kv("epoch", epoch_), Kv("reason", reason));
+  control_->epoch.store(epoch_, std::memory_order_release);
+  port_->AbortCollective(epoch_);
+  state_ = State::kWaitLoaded;
+  ready_deadline_ns_ = INT64_MAX;
+}
+
+// A rank of the running epoch that is dead, or another process than the one admitted.
+bool EpochManager::Lost(uint32_t rank) const {
+  const ProcessSlot& slot = control_->workers[rank];
+  return ReplicaControl::State(slot) == ProcessState::kDead ||
+         slot.incarnation.load(std::memory_order_acquire) !=
+             slot.admitted.load(std::memory_order_relaxed);
+}
+
+// Loaded and not admitted yet, or a survivor of the last epoch. The state of one incarnation can
+// be seen with the number of another for a moment; neither case then holds, and the next bell
+// settles it.
+bool EpochManager::CanJoin(uint32_t rank) const {
+  const ProcessSlot& slot = control_->workers[rank];
+  const uint32_t incarnation = slot.incarnation.load(std::memory_order_acquire);
+  const bool admitted = incarnation == slot.admitted.load(std::memory_order_relaxed);
+  const ProcessState state = ReplicaControl::State(slot);
+  if (!admitted) return state == ProcessState::kLoaded;
+  return state == ProcessState::kReady || state == ProcessState::kWarmup ||
+         state == ProcessState::kLoaded;
+}
+
+void EpochManager::DropDeadReaders() {
+  for (uint32_t r = 0; r < options_.tp_size; ++r) {
+    ProcessSlot& slot = control_->workers[r];
+    if (slot.admitted.load(std::memory_order_relaxed) != 0 && Lost(r)) {
+      port_->DeactivateReader(r);
+      slot.admitted.store(0, std::memory_order_release);
+    }
+  }
+}
+
+Status EpochManager::AdmitAll(int64_t now_ns) {
+  uint64_t pages = std::numeric_limits<uint32_t>::max();
+  for (uint32_t r = 0; r < options_.tp_size; ++r)
+    pages = std::min(pages, control_->reports[r].max_kv_pages.load(std::memory_order_acquire));
+  if (num_pages_ == 0) {
+    if (pages == 0)
+      return absl::ResourceExhaustedError(
+          "there is no memory for a single KV page; raise --kv-cache-memory or free memory");
+    num_pages_ = static_cast<uint32_t>(pages);
+  } else if (pages < num_pages_) {
+    return absl::ResourceExhaustedError(StrCat("a restarted rank has memory for ", pages,
+                                               " KV pages, the replica needs ", num_pages_));
+  }
+  for (uint32_t r = 0; r < options_.tp_size; ++r) {
+    ProcessSlot& slot = control_->workers[r];
+    const uint32_t incarnation = slot.incarnation.load(std::memory_order_acquire);
+    if (slot.admitted.load(std::memory_order_relaxed) == incarnation) continue;
+    port_->ActivateReader(r);
+    slot.admitted.store(incarnation, std::memory_order_release);
+  }
+  ReplicaControl::Ring(&control_->worker_bell);
+  StepPlan reset;
+  reset.epoch = epoch_;
+  reset.command = StepCommand::kReset;
+  reset.num_pages = num_pages_;
+  const Status published = port_->Publish(reset);
+  if (!published.ok()) {
+    Restart(now_ns, StrCat("reset was not taken: ", published.message()));
+    return OkStatus();
+  }
+  admitted_ns_ = now_ns;
+  ready_deadline_ns_ = now_ns + options_.ready_timeout_ns;
+  state_ = State::kWaitReady;
+  return OkStatus();
+}
+
+bool EpochManager::AllReady() const {
+  for (uint32_t r = 0; r < options_.tp_size; ++r) {
+    const ProcessSlot& slot = control_->workers[r];
+    if (slot.ready_epoch.load(std::memory_order_acquire) != epoch_ ||
+        ReplicaControl::State(slot) != ProcessState::kReady)
+      return false;
+  }
+  return true;
+}
+
+void EpochManager::KillStalled(int64_t now_ns) {
+  if (options_.stall_timeout_ns == 0) return;
+  for (uint32_t r = 0; r < options_.tp_size; ++r) {
+    const ProcessSlot& slot = control_->workers[r];
+    const uint32_t incarnation = slot.incarnation.load(std::memory_order_acquire);
+    const int64_t beat = std::max(slot.heartbeat_ns.load(std::memory_order_relaxed), admitted_ns_);
+    if (now_ns - beat < options_.stall_timeout_ns || killed_incarnation_[r] == incarnation)
+      continue;
+    killed_incarnation_[r] = incarnation;
+    const uint32_t pid = slot.pid.load(std::memory_order_relaxed);
+    Log().error("rank stalled, killing it {} {} {}", Kv("rank", r), Kv("pid", pid),
+                Kv("silent_ms", (now_ns - beat) / kNsPerMs));
+    if (pid != 0) kill_rank_(pid);
+  }
+}
+
+int64_t EpochManager::NextDeadlineNs() const { return ready_deadline_ns_; }
+
+}  // namespace flotilla

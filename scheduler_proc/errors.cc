@@ -1,0 +1,45 @@
+#include "scheduler_proc/errors.h"
+
+#include <string>
+#include <string_view>
+
+namespace flotilla {
+namespace {
+
+constexpr int64_t kRetryAfterMs = 1000;
+
+// The leading "name.of_field:" of a message; empty if it has none.
+std::string_view FieldOf(std::string_view message) {
+  const size_t colon = message.find(':');
+  if (colon == std::string_view::npos || colon == 0) return {};
+  for (char c : message.substr(0, colon)) {
+    const bool name = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+                      c == '[' || c == ']';
+    if (!name) return {};
+  }
+  return message.substr(0, colon);
+}
+
+}  // namespace
+
+v1::Error ToError(const Status& status) {
+  v1::Error error;
+  const std::string message(status.message());
+  error.set_code(static_cast<int32_t>(status.code()));
+  error.set_message(message);
+  if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsNotFound(status))
+    error.set_field(std::string(FieldOf(message)));
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
+    error.set_retry_after_ms(kRetryAfterMs);
+  return error;
+}
+
+grpc::Status ToGrpc(const Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+grpc::Status ToGrpc(const v1::Error& error) {
+  return {static_cast<grpc::StatusCode>(error.code()), error.message()};
+}
+
+}  // namespace flotilla

@@ -1,0 +1,93 @@
+#include "scheduler_proc/inference_service.h"
+
+#include "scheduler_proc/direct_call.h"
+#include "scheduler_proc/errors.h"
+
+namespace flotilla {
+namespace {
+
+class RefusedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+Status Tokenize(const RequestFront& front, const v1::TokenizeRequest& request,
+                v1::TokenizeResponse* response) {
+  RETURN_IF_ERROR(front.Ready());
+  RETURN_IF_ERROR(CheckModel(request.model(), front.limits().model_name));
+  Tokenizer::EncodeOptions options;
+  if (request.has_add_special_tokens()) options.add_special = request.add_special_tokens();
+  StatusOr<std::vector<TokenId>> ids = front.tokenizer().Encode(request.text(), options);
+  if (!ids.ok()) return Annotate(ids.status(), "text");
+  response->mutable_token_ids()->Add(ids->begin(), ids->end());
+  response->set_max_model_len(static_cast<int32_t>(front.limits().context_length));
+  return OkStatus();
+}
+
+Status Detokenize(const RequestFront& front, const v1::DetokenizeRequest& request,
+                  v1::DetokenizeResponse* response) {
+  RETURN_IF_ERROR(front.Ready());
+  RETURN_IF_ERROR(CheckModel(request.model(), front.limits().model_name));
+  RETURN_IF_ERROR(CheckTokenIds(request.token_ids(), "token_ids", front.limits().vocab_size));
+  const std::vector<TokenId> ids(request.token_ids().begin(), request.token_ids().end());
+  response->set_text(front.tokenizer().Decode(ids, request.skip_special_tokens()));
+  return OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  return new GenerateReactor(&deps_, *request);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(grpc::CallbackServerContext*,
+                                                                       const v1::ChatRequest*) {
+  return new RefusedStream(
+      {grpc::StatusCode::UNIMPLEMENTED, "Chat: chat templates are not built yet; use Generate"});
+}
+
+grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context,
+                                                  const v1::EmbedRequest*, v1::EmbedResponse*) {
+  return Answer(context, absl::UnimplementedError("Embed: embeddings are not built yet"));
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  return Answer(context, flotilla::Tokenize(*deps_.front, *request, response));
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  return Answer(context, flotilla::Detokenize(*deps_.front, *request, response));
+}
+
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
+                                                       const v1::ListModelsRequest*,
+                                                       v1::ListModelsResponse* response) {
+  const v1::GetModelInfoResponse info = deps_.info->Get();
+  v1::Model* model = response->add_models();
+  model->set_id(info.model());
+  model->set_created(info.created());
+  model->set_max_model_len(static_cast<int32_t>(info.max_model_len()));
+  return Answer(context, OkStatus());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
+                                                  const v1::AbortRequest* request,
+                                                  v1::AbortResponse* response) {
+  response->set_found(!request->request_id().empty() &&
+                      deps_.front->AbortByRequestId(request->request_id()));
+  return Answer(context, OkStatus());
+}
+
+}  // namespace flotilla

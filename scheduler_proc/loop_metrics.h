@@ -1,0 +1,64 @@
+// The scheduler's metrics (flotilla_scheduler_…, labels {model, replica}) and its two log lines of
+// requirement 001: one a prefill step, one every decode_log_interval decode steps.
+//
+// Threads: On… by the loop only; the registry is scraped from any. Times: CLOCK_MONOTONIC ns.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/metrics.h"
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla {
+
+class LoopMetrics {
+ public:
+  struct Options {
+    std::string model;
+    std::string replica;
+    uint32_t decode_log_interval = 40;  // decode steps; 0: never
+    uint32_t page_size = 16;
+  };
+  LoopMetrics(const Options& options, prometheus::Registry* registry);
+
+  // A plan was published; stats before and after planning it.
+  void OnPlan(const StepPlan& plan, const SchedulerStats& before, const SchedulerStats& after,
+              int64_t now_ns);
+  void OnResult(const StepResult& result, const SchedulerStats& stats);
+  // last_token_ns: 0 for the request's first token.
+  void OnToken(int64_t arrival_ns, int64_t last_token_ns, int64_t now_ns);
+  void OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_t now_ns);
+  void OnRejected(absl::StatusCode code);
+  void OnServing(bool serving, uint32_t num_pages);
+  // After every turn that changed something.
+  void OnStats(const SchedulerStats& stats);
+
+ private:
+  using Labels = std::map<std::string, std::string>;
+  prometheus::Counter& Counter(const char* name, const char* help, Labels extra = {});
+  prometheus::Gauge& Gauge(const char* name, const char* help, Labels extra = {});
+  prometheus::Histogram& Histogram(const char* name, const char* help,
+                                   const std::vector<double>& buckets, Labels extra = {});
+  void LogPrefill(const StepPlan& plan, uint64_t new_tokens, uint64_t cached,
+                  const SchedulerStats& stats);
+  void LogDecode(const SchedulerStats& stats, int64_t now_ns);
+
+  const Options options_;
+  prometheus::Registry* const registry_;
+  SchedulerStats counted_;  // what the counters hold already
+  uint32_t decode_steps_ = 0;
+  int64_t last_decode_log_ns_ = 0;
+  uint64_t last_decode_log_tokens_ = 0;
+  int64_t last_end_ns_ = 0;  // of the step before, if the next followed at once
+  const char* mode_ = "decode";
+
+  prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_;
+  prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;
+  prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;
+  prometheus::Histogram &request_prompt_, &request_generated_, &gap_, &batch_tokens_;
+  std::map<std::string, prometheus::Histogram*> step_seconds_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,203 @@
+// flotilla-scheduler: reads its flags, maps what the launcher passed, runs the engine until
+// SIGTERM.
+//
+// Exit codes: 0 after SIGTERM; 2 for a wrong command line, model or address (a restart is useless);
+// 1 for anything else.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+
+#include "common/base/flags.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/gguf.h"
+#include "scheduler_proc/engine.h"
+
+namespace flotilla {
+namespace {
+
+struct Flags {
+  std::string model_path;
+  EngineOptions engine;
+  int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1;
+  std::string metrics_socket;
+  uint32_t watchdog_timeout_s = 30;
+  uint32_t drain_grace_ms = 30'000;
+  bool disable_radix_cache = false, disable_mixed_chunk = false;
+  LogOptions log;
+};
+
+void AddFlags(CLI::App* app, Flags* f) {
+  EngineOptions& e = f->engine;
+  SchedulerConfig& core = e.core;
+  e.model_name.clear();
+  app->add_option("--replica-id", e.replica_id, "Name of this replica in logs and metrics");
+  app->add_option("--tp", e.tp_size, "Tensor-parallel ranks")->check(CLI::Range(1u, kMaxRanks));
+  app->add_option("--model", f->model_path, "Path of the .gguf file")->required();
+  app->add_option("--model-name", e.model_name, "Name clients use (default: the file's stem)");
+  app->add_option("--listen", e.listen, "host:port or unix:/path; repeatable")->required();
+  app->add_option("--control-fd", f->control_fd, "Inherited control segment")->required();
+  app->add_option("--step-ring-fd", f->step_ring_fd, "Inherited step ring")->required();
+  app->add_option("--result-ring-fd", f->result_ring_fd, "Inherited result ring")->required();
+  app->add_option("--collective-fd", f->collective_fd, "Inherited collective segment");
+  app->add_option("--detokenizer-request-socket", e.detok_request_address, "ipc:// address to bind")
+      ->required();
+  app->add_option("--detokenizer-reply-socket", e.detok_reply_address, "ipc:// address to bind")
+      ->required();
+  app->add_option("--metrics-socket", f->metrics_socket, "Unix socket that gives the metrics");
+  app->add_option("--max-running-requests", core.max_running_requests, "Slots of the batch")
+      ->check(CLI::Range(1u, 4096u));
+  app->add_option("--max-queued-requests", core.max_queued_requests, "Bound of the waiting queue")
+      ->check(CLI::Range(1u, 1u << 20));
+  app->add_option("--chunked-prefill-size", core.chunked_prefill_size, "Prompt tokens a step")
+      ->check(CLI::Range(1u, 1u << 20));
+  app->add_option("--max-prefill-tokens", core.max_prefill_tokens, "Input tokens admitted at once")
+      ->check(CLI::Range(1u, 1u << 24));
+  app->add_option("--page-size", core.page_size, "Tokens of a KV page")
+      ->check(CLI::Range(1u, 1024u));
+  app->add_option("--context-length", core.context_length, "Tokens of a request; 0: the model's");
+  app->add_option("--schedule-policy", core.schedule_policy, "Order of the waiting queue")
+      ->check(CLI::IsMember({"fcfs", "lpm"}));
+  app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
+  app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
+                "Prefill chunks and decodes in separate steps");
+  app->add_option("--decode-log-interval", e.decode_log_interval,
+                  "Decode steps between log lines; 0: none");
+  app->add_option("--watchdog-timeout", f->watchdog_timeout_s,
+                  "Seconds without a rank's heartbeat before it is killed; 0: never");
+  app->add_option("--drain-grace-ms", f->drain_grace_ms,
+                  "Running requests get this long after SIGTERM")
+      ->check(CLI::Range(0u, 3'600'000u));
+  AddLogFlags(app, &f->log);
+  app->option_defaults()->always_capture_default();
+}
+
+struct Segments {
+  ReplicaControl control;
+  Segment steps;
+  Segment results;
+  std::optional<Segment> collective;
+};
+
+StatusOr<Segments> MapSegments(const Flags& flags) {
+  ASSIGN_OR_RETURN(ReplicaControl control, ReplicaControl::Map(UniqueFd(flags.control_fd)));
+  ASSIGN_OR_RETURN(Segment steps, Segment::Map(UniqueFd(flags.step_ring_fd), 4096));
+  ASSIGN_OR_RETURN(Segment results, Segment::Map(UniqueFd(flags.result_ring_fd), 4096));
+  Segments segments{std::move(control), std::move(steps), std::move(results), std::nullopt};
+  if (flags.collective_fd >= 0) {
+    ASSIGN_OR_RETURN(Segment collective, Segment::Map(UniqueFd(flags.collective_fd), 4096));
+    segments.collective.emplace(std::move(collective));
+  }
+  return segments;
+}
+
+struct Model {
+  std::string digest;
+  std::string tokenizer_file;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+// Fills what the model decides in *options.
+StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
+  ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(flags.model_path));
+  ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(flags.model_path));
+  ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
+  Model model;
+  ASSIGN_OR_RETURN(model.tokenizer, CreateTokenizer(gguf));
+  model.digest = checkpoint->Digest();
+  model.tokenizer_file.assign(reinterpret_cast<const char*>(file.bytes().data()),
+                              gguf.header_bytes());
+  const ModelConfig& config = checkpoint->config();
+  SchedulerConfig& core = options->core;
+  if (core.context_length > config.max_position_embeddings)
+    return absl::InvalidArgumentError(StrCat("--context-length ", core.context_length,
+                                             ": the model has ", config.max_position_embeddings));
+  if (core.context_length == 0) core.context_length = config.max_position_embeddings;
+  core.vocab_size = config.vocab_size;
+  core.eos_ids = model.tokenizer->eos_ids();
+  if (options->model_name.empty())
+    options->model_name = std::filesystem::path(flags.model_path).stem().string();
+  return model;
+}
+
+int Fail(const Status& status, int code) {
+  Log().error("{}", std::string(status.message()));
+  return code;
+}
+
+sigset_t BlockSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return set;
+}
+
+int Run(Flags flags) {
+  // Before any thread exists, so that all inherit it and only sigwait sees the signals.
+  const sigset_t signals = BlockSignals();
+  EngineOptions& options = flags.engine;
+  options.stall_timeout_ns = flags.watchdog_timeout_s * kNsPerSecond;
+  options.core.enable_prefix_cache = !flags.disable_radix_cache;
+  options.core.enable_mixed_chunk = !flags.disable_mixed_chunk;
+  StatusOr<Segments> segments = MapSegments(flags);
+  if (!segments.ok()) return Fail(segments.status(), 2);
+  ReplicaControlBlock* control = segments->control.operator->();
+  ReplicaControl::SetState(&control->scheduler, ProcessState::kLoading);
+  if (control->tp_size != options.tp_size)
+    return Fail(absl::InvalidArgumentError(StrCat(
+                    "--tp ", options.tp_size, ": the control segment is for ", control->tp_size)),
+                2);
+  StatusOr<Model> model = LoadModel(flags, &options);
+  if (!model.ok()) return Fail(Annotate(model.status(), "--model"), 2);
+
+  RealClock clock;
+  auto registry = std::make_shared<prometheus::Registry>();
+  auto metrics = MetricsServer::Start(flags.metrics_socket, "scheduler", registry);
+  if (!metrics.ok()) return Fail(metrics.status(), 2);
+  std::atomic<int> exit_code{0};
+  Engine::Inputs inputs;
+  inputs.clock = &clock;
+  inputs.tokenizer = model->tokenizer.get();
+  inputs.control = control;
+  inputs.step_ring = &segments->steps;
+  inputs.result_ring = &segments->results;
+  inputs.collective = segments->collective.has_value() ? &*segments->collective : nullptr;
+  inputs.model_digest = model->digest;
+  inputs.tokenizer_file = std::move(model->tokenizer_file);
+  inputs.registry = registry.get();
+  inputs.kill_rank = [](uint32_t pid) { kill(static_cast<pid_t>(pid), SIGKILL); };
+  inputs.on_fatal = [&](const Status& status) {
+    exit_code = absl::IsResourceExhausted(status) ? 2 : 1;
+    kill(getpid(), SIGTERM);
+  };
+  auto engine = Engine::Start(options, std::move(inputs));
+  if (!engine.ok()) return Fail(engine.status(), 2);
+
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  (*engine)->BeginDrain();
+  if (exit_code == 0 &&
+      !(*engine)->WaitIdle(clock.NowNs() + static_cast<int64_t>(flags.drain_grace_ms) * kNsPerMs))
+    Log().warn("requests were cut off by the end of the grace");
+  (*engine)->Stop();
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) {
+  flotilla::Flags flags;
+  flags.log.process = "scheduler";
+  CLI::App app("Flotilla's scheduler: one per replica, started by the launcher");
+  flotilla::AddFlags(&app, &flags);
+  flotilla::ParseOrExit(&app, argc, argv);
+  flotilla::InitLog(flags.log);
+  return flotilla::Run(std::move(flags));
+}

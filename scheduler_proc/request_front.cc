@@ -1,0 +1,109 @@
+#include "scheduler_proc/request_front.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace flotilla {
+
+void RequestFront::SetServing(const RequestLimits& limits) {
+  if (phase_.load() != Phase::kLoading) return;
+  limits_ = limits;
+  Phase loading = Phase::kLoading;
+  phase_.compare_exchange_strong(loading, Phase::kServing);
+}
+
+void RequestFront::SetDraining() {
+  phase_.store(Phase::kDraining);
+  deps_.load->SetDraining();
+}
+
+Status RequestFront::Ready() const {
+  switch (phase_.load()) {
+    case Phase::kLoading:
+      return absl::UnavailableError("the replica is still loading its model");
+    case Phase::kDraining:
+      return absl::UnavailableError("the replica is draining and takes no new requests");
+    case Phase::kServing:
+      break;
+  }
+  return OkStatus();
+}
+
+StatusOr<CheckedRequest> RequestFront::Check(
+    const v1::GenerateRequest& request,
+    const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, bool text_allowed) const {
+  RETURN_IF_ERROR(Ready());
+  return CheckRequest(request, resume, limits_, text_allowed ? deps_.tokenizer : nullptr);
+}
+
+Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::string& tenant,
+                             int64_t elapsed_ms, std::shared_ptr<OutputSink> sink,
+                             uint64_t stream) {
+  SubmitCommand command;
+  command.spec = std::move(checked.spec);
+  command.spec.id = id;
+  command.spec.cache_salt = tenant;
+  command.spec.arrival_ns = deps_.clock->NowNs();
+  if (checked.deadline_ms != 0)
+    command.spec.deadline_ns =
+        command.spec.arrival_ns +
+        std::max<int64_t>(0, checked.deadline_ms - std::max<int64_t>(0, elapsed_ms)) * kNsPerMs;
+  command.options = std::move(checked.options);
+  command.sink = std::move(sink);
+  command.stream = stream;
+  {
+    std::lock_guard lock(mutex_);
+    live_.emplace(id, checked.request_id);
+    by_request_id_.emplace(std::move(checked.request_id), id);
+  }
+  const uint64_t tokens = command.spec.prompt_ids.size();
+  deps_.load->AddSubmitted(tokens);
+  const Status status = deps_.inbox->Submit(std::move(command));
+  if (!status.ok()) {
+    deps_.load->RemoveSubmitted(tokens);
+    OnFinished(id);
+  }
+  return status;
+}
+
+void RequestFront::Abort(ReqId id, Finish reason) { deps_.inbox->Abort(id, reason); }
+
+bool RequestFront::AbortByRequestId(const std::string& request_id) {
+  std::vector<ReqId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    const auto [begin, end] = by_request_id_.equal_range(request_id);
+    for (auto it = begin; it != end; ++it) ids.push_back(it->second);
+  }
+  for (ReqId id : ids) Abort(id, Finish::kAbort);
+  return !ids.empty();
+}
+
+void RequestFront::OnFinished(ReqId id) {
+  std::lock_guard lock(mutex_);
+  auto it = live_.find(id);
+  if (it == live_.end()) return;
+  const auto [begin, end] = by_request_id_.equal_range(it->second);
+  for (auto entry = begin; entry != end; ++entry) {
+    if (entry->second != id) continue;
+    by_request_id_.erase(entry);
+    break;
+  }
+  live_.erase(it);
+  if (live_.empty()) idle_.notify_all();
+}
+
+size_t RequestFront::live() const {
+  std::lock_guard lock(mutex_);
+  return live_.size();
+}
+
+bool RequestFront::WaitIdle(int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const int64_t left = std::max<int64_t>(0, deadline_ns - deps_.clock->NowNs());
+  return idle_.wait_for(lock, std::chrono::nanoseconds(left), [&] { return live_.empty(); });
+}
+
+}  // namespace flotilla

@@ -1,0 +1,223 @@
+#include "scheduler_proc/scheduler_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "shm/futex.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int64_t kBeatNs = kNsPerSecond / 2;
+
+}  // namespace
+
+SchedulerLoop::SchedulerLoop(const Options& options, Deps deps)
+    : options_(options), deps_(std::move(deps)) {}
+
+StatusOr<bool> SchedulerLoop::Step() {
+  const int64_t now_ns = deps_.clock->NowNs();
+  Beat(now_ns);
+  RETURN_IF_ERROR(PollEpoch(now_ns));
+  if (core_ == nullptr) return false;
+  bool progress = DrainInbox(now_ns);
+  ASSIGN_OR_RETURN(const bool results, TakeResults(now_ns));
+  progress = results || progress;
+  if (deps_.epochs->serving()) {
+    CheckStepTimeout(now_ns);
+    progress = PublishPlan(now_ns) || progress;
+  }
+  return HandOutputs(now_ns) || progress;
+}
+
+Status SchedulerLoop::Run() {
+  std::atomic<uint32_t>* doorbell = &deps_.control->doorbell;
+  while (!stop_.load()) {
+    const uint32_t seen = doorbell->load(std::memory_order_acquire);
+    ASSIGN_OR_RETURN(const bool progress, Step());
+    if (!progress && !stop_.load()) FutexWait(doorbell, seen, NextWakeNs(deps_.clock->NowNs()));
+  }
+  return OkStatus();
+}
+
+void SchedulerLoop::Stop() {
+  stop_.store(true);
+  ReplicaControl::Ring(&deps_.control->doorbell);
+}
+
+Status SchedulerLoop::PollEpoch(int64_t now_ns) {
+  ASSIGN_OR_RETURN(const EpochManager::Event event, deps_.epochs->Poll(now_ns));
+  if (event == EpochManager::Event::kLost) deps_.on_serving(false, deps_.epochs->num_pages());
+  if (event != EpochManager::Event::kBegan) return OkStatus();
+  const uint32_t num_pages = deps_.epochs->num_pages();
+  if (core_ == nullptr) {
+    SchedulerConfig config = options_.core;
+    config.num_pages = num_pages;
+    core_ = std::make_unique<Scheduler>(config);
+  }
+  core_->BeginEpoch(deps_.epochs->epoch(), num_pages);
+  deps_.load->Publish(core_->stats(), taken_, taken_tokens_);
+  Log().info("serving {} {}", Kv("epoch", deps_.epochs->epoch()), Kv("pages", num_pages));
+  deps_.on_serving(true, num_pages);
+  return OkStatus();
+}
+
+bool SchedulerLoop::DrainInbox(int64_t now_ns) {
+  commands_.clear();
+  deps_.inbox->Drain(&commands_);
+  for (Command& command : commands_) {
+    if (auto* submit = std::get_if<SubmitCommand>(&command)) {
+      Submit(std::move(*submit), now_ns);
+    } else if (auto* abort = std::get_if<AbortCommand>(&command)) {
+      if (!core_->Abort(abort->id, abort->reason)) continue;
+      ReqOutput ended;  // the core says nothing more of it
+      ended.id = abort->id;
+      ended.finish = abort->reason;
+      core_outputs_.push_back(std::move(ended));
+    } else {
+      const auto& truncate = std::get<TruncateCommand>(command);
+      core_->Truncate(truncate.id, truncate.num_tokens, now_ns, &core_outputs_);
+    }
+  }
+  if (now_ns >= next_deadline_ns_) core_->ExpireDeadlines(now_ns, &core_outputs_);
+  return !commands_.empty();
+}
+
+void SchedulerLoop::Submit(SubmitCommand&& command, int64_t now_ns) {
+  const ReqId id = command.spec.id;
+  OpenOutput open;
+  open.id = id;
+  open.options = std::move(command.options);
+  open.sink = std::move(command.sink);
+  open.stream = command.stream;
+  open.prompt_tokens = static_cast<uint32_t>(command.spec.prompt_ids.size());
+  open.resumed_ids = command.spec.resumed_ids;
+  open.arrival_ns = command.spec.arrival_ns;
+  ++taken_;
+  taken_tokens_ += open.prompt_tokens;
+  const LiveReq live{command.spec.arrival_ns, 0, command.spec.deadline_ns};
+  events_.emplace_back(std::move(open));
+  const Status added = core_->Add(std::move(command.spec), now_ns);
+  if (added.ok()) {
+    live_.emplace(id, live);
+    next_deadline_ns_ = std::min(next_deadline_ns_, live.deadline_ns);
+  } else {
+    deps_.metrics->OnRejected(added.code());
+    events_.emplace_back(FailOutput{id, added});
+  }
+}
+
+StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
+  bool any = false;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::string_view frame, deps_.results->TryRead());
+    if (frame.empty()) return any;
+    any = true;
+    const Status parsed = ParseStepResult(frame, options_.core.max_running_requests,
+                                          options_.core.vocab_size, &result_);
+    deps_.results->Release();
+    if (!parsed.ok()) {
+      Log().error("result frame refused {}", Kv("error", std::string(parsed.message())));
+      OnRestart(now_ns, "a result frame was malformed");
+    } else if (!deps_.epochs->serving() || result_.epoch != deps_.epochs->epoch()) {
+      continue;  // of an epoch that is over
+    } else if (result_.code != 0) {
+      OnStepFailed(result_, now_ns);
+    } else {
+      failed_epochs_ = 0;
+      last_progress_ns_ = now_ns;
+      core_->OnResult(result_, now_ns, &core_outputs_);
+      deps_.metrics->OnResult(result_, core_->stats());
+    }
+  }
+}
+
+void SchedulerLoop::OnRestart(int64_t now_ns, const std::string& reason) {
+  deps_.epochs->Restart(now_ns, reason);
+  deps_.on_serving(false, deps_.epochs->num_pages());
+}
+
+// A rank whose collective timed out drops its plan without an answer.
+void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
+  if (options_.step_timeout_ns == 0 || core_->plans_in_flight() == 0 ||
+      now_ns - last_progress_ns_ < options_.step_timeout_ns)
+    return;
+  OnRestart(now_ns, "a step was not answered in time");
+}
+
+void SchedulerLoop::OnStepFailed(const StepResult& result, int64_t now_ns) {
+  Log().error("step failed {} {} {}", Kv("step", result.step_id), Kv("code", result.code),
+              Kv("error", result.message));
+  OnRestart(now_ns, "a step failed");
+  if (++failed_epochs_ < options_.max_failed_epochs) return;
+  failed_epochs_ = 0;
+  FailAll(absl::InternalError("the replica's workers failed to run the request repeatedly"));
+}
+
+void SchedulerLoop::FailAll(const Status& status) {
+  for (const auto& [id, live] : live_) {
+    core_->Abort(id, Finish::kAbort);
+    events_.emplace_back(FailOutput{id, status});
+  }
+  live_.clear();
+}
+
+bool SchedulerLoop::PublishPlan(int64_t now_ns) {
+  if (!deps_.epochs->serving() || core_->plans_in_flight() >= options_.max_plans_in_flight)
+    return false;
+  if (core_->plans_in_flight() == 0) last_progress_ns_ = now_ns;
+  const SchedulerStats before = core_->stats();
+  if (!core_->PlanStep(now_ns, &plan_)) return false;
+  const Status published = deps_.port->Publish(plan_);
+  if (!published.ok()) {
+    OnRestart(now_ns, StrCat("the step ring is stuck: ", published.message()));
+    return true;
+  }
+  deps_.metrics->OnPlan(plan_, before, core_->stats(), now_ns);
+  return true;
+}
+
+bool SchedulerLoop::HandOutputs(int64_t now_ns) {
+  for (ReqOutput& output : core_outputs_) {
+    auto it = live_.find(output.id);
+    if (it != live_.end()) {
+      LiveReq& live = it->second;
+      if (output.token.has_value()) {
+        deps_.metrics->OnToken(live.arrival_ns, live.last_token_ns, now_ns);
+        live.last_token_ns = now_ns;
+      }
+      if (output.finish != Finish::kNone) {
+        deps_.metrics->OnFinished(output, live.arrival_ns, now_ns);
+        live_.erase(it);
+      }
+    }
+    events_.emplace_back(std::move(output));
+  }
+  core_outputs_.clear();
+  if (now_ns >= next_deadline_ns_) RecomputeDeadline();
+  const bool any = !events_.empty();
+  deps_.load->Publish(core_->stats(), taken_, taken_tokens_);
+  if (any) deps_.metrics->OnStats(core_->stats());
+  deps_.outputs->Push(&events_);
+  return any;
+}
+
+void SchedulerLoop::RecomputeDeadline() {
+  next_deadline_ns_ = INT64_MAX;
+  for (const auto& [id, live] : live_)
+    next_deadline_ns_ = std::min(next_deadline_ns_, live.deadline_ns);
+}
+
+void SchedulerLoop::Beat(int64_t now_ns) {
+  deps_.control->scheduler.heartbeat_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+int64_t SchedulerLoop::NextWakeNs(int64_t now_ns) const {
+  int64_t next = std::min(now_ns + kBeatNs, deps_.epochs->NextDeadlineNs());
+  if (!live_.empty()) next = std::min(next, next_deadline_ns_);
+  return next;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,97 @@
+// The scheduler's event loop (requirement 001): one Step() drains the inbox, takes results, plans
+// and publishes the next step, and hands outputs to the output side.
+//
+// It never blocks on text, sockets or clients. Run() sleeps on the control block's doorbell, which
+// everyone rings: inbox, rank 0 after a result, launcher. Threads: all methods but Stop() on one.
+// Errors: fatal ones end Run (a rank without KV memory, a corrupt ring); the process then ends.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "scheduler_proc/core/scheduler.h"
+#include "scheduler_proc/epoch_manager.h"
+#include "scheduler_proc/inbox.h"
+#include "scheduler_proc/load_board.h"
+#include "scheduler_proc/loop_metrics.h"
+#include "scheduler_proc/output_event.h"
+#include "shm/ring.h"
+
+namespace flotilla {
+
+class SchedulerLoop {
+ public:
+  struct Options {
+    SchedulerConfig core;  // num_pages comes from the ranks
+    uint32_t max_plans_in_flight = 1;
+    // So many epochs in a row that end in a failed step fail the requests that are live.
+    uint32_t max_failed_epochs = 3;
+    // A plan that is not answered for this long is given up: next epoch. 0: never.
+    int64_t step_timeout_ns = 120 * kNsPerSecond;
+  };
+  struct Deps {
+    const Clock* clock = nullptr;
+    ReplicaControlBlock* control = nullptr;
+    EpochManager* epochs = nullptr;
+    StepPort* port = nullptr;
+    RingReader* results = nullptr;
+    Inbox* inbox = nullptr;
+    OutputQueue* outputs = nullptr;
+    LoadBoard* load = nullptr;
+    LoopMetrics* metrics = nullptr;
+    // The replica began (true) or stopped (false) serving; before the first true the core is
+    // not there and nothing may be submitted.
+    std::function<void(bool serving, uint32_t num_pages)> on_serving;
+  };
+  SchedulerLoop(const Options& options, Deps deps);
+
+  // Steps until Stop(); OK after it.
+  Status Run();
+  void Stop();
+  // One turn. True: it did something, more may be due at once.
+  StatusOr<bool> Step();
+
+  const Scheduler* core() const { return core_.get(); }  // null before the first epoch
+
+ private:
+  struct LiveReq {
+    int64_t arrival_ns = 0;
+    int64_t last_token_ns = 0;
+    int64_t deadline_ns = INT64_MAX;
+  };
+  Status PollEpoch(int64_t now_ns);
+  bool DrainInbox(int64_t now_ns);
+  void Submit(SubmitCommand&& command, int64_t now_ns);
+  void CheckStepTimeout(int64_t now_ns);
+  StatusOr<bool> TakeResults(int64_t now_ns);
+  void OnRestart(int64_t now_ns, const std::string& reason);
+  void OnStepFailed(const StepResult& result, int64_t now_ns);
+  void FailAll(const Status& status);
+  bool PublishPlan(int64_t now_ns);
+  bool HandOutputs(int64_t now_ns);
+  void RecomputeDeadline();
+  void Beat(int64_t now_ns);
+  int64_t NextWakeNs(int64_t now_ns) const;
+
+  const Options options_;
+  const Deps deps_;
+  std::unique_ptr<Scheduler> core_;
+  std::unordered_map<ReqId, LiveReq> live_;
+  uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
+  uint32_t failed_epochs_ = 0;
+  int64_t last_progress_ns_ = 0;  // a plan was published while none was in flight, or a result came
+  int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
+  // Reused each step.
+  std::vector<Command> commands_;
+  std::vector<ReqOutput> core_outputs_;
+  std::vector<OutputEvent> events_;
+  StepPlan plan_;
+  StepResult result_;
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace flotilla

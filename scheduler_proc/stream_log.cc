@@ -1,0 +1,127 @@
+#include "scheduler_proc/stream_log.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kTokenBytes = 8;   // of an id on the wire, rounded up
+constexpr size_t kTailBytes = 128;  // usage, timing, finish
+
+}  // namespace
+
+size_t StreamLog::Append(v1::Delta&& piece) {
+  const size_t before = unsent_bytes_;
+  for (int i = 0; i < piece.prompt_logprobs_size(); ++i) {
+    unsent_bytes_ += piece.prompt_logprobs(i).ByteSizeLong();
+    prompt_logprobs_.push_back(std::move(*piece.mutable_prompt_logprobs(i)));
+  }
+  piece.clear_prompt_logprobs();
+  if (piece.large_result_id() != 0) large_result_id_ = piece.large_result_id();
+  if (piece.choices_size() > 0) {
+    v1::ChoiceDelta& choice = *piece.mutable_choices(0);
+    const uint32_t text_before = static_cast<uint32_t>(text_.size());
+    text_ += choice.text();
+    unsent_bytes_ += choice.text().size();
+    const int count = choice.token_ids_size();
+    for (int i = 0; i < count; ++i) {
+      const bool final_token = i + 1 == count;
+      tokens_.push_back(
+          {choice.token_ids(i), final_token ? static_cast<uint32_t>(text_.size()) : text_before});
+      unsent_bytes_ += kTokenBytes;
+    }
+    for (int i = 0; i < choice.logprobs_size(); ++i) {
+      unsent_bytes_ += choice.logprobs(i).ByteSizeLong();
+      logprobs_.push_back(std::move(*choice.mutable_logprobs(i)));
+    }
+    choice.clear_text();
+    choice.clear_token_ids();
+    choice.clear_logprobs();
+  }
+  complete_ = complete_ || piece.last();
+  if (complete_) unsent_bytes_ += kTailBytes;
+  tail_ = std::move(piece);
+  return unsent_bytes_ - before;
+}
+
+bool StreamLog::HasUnsent() const {
+  return sent_tokens_ < tokens_.size() || (complete_ && !last_sent_);
+}
+
+size_t StreamLog::TokenBytes(size_t index) const {
+  const size_t begin = index == 0 ? 0 : tokens_[index - 1].text_end;
+  size_t bytes = kTokenBytes + tokens_[index].text_end - begin;
+  if (!logprobs_.empty()) bytes += logprobs_[index].ByteSizeLong();
+  return bytes;
+}
+
+void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
+  v1::ChoiceDelta* choice = delta->add_choices();
+  size_t bytes = 0, end = sent_tokens_;
+  while (end < tokens_.size() && (end == sent_tokens_ || bytes < max_bytes)) {
+    bytes += TokenBytes(end);
+    choice->add_token_ids(tokens_[end].id);
+    if (!logprobs_.empty()) *choice->add_logprobs() = logprobs_[end];
+    ++end;
+  }
+  const bool everything = end == tokens_.size();
+  size_t text_end = everything ? text_.size() : tokens_[end - 1].text_end;
+  text_end = std::max(text_end, sent_text_);
+  choice->set_text(text_.substr(sent_text_, text_end - sent_text_));
+  sent_tokens_ = end;
+  sent_text_ = text_end;
+}
+
+void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
+  delta->set_stream_id(stream_id_);
+  while (sent_prompt_ < prompt_logprobs_.size())
+    *delta->add_prompt_logprobs() = prompt_logprobs_[sent_prompt_++];
+  if (!large_result_sent_ && large_result_id_ != 0) {
+    delta->set_large_result_id(large_result_id_);
+    large_result_sent_ = true;
+  }
+  TakeTokens(max_bytes, delta);
+  if (sent_tokens_ == tokens_.size()) {
+    delta->set_held_back(tail_.held_back());
+    if (complete_) {
+      v1::ChoiceDelta* choice = delta->mutable_choices(0);
+      if (tail_.choices_size() > 0) {
+        choice->set_finish_reason(tail_.choices(0).finish_reason());
+        choice->set_stop_reason(tail_.choices(0).stop_reason());
+      }
+      if (tail_.has_usage()) *delta->mutable_usage() = tail_.usage();
+      if (tail_.has_timing()) *delta->mutable_timing() = tail_.timing();
+      if (tail_.has_error()) *delta->mutable_error() = tail_.error();
+      delta->set_last(true);
+      last_sent_ = true;
+    }
+  }
+  unsent_bytes_ = HasUnsent() ? CountUnsent() : 0;
+}
+
+bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
+  if (token_offset < first_token_ || token_offset - first_token_ > tokens_.size()) return false;
+  const size_t index = token_offset - first_token_;
+  sent_tokens_ = index;
+  sent_text_ = index == 0 ? 0 : tokens_[index - 1].text_end;
+  sent_prompt_ = std::min<size_t>(prompt_logprobs, prompt_logprobs_.size());
+  large_result_sent_ = index > 0;
+  last_sent_ = false;
+  unsent_bytes_ = CountUnsent();
+  return true;
+}
+
+size_t StreamLog::CountUnsent() const {
+  size_t bytes = complete_ && !last_sent_ ? kTailBytes : 0;
+  bytes += text_.size() - std::min(sent_text_, text_.size());
+  for (size_t i = sent_tokens_; i < tokens_.size(); ++i) {
+    bytes += kTokenBytes;
+    if (!logprobs_.empty()) bytes += logprobs_[i].ByteSizeLong();
+  }
+  for (size_t i = sent_prompt_; i < prompt_logprobs_.size(); ++i)
+    bytes += prompt_logprobs_[i].ByteSizeLong();
+  return bytes;
+}
+
+}  // namespace flotilla

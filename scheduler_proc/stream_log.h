@@ -1,0 +1,65 @@
+// Everything that was produced for one stream, and how much of it was sent.
+//
+// Pieces are appended; Take() builds the next Delta from the cursor on, so unsent pieces merge by
+// themselves and a re-attached router gets whatever lies past its token offset by moving the
+// cursor. prompt_logprobs travel with the first token (or the end).
+//
+// Units: tokens (those of Submit.resume count), bytes. Threads: the owner's lock guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flotilla/v1/engine.pb.h"
+
+namespace flotilla {
+
+class StreamLog {
+ public:
+  // `first_token`: how many tokens the consumer has already (resume).
+  StreamLog(uint64_t stream_id, uint32_t first_token)
+      : stream_id_(stream_id), first_token_(first_token) {}
+
+  // Returns how many bytes are unsent because of it.
+  size_t Append(v1::Delta&& piece);
+  bool HasUnsent() const;
+  // The next Delta, of about max_bytes at most (at least one token). Call only if HasUnsent().
+  void Take(size_t max_bytes, v1::Delta* delta);
+  // What lies past `token_offset` tokens and `prompt_logprobs` entries is unsent again. False: no
+  // such offset.
+  bool Rewind(uint32_t token_offset, uint32_t prompt_logprobs);
+
+  bool complete() const { return complete_; }  // `last` was appended
+  bool last_sent() const { return last_sent_; }
+  size_t unsent_bytes() const { return unsent_bytes_; }
+
+ private:
+  struct Token {
+    int32_t id = 0;
+    uint32_t text_end = 0;  // bytes of text_ that are certain with this token
+  };
+  void TakeTokens(size_t max_bytes, v1::Delta* delta);
+  size_t TokenBytes(size_t index) const;
+  size_t CountUnsent() const;
+
+  const uint64_t stream_id_;
+  const uint32_t first_token_;
+  std::vector<Token> tokens_;
+  std::vector<v1::TokenLogprobs> logprobs_;  // empty, or one a token
+  std::vector<v1::TokenLogprobs> prompt_logprobs_;
+  uint64_t large_result_id_ = 0;  // instead of prompt_logprobs_
+  std::string text_;
+  v1::Delta tail_;  // held_back, usage, timing, error, finish_reason
+  bool complete_ = false;
+  // cursor
+  size_t sent_tokens_ = 0;
+  size_t sent_text_ = 0;
+  size_t sent_prompt_ = 0;  // entries of prompt_logprobs_
+  bool large_result_sent_ = false;
+  bool last_sent_ = false;
+  size_t unsent_bytes_ = 0;
+};
+
+}  // namespace flotilla
