@@ -29,6 +29,8 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   if (config.enable_mixed_chunk || decode_turn) UpdateRunningBatch(batch);
   if (config.enable_mixed_chunk || batch->empty()) GetNewBatchPrefill(now_ns, batch);
   if (batch->empty()) UpdateRunningBatch(batch);
+  // That may have retracted all who decode: what they gave back serves the prompts before them.
+  if (batch->empty() && batch->retracted) GetNewBatchPrefill(now_ns, batch);
   // Prompts hold each other's pages: the last to come gives way. One alone always fits.
   while (batch->empty() && running_batch.size() > 1) {
     Retract(running_batch.back());

@@ -40,27 +40,27 @@ Status CheckSampling(const SamplingParams& sampling) {
 
 }  // namespace
 
-void SlotTable::Reset() {
+void FreeSlots::Reset() {
   free_.clear();
   closes_.clear();
   std::fill(close_pending_.begin(), close_pending_.end(), 0);
   for (size_t slot = close_pending_.size(); slot > 0;) free_.push_back(--slot);
 }
 
-uint32_t SlotTable::Take() {
+uint32_t FreeSlots::Take() {
   const uint32_t slot = free_.back();
   free_.pop_back();
   return slot;
 }
 
-void SlotTable::Free(uint32_t slot, bool opened) {
+void FreeSlots::Free(uint32_t slot, bool opened) {
   free_.push_back(slot);
   if (!opened) return;
   close_pending_[slot] = true;
   closes_.push_back(slot);
 }
 
-void SlotTable::MoveClosesTo(std::vector<uint32_t>* closes) {
+void FreeSlots::MoveClosesTo(std::vector<uint32_t>* closes) {
   for (const uint32_t slot : closes_) {
     if (close_pending_[slot]) closes->push_back(slot);
     close_pending_[slot] = false;

@@ -30,9 +30,9 @@ inline constexpr uint32_t kMaxPlansInFlight = 1;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.
-class SlotTable {
+class FreeSlots {
  public:
-  explicit SlotTable(uint32_t num_slots) : close_pending_(num_slots) { Reset(); }
+  explicit FreeSlots(uint32_t num_slots) : close_pending_(num_slots) { Reset(); }
   void Reset();
   bool full() const { return free_.empty(); }
   uint32_t Take();
@@ -89,7 +89,7 @@ struct Scheduler::Impl {
   ReqPool pool;
   absl::flat_hash_map<ReqId, Req*> reqs;  // those that may still give output
   KvPool kv;
-  SlotTable slots;
+  FreeSlots slots;
 
   WaitingQueue waiting_queue;
   std::vector<Req*> running_batch;  // by arrival: the last to come is retracted first
