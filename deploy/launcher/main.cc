@@ -116,8 +116,9 @@ int Main(int argc, char** argv) {
 
   for (CLI::App* command : {serve, engine, ask, help}) command->footer("");
 
+  const std::string overview = app.help();  // after parsing it would be the subcommand's
   if (argc < 2) {
-    std::printf("%s", app.help().c_str());
+    std::printf("%s", overview.c_str());
     return 0;
   }
   ParseOrExit(&app, argc, argv);
@@ -137,7 +138,7 @@ int Main(int argc, char** argv) {
   }
   if (!topic.empty())
     return Fail(absl::NotFoundError(absl::StrCat("there is no command '", topic, "'")));
-  std::printf("%s", app.help().c_str());
+  std::printf("%s", overview.c_str());
   return 0;
 }
 

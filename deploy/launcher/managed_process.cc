@@ -10,6 +10,12 @@
 #include "common/base/log.h"
 
 namespace flotilla {
+namespace {
+
+// Of 16 KiB at a time: a process that never stops talking must not keep us from the others.
+constexpr int kMaxPieces = 64;
+
+}  // namespace
 
 std::string ProcessExit::Describe() const {
   if (exited) return absl::StrCat("exited with status ", code);
@@ -58,15 +64,17 @@ void ManagedProcess::PumpOutput() {
   if (!child_ || !child_->output.valid()) return;
   auto print = [this](std::string_view line) { wiring_.logs->Write(name_, line); };
   std::array<char, 16384> buffer;
-  for (;;) {
+  for (int pieces = 0; pieces < kMaxPieces; ++pieces) {
     const ssize_t n = read(child_->output.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0) break;
+    if (n <= 0) {
+      lines_.Flush(print);
+      CloseOutput();
+      return;
+    }
     lines_.Append(std::string_view(buffer.data(), static_cast<size_t>(n)), print);
   }
-  lines_.Flush(print);
-  CloseOutput();
 }
 
 void ManagedProcess::CloseOutput() {

