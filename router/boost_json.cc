@@ -1,0 +1,2 @@
+// The one translation unit with Boost.JSON's definitions (it is header-only here).
+#include <boost/json/src.hpp>

@@ -1,0 +1,62 @@
+// A server-streaming call whose messages are gathered and handed over at the end.
+//
+// `take` runs on gRPC's threads, one call at a time; returning false cancels the call. `done` is
+// posted to the executor once. Ownership: the call deletes itself. The executor must outlive it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/post.hpp>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "router/call_tracker.h"
+
+namespace flotilla {
+
+template <typename Message>
+class CollectCall final : public grpc::ClientReadReactor<Message> {
+ public:
+  // `start(context, reactor)` makes the stub's call.
+  template <typename StartFn>
+  static void Start(StartFn start, boost::asio::any_io_executor executor, CallTracker* calls,
+                    std::function<bool(Message&)> take, std::function<void(grpc::Status)> done) {
+    auto* call = new CollectCall(std::move(executor), calls, std::move(take), std::move(done));
+    calls->Add();
+    start(&call->context_, call);
+    call->StartRead(&call->message_);
+    call->StartCall();
+  }
+
+ private:
+  CollectCall(boost::asio::any_io_executor executor, CallTracker* calls,
+              std::function<bool(Message&)> take, std::function<void(grpc::Status)> done)
+      : executor_(std::move(executor)),
+        calls_(calls),
+        take_(std::move(take)),
+        done_(std::move(done)) {}
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (!take_(message_)) context_.TryCancel();
+    this->StartRead(&message_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    std::unique_ptr<CollectCall> self(this);
+    CallTracker* const calls = calls_;
+    boost::asio::post(executor_, [done = std::move(done_), status] { done(status); });
+    self.reset();
+    calls->Remove();
+  }
+
+  const boost::asio::any_io_executor executor_;
+  CallTracker* const calls_;
+  std::function<bool(Message&)> take_;
+  std::function<void(grpc::Status)> done_;
+  grpc::ClientContext context_;
+  Message message_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,162 @@
+#include "router/completion_handler.h"
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "router/generate_check.h"
+#include "router/random.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kParseOffThreadBytes = 64 << 10;
+
+}  // namespace
+
+class CompletionHandler::Sink final : public GenerateSink {
+ public:
+  Sink(std::shared_ptr<CompletionHandler> handler, size_t index)
+      : handler_(std::move(handler)), index_(index) {}
+  void OnDelta(const v1::Delta& delta) override { handler_->OnDelta(index_, delta); }
+  void OnError(const ApiError& error) override { handler_->OnError(error); }
+
+ private:
+  const std::shared_ptr<CompletionHandler> handler_;
+  const size_t index_;
+};
+
+CompletionHandler::CompletionHandler(const HandlerContext& context,
+                                     std::shared_ptr<HttpExchange> exchange, int64_t received_ns)
+    : context_(context), exchange_(std::move(exchange)), received_ns_(received_ns) {
+  context_.metrics->InFlight(1);
+}
+
+CompletionHandler::~CompletionHandler() { context_.metrics->InFlight(-1); }
+
+void CompletionHandler::Start(std::string body) {
+  exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
+  std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
+  if (body.size() <= kParseOffThreadBytes) {
+    OnParsed(ParseCompletion(body, *models));
+    return;
+  }
+  context_.calls->Add();
+  boost::asio::post(*context_.pool, [self = shared_from_this(), body = std::move(body),
+                                     models = std::move(models)]() mutable {
+    auto parsed = std::make_shared<Parsed>(ParseCompletion(body, *models));
+    CallTracker* const calls = self->context_.calls;
+    boost::asio::io_context* const io = self->context_.io;
+    // The handler's last reference must not go on this thread.
+    boost::asio::post(*io, [self = std::move(self), parsed = std::move(parsed)] {
+      self->OnParsed(std::move(*parsed));
+    });
+    calls->Remove();
+  });
+}
+
+void CompletionHandler::OnParsed(Parsed parsed) {
+  if (ended_) return;  // the client left meanwhile
+  if (auto* error = std::get_if<ApiError>(&parsed)) {
+    OnError(*error);
+    return;
+  }
+  request_ = std::move(std::get<CompletionRequest>(parsed));
+  SetSeed(RandomU64(), &request_.params);
+  envelope_.id = StrCat("cmpl-", RandomHex128());
+  envelope_.created = std::time(nullptr);
+  envelope_.model = request_.model->name;
+  envelope_.system_fingerprint = request_.model->fingerprint;
+  SubmitAll();
+}
+
+void CompletionHandler::SubmitAll() {
+  choices_.resize(request_.prompts.size());
+  formatters_.reserve(request_.prompts.size());
+  for (size_t i = 0; i < request_.prompts.size(); ++i) formatters_.emplace_back(request_, i);
+  for (size_t i = 0; i < request_.prompts.size(); ++i) {
+    v1::GenerateRequest request = request_.params;
+    request.set_request_id(envelope_.id);
+    const std::vector<int32_t>& ids = request_.prompts[i].ids;
+    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    auto submitted = context_.dispatcher->Submit(std::move(request), request_.model,
+                                                 std::make_shared<Sink>(shared_from_this(), i));
+    if (auto* error = std::get_if<ApiError>(&submitted)) {
+      OnError(*error);
+      return;
+    }
+    handles_.push_back(std::get<uint64_t>(submitted));
+  }
+}
+
+void CompletionHandler::OnDelta(size_t index, const v1::Delta& delta) {
+  if (ended_) return;
+  if (!ttft_seen_ && delta.choices_size() > 0) {
+    ttft_seen_ = true;
+    context_.metrics->Ttft(static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
+  }
+  const ChoicePiece piece = formatters_[index].OnDelta(delta);
+  if (!request_.stream)
+    choices_[index].Append(piece);
+  else if (!piece.empty())
+    WriteStream(CompletionChunk(envelope_, request_, index, piece));
+  if (ended_ || !delta.last()) return;  // writing may have found the client gone
+  if (++finished_ == request_.prompts.size()) Finish();
+}
+
+void CompletionHandler::WriteStream(std::string_view data) {
+  if (!stream_started_) {
+    stream_started_ = true;
+    exchange_->StartStream();
+  }
+  exchange_->Write(data);
+}
+
+void CompletionHandler::Finish() {
+  v1::Usage total;
+  for (const ChoiceFormatter& formatter : formatters_) {
+    const v1::Usage& usage = formatter.usage();
+    total.set_prompt_tokens(total.prompt_tokens() + usage.prompt_tokens());
+    total.set_completion_tokens(total.completion_tokens() + usage.completion_tokens());
+    total.set_cached_tokens(total.cached_tokens() + usage.cached_tokens());
+  }
+  if (request_.stream) {
+    std::string tail = request_.include_usage ? UsageChunk(envelope_, total) : "";
+    tail.append("data: [DONE]\n\n");
+    WriteStream(tail);
+    if (ended_) return;
+    ended_ = true;
+    exchange_->EndStream();
+    return;
+  }
+  ended_ = true;
+  exchange_->Reply(200, "application/json", CompletionJson(envelope_, request_, choices_, total));
+}
+
+void CompletionHandler::OnError(const ApiError& error) {
+  if (ended_) return;
+  ended_ = true;
+  CancelAll();
+  if (!stream_started_) {
+    exchange_->ReplyError(error);
+    return;
+  }
+  exchange_->Write(StrCat("data: ", ErrorJson(error), "\n\n"));
+  exchange_->EndStream();
+}
+
+void CompletionHandler::OnDisconnect() {
+  if (ended_) return;
+  ended_ = true;
+  context_.metrics->ClientDisconnect();
+  CancelAll();
+}
+
+void CompletionHandler::CancelAll() {
+  for (uint64_t handle : handles_) context_.dispatcher->Cancel(handle);
+  handles_.clear();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,66 @@
+// One POST /v1/completions: parse, submit each prompt, answer whole or as a stream.
+//
+// A body over 64 KiB is parsed and tokenised on the worker pool. The status line is sent with the
+// first piece, so that whatever fails before it is a plain HTTP error; a failure after it is an
+// "error" event, and no [DONE].
+// Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
+// its sinks and by the exchange's disconnect callback.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "router/completions_request.h"
+#include "router/completions_response.h"
+#include "router/dispatcher.h"
+#include "router/http_types.h"
+
+namespace flotilla {
+
+struct HandlerContext {
+  boost::asio::io_context* io = nullptr;
+  boost::asio::thread_pool* pool = nullptr;
+  CallTracker* calls = nullptr;
+  Dispatcher* dispatcher = nullptr;
+  RouterMetrics* metrics = nullptr;
+};
+
+class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
+ public:
+  CompletionHandler(const HandlerContext& context, std::shared_ptr<HttpExchange> exchange,
+                    int64_t received_ns);
+  ~CompletionHandler();
+
+  void Start(std::string body);
+
+ private:
+  class Sink;
+  using Parsed = std::variant<CompletionRequest, ApiError>;
+
+  void OnParsed(Parsed parsed);
+  void SubmitAll();
+  void OnDelta(size_t index, const v1::Delta& delta);
+  void OnError(const ApiError& error);
+  void OnDisconnect();
+  void Finish();
+  void CancelAll();
+  void WriteStream(std::string_view data);
+
+  const HandlerContext context_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  const int64_t received_ns_;
+  CompletionRequest request_;
+  CompletionEnvelope envelope_;
+  std::vector<uint64_t> handles_;
+  std::vector<ChoiceFormatter> formatters_;
+  std::vector<ChoicePiece> choices_;
+  size_t finished_ = 0;
+  bool stream_started_ = false;
+  bool ttft_seen_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace flotilla

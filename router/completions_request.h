@@ -1,0 +1,62 @@
+// /v1/completions: the body's JSON as a checked request with token ids.
+//
+// Fields are those of OpenAI's completions and of vLLM's extensions to them; docs/ lists them.
+// Unknown fields are ignored, as both do; a known field that asks for what is not built is refused
+// with 501, so that nobody gets an answer that silently ignores a wish. null means absent.
+// Threads: pure functions; parsing and tokenising a large body belongs on a worker thread.
+// Errors: ApiError naming the field.
+// Source: OpenAI's API reference; vLLM's OpenAI-compatible server documentation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "flotilla/v1/inference.pb.h"
+#include "router/api_error.h"
+#include "router/model_handle.h"
+
+namespace flotilla {
+
+inline constexpr size_t kMaxPromptsPerRequest = 128;
+
+// By name. Immutable once published.
+using ModelTable = std::map<std::string, std::shared_ptr<const ModelHandle>, std::less<>>;
+
+// NOT_FOUND for an unknown name; UNAVAILABLE while no model is known at all. An empty name is the
+// only model, if there is one.
+std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const ModelTable& models,
+                                                                     std::string_view name);
+
+struct CompletionPrompt {
+  std::string text;  // as the client wrote it, or decoded from its ids if echo is asked for
+  std::vector<int32_t> ids;
+};
+
+struct CompletionRequest {
+  std::shared_ptr<const ModelHandle> model;
+  std::vector<CompletionPrompt> prompts;  // choice i answers prompt i
+  v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each
+  std::optional<int> logprobs;            // of output, and of the prompt with echo
+  std::optional<int> prompt_logprobs;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  bool prompt_only = false;  // max_tokens 0: one token is computed and thrown away
+  bool return_tokens_as_token_ids = false;
+  bool return_token_ids = false;
+
+  bool NeedsPromptLogprobs() const {
+    return prompt_logprobs.has_value() || (echo && logprobs.has_value());
+  }
+};
+
+std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,
+                                                          const ModelTable& models);
+
+}  // namespace flotilla

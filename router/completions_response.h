@@ -1,0 +1,97 @@
+// /v1/completions: deltas of a replica as OpenAI's JSON, streamed or whole.
+//
+// A ChoiceFormatter turns one prompt's deltas into pieces; pieces are written as a stream's chunk
+// or joined into the one answer. With echo the prompt's text and logprobs come before the first
+// token, so a piece is held back until they are complete.
+//
+// One token's text is its bytes with what is not valid UTF-8 as U+FFFD, as in vLLM. text_offset
+// counts code points of the choice's text before the token; for a token that starts or continues a
+// split character it is where that character will stand.
+// Threads: one at a time. Source: OpenAI's API reference; vLLM's prompt_logprobs form.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/text/incremental_detokenizer.h"
+#include "flotilla/v1/engine.pb.h"
+#include "router/completions_request.h"
+
+namespace flotilla {
+
+// Arrays are JSON without their brackets. Pieces of a choice are joined by appending.
+struct ChoicePiece {
+  std::string text;
+  std::string tokens, token_logprobs, top_logprobs, text_offsets;
+  std::string token_ids;
+  std::string prompt_token_ids;
+  std::string prompt_logprobs;
+  std::string finish_reason;  // empty: not finished
+  std::string stop_reason;    // JSON, empty: null
+
+  void Append(const ChoicePiece& next);
+  bool empty() const;
+};
+
+// Counts the code points that come before each token.
+class TextOffsets {
+ public:
+  TextOffsets(const Tokenizer* tokenizer, bool skip_special)
+      : detokenizer_(tokenizer, skip_special) {}
+  size_t Next(TokenId id);
+
+ private:
+  IncrementalDetokenizer detokenizer_;
+  size_t chars_ = 0;
+};
+
+class ChoiceFormatter {
+ public:
+  // `request` must outlive the formatter.
+  ChoiceFormatter(const CompletionRequest& request, size_t prompt_index);
+
+  // What the client gets of `delta`. Empty while the prompt part is incomplete.
+  ChoicePiece OnDelta(const v1::Delta& delta);
+  const v1::Usage& usage() const { return usage_; }
+
+ private:
+  void TakePromptLogprobs(const v1::Delta& delta);
+  void AddPromptPart(ChoicePiece* piece);
+  void AddEchoedToken(size_t position, ChoicePiece* piece);
+  void AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piece);
+  void AddLogprob(const v1::TokenLogprobs& entry, TextOffsets* offsets, ChoicePiece* piece);
+  void AddFinish(const v1::ChoiceDelta& choice, ChoicePiece* piece) const;
+  void AppendTokenText(TokenId id, std::string* out) const;
+  void AppendTop(const v1::TokenLogprobs& entry, std::string* out) const;
+  void AppendPromptEntry(const v1::TokenLogprobs& entry, std::string* out) const;
+
+  const CompletionRequest& request_;
+  const CompletionPrompt& prompt_;
+  const Tokenizer& tokenizer_;
+  TextOffsets prompt_offsets_;
+  TextOffsets output_offsets_;
+  size_t output_start_ = 0;  // code points of echoed text
+  std::vector<v1::TokenLogprobs> prompt_logprobs_;
+  bool prompt_part_done_ = false;
+  v1::Usage usage_;
+};
+
+// The constant fields of an answer.
+struct CompletionEnvelope {
+  std::string id;
+  int64_t created = 0;  // Unix seconds
+  std::string model;
+  std::string system_fingerprint;
+};
+
+std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                           const std::vector<ChoicePiece>& choices, const v1::Usage& usage);
+// "data: {…}\n\n"
+std::string CompletionChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                            size_t index, const ChoicePiece& piece);
+// The last chunk with stream_options.include_usage.
+std::string UsageChunk(const CompletionEnvelope& envelope, const v1::Usage& usage);
+
+}  // namespace flotilla

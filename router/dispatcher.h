@@ -1,0 +1,103 @@
+// From a checked request to a replica and back: policy, submission, deltas to the sink, retries
+// before the first token, aborts.
+//
+// A request that its replica lost or refused (UNAVAILABLE, RESOURCE_EXHAUSTED) goes to another one
+// as long as the client has nothing of it: repeating it is then invisible. After the first piece
+// the client gets UNAVAILABLE; continuing such a stream elsewhere needs only Submit.resume, whose
+// content RequestStream already keeps.
+//
+// Threads: the io thread, except models() and ready(). Ownership: keeps the sink until the request
+// ended or was cancelled; a sink is never called after that. Sinks may call Cancel from a callback.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "router/completions_request.h"
+#include "router/policy.h"
+#include "router/replica_client.h"
+#include "router/request_stream.h"
+#include "router/router_metrics.h"
+
+namespace flotilla {
+
+struct DispatcherOptions {
+  std::vector<std::string> replicas;  // addresses
+  std::string policy = "round_robin";
+  uint32_t max_attempts = 3;
+  int64_t backoff_min_ms = 50;
+  int64_t backoff_max_ms = 2000;
+};
+
+class Dispatcher final : public ReplicaListener {
+ public:
+  Dispatcher(DispatcherOptions options, boost::asio::io_context* io, boost::asio::thread_pool* pool,
+             CallTracker* calls, RouterMetrics* metrics);
+  ~Dispatcher() override;
+
+  void Start();
+  // Drops every request without a word and ends the replicas' streams.
+  void Stop();
+  // Called each time ready() may have changed.
+  void set_on_ready_changed(std::function<void()> callback) { on_ready_changed_ = callback; }
+
+  // `request` passed generate_check and has token ids. Returns the handle for Cancel; the sink's
+  // first call comes later, never from within.
+  std::variant<uint64_t, ApiError> Submit(v1::GenerateRequest request,
+                                          std::shared_ptr<const ModelHandle> model,
+                                          std::shared_ptr<GenerateSink> sink);
+  // Unknown handles are fine: the request may just have ended.
+  void Cancel(uint64_t handle);
+  // Ends requests with this id as ABORT; their sinks get a last delta. False if there is none.
+  bool AbortByRequestId(const std::string& request_id);
+
+  // Any thread. Models stay listed while their replicas are away.
+  std::shared_ptr<const ModelTable> models() const;
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  size_t active() const { return requests_.size(); }
+
+  // ReplicaListener
+  void OnReplicaChanged(ReplicaClient* replica) override;
+  void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) override;
+  void OnStreamLost(const std::shared_ptr<RequestStream>& stream) override;
+  bool CanMove(const RequestStream& stream) const override;
+
+ private:
+  // `again`: also replicas that failed it before. Null: none is ready.
+  ReplicaClient* Pick(const RequestStream& stream, bool again);
+  bool Usable(const ReplicaClient& replica, const RequestStream& stream) const;
+  // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
+  bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
+             bool same_replica_too);
+  void Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error);
+  void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  void UpdateBackendMetrics(const ReplicaClient& replica);
+  bool IsLive(const RequestStream& stream) const;
+
+  const DispatcherOptions options_;
+  boost::asio::io_context* const io_;
+  CallTracker* const calls_;
+  RouterMetrics* const metrics_;
+  TokenizerCache tokenizers_;
+  std::vector<std::shared_ptr<ReplicaClient>> replicas_;
+  std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
+  // By handle. A stream's handle is its first id; `id` changes with a retry.
+  std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> requests_;
+  uint64_t next_id_ = 1;
+  std::function<void()> on_ready_changed_;
+  std::atomic<bool> ready_{false};
+
+  mutable std::mutex models_mutex_;
+  std::shared_ptr<const ModelTable> models_ = std::make_shared<ModelTable>();
+};
+
+}  // namespace flotilla

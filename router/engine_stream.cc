@@ -1,0 +1,73 @@
+#include "router/engine_stream.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace flotilla {
+
+EngineStream::EngineStream(std::shared_ptr<v1::Engine::Stub> stub,
+                           boost::asio::any_io_executor executor, CallTracker* calls,
+                           Handlers handlers)
+    : stub_(std::move(stub)),
+      executor_(std::move(executor)),
+      calls_(calls),
+      handlers_(std::move(handlers)) {}
+
+std::shared_ptr<EngineStream> EngineStream::Start(std::shared_ptr<v1::Engine::Stub> stub,
+                                                  boost::asio::any_io_executor executor,
+                                                  CallTracker* calls, Handlers handlers) {
+  std::shared_ptr<EngineStream> stream(
+      new EngineStream(std::move(stub), std::move(executor), calls, std::move(handlers)));
+  stream->self_ = stream;
+  calls->Add();
+  stream->stub_->async()->Connect(&stream->context_, stream.get());
+  // Writes start outside of reactions; the hold ends when reading does.
+  stream->AddHold();
+  stream->StartRead(&stream->incoming_);
+  stream->StartCall();
+  return stream;
+}
+
+void EngineStream::Write(v1::RouterFrame frame) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return;
+  outgoing_.push_back(std::move(frame));
+  if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+}
+
+void EngineStream::OnReadDone(bool ok) {
+  if (!ok) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closed_ = true;
+    }
+    // The other side is done or gone; make it so for our writes too.
+    context_.TryCancel();
+    RemoveHold();
+    return;
+  }
+  boost::asio::post(executor_, [self = shared_from_this(), frame = std::move(incoming_)]() mutable {
+    self->handlers_.on_frame(std::move(frame));
+  });
+  incoming_ = v1::EngineFrame();
+  StartRead(&incoming_);
+}
+
+void EngineStream::OnWriteDone(bool ok) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  outgoing_.pop_front();
+  if (!ok || closed_) {
+    outgoing_.clear();
+    return;
+  }
+  if (!outgoing_.empty()) StartWrite(&outgoing_.front());
+}
+
+void EngineStream::OnDone(const grpc::Status& status) {
+  CallTracker* const calls = calls_;
+  boost::asio::post(executor_,
+                    [self = std::move(self_), status] { self->handlers_.on_done(status); });
+  calls->Remove();
+}
+
+}  // namespace flotilla

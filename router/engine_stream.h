@@ -1,0 +1,55 @@
+// One Engine.Connect call: frames out in order, frames in on the io thread.
+//
+// Threads: Start, Write and Cancel from the io thread; the handlers are posted to it. on_done comes
+// exactly once and last. Ownership: the call keeps itself alive until on_done was posted; the
+// executor must outlive it (CallTracker says when). Errors: in on_done's status; a Write after the
+// end is dropped.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "flotilla/v1/engine.grpc.pb.h"
+#include "router/call_tracker.h"
+
+namespace flotilla {
+
+class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::EngineFrame>,
+                           public std::enable_shared_from_this<EngineStream> {
+ public:
+  struct Handlers {
+    std::function<void(v1::EngineFrame)> on_frame;
+    std::function<void(grpc::Status)> on_done;
+  };
+  static std::shared_ptr<EngineStream> Start(std::shared_ptr<v1::Engine::Stub> stub,
+                                             boost::asio::any_io_executor executor,
+                                             CallTracker* calls, Handlers handlers);
+  void Write(v1::RouterFrame frame);
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  EngineStream(std::shared_ptr<v1::Engine::Stub> stub, boost::asio::any_io_executor executor,
+               CallTracker* calls, Handlers handlers);
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  const std::shared_ptr<v1::Engine::Stub> stub_;
+  const boost::asio::any_io_executor executor_;
+  CallTracker* const calls_;
+  const Handlers handlers_;
+  grpc::ClientContext context_;
+  v1::EngineFrame incoming_;
+  std::shared_ptr<EngineStream> self_;
+
+  std::mutex mutex_;
+  std::deque<v1::RouterFrame> outgoing_;  // the front is being written. Guarded by mutex_.
+  bool closed_ = false;                   // Guarded by mutex_.
+};
+
+}  // namespace flotilla

@@ -1,0 +1,144 @@
+#include "router/generate_check.h"
+
+#include <cmath>
+
+namespace flotilla {
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+MaybeError OutOfRange(std::string_view field, std::string_view range) {
+  return InvalidField(std::string(field),
+                      StrCat("'", std::string(field), "' must be ", std::string(range), "."));
+}
+
+MaybeError NotBuilt(std::string_view field, std::string_view what) {
+  return NotBuiltYet(std::string(field), StrCat("'", std::string(field), "': ", std::string(what),
+                                                " is not built yet."));
+}
+
+bool Within(double value, double min, double max) { return value >= min && value <= max; }
+
+MaybeError CheckPenalties(const v1::SamplingParams& s) {
+  if (s.has_presence_penalty() && !Within(s.presence_penalty(), -2, 2))
+    return OutOfRange("presence_penalty", "a number from -2 to 2");
+  if (s.has_frequency_penalty() && !Within(s.frequency_penalty(), -2, 2))
+    return OutOfRange("frequency_penalty", "a number from -2 to 2");
+  if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && s.repetition_penalty() <= 2))
+    return OutOfRange("repetition_penalty", "a number above 0 and at most 2");
+  if (s.presence_penalty() != 0) return NotBuilt("presence_penalty", "a value other than 0");
+  if (s.frequency_penalty() != 0) return NotBuilt("frequency_penalty", "a value other than 0");
+  if (s.has_repetition_penalty() && s.repetition_penalty() != 1)
+    return NotBuilt("repetition_penalty", "a value other than 1");
+  if (s.logit_bias_size() > 0) return NotBuilt("logit_bias", "a bias on tokens");
+  return std::nullopt;
+}
+
+MaybeError CheckSampling(const v1::SamplingParams& s, const ModelHandle& model) {
+  if (s.has_temperature() && !Within(s.temperature(), 0, 2))
+    return OutOfRange("temperature", "a number from 0 to 2");
+  if (s.has_top_p() && !(s.top_p() > 0 && s.top_p() <= 1))
+    return OutOfRange("top_p", "a number above 0 and at most 1");
+  if (s.has_top_k() && (s.top_k() < -1 || s.top_k() > static_cast<int64_t>(model.vocab_size)))
+    return OutOfRange("top_k", StrCat("an integer from -1 to ", model.vocab_size));
+  if (s.has_min_p() && !Within(s.min_p(), 0, 1)) return OutOfRange("min_p", "a number from 0 to 1");
+  if (s.has_n() && (s.n() < 1 || s.n() > 16)) return OutOfRange("n", "an integer from 1 to 16");
+  const int n = s.has_n() ? s.n() : 1;
+  if (s.has_best_of() && (s.best_of() < n || s.best_of() > 16))
+    return OutOfRange("best_of", StrCat("an integer from ", n, " (n) to 16"));
+  if (n != 1) return NotBuilt("n", "more than one choice");
+  if (s.has_best_of() && s.best_of() != 1) return NotBuilt("best_of", "more than one candidate");
+  return CheckPenalties(s);
+}
+
+MaybeError CheckStopping(const v1::StopParams& s, const ModelHandle& model) {
+  if (s.has_max_tokens() && s.max_tokens() < 1)
+    return OutOfRange("max_tokens", "an integer of at least 1");
+  if (s.has_min_tokens() && s.min_tokens() < 0)
+    return OutOfRange("min_tokens", "an integer of at least 0");
+  if (s.has_max_tokens() && s.min_tokens() > s.max_tokens())
+    return OutOfRange("min_tokens", StrCat("at most max_tokens (", s.max_tokens(), ")"));
+  if (static_cast<size_t>(s.stop_size()) > kMaxStopStrings)
+    return OutOfRange("stop", StrCat("at most ", kMaxStopStrings, " strings"));
+  for (const std::string& stop : s.stop()) {
+    if (stop.empty() || stop.size() > kMaxStopBytes)
+      return OutOfRange("stop", StrCat("strings of 1 to ", kMaxStopBytes, " bytes"));
+  }
+  if (static_cast<size_t>(s.stop_token_ids_size()) > kMaxStopTokenIds)
+    return OutOfRange("stop_token_ids", StrCat("at most ", kMaxStopTokenIds, " ids"));
+  const auto& ids = s.stop_token_ids();
+  return CheckTokenIds({ids.data(), static_cast<size_t>(ids.size())}, "stop_token_ids", model);
+}
+
+MaybeError CheckOutput(const v1::OutputOptions& o) {
+  if (o.has_logprobs() && !Within(o.logprobs(), 0, 20))
+    return OutOfRange("logprobs", "an integer from 0 to 20");
+  if (o.has_prompt_logprobs() && !Within(o.prompt_logprobs(), 0, 20))
+    return OutOfRange("prompt_logprobs", "an integer from 0 to 20");
+  return std::nullopt;
+}
+
+}  // namespace
+
+MaybeError CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
+                         const ModelHandle& model) {
+  for (int32_t id : ids) {
+    if (id < 0 || id >= static_cast<int64_t>(model.vocab_size))
+      return OutOfRange(
+          field, StrCat("token ids from 0 to ", model.vocab_size - 1, ", and there is a ", id));
+  }
+  return std::nullopt;
+}
+
+MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& model) {
+  if (request.request_id().size() > 128) return OutOfRange("request_id", "at most 128 bytes");
+  if (auto error = CheckSampling(request.sampling(), model)) return error;
+  if (auto error = CheckStopping(request.stopping(), model)) return error;
+  if (auto error = CheckOutput(request.output())) return error;
+  if (request.structured().kind_case() != v1::StructuredOutput::KIND_NOT_SET)
+    return NotBuilt("structured", "structured output");
+  if (request.has_priority() && !Within(request.priority(), -100, 100))
+    return OutOfRange("priority", "an integer from -100 to 100");
+  if (request.has_deadline_ms() &&
+      (request.deadline_ms() < 1 || request.deadline_ms() > 86'400'000))
+    return OutOfRange("deadline_ms", "from 1 to 86400000");
+  if (request.idempotency_key().size() > 255)
+    return OutOfRange("idempotency_key", "at most 255 bytes");
+  if (!request.idempotency_key().empty())
+    return NotBuilt("idempotency_key", "attaching to a running request");
+  if (request.session().size() > 255) return OutOfRange("session", "at most 255 bytes");
+  return std::nullopt;
+}
+
+MaybeError FitToContext(size_t prompt_tokens, const ModelHandle& model,
+                        v1::GenerateRequest* request) {
+  if (prompt_tokens == 0)
+    return InvalidField("prompt", "'prompt' is empty: at least one token is needed.");
+  const size_t context = model.max_model_len;
+  if (prompt_tokens >= context)
+    return InvalidField("prompt",
+                        StrCat("'prompt' has ", prompt_tokens, " tokens; the model's context of ",
+                               context, " leaves no room for an answer."));
+  v1::StopParams* stopping = request->mutable_stopping();
+  if (!stopping->has_max_tokens())
+    stopping->set_max_tokens(static_cast<int32_t>(context - prompt_tokens));
+  const auto max_tokens = static_cast<size_t>(stopping->max_tokens());
+  if (prompt_tokens + max_tokens > context)
+    return InvalidField(
+        "max_tokens",
+        StrCat("The prompt's ", prompt_tokens, " tokens and 'max_tokens' ", max_tokens, " are ",
+               prompt_tokens + max_tokens, " together, more than the model's ", "context of ",
+               context, " tokens."));
+  if (stopping->min_tokens() > stopping->max_tokens())
+    return OutOfRange("min_tokens", StrCat("at most max_tokens (", max_tokens, ")"));
+  return std::nullopt;
+}
+
+void SetSeed(uint64_t random, v1::GenerateRequest* request) {
+  v1::SamplingParams* sampling = request->mutable_sampling();
+  if (sampling->has_seed()) return;
+  const bool greedy = sampling->has_temperature() && sampling->temperature() == 0;
+  sampling->set_seed(greedy ? 0 : random);
+}
+
+}  // namespace flotilla

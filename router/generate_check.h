@@ -1,0 +1,36 @@
+// The checks every GenerateRequest passes, whether it came by HTTP or gRPC, and the defaults that
+// the router sets.
+//
+// Units and ranges are proto/flotilla/v1/inference.proto's. Errors name the field without its
+// message ("temperature"), so they read alike in both APIs. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "flotilla/v1/inference.pb.h"
+#include "router/api_error.h"
+#include "router/model_handle.h"
+
+namespace flotilla {
+
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 256;
+inline constexpr size_t kMaxStopTokenIds = 64;
+
+// Ranges of every field but the prompt; UNIMPLEMENTED for what a later part brings.
+std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);
+
+// Each id is one of the model's.
+std::optional<ApiError> CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
+                                      const ModelHandle& model);
+
+// Sets max_tokens if absent (what is left of the context) and refuses what does not fit.
+std::optional<ApiError> FitToContext(size_t prompt_tokens, const ModelHandle& model,
+                                     v1::GenerateRequest* request);
+
+// Sets the seed if absent: 0 with temperature 0, else `random`.
+void SetSeed(uint64_t random, v1::GenerateRequest* request);
+
+}  // namespace flotilla

@@ -1,0 +1,180 @@
+#include "router/grpc_generate.h"
+
+#include <boost/asio/post.hpp>
+#include <ctime>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "router/generate_check.h"
+#include "router/random.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kRoute = "flotilla.v1.Inference/Generate";
+
+}  // namespace
+
+GrpcGenerate::GrpcGenerate(const HandlerContext& context, uint64_t max_buffer_bytes)
+    : context_(context), max_buffer_bytes_(max_buffer_bytes), received_ns_(RealClock::Now()) {
+  context_.metrics->InFlight(1);
+  context_.calls->Add();
+}
+
+GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                  const v1::GenerateRequest& client_request) {
+  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, max_buffer_bytes));
+  call->self_ = call;
+  v1::GenerateRequest request = client_request;
+  if (const std::optional<ApiError> error = call->Prepare(&request)) {
+    call->End(ToGrpcStatus(*error));
+    return call.get();
+  }
+  boost::asio::post(*context.io, [call, request = std::move(request)]() mutable {
+    call->Submit(std::move(request));
+  });
+  return call.get();
+}
+
+std::optional<ApiError> GrpcGenerate::Prepare(v1::GenerateRequest* request) {
+  auto model = FindModel(*context_.dispatcher->models(), request->model());
+  if (auto* error = std::get_if<ApiError>(&model)) return *error;
+  model_ = std::get<std::shared_ptr<const ModelHandle>>(model);
+  request->set_model(model_->name);
+  if (auto error = CheckParams(*request, *model_)) return error;
+  if (auto error = FillPrompt(request)) return error;
+  if (auto error = FitToContext(prompt_ids_.size(), *model_, request)) return error;
+  SetSeed(RandomU64(), request);
+  if (request->request_id().empty()) request->set_request_id("gen-" + RandomHex128());
+  request_id_ = request->request_id();
+  created_ = std::time(nullptr);
+  v1::OutputOptions* output = request->mutable_output();
+  return_token_ids_ = !output->has_return_token_ids() || output->return_token_ids();
+  return_timing_ = output->return_timing();
+  output->set_return_token_ids(true);
+  output->clear_echo();  // done here
+  if (!output->has_skip_special_tokens()) output->set_skip_special_tokens(true);
+  return std::nullopt;
+}
+
+std::optional<ApiError> GrpcGenerate::FillPrompt(v1::GenerateRequest* request) {
+  const bool echo = request->output().echo();
+  if (request->prompt_case() == v1::GenerateRequest::kText) {
+    StatusOr<std::vector<TokenId>> ids = model_->tokenizer->Encode(request->text());
+    if (!ids.ok()) return InvalidField("text", std::string(ids.status().message()));
+    prompt_ids_ = std::move(*ids);
+    if (echo) echo_text_ = request->text();
+    request->mutable_token_ids()->mutable_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
+    return std::nullopt;
+  }
+  const auto& given = request->token_ids().ids();
+  prompt_ids_.assign(given.begin(), given.end());
+  if (auto error = CheckTokenIds(prompt_ids_, "token_ids", *model_)) return error;
+  if (echo) echo_text_ = model_->tokenizer->Decode(prompt_ids_, false);
+  return std::nullopt;
+}
+
+// --- The io thread -----------------------------------------------------------------------------
+
+void GrpcGenerate::Submit(v1::GenerateRequest request) {
+  if (gone_) return;
+  auto submitted = context_.dispatcher->Submit(std::move(request), model_, shared_from_this());
+  if (auto* error = std::get_if<ApiError>(&submitted))
+    End(ToGrpcStatus(*error));
+  else
+    handle_ = std::get<uint64_t>(submitted);
+}
+
+void GrpcGenerate::CancelOnIo() {
+  gone_ = true;
+  if (handle_ != 0) context_.dispatcher->Cancel(handle_);
+}
+
+void GrpcGenerate::OnDelta(const v1::Delta& delta) {
+  v1::GenerateResponse response;
+  response.set_request_id(request_id_);
+  response.set_model(model_->name);
+  response.set_created(created_);
+  *response.mutable_choices() = delta.choices();
+  *response.mutable_prompt_logprobs() = delta.prompt_logprobs();
+  if (delta.has_usage()) *response.mutable_usage() = delta.usage();
+  if (delta.has_timing() && return_timing_) *response.mutable_timing() = delta.timing();
+  if (!return_token_ids_) {
+    for (v1::ChoiceDelta& choice : *response.mutable_choices()) choice.clear_token_ids();
+  }
+  if (std::exchange(first_, false)) {
+    context_.metrics->Ttft(static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
+    if (return_token_ids_)
+      response.mutable_prompt_token_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
+    if (!echo_text_.empty()) {
+      if (response.choices_size() == 0) response.add_choices();
+      v1::ChoiceDelta* choice = response.mutable_choices(0);
+      choice->set_text(StrCat(echo_text_, choice->text()));
+    }
+  }
+  Push(std::move(response));
+  if (delta.last()) End(grpc::Status::OK);
+}
+
+void GrpcGenerate::OnError(const ApiError& error) { End(ToGrpcStatus(error)); }
+
+// --- Both --------------------------------------------------------------------------------------
+
+void GrpcGenerate::Push(v1::GenerateResponse response) {
+  bool overflow = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.has_value()) return;
+    queued_bytes_ += response.ByteSizeLong();
+    overflow = queued_bytes_ > max_buffer_bytes_ && !queue_.empty();
+    if (!overflow) {
+      queue_.push_back(std::move(response));
+      if (queue_.size() == 1) StartWrite(&queue_.front());
+    }
+  }
+  if (!overflow) return;
+  context_.metrics->Rejection("slow_client");
+  End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                   "The client reads too slowly: the stream's buffer is full."));
+  CancelOnIo();
+}
+
+void GrpcGenerate::End(const grpc::Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (status_.has_value()) return;
+  status_ = status;
+  if (queue_.empty() && !std::exchange(finished_, true)) Finish(*status_);
+}
+
+void GrpcGenerate::OnWriteDone(bool ok) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  queued_bytes_ -= queue_.front().ByteSizeLong();
+  queue_.pop_front();
+  if (!ok) queue_.clear();
+  if (!queue_.empty())
+    StartWrite(&queue_.front());
+  else if (status_.has_value() && !std::exchange(finished_, true))
+    Finish(*status_);
+}
+
+void GrpcGenerate::OnCancel() {
+  bool early = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    early = !status_.has_value();
+  }
+  if (early) context_.metrics->ClientDisconnect();
+  End(grpc::Status(grpc::StatusCode::CANCELLED, "The call was cancelled."));
+  boost::asio::post(*context_.io, [self = shared_from_this()] { self->CancelOnIo(); });
+}
+
+void GrpcGenerate::OnDone() {
+  context_.metrics->InFlight(-1);
+  context_.metrics->Request(kRoute, std::to_string(static_cast<int>(status_->error_code())),
+                            static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
+  CallTracker* const calls = context_.calls;
+  self_.reset();
+  calls->Remove();
+}
+
+}  // namespace flotilla

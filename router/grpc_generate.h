@@ -1,0 +1,73 @@
+// One Inference.Generate call on the router.
+//
+// Checks and tokenises on gRPC's thread, submits on the io thread, writes what comes. Unsent
+// messages are bounded in bytes: a client that reads too slowly gets RESOURCE_EXHAUSTED. Cancelling
+// the call aborts the request.
+// Threads: OnDelta and OnError on the io thread, the rest on gRPC's; mutex_ guards what both use.
+// Ownership: keeps itself alive until OnDone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "flotilla/v1/inference.grpc.pb.h"
+#include "router/completion_handler.h"
+
+namespace flotilla {
+
+class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+                           public GenerateSink,
+                           public std::enable_shared_from_this<GrpcGenerate> {
+ public:
+  // Never null; gRPC's until OnDone.
+  static GrpcGenerate* Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+                             const v1::GenerateRequest& request);
+
+  void OnDelta(const v1::Delta& delta) override;
+  void OnError(const ApiError& error) override;
+
+ private:
+  GrpcGenerate(const HandlerContext& context, uint64_t max_buffer_bytes);
+  std::optional<ApiError> Prepare(v1::GenerateRequest* request);
+  std::optional<ApiError> FillPrompt(v1::GenerateRequest* request);
+  void Submit(v1::GenerateRequest request);
+  void Push(v1::GenerateResponse response);
+  void End(const grpc::Status& status);
+  void CancelOnIo();
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  const HandlerContext context_;
+  const uint64_t max_buffer_bytes_;
+  const int64_t received_ns_;
+  std::shared_ptr<GrpcGenerate> self_;
+
+  // Set before submission, constant afterwards.
+  std::shared_ptr<const ModelHandle> model_;
+  std::string request_id_;
+  std::string echo_text_;
+  std::vector<int32_t> prompt_ids_;
+  int64_t created_ = 0;
+  bool return_token_ids_ = true;
+  bool return_timing_ = false;
+
+  // The io thread's.
+  uint64_t handle_ = 0;
+  bool first_ = true;
+  bool gone_ = false;
+
+  std::mutex mutex_;
+  std::deque<v1::GenerateResponse> queue_;  // the front is being written
+  uint64_t queued_bytes_ = 0;
+  std::optional<grpc::Status> status_;  // to finish with once the queue is empty
+  bool finished_ = false;
+};
+
+}  // namespace flotilla

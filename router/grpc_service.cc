@@ -1,0 +1,162 @@
+#include "router/grpc_service.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "router/generate_check.h"
+#include "router/grpc_generate.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kServiceName = "flotilla.v1.Inference";
+
+// A server-streaming call that ends at once.
+class EndedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+ public:
+  explicit EndedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+grpc::Status NotBuilt(const char* method) {
+  return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, StrCat(method, " is not built yet."));
+}
+
+// Counts the call and ends it.
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMetrics* metrics,
+                                 const char* method, const grpc::Status& status) {
+  metrics->Request(StrCat(kServiceName, "/", method),
+                   std::to_string(static_cast<int>(status.error_code())), 0);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+}  // namespace
+
+GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context)
+    : options_(std::move(options)), context_(context) {}
+
+GrpcServer::~GrpcServer() { Shutdown(); }
+
+Status GrpcServer::Start() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  const std::string address = StrCat(options_.host, ":", options_.grpc_port);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  // Else a second server binds the same port and takes half of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_grpc_message_bytes));
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0)
+    return absl::UnavailableError(StrCat("can't listen on ", address));
+  port_ = static_cast<uint16_t>(port);
+  SetServing(false);
+  return OkStatus();
+}
+
+void GrpcServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  health->SetServingStatus(kServiceName, serving);
+}
+
+void GrpcServer::BeginDrain() {
+  draining_.store(true);
+  SetServing(false);
+}
+
+void GrpcServer::Shutdown() {
+  if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  server_.reset();
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
+    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  if (draining_.load()) {
+    context_.metrics->Rejection("draining");
+    return new EndedStream(
+        grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
+  }
+  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, *request);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(grpc::CallbackServerContext*,
+                                                                 const v1::ChatRequest*) {
+  return new EndedStream(NotBuilt("Chat"));
+}
+
+grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context,
+                                            const v1::EmbedRequest*, v1::EmbedResponse*) {
+  return Answer(context, context_.metrics, "Embed", NotBuilt("Embed"));
+}
+
+grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* context,
+                                               const v1::TokenizeRequest* request,
+                                               v1::TokenizeResponse* response) {
+  auto answer = [&](const grpc::Status& status) {
+    return Answer(context, context_.metrics, "Tokenize", status);
+  };
+  const auto found = FindModel(*context_.dispatcher->models(), request->model());
+  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
+  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
+  const bool add_special = !request->has_add_special_tokens() || request->add_special_tokens();
+  StatusOr<std::vector<TokenId>> ids =
+      model.tokenizer->Encode(request->text(), {.add_special = add_special});
+  if (!ids.ok())
+    return answer(ToGrpcStatus(InvalidField("text", std::string(ids.status().message()))));
+  response->mutable_token_ids()->Add(ids->begin(), ids->end());
+  response->set_max_model_len(static_cast<int32_t>(model.max_model_len));
+  return answer(grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* GrpcServer::Detokenize(grpc::CallbackServerContext* context,
+                                                 const v1::DetokenizeRequest* request,
+                                                 v1::DetokenizeResponse* response) {
+  auto answer = [&](const grpc::Status& status) {
+    return Answer(context, context_.metrics, "Detokenize", status);
+  };
+  const auto found = FindModel(*context_.dispatcher->models(), request->model());
+  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
+  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
+  const std::span<const int32_t> ids(request->token_ids().data(),
+                                     static_cast<size_t>(request->token_ids_size()));
+  if (const auto error = CheckTokenIds(ids, "token_ids", model))
+    return answer(ToGrpcStatus(*error));
+  response->set_text(model.tokenizer->Decode(ids, request->skip_special_tokens()));
+  return answer(grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* context,
+                                                 const v1::ListModelsRequest*,
+                                                 v1::ListModelsResponse* response) {
+  const std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
+  for (const auto& [name, handle] : *models) {
+    v1::Model* model = response->add_models();
+    model->set_id(name);
+    model->set_created(handle->created);
+    model->set_max_model_len(static_cast<int32_t>(handle->max_model_len));
+  }
+  return Answer(context, context_.metrics, "ListModels", grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* GrpcServer::Abort(grpc::CallbackServerContext* context,
+                                            const v1::AbortRequest* request,
+                                            v1::AbortResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  boost::asio::post(*context_.io, [this, reactor, response, id = request->request_id()] {
+    response->set_found(context_.dispatcher->AbortByRequestId(id));
+    context_.metrics->Request(StrCat(kServiceName, "/Abort"), "0", 0);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace flotilla

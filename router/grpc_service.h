@@ -1,0 +1,67 @@
+// flotilla.v1.Inference on the router, with grpc.health.v1 and reflection, on its own port.
+//
+// Threads: gRPC's; what touches requests is posted to the io thread. Errors: Start says which
+// address can't be bound.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "flotilla/v1/inference.grpc.pb.h"
+#include "router/completion_handler.h"
+
+namespace flotilla {
+
+struct GrpcOptions {
+  std::string host = "127.0.0.1";
+  uint16_t grpc_port = 50051;                  // 0: any
+  uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
+  uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
+};
+
+class GrpcServer final : public v1::Inference::CallbackService {
+ public:
+  GrpcServer(GrpcOptions options, const HandlerContext& context);
+  ~GrpcServer() override;
+
+  Status Start();
+  uint16_t port() const { return port_; }
+  // Any thread.
+  void SetServing(bool serving);
+  // From now on Generate answers UNAVAILABLE.
+  void BeginDrain();
+  // Cancels what is left. Not on the io thread: calls need it to end.
+  void Shutdown();
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Chat(grpc::CallbackServerContext* context,
+                                                       const v1::ChatRequest* request) override;
+  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
+                                  const v1::EmbedRequest* request,
+                                  v1::EmbedResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortRequest* request,
+                                  v1::AbortResponse* response) override;
+
+ private:
+  const GrpcOptions options_;
+  const HandlerContext context_;
+  std::unique_ptr<grpc::Server> server_;
+  std::atomic<bool> draining_{false};
+  uint16_t port_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,34 @@
+// HTTP/1.1 answers as bytes.
+//
+// Threads: the io thread (the Date header is kept for a second).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "router/api_error.h"
+
+namespace flotilla {
+
+struct ResponseHead {
+  int status = 200;
+  std::string_view content_type = "application/json";
+  bool close = false;          // Connection: close
+  bool keep_alive_10 = false;  // HTTP/1.0 client that asked to keep the connection
+  bool head_only = false;      // answer to HEAD: the body is left out
+  int64_t retry_after_s = 0;   // 0: none
+  std::string_view allow;      // with 405
+};
+
+const char* ReasonPhrase(int status);
+// Header and body with Content-Length.
+std::string FormatResponse(const ResponseHead& head, std::string_view body);
+// The same with OpenAI's error object; status, Retry-After and Allow come from the error.
+std::string FormatError(const ApiError& error, ResponseHead head);
+// Header of a stream of server-sent events; `chunked` for HTTP/1.1.
+std::string FormatStreamHead(const ResponseHead& head, bool chunked);
+// One chunk of Transfer-Encoding: chunked.
+void AppendChunk(std::string_view data, std::string* out);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+}  // namespace flotilla

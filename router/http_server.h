@@ -1,0 +1,52 @@
+// The HTTP/1.1 listener: accepts, counts, and hands each connection to an HttpSession.
+//
+// Threads: the io thread. Errors: Listen says which address can't be bound and why; running out of
+// descriptors pauses accepting for a moment.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <unordered_set>
+
+#include "common/base/status.h"
+#include "router/http_types.h"
+
+namespace flotilla {
+
+class HttpSession;
+
+class HttpServer {
+ public:
+  HttpServer(HttpOptions options, boost::asio::io_context* io, HttpService* service);
+  ~HttpServer();
+
+  Status Listen();
+  uint16_t port() const { return port_; }
+  // From now on every answer closes its connection, and idle connections are closed.
+  void BeginDrain();
+  // Closes everything.
+  void Stop();
+
+  const HttpOptions& options() const { return options_; }
+  HttpService* service() const { return service_; }
+  bool draining() const { return draining_; }
+  size_t connections() const { return sessions_.size(); }
+  void Forget(HttpSession* session) { sessions_.erase(session); }
+
+ private:
+  void Accept();
+  void OnAccept(boost::asio::ip::tcp::socket socket);
+
+  const HttpOptions options_;
+  boost::asio::io_context* const io_;
+  HttpService* const service_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer retry_timer_;
+  std::unordered_set<HttpSession*> sessions_;
+  uint16_t port_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace flotilla

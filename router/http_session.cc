@@ -1,0 +1,448 @@
+#include "router/http_session.h"
+
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+#include <chrono>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "router/http_server.h"
+
+namespace flotilla {
+namespace http = boost::beast::http;
+using boost::asio::ip::tcp;
+
+namespace {
+
+constexpr size_t kMaxReadAheadBytes = 64 << 10;
+constexpr int64_t kLingerMs = 3'000;
+
+std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+const char* RefusalReason(int status) {
+  switch (status) {
+    case 408:
+      return "timeout";
+    case 413:
+      return "body_limit";
+    case 431:
+      return "header_limit";
+    default:
+      return "bad_request";
+  }
+}
+
+ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return HttpError(431, StrCat("The request's header is over the limit of ",
+                                 options.max_header_bytes, " bytes."));
+  if (error == http::error::body_limit)
+    return HttpError(
+        413, StrCat("The request's body is over the limit of ", options.max_body_bytes, " bytes."));
+  if (error == http::error::bad_version)
+    return HttpError(505, "This server speaks HTTP/1.0 and HTTP/1.1.");
+  return HttpError(400, StrCat("This is not a valid HTTP request: ", error.message(), "."));
+}
+
+}  // namespace
+
+// What a handler holds: this connection, as long as it is at this request.
+class SessionExchange final : public HttpExchange {
+ public:
+  SessionExchange(std::shared_ptr<HttpSession> session, uint64_t number)
+      : session_(std::move(session)), number_(number) {}
+
+  void Reply(int status, const std::string& content_type, std::string body) override {
+    if (!Current()) return;
+    ResponseHead head = session_->MakeHead();
+    head.status = status;
+    head.content_type = content_type;
+    session_->SendFinal(FormatResponse(head, body), status);
+  }
+  void ReplyError(const ApiError& error) override {
+    if (!Current()) return;
+    session_->SendFinal(FormatError(error, session_->MakeHead()), HttpStatus(error));
+  }
+  void StartStream() override {
+    if (!Current()) return;
+    session_->streaming_ = true;
+    if (!session_->http_11_) session_->keep_alive_ = false;  // the end of the stream is the close
+    session_->Send(FormatStreamHead(session_->MakeHead(), session_->http_11_));
+  }
+  void Write(std::string_view data) override {
+    if (!Current()) return;
+    if (!session_->http_11_) {
+      session_->Send(data);
+      return;
+    }
+    std::string chunk;
+    AppendChunk(data, &chunk);
+    session_->Send(chunk);
+  }
+  void EndStream() override {
+    if (!Current()) return;
+    session_->SendFinal(session_->http_11_ ? std::string(kLastChunk) : "", 200);
+  }
+  void set_on_disconnect(std::function<void()> callback) override {
+    if (Current()) session_->on_disconnect_ = std::move(callback);
+  }
+
+ private:
+  bool Current() const {
+    return session_->number_ == number_ && !session_->answered_ &&
+           session_->phase_ == HttpSession::Phase::kHandling;
+  }
+
+  const std::shared_ptr<HttpSession> session_;
+  const uint64_t number_;
+};
+
+HttpSession::HttpSession(HttpServer* server, tcp::socket socket)
+    : server_(server),
+      socket_(std::move(socket)),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()),
+      buffer_(server->options().max_header_bytes + kMaxReadAheadBytes + sizeof(ahead_)) {}
+
+HttpSession::~HttpSession() {
+  if (server_ != nullptr) server_->Forget(this);
+}
+
+void HttpSession::Start() { NextRequest(); }
+
+void HttpSession::Close() {
+  if (phase_ == Phase::kClosed) return;
+  const bool handling = phase_ == Phase::kHandling;
+  phase_ = Phase::kClosed;
+  ErrorCode ignored;
+  socket_.close(ignored);
+  read_timer_.cancel();
+  write_timer_.cancel();
+  std::function<void()> callback = std::move(on_disconnect_);
+  on_disconnect_ = nullptr;
+  if (server_ != nullptr) server_->Forget(this);
+  server_ = nullptr;
+  if (handling && callback) callback();
+}
+
+void HttpSession::CloseIfIdle() {
+  if (phase_ == Phase::kIdle && buffer_.size() == 0) Close();
+}
+
+// --- Reading a request -------------------------------------------------------------------------
+
+void HttpSession::NextRequest() {
+  phase_ = Phase::kIdle;
+  if (buffer_.size() > 0) {
+    ReadHeader();
+    return;
+  }
+  const HttpOptions& options = server_->options();
+  SetDeadline(first_request_ ? options.header_timeout_ms : options.idle_timeout_ms);
+  if (!ahead_pending_) ReadAhead();
+}
+
+void HttpSession::ReadHeader() {
+  phase_ = Phase::kHeader;
+  ++number_;
+  first_request_ = false;
+  keep_alive_ = answered_ = streaming_ = head_only_ = false;
+  http_11_ = true;
+  path_.clear();
+  received_ns_ = RealClock::Now();
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(server_->options().max_header_bytes));
+  parser_->body_limit(server_->options().max_body_bytes);
+  SetDeadline(server_->options().header_timeout_ms);
+  http::async_read_header(socket_, buffer_, *parser_,
+                          [self = shared_from_this()](ErrorCode error, size_t) {
+                            if (self->phase_ == Phase::kHeader) self->OnHeader(error);
+                          });
+}
+
+void HttpSession::OnHeader(ErrorCode error) {
+  if (error) {
+    RefuseBytes(error);
+    return;
+  }
+  http_11_ = parser_->get().version() >= 11;
+  keep_alive_ = parser_->keep_alive();
+  const std::string_view target = View(parser_->get().target());
+  path_ = std::string(target.substr(0, target.find('?')));
+  head_only_ = parser_->get().method() == http::verb::head;
+  if (const std::optional<ApiError> refusal = CheckHeader()) {
+    phase_ = Phase::kHandling;
+    // An unread body would be taken for the next request.
+    if (!parser_->is_done()) keep_alive_ = false;
+    SendFinal(FormatError(*refusal, MakeHead()), HttpStatus(*refusal));
+    return;
+  }
+  phase_ = Phase::kBody;
+  SetDeadline(server_->options().body_timeout_ms);
+  const std::string_view expect = View(parser_->get()[http::field::expect]);
+  if (expect.empty() || parser_->is_done() || !http_11_) {
+    ReadBody();
+    return;
+  }
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  boost::asio::async_write(socket_, boost::asio::buffer(kContinue),
+                           [self = shared_from_this()](ErrorCode write_error, size_t) {
+                             if (self->phase_ != Phase::kBody) return;
+                             if (write_error)
+                               self->Close();
+                             else
+                               self->ReadBody();
+                           });
+}
+
+std::optional<ApiError> HttpSession::CheckHeader() {
+  const auto& message = parser_->get();
+  if (http_11_ && message.count(http::field::host) != 1)
+    return HttpError(400, "An HTTP/1.1 request needs exactly one Host header.");
+  const std::string_view expect = View(message[http::field::expect]);
+  if (!expect.empty() && !boost::beast::iequals(message[http::field::expect], "100-continue"))
+    return HttpError(417, "The only expectation this server meets is 100-continue.");
+  HttpHead head;
+  head.method = std::string(View(message.method_string()));
+  head.path = path_;
+  head.content_type = std::string(View(message[http::field::content_type]));
+  head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
+  return server_->service()->CheckHead(head);
+}
+
+void HttpSession::ReadBody() {
+  if (parser_->is_done()) {
+    OnBody({});
+    return;
+  }
+  http::async_read(socket_, buffer_, *parser_,
+                   [self = shared_from_this()](ErrorCode error, size_t) {
+                     if (self->phase_ == Phase::kBody) self->OnBody(error);
+                   });
+}
+
+void HttpSession::OnBody(ErrorCode error) {
+  if (error) {
+    RefuseBytes(error);
+    return;
+  }
+  read_timer_.cancel();
+  Dispatch();
+}
+
+void HttpSession::Dispatch() {
+  phase_ = Phase::kHandling;
+  received_ns_ = RealClock::Now();
+  auto& message = parser_->get();
+  HttpRequest request;
+  request.head.method = std::string(View(message.method_string()));
+  request.head.path = path_;
+  request.head.content_type = std::string(View(message[http::field::content_type]));
+  request.body = std::move(message.body());
+  request.received_ns = received_ns_;
+  parser_.reset();
+  ReadAhead();
+  server_->service()->Handle(std::move(request),
+                             std::make_shared<SessionExchange>(shared_from_this(), number_));
+}
+
+// The bytes are no request, or did not come in time.
+void HttpSession::RefuseBytes(ErrorCode error) {
+  static const auto& http_category = make_error_code(http::error::bad_value).category();
+  const bool incomplete =
+      error == http::error::end_of_stream || error == http::error::partial_message;
+  const bool late = std::exchange(timed_out_, false);
+  if (!late && (incomplete || error.category() != http_category)) {
+    Close();  // the client left
+    return;
+  }
+  const ApiError refusal = late ? HttpError(408, "The request did not come in time.")
+                                : ErrorOf(error, server_->options());
+  phase_ = Phase::kHandling;
+  keep_alive_ = false;
+  server_->service()->OnRefused(RefusalReason(HttpStatus(refusal)));
+  SendFinal(FormatError(refusal, MakeHead()), HttpStatus(refusal));
+}
+
+// --- Watching the socket -----------------------------------------------------------------------
+
+void HttpSession::ReadAhead() {
+  ahead_pending_ = true;
+  socket_.async_read_some(boost::asio::buffer(ahead_),
+                          [self = shared_from_this()](ErrorCode error, size_t bytes) {
+                            self->ahead_pending_ = false;
+                            self->OnReadAhead(error, bytes);
+                          });
+}
+
+void HttpSession::OnReadAhead(ErrorCode error, size_t bytes) {
+  if (phase_ == Phase::kClosed) return;
+  if (bytes > 0) {
+    const auto room = buffer_.prepare(bytes);
+    boost::asio::buffer_copy(room, boost::asio::buffer(ahead_, bytes));
+    buffer_.commit(bytes);
+  }
+  if (phase_ == Phase::kHandling && answered_) {
+    if (error) keep_alive_ = false;  // it will not send another; what is left to write may go out
+    return;
+  }
+  if (phase_ == Phase::kHandling) {
+    if (error && error != boost::asio::error::operation_aborted) {
+      ClientGone("disconnect");
+    } else if (!error && buffer_.size() < kMaxReadAheadBytes) {
+      ReadAhead();
+    }
+    return;
+  }
+  if (phase_ == Phase::kLinger) {
+    ReadAndDiscard();
+    return;
+  }
+  // Idle: the next request's first bytes, the connection's end, or the time for it.
+  if (buffer_.size() > 0)
+    ReadHeader();
+  else
+    Close();
+}
+
+void HttpSession::ClientGone(const char* reason) {
+  if (std::string_view(reason) != "disconnect") server_->service()->OnRefused(reason);
+  server_->service()->OnAnswered(path_, 499, (RealClock::Now() - received_ns_) * 1e-9);
+  Close();
+}
+
+// --- Answering ---------------------------------------------------------------------------------
+
+ResponseHead HttpSession::MakeHead() const {
+  ResponseHead head;
+  head.close = !keep_alive_ || server_->draining();
+  head.keep_alive_10 = !http_11_;
+  head.head_only = head_only_;
+  return head;
+}
+
+void HttpSession::SendFinal(std::string bytes, int status) {
+  if (server_->draining()) keep_alive_ = false;
+  answered_ = true;
+  on_disconnect_ = nullptr;
+  streaming_ = false;
+  server_->service()->OnAnswered(path_, status, (RealClock::Now() - received_ns_) * 1e-9);
+  Send(bytes);
+  if (!writing_) ResponseDone();
+}
+
+void HttpSession::Send(std::string_view bytes) {
+  out_.append(bytes);
+  if (streaming_ && out_.size() > server_->options().max_stream_buffer_bytes) {
+    ClientGone("slow_client");
+    return;
+  }
+  if (!writing_ && !out_.empty()) StartWrite();
+}
+
+void HttpSession::StartWrite() {
+  writing_ = true;
+  if (written_ == in_write_.size()) {
+    in_write_.clear();
+    std::swap(in_write_, out_);
+    written_ = 0;
+  }
+  SetWriteDeadline();
+  socket_.async_write_some(
+      boost::asio::buffer(in_write_.data() + written_, in_write_.size() - written_),
+      [self = shared_from_this()](ErrorCode error, size_t bytes) {
+        self->writing_ = false;
+        if (self->phase_ != Phase::kClosed) self->OnWrite(error, bytes);
+      });
+}
+
+void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
+  write_timer_.cancel();
+  if (error) {
+    if (answered_)
+      Close();
+    else
+      ClientGone("disconnect");
+    return;
+  }
+  written_ += bytes;
+  if (written_ < in_write_.size() || !out_.empty()) {
+    StartWrite();
+    return;
+  }
+  in_write_.clear();
+  written_ = 0;
+  if (answered_) ResponseDone();
+}
+
+void HttpSession::ResponseDone() {
+  if (!keep_alive_) {
+    Linger();
+    return;
+  }
+  if (ahead_pending_ && buffer_.size() > 0) {
+    // A pipelined request is here; its read starts when the one ahead has ended.
+    phase_ = Phase::kIdle;
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+    return;
+  }
+  NextRequest();
+}
+
+// Closing with unread bytes would reset the connection and take the answer with it.
+void HttpSession::Linger() {
+  phase_ = Phase::kLinger;
+  ErrorCode ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  SetDeadline(kLingerMs);
+  if (!ahead_pending_) ReadAndDiscard();
+}
+
+void HttpSession::ReadAndDiscard() {
+  buffer_.clear();
+  socket_.async_read_some(boost::asio::buffer(ahead_),
+                          [self = shared_from_this()](ErrorCode error, size_t) {
+                            if (self->phase_ != Phase::kLinger) return;
+                            if (error)
+                              self->Close();
+                            else
+                              self->ReadAndDiscard();
+                          });
+}
+
+// --- Time --------------------------------------------------------------------------------------
+
+void HttpSession::SetDeadline(int64_t ms) {
+  timed_out_ = false;
+  read_timer_.expires_after(std::chrono::milliseconds(ms));
+  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (!error) self->OnDeadline();
+  });
+}
+
+void HttpSession::OnDeadline() {
+  // Set anew while this was already on its way.
+  if (read_timer_.expiry() > std::chrono::steady_clock::now()) return;
+  if (phase_ == Phase::kIdle || phase_ == Phase::kLinger) {
+    Close();
+  } else if (phase_ == Phase::kHeader || phase_ == Phase::kBody) {
+    timed_out_ = true;
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+  }
+}
+
+void HttpSession::SetWriteDeadline() {
+  write_timer_.expires_after(std::chrono::milliseconds(server_->options().write_timeout_ms));
+  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (error || self->phase_ == Phase::kClosed) return;
+    if (self->phase_ == Phase::kHandling && !self->answered_)
+      self->ClientGone("slow_client");
+    else
+      self->Close();
+  });
+}
+
+}  // namespace flotilla

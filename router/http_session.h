@@ -1,0 +1,101 @@
+// One HTTP/1.1 connection: reads a request, has it answered, reads the next.
+//
+// While a request is being answered the socket is read on (up to a bound), so that a client that
+// goes away is noticed at once. Unsent bytes of a stream are bounded: a client that reads too
+// slowly is dropped. Pipelined requests are answered in order.
+//
+// Threads: the io thread. Ownership: kept alive by its pending operations and its exchange.
+// Errors: what can't be read as a request gets a 4xx and the connection is closed, after reading
+// on for a moment so that the client sees the answer instead of a reset.
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "router/http_message.h"
+#include "router/http_types.h"
+
+namespace flotilla {
+
+class HttpServer;
+
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(HttpServer* server, boost::asio::ip::tcp::socket socket);
+  ~HttpSession();
+
+  void Start();
+  void Close();
+  void CloseIfIdle();
+
+ private:
+  friend class SessionExchange;
+  using ErrorCode = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  enum class Phase { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+
+  // Reading a request.
+  void NextRequest();
+  void ReadHeader();
+  void OnHeader(ErrorCode error);
+  void ReadBody();
+  void OnBody(ErrorCode error);
+  void Dispatch();
+  void RefuseBytes(ErrorCode error);
+  std::optional<ApiError> CheckHeader();
+
+  // Watching the socket while a request is answered.
+  void ReadAhead();
+  void OnReadAhead(ErrorCode error, size_t bytes);
+  void ClientGone(const char* reason);
+
+  // Answering.
+  ResponseHead MakeHead() const;
+  void SendFinal(std::string bytes, int status);
+  void Send(std::string_view bytes);
+  void StartWrite();
+  void OnWrite(ErrorCode error, size_t bytes);
+  void ResponseDone();
+  void Linger();
+  void ReadAndDiscard();
+
+  void SetDeadline(int64_t ms);
+  void OnDeadline();
+  void SetWriteDeadline();
+
+  HttpServer* server_;  // null once the session is forgotten
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer read_timer_;
+  boost::asio::steady_timer write_timer_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::array<char, 4096> ahead_;
+
+  Phase phase_ = Phase::kIdle;
+  bool first_request_ = true;
+  bool ahead_pending_ = false;
+  bool timed_out_ = false;
+  bool keep_alive_ = false;
+  bool http_11_ = true;
+  bool head_only_ = false;  // HEAD: no body in the answer
+  bool streaming_ = false;
+  bool answered_ = false;  // all bytes of the answer are in out_ or sent
+  bool writing_ = false;
+  uint64_t number_ = 0;  // of the request on this connection
+  int64_t received_ns_ = 0;
+  std::string path_;
+  std::string out_;       // waits for writing_
+  std::string in_write_;  // being written
+  size_t written_ = 0;    // of in_write_
+  std::function<void()> on_disconnect_;
+};
+
+}  // namespace flotilla

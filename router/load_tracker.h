@@ -1,0 +1,43 @@
+// A replica's load as its last frame said, plus what was sent to it since.
+//
+// Frames say how many submissions their load counts in (Step.submits). For a replica that does not
+// say, a submission counts as reported with its first delta or the second frame after it.
+// Units: tokens. Threads: one at a time. Pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "flotilla/v1/engine.pb.h"
+
+namespace flotilla {
+
+class LoadTracker {
+ public:
+  // A new connection: `load` counts in everything that the replica still has.
+  void Reset(const v1::Load& load);
+  void OnSubmit(uint64_t stream_id, uint64_t prompt_tokens);
+  void OnStep(const v1::Step& step);
+
+  uint64_t queued_tokens() const { return load_.queued_tokens(); }
+  uint64_t running_tokens() const { return load_.running_tokens(); }
+  uint64_t unreported_tokens() const { return unreported_tokens_; }
+  bool draining() const { return load_.draining(); }
+
+ private:
+  struct Pending {
+    uint64_t number;  // of the connection's submissions, from 1
+    uint64_t stream_id;
+    uint64_t tokens;
+    int frames = 0;
+  };
+  bool IsReported(const Pending& pending, const v1::Step& step) const;
+
+  v1::Load load_;
+  std::deque<Pending> pending_;
+  uint64_t submits_ = 0;
+  uint64_t unreported_tokens_ = 0;
+  bool replica_counts_ = false;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,123 @@
+// flotilla-router: flags, signals, and the wiring of RouterApp.
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "common/base/flags.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "router/policy.h"
+#include "router/router_app.h"
+
+namespace flotilla {
+namespace {
+
+struct Flags {
+  RouterOptions router;
+  LogOptions log;
+  std::string metrics_socket;
+  int notify_fd = -1;
+};
+
+void AddLimitFlags(CLI::App* app, Flags* flags) {
+  HttpOptions& http = flags->router.http;
+  auto bytes = [&](const char* name, uint64_t* value, const char* help) {
+    app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
+  };
+  auto ms = [&](const char* name, int64_t* value, const char* help) {
+    app->add_option(name, *value, help)->check(CLI::Range(1, 86'400'000))->capture_default_str();
+  };
+  bytes("--max-header-bytes", &http.max_header_bytes, "HTTP header of a request, at most");
+  bytes("--max-body-bytes", &http.max_body_bytes, "Body or gRPC message of a request, at most");
+  bytes("--max-stream-buffer-bytes", &http.max_stream_buffer_bytes,
+        "Unsent bytes of a stream before its slow client is dropped");
+  app->add_option("--max-connections", http.max_connections, "HTTP connections at once")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  ms("--header-timeout-ms", &http.header_timeout_ms, "For a request's header to come in");
+  ms("--body-timeout-ms", &http.body_timeout_ms, "For a request's body to come in");
+  ms("--idle-timeout-ms", &http.idle_timeout_ms, "Between requests of a kept connection");
+  ms("--write-timeout-ms", &http.write_timeout_ms, "Without a byte taken by the client");
+  app->add_option("--drain-grace", flags->router.drain_grace_ms,
+                  "Milliseconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0, 86'400'000))
+      ->capture_default_str();
+}
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  RouterOptions& router = flags->router;
+  app->add_option("--host", router.http.host, "Address to listen on, HTTP and gRPC")
+      ->capture_default_str();
+  app->add_option("--port", router.http.port, "HTTP port (0: any)")->capture_default_str();
+  app->add_option("--grpc-port", router.grpc.grpc_port, "gRPC port (0: any)")
+      ->capture_default_str();
+  app->add_option("--replica", router.dispatcher.replicas,
+                  "A replica's address, host:port or unix:/path (repeatable)")
+      ->required();
+  app->add_option("--policy", router.dispatcher.policy, "Which replica takes a request")
+      ->check(CLI::IsMember(PolicyNames()))
+      ->capture_default_str();
+  app->add_option("--notify-fd", flags->notify_fd,
+                  "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken");
+  app->add_option("--metrics-socket", flags->metrics_socket,
+                  "Unix socket that serves this process's metrics");
+  AddLimitFlags(app, flags);
+  AddLogFlags(app, &flags->log);
+}
+
+// The line goes to the launcher and, for people, to the log.
+void NotifyReady(const Flags& flags, const RouterApp& app) {
+  Log().info("ready {} {}", Kv("http", app.http_port()), Kv("grpc", app.grpc_port()));
+  if (flags.notify_fd < 0) return;
+  const std::string line = StrCat("READY http=", app.http_port(), " grpc=", app.grpc_port(), "\n");
+  if (write(flags.notify_fd, line.data(), line.size()) < 0)
+    Log().warn("can't write to --notify-fd");
+  close(flags.notify_fd);
+}
+
+int Run(int argc, char** argv) {
+  Flags flags;
+  flags.log.process = "router";
+  CLI::App app("HTTP and gRPC front of a Flotilla cluster", "flotilla-router");
+  AddFlags(&app, &flags);
+  ParseOrExit(&app, argc, argv);
+  InitLog(flags.log);
+  flags.router.grpc.host = flags.router.http.host;
+  flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
+  flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
+
+  // Blocked before any thread starts: every thread inherits it, and one waits for them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  RouterApp router(flags.router);
+  if (const Status status = router.Start(); !status.ok()) {
+    std::fprintf(stderr, "flotilla-router: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  auto metrics = MetricsServer::Start(flags.metrics_socket, "router", router.metrics_registry());
+  if (!metrics.ok()) {
+    std::fprintf(stderr, "flotilla-router: --metrics-socket: %s\n",
+                 std::string(metrics.status().message()).c_str());
+    return 2;
+  }
+  std::thread notifier([&] {
+    if (router.WaitReady()) NotifyReady(flags, router);
+  });
+  int signal = 0;
+  sigwait(&signals, &signal);
+  Log().info("stopping {}", Kv("signal", signal));
+  router.Interrupt();
+  notifier.join();
+  router.Drain();
+  return 0;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) { return flotilla::Run(argc, argv); }

@@ -1,0 +1,36 @@
+// A served model as the router knows it: what a replica said of it, and its tokenizer.
+//
+// The tokenizer comes from the replica itself: the head of a GGUF ("tokenizer.gguf"), fetched once
+// by digest and shared by all replicas that name the same digest.
+// Threads: immutable after construction, any thread. Errors: LoadTokenizer says what is wrong with
+// the file (digest, format, vocabulary).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/text/tokenizer.h"
+
+namespace flotilla {
+
+inline constexpr std::string_view kTokenizerFile = "tokenizer.gguf";
+
+struct ModelHandle {
+  std::string name;         // what clients call it
+  std::string digest;       // of the weights
+  std::string fingerprint;  // of weights and arithmetic
+  std::string tokenizer_sha256;
+  uint32_t max_model_len = 0;  // tokens
+  uint32_t vocab_size = 0;
+  int64_t created = 0;  // Unix seconds
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+// Checks the digest, parses and builds: some 100 ms, so not on the io thread.
+StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(std::string_view bytes,
+                                                         std::string_view sha256);
+
+}  // namespace flotilla

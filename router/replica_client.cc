@@ -1,0 +1,348 @@
+#include "router/replica_client.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "router/collect_call.h"
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kProtocol = 1;
+constexpr int kMissedHeartbeats = 3;
+constexpr int kMaxFrameBytes = 64 << 20;
+
+std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options) {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  // Back-off is ours; the channel must not sit in one of its own when we try.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return v1::Engine::NewStub(
+      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args));
+}
+
+}  // namespace
+
+ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io,
+                             TokenizerCache* tokenizers, CallTracker* calls,
+                             ReplicaListener* listener)
+    : options_(std::move(options)),
+      io_(io),
+      tokenizers_(tokenizers),
+      calls_(calls),
+      listener_(listener),
+      stub_(MakeStub(options_)),
+      random_(std::random_device{}()),
+      replica_id_(options_.address),
+      reconnect_timer_(*io),
+      watchdog_timer_(*io),
+      reattach_timer_(*io) {}
+
+template <typename... Args>
+std::function<void(Args...)> ReplicaClient::Guard(void (ReplicaClient::*method)(Args...)) {
+  return [weak = weak_from_this(), connection = connection_, method](Args... args) {
+    const std::shared_ptr<ReplicaClient> self = weak.lock();
+    if (self == nullptr || self->connection_ != connection) return;
+    if (self->state_ == State::kStopped) return;
+    ((*self).*method)(std::forward<Args>(args)...);
+  };
+}
+
+void ReplicaClient::Start() { Connect(); }
+
+void ReplicaClient::Stop() {
+  state_ = State::kStopped;
+  reconnect_timer_.cancel();
+  watchdog_timer_.cancel();
+  reattach_timer_.cancel();
+  streams_.clear();
+  if (stream_ != nullptr) stream_->Cancel();
+  stream_.reset();
+}
+
+void ReplicaClient::SetState(State state) {
+  const bool was_ready = ready();
+  state_ = state;
+  if (was_ready != ready()) listener_->OnReplicaChanged(this);
+}
+
+// --- Connection --------------------------------------------------------------------------------
+
+void ReplicaClient::Connect() {
+  ++connection_;
+  welcomed_ = false;
+  SetState(State::kConnecting);
+  auto on_end = [weak = weak_from_this(), connection = connection_](const grpc::Status& status) {
+    const std::shared_ptr<ReplicaClient> self = weak.lock();
+    if (self == nullptr || self->connection_ != connection) return;
+    if (self->state_ != State::kStopped) self->OnEnd(status);
+  };
+  stream_ = EngineStream::Start(stub_, io_->get_executor(), calls_,
+                                {Guard(&ReplicaClient::OnFrame), std::move(on_end)});
+  last_frame_ns_ = RealClock::Now();
+  SendHello();
+  ArmWatchdog();
+}
+
+void ReplicaClient::SendHello() {
+  v1::RouterFrame frame;
+  v1::Hello* hello = frame.mutable_hello();
+  hello->set_protocol_min(kProtocol);
+  hello->set_protocol_max(kProtocol);
+  hello->set_router_id(options_.router_id);
+  if (model_ != nullptr) {
+    hello->set_model_digest(model_->digest);
+    hello->set_fingerprint(model_->fingerprint);
+  }
+  for (const auto& [id, stream] : streams_) {
+    v1::Reattach* reattach = hello->add_reattach();
+    reattach->set_stream_id(id);
+    reattach->set_prompt_logprobs(stream->prompt_logprobs);
+    for (const ChoiceProgress& choice : stream->choices)
+      reattach->add_token_offset(static_cast<uint32_t>(choice.output_ids.size()));
+  }
+  stream_->Write(std::move(frame));
+}
+
+void ReplicaClient::OnFrame(v1::EngineFrame frame) {
+  last_frame_ns_ = RealClock::Now();
+  switch (frame.kind_case()) {
+    case v1::EngineFrame::kWelcome:
+      OnWelcome(frame.welcome());
+      break;
+    case v1::EngineFrame::kStep:
+      if (welcomed_) OnStep(std::move(*frame.mutable_step()));
+      break;
+    case v1::EngineFrame::kGoodbye:
+      Log().info("replica says goodbye {} {}", Kv("replica", replica_id_),
+                 Kv("reason", frame.goodbye().reason()));
+      draining_ = true;
+      listener_->OnReplicaChanged(this);
+      break;
+    default:
+      break;
+  }
+}
+
+void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
+  if (welcome.protocol() != kProtocol) {
+    Log().error("replica speaks another protocol {} {}", Kv("replica", options_.address),
+                Kv("protocol", welcome.protocol()));
+    stream_->Cancel();
+    return;
+  }
+  welcomed_ = true;
+  backoff_ms_ = 0;
+  last_failure_.clear();
+  reattach_timer_.cancel();
+  replica_id_ = welcome.replica_id().empty() ? options_.address : welcome.replica_id();
+  heartbeat_ms_ = std::clamp<int64_t>(welcome.heartbeat_ms(), 20, 60'000);
+  reattach_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), 0, 60'000);
+  draining_ = welcome.load().draining();
+  load_.Reset(welcome.load());
+  ArmWatchdog();
+  for (uint64_t id : aborted_while_down_) Abort(id, v1::FINISH_REASON_ABORT);
+  aborted_while_down_.clear();
+  unknown_there_.assign(welcome.lost_stream_ids().begin(), welcome.lost_stream_ids().end());
+  SetState(State::kFetching);
+  OnModelInfo(welcome.model());
+}
+
+void ReplicaClient::OnModelInfo(const v1::GetModelInfoResponse& info) {
+  const auto& files = info.files();
+  const auto file = std::find_if(files.begin(), files.end(),
+                                 [](const v1::ModelFile& f) { return f.name() == kTokenizerFile; });
+  if (file == files.end()) {
+    OnTokenizer(info, absl::NotFoundError("the replica offers no tokenizer.gguf"));
+    return;
+  }
+  tokenizers_->Get(*file, stub_,
+                   [weak = weak_from_this(), connection = connection_,
+                    info](const TokenizerCache::Result& result) {
+                     const std::shared_ptr<ReplicaClient> self = weak.lock();
+                     if (self == nullptr || self->connection_ != connection) return;
+                     if (self->state_ == State::kFetching) self->OnTokenizer(info, result);
+                   });
+}
+
+void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
+                                const TokenizerCache::Result& result) {
+  if (!result.ok()) {
+    Log().error("replica is of no use: {} {}", Kv("replica", replica_id_),
+                Kv("error", std::string(result.status().message())));
+    backoff_ms_ = options_.backoff_max_ms;
+    stream_->Cancel();
+    return;
+  }
+  auto model = std::make_shared<ModelHandle>();
+  model->name = info.model();
+  model->digest = info.model_digest();
+  model->fingerprint = info.fingerprint();
+  for (const v1::ModelFile& file : info.files()) {
+    if (file.name() == kTokenizerFile) model->tokenizer_sha256 = file.sha256();
+  }
+  model->max_model_len = info.max_model_len();
+  model->vocab_size = info.vocab_size();
+  model->created = info.created();
+  model->tokenizer = *result;
+  model_ = std::move(model);
+  Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
+             Kv("model", model_->name));
+  SetState(State::kReady);
+  // Only now, so that they may start again on this very replica.
+  for (uint64_t id : std::exchange(unknown_there_, {})) {
+    const auto found = streams_.find(id);
+    if (found != streams_.end()) Lose(std::shared_ptr<RequestStream>(found->second));
+  }
+}
+
+void ReplicaClient::OnEnd(const grpc::Status& status) {
+  stream_.reset();
+  watchdog_timer_.cancel();
+  const bool was_welcomed = std::exchange(welcomed_, false);
+  if (status.error_message() != last_failure_ || was_welcomed) {
+    Log().warn("replica not reachable {} {} {}", Kv("replica", replica_id_),
+               Kv("code", static_cast<int>(status.error_code())),
+               Kv("error", status.error_message()));
+    last_failure_ = status.error_message();
+  }
+  SetState(State::kBackoff);
+  if (was_welcomed && !streams_.empty()) {
+    reattach_timer_.expires_after(std::chrono::milliseconds(reattach_ms_));
+    reattach_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+      const std::shared_ptr<ReplicaClient> self = weak.lock();
+      if (!error && self != nullptr && !self->welcomed_) self->LoseAll();
+    });
+  }
+  if (!was_welcomed) OnConnectFailed();
+  ScheduleReconnect();
+}
+
+// The replica is probably dead. What no client has seen a token of may start elsewhere at once.
+void ReplicaClient::OnConnectFailed() {
+  std::vector<std::shared_ptr<RequestStream>> movable;
+  for (const auto& [id, stream] : streams_) {
+    if (!stream->delivered && listener_->CanMove(*stream)) movable.push_back(stream);
+  }
+  for (const auto& stream : movable) {
+    aborted_while_down_.push_back(stream->id);
+    Lose(stream);
+  }
+}
+
+void ReplicaClient::ScheduleReconnect() {
+  backoff_ms_ = std::clamp(backoff_ms_ * 2, options_.backoff_min_ms, options_.backoff_max_ms);
+  // Half fixed, half random: routers that lost a replica together do not come back together.
+  std::uniform_int_distribution<int64_t> jitter(0, backoff_ms_ / 2);
+  reconnect_timer_.expires_after(std::chrono::milliseconds(backoff_ms_ / 2 + jitter(random_)));
+  reconnect_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const std::shared_ptr<ReplicaClient> self = weak.lock();
+    if (!error && self != nullptr && self->state_ == State::kBackoff) self->Connect();
+  });
+}
+
+void ReplicaClient::ArmWatchdog() {
+  const int64_t limit_ms = welcomed_ ? kMissedHeartbeats * heartbeat_ms_ : options_.handshake_ms;
+  const int64_t silent_ms = (RealClock::Now() - last_frame_ns_) / kNsPerMs;
+  if (silent_ms >= limit_ms) {
+    Log().warn("replica is silent {} {}", Kv("replica", replica_id_), Kv("ms", silent_ms));
+    if (stream_ != nullptr) stream_->Cancel();
+    return;
+  }
+  watchdog_timer_.expires_after(std::chrono::milliseconds(limit_ms - silent_ms));
+  watchdog_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const std::shared_ptr<ReplicaClient> self = weak.lock();
+    if (!error && self != nullptr && self->stream_ != nullptr) self->ArmWatchdog();
+  });
+}
+
+// --- Requests ----------------------------------------------------------------------------------
+
+void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
+  streams_[stream->id] = stream;
+  stream->replica = options_.index;
+  load_.OnSubmit(stream->id, stream->prompt_tokens());
+  v1::RouterFrame frame;
+  v1::Submit* submit = frame.mutable_submit();
+  submit->set_stream_id(stream->id);
+  *submit->mutable_request() = stream->request;
+  submit->set_arrival_unix_ms(stream->arrival_unix_ms);
+  stream_->Write(std::move(frame));
+}
+
+void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
+  streams_.erase(stream_id);
+  if (!welcomed_) {
+    aborted_while_down_.push_back(stream_id);
+    return;
+  }
+  v1::RouterFrame frame;
+  frame.mutable_abort()->set_stream_id(stream_id);
+  frame.mutable_abort()->set_reason(reason);
+  stream_->Write(std::move(frame));
+}
+
+void ReplicaClient::OnStep(v1::Step step) {
+  load_.OnStep(step);
+  if (draining_ != load_.draining()) {
+    draining_ = load_.draining();
+    listener_->OnReplicaChanged(this);
+  }
+  for (v1::Delta& delta : *step.mutable_deltas()) {
+    const auto found = streams_.find(delta.stream_id());
+    if (found == streams_.end()) continue;  // aborted while it was on its way
+    const std::shared_ptr<RequestStream> stream = found->second;
+    if (delta.last() || delta.has_error()) streams_.erase(found);
+    listener_->OnStreamDelta(stream, std::move(delta));
+  }
+}
+
+void ReplicaClient::Lose(const std::shared_ptr<RequestStream>& stream) {
+  streams_.erase(stream->id);
+  listener_->OnStreamLost(stream);
+}
+
+void ReplicaClient::LoseAll() {
+  std::vector<std::shared_ptr<RequestStream>> lost;
+  for (const auto& [id, stream] : streams_) lost.push_back(stream);
+  for (const auto& stream : lost) Lose(stream);
+  aborted_while_down_.clear();  // the replica has dropped them by now
+}
+
+void ReplicaClient::FetchLargeResult(
+    uint64_t id, std::function<void(std::shared_ptr<std::vector<v1::TokenLogprobs>>)> callback) {
+  auto request = std::make_shared<v1::FetchLargeResultRequest>();
+  request->set_large_result_id(id);
+  auto entries = std::make_shared<std::vector<v1::TokenLogprobs>>();
+  auto take = [entries](v1::GenerateResponse& piece) {
+    for (v1::TokenLogprobs& entry : *piece.mutable_prompt_logprobs())
+      entries->push_back(std::move(entry));
+    return true;
+  };
+  auto done = [callback = std::move(callback), entries, request, stub = stub_](
+                  const grpc::Status& status) { callback(status.ok() ? entries : nullptr); };
+  CollectCall<v1::GenerateResponse>::Start(
+      [&](grpc::ClientContext* context, grpc::ClientReadReactor<v1::GenerateResponse>* reactor) {
+        stub_->async()->FetchLargeResult(context, request.get(), reactor);
+      },
+      io_->get_executor(), calls_, std::move(take), std::move(done));
+}
+
+ReplicaView ReplicaClient::view() const {
+  ReplicaView view;
+  view.index = options_.index;
+  view.queued_tokens = load_.queued_tokens();
+  view.running_tokens = load_.running_tokens();
+  view.unreported_tokens = load_.unreported_tokens();
+  view.active_requests = static_cast<uint32_t>(streams_.size());
+  return view;
+}
+
+}  // namespace flotilla

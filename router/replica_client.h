@@ -1,0 +1,126 @@
+// The router's side of one replica: the long-lived stream, its health, its load, its requests.
+//
+// connect → Hello → Welcome → tokenizer by digest → ready. A broken stream is opened again with
+// back-off and jitter; its requests wait reattach_ms for that and are then named in Hello with the
+// number of tokens received, so that the replica sends the rest. A replica that is silent for three
+// heartbeats counts as broken.
+//
+// Threads: the io thread. Ownership: shared, so that callbacks in flight may find it gone. Errors:
+// a request that can't go on is given to the listener by OnStreamLost; nothing else fails.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "router/engine_stream.h"
+#include "router/load_tracker.h"
+#include "router/policy.h"
+#include "router/request_stream.h"
+#include "router/tokenizer_cache.h"
+
+namespace flotilla {
+
+class ReplicaClient;
+
+class ReplicaListener {
+ public:
+  virtual ~ReplicaListener() = default;
+  // It became ready or ceased to be, or has another model.
+  virtual void OnReplicaChanged(ReplicaClient* replica) = 0;
+  virtual void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) = 0;
+  // The replica no longer has the request.
+  virtual void OnStreamLost(const std::shared_ptr<RequestStream>& stream) = 0;
+  // Another replica would take the request now.
+  virtual bool CanMove(const RequestStream& stream) const = 0;
+};
+
+struct ReplicaOptions {
+  std::string address;  // as gRPC spells it: host:port or unix:/path
+  uint32_t index = 0;
+  std::string router_id;
+  int64_t backoff_min_ms = 50;
+  int64_t backoff_max_ms = 2000;
+  int64_t handshake_ms = 5000;
+};
+
+class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
+ public:
+  ReplicaClient(ReplicaOptions options, boost::asio::io_context* io, TokenizerCache* tokenizers,
+                CallTracker* calls, ReplicaListener* listener);
+
+  void Start();
+  // Ends the stream for good; requests are not reported as lost.
+  void Stop();
+
+  // Takes new requests.
+  bool ready() const { return state_ == State::kReady && !draining_; }
+  void Submit(const std::shared_ptr<RequestStream>& stream);
+  void Abort(uint64_t stream_id, v1::FinishReason reason);
+  // Calls back with the large result's prompt logprobs; empty pointer if it can't be had.
+  void FetchLargeResult(
+      uint64_t id, std::function<void(std::shared_ptr<std::vector<v1::TokenLogprobs>>)> callback);
+
+  ReplicaView view() const;
+  const ReplicaOptions& options() const { return options_; }
+  const std::string& replica_id() const { return replica_id_; }
+  // Null until known; stays while the replica is away.
+  const std::shared_ptr<const ModelHandle>& model() const { return model_; }
+  size_t active() const { return streams_.size(); }
+
+ private:
+  enum class State { kIdle, kConnecting, kFetching, kReady, kBackoff, kStopped };
+
+  void Connect();
+  void SendHello();
+  void OnFrame(v1::EngineFrame frame);
+  void OnWelcome(const v1::Welcome& welcome);
+  void OnModelInfo(const v1::GetModelInfoResponse& info);
+  void OnTokenizer(const v1::GetModelInfoResponse& info, const TokenizerCache::Result& result);
+  void OnStep(v1::Step step);
+  void OnEnd(const grpc::Status& status);
+  void OnConnectFailed();
+  void ScheduleReconnect();
+  void ArmWatchdog();
+  void LoseAll();
+  void Lose(const std::shared_ptr<RequestStream>& stream);
+  void SetState(State state);
+  // The handler, run only if this object and connection number `connection_` still are.
+  template <typename... Args>
+  std::function<void(Args...)> Guard(void (ReplicaClient::*method)(Args...));
+
+  const ReplicaOptions options_;
+  boost::asio::io_context* const io_;
+  TokenizerCache* const tokenizers_;
+  CallTracker* const calls_;
+  ReplicaListener* const listener_;
+  std::shared_ptr<v1::Engine::Stub> stub_;
+  std::mt19937_64 random_;
+
+  State state_ = State::kIdle;
+  bool draining_ = false;
+  bool welcomed_ = false;  // this connection's handshake is done
+  uint64_t connection_ = 0;
+  int64_t backoff_ms_ = 0;
+  int64_t heartbeat_ms_ = 1000;
+  int64_t reattach_ms_ = 5000;
+  int64_t last_frame_ns_ = 0;
+  std::string replica_id_;
+  std::string last_failure_;
+  std::shared_ptr<const ModelHandle> model_;
+  std::shared_ptr<EngineStream> stream_;
+  std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> streams_;
+  std::vector<uint64_t> aborted_while_down_;
+  std::vector<uint64_t> unknown_there_;  // the replica has lost these; handled once it is ready
+  LoadTracker load_;
+  boost::asio::steady_timer reconnect_timer_;
+  boost::asio::steady_timer watchdog_timer_;
+  boost::asio::steady_timer reattach_timer_;
+};
+
+}  // namespace flotilla

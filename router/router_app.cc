@@ -1,0 +1,107 @@
+#include "router/router_app.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <future>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace flotilla {
+
+RouterApp::RouterApp(RouterOptions options)
+    : options_(std::move(options)),
+      registry_(std::make_shared<prometheus::Registry>()),
+      metrics_(registry_.get()),
+      work_(io_.get_executor()),
+      dispatcher_(options_.dispatcher, &io_, &pool_, &calls_, &metrics_),
+      routes_({&io_, &pool_, &calls_, &dispatcher_, &metrics_}),
+      http_(options_.http, &io_, &routes_),
+      grpc_(options_.grpc, {&io_, &pool_, &calls_, &dispatcher_, &metrics_}) {}
+
+RouterApp::~RouterApp() {
+  if (io_thread_.joinable() && !drained_) {
+    Interrupt();
+    Drain();
+  }
+}
+
+// Runs `function` on the io thread and waits for it.
+template <typename Function>
+auto RouterApp::OnIo(Function function) {
+  std::packaged_task<decltype(function())()> task(std::move(function));
+  auto future = task.get_future();
+  boost::asio::post(io_, [&task] { task(); });
+  return future.get();
+}
+
+Status RouterApp::Start() {
+  if (Status status = http_.Listen(); !status.ok()) return Annotate(status, "--port");
+  if (Status status = grpc_.Start(); !status.ok()) return Annotate(status, "--grpc-port");
+  dispatcher_.set_on_ready_changed([this] { OnReadyChanged(); });
+  dispatcher_.Start();
+  io_thread_ = std::thread([this] { io_.run(); });
+  return OkStatus();
+}
+
+void RouterApp::OnReadyChanged() {
+  grpc_.SetServing(dispatcher_.ready());
+  if (!dispatcher_.ready()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  ready_seen_ = true;
+  changed_.notify_all();
+}
+
+bool RouterApp::WaitReady() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return ready_seen_ || interrupted_; });
+  return ready_seen_ && !interrupted_;
+}
+
+void RouterApp::Interrupt() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_ = true;
+  changed_.notify_all();
+}
+
+// Until no request is left, or the grace is over.
+void RouterApp::WaitIdle() {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.drain_grace_ms);
+  boost::asio::steady_timer timer(io_);
+  std::promise<size_t> left;
+  std::function<void()> check = [&] {
+    if (dispatcher_.active() == 0 || std::chrono::steady_clock::now() >= deadline) {
+      left.set_value(dispatcher_.active());
+      return;
+    }
+    timer.expires_after(std::chrono::milliseconds(20));
+    timer.async_wait([&](boost::system::error_code) { check(); });
+  };
+  boost::asio::post(io_, check);
+  const size_t count = left.get_future().get();
+  if (count > 0) Log().warn("requests cut off at the end of the grace {}", Kv("count", count));
+}
+
+void RouterApp::Drain() {
+  drained_ = true;
+  OnIo([this] {
+    dispatcher_.set_on_ready_changed(nullptr);
+    routes_.BeginDrain();
+    http_.BeginDrain();
+    grpc_.BeginDrain();
+  });
+  WaitIdle();
+  grpc_.Shutdown();
+  OnIo([this] {
+    http_.Stop();
+    dispatcher_.Stop();
+  });
+  calls_.WaitForZero();
+  pool_.join();
+  work_.reset();
+  io_.stop();
+  io_thread_.join();
+}
+
+}  // namespace flotilla

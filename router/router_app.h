@@ -1,0 +1,72 @@
+// The whole router but its command line: io thread, worker pool, dispatcher, HTTP and gRPC servers.
+//
+// Threads: one io thread that owns all requests, a small pool for large texts, gRPC's own. Start,
+// WaitReady and Drain are called by one thread that is none of these. Errors: Start says which
+// flag's address can't be had.
+#pragma once
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "router/dispatcher.h"
+#include "router/grpc_service.h"
+#include "router/http_routes.h"
+#include "router/http_server.h"
+
+namespace flotilla {
+
+struct RouterOptions {
+  HttpOptions http;
+  GrpcOptions grpc;
+  DispatcherOptions dispatcher;
+  int64_t drain_grace_ms = 30'000;
+};
+
+class RouterApp {
+ public:
+  explicit RouterApp(RouterOptions options);
+  ~RouterApp();
+
+  Status Start();
+  uint16_t http_port() const { return http_.port(); }
+  uint16_t grpc_port() const { return grpc_.port(); }
+  const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }
+
+  // True as soon as a replica has been ready; false if Interrupt was called first.
+  bool WaitReady();
+  void Interrupt();
+  // Not ready at once; running requests get drain_grace_ms, then everything ends.
+  void Drain();
+
+ private:
+  void OnReadyChanged();
+  void WaitIdle();
+  template <typename Function>
+  auto OnIo(Function function);
+
+  const RouterOptions options_;
+  const std::shared_ptr<prometheus::Registry> registry_;
+  RouterMetrics metrics_;
+  CallTracker calls_;
+  boost::asio::io_context io_{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  boost::asio::thread_pool pool_{2};
+  Dispatcher dispatcher_;
+  HttpRoutes routes_;
+  HttpServer http_;
+  GrpcServer grpc_;
+  std::thread io_thread_;
+  bool drained_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ready_seen_ = false;
+  bool interrupted_ = false;
+};
+
+}  // namespace flotilla

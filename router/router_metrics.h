@@ -1,0 +1,45 @@
+// The router's metrics (names and meaning: docs, design/operations).
+//
+// Labels are routes, codes, reasons and replica ids: never a client's bytes.
+// Threads: any.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+
+namespace flotilla {
+
+class RouterMetrics {
+ public:
+  explicit RouterMetrics(prometheus::Registry* registry);
+
+  // `route` is one of the router's own paths or "other"; `code` an HTTP status or gRPC code name.
+  void Request(const std::string& route, const std::string& code, double seconds);
+  void Ttft(double seconds) { ttft_.Observe(seconds); }
+  void Rejection(const std::string& reason) { rejections_.Add({{"reason", reason}}).Increment(); }
+  void Retry(const std::string& reason) { retries_.Add({{"reason", reason}}).Increment(); }
+  void ClientDisconnect() { disconnects_.Increment(); }
+  void InFlight(double delta) { in_flight_.Increment(delta); }
+  void Backend(const std::string& replica, bool healthy, double active) {
+    healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);
+    active_.Add({{"replica", replica}}).Set(active);
+  }
+
+ private:
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Counter>& rejections_;
+  prometheus::Family<prometheus::Counter>& retries_;
+  prometheus::Family<prometheus::Gauge>& healthy_;
+  prometheus::Family<prometheus::Gauge>& active_;
+  prometheus::Histogram& duration_;
+  prometheus::Histogram& ttft_;
+  prometheus::Gauge& in_flight_;
+  prometheus::Counter& disconnects_;
+};
+
+}  // namespace flotilla

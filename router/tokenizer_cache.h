@@ -1,0 +1,48 @@
+// Tokenizers by digest: fetched from a replica once, built on the worker pool, shared.
+//
+// Threads: the io thread; callbacks come on it. Errors: the callback's status (the replica's file
+// is too large, differs from its digest, or is no tokenizer); a failed digest is tried again at the
+// next Get.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flotilla/v1/engine.grpc.pb.h"
+#include "router/call_tracker.h"
+#include "router/model_handle.h"
+
+namespace flotilla {
+
+class TokenizerCache {
+ public:
+  using Result = StatusOr<std::shared_ptr<const Tokenizer>>;
+  using Callback = std::function<void(const Result&)>;
+
+  TokenizerCache(boost::asio::any_io_executor executor, boost::asio::thread_pool* pool,
+                 CallTracker* calls)
+      : executor_(std::move(executor)), pool_(pool), calls_(calls) {}
+
+  void Get(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub, Callback callback);
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::vector<Callback> waiting;
+  };
+  void Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub);
+  void Build(std::string sha256, std::shared_ptr<std::string> bytes);
+  void Finish(const std::string& sha256, const Result& result);
+
+  const boost::asio::any_io_executor executor_;
+  boost::asio::thread_pool* const pool_;
+  CallTracker* const calls_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,454 @@
+#include "tests/fakes/fake_engine_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/sha256.h"
+#include "common/checkpoint/gguf.h"
+#include "common/text/incremental_detokenizer.h"
+
+namespace flotilla {
+namespace {
+
+constexpr auto kWaitLimit = std::chrono::seconds(20);
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr int kPromptLogprobsPerPiece = 4;
+
+TestModel* LoadTestModel() {
+  const char* path = std::getenv("FLOTILLA_TEST_MODEL");
+  if (path == nullptr || *path == '\0') {
+    std::fprintf(stderr,
+                 "FLOTILLA_TEST_MODEL is not set: run the tests with ./flotilla test, which "
+                 "fetches the default model and sets it.\n");
+    std::exit(1);
+  }
+  StatusOr<MappedFile> file = MappedFile::Open(path);
+  CHECK_OK(file.status());
+  StatusOr<GgufFile> gguf = GgufFile::Parse(file->bytes(), {});
+  CHECK_OK(gguf.status());
+  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(*gguf);
+  CHECK_OK(tokenizer.status());
+  auto* model = new TestModel;
+  model->header.assign(reinterpret_cast<const char*>(file->bytes().data()), gguf->header_bytes());
+  model->sha256 = Sha256Hex(model->header);
+  model->tokenizer = std::move(*tokenizer);
+  return model;
+}
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
+  return hash * 0xbf58476d1ce4e5b9ull;
+}
+
+}  // namespace
+
+const TestModel& GetTestModel() {
+  static const TestModel* const model = LoadTestModel();
+  return *model;
+}
+
+FakeEngineService::FakeEngineService(FakeEngineServiceOptions options)
+    : options_(std::move(options)) {
+  GetTestModel();
+  Start();
+}
+
+FakeEngineService::~FakeEngineService() { Stop(); }
+
+void FakeEngineService::Start() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopping_ = false;
+  live_.clear();
+  lock.unlock();
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials());
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  CHECK(server_ != nullptr);
+  step_thread_ = std::thread([this] { StepLoop(); });
+}
+
+void FakeEngineService::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (server_ == nullptr) return;
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+    changed_.notify_all();
+  }
+  step_thread_.join();
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+// --- Steering ----------------------------------------------------------------------------------
+
+void FakeEngineService::Hold() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  permits_ = 0;
+}
+
+void FakeEngineService::Release(int steps) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  permits_ = std::max<int64_t>(permits_, 0) + steps;
+  changed_.notify_all();
+}
+
+void FakeEngineService::RunFreely() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  permits_ = -1;
+  changed_.notify_all();
+}
+
+void FakeEngineService::BreakStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+void FakeEngineService::SetReachable(bool reachable) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reachable_ = reachable;
+}
+
+void FakeEngineService::SetSilent(bool silent) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  silent_ = silent;
+  changed_.notify_all();
+}
+
+void FakeEngineService::LoseRequests() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  live_.clear();
+}
+
+void FakeEngineService::RefuseNext(int count, int code, const std::string& message) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  refusals_ = count;
+  refusal_code_ = code;
+  refusal_message_ = message;
+}
+
+void FakeEngineService::SetScript(std::vector<int32_t> ids) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  script_ = std::move(ids);
+}
+
+void FakeEngineService::SetExtraLoad(uint64_t queued_tokens) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  extra_load_ = queued_tokens;
+  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
+}
+
+void FakeEngineService::SetDraining(bool draining) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  draining_ = draining;
+  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
+}
+
+void FakeEngineService::SetLargeResultsLost(bool lost) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  large_lost_ = lost;
+}
+
+// --- Observing ---------------------------------------------------------------------------------
+
+std::vector<v1::Submit> FakeEngineService::submits() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return submits_;
+}
+
+std::vector<v1::Hello> FakeEngineService::hellos() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return hellos_;
+}
+
+int FakeEngineService::fetches() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return fetches_;
+}
+
+size_t FakeEngineService::active() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<size_t>(std::count_if(live_.begin(), live_.end(), [](const auto& entry) {
+    return entry.second.next < entry.second.pieces.size();
+  }));
+}
+
+bool FakeEngineService::WaitFor(const std::function<bool()>& condition) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, kWaitLimit, condition);
+}
+
+bool FakeEngineService::WaitForSubmits(size_t count) const {
+  return WaitFor([&] { return submits_.size() >= count; });
+}
+
+bool FakeEngineService::WaitForAborts(size_t count) const {
+  return WaitFor([&] { return aborted_.size() >= count; });
+}
+
+bool FakeEngineService::WaitForConnections(size_t count) const {
+  return WaitFor([&] { return hellos_.size() >= count; });
+}
+
+// --- The toy model -----------------------------------------------------------------------------
+
+std::vector<int32_t> FakeEngineService::AnswerIds(const v1::GenerateRequest& request) const {
+  const auto count = static_cast<size_t>(request.stopping().max_tokens());
+  const uint32_t vocab = GetTestModel().tokenizer->vocab_size();
+  uint64_t hash = request.sampling().seed();
+  for (int32_t id : request.token_ids().ids()) hash = Mix(hash, static_cast<uint64_t>(id));
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < count; ++i) {
+    if (!script_.empty()) {
+      ids.push_back(script_[i % script_.size()]);
+      continue;
+    }
+    hash = Mix(hash, i);
+    ids.push_back(static_cast<int32_t>(1000 + hash % (vocab - 1000)));
+  }
+  return ids;
+}
+
+v1::TokenLogprobs FakeEngineService::Logprobs(int32_t id, int count) const {
+  v1::TokenLogprobs entry;
+  entry.set_token_id(id);
+  entry.set_logprob(-0.5f - static_cast<float>(id % 100) / 128.0f);
+  entry.set_rank(2);
+  for (int i = 0; i < count; ++i) {
+    v1::TopLogprob* top = entry.add_top();
+    top->set_token_id(i == 1 ? id : 2000 + i);  // rank 2 is the token itself
+    top->set_logprob(i == 1 ? entry.logprob() : -0.25f * static_cast<float>(i + 1));
+  }
+  return entry;
+}
+
+void FakeEngineService::AddPromptLogprobs(const v1::Submit& submit,
+                                          std::vector<v1::Delta>* pieces) {
+  const v1::GenerateRequest& request = submit.request();
+  if (!request.output().has_prompt_logprobs()) return;
+  const auto& ids = request.token_ids().ids();
+  std::vector<v1::TokenLogprobs> entries;
+  for (int i = 1; i < ids.size(); ++i)
+    entries.push_back(Logprobs(ids.at(i), request.output().prompt_logprobs()));
+  if (entries.size() > options_.large_result_over) {
+    v1::Delta delta;
+    delta.set_large_result_id(submit.stream_id() + 7000);
+    large_[delta.large_result_id()] = std::move(entries);
+    pieces->push_back(std::move(delta));
+    return;
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (i % kPromptLogprobsPerPiece == 0) pieces->emplace_back();
+    *pieces->back().add_prompt_logprobs() = entries[i];
+  }
+}
+
+std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
+  const v1::GenerateRequest& request = submit.request();
+  std::vector<v1::Delta> pieces;
+  AddPromptLogprobs(submit, &pieces);
+  IncrementalDetokenizer text(GetTestModel().tokenizer.get(),
+                              request.output().skip_special_tokens());
+  const std::vector<int32_t> ids = AnswerIds(request);
+  for (int32_t id : ids) {
+    v1::ChoiceDelta* choice = pieces.emplace_back().add_choices();
+    choice->set_text(text.Push(id));
+    choice->add_token_ids(id);
+    if (request.output().has_logprobs())
+      *choice->add_logprobs() = Logprobs(id, request.output().logprobs());
+  }
+  v1::Delta& last = pieces.back();
+  v1::ChoiceDelta* choice = last.mutable_choices(0);
+  choice->mutable_text()->append(text.Finish());
+  choice->set_finish_reason(v1::FINISH_REASON_LENGTH);
+  last.mutable_usage()->set_prompt_tokens(request.token_ids().ids_size());
+  last.mutable_usage()->set_completion_tokens(static_cast<int32_t>(ids.size()));
+  last.mutable_usage()->set_cached_tokens(request.token_ids().ids_size() / 2);
+  last.set_last(true);
+  for (v1::Delta& piece : pieces) piece.set_stream_id(submit.stream_id());
+  return pieces;
+}
+
+// --- The service -------------------------------------------------------------------------------
+
+v1::Load FakeEngineService::MakeLoad() const {
+  v1::Load load;
+  uint64_t queued = extra_load_, running = 0;
+  for (const auto& [id, live] : live_) {
+    if (live.next >= live.pieces.size()) continue;
+    (live.next == 0 ? queued : running) += live.prompt_tokens;
+  }
+  load.set_queued_tokens(queued);
+  load.set_running_tokens(running);
+  load.set_draining(draining_);
+  return load;
+}
+
+v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
+  v1::EngineFrame frame;
+  v1::Welcome* welcome = frame.mutable_welcome();
+  welcome->set_protocol(1);
+  welcome->set_replica_id(options_.replica_id);
+  welcome->set_heartbeat_ms(options_.heartbeat_ms);
+  welcome->set_reattach_ms(options_.reattach_ms);
+  for (const v1::Reattach& wanted : hello.reattach()) {
+    const auto found = live_.find(wanted.stream_id());
+    if (found == live_.end())
+      welcome->add_lost_stream_ids(wanted.stream_id());
+    else
+      Rewind(wanted, &found->second);
+  }
+  *welcome->mutable_load() = MakeLoad();
+  v1::GetModelInfoResponse* info = welcome->mutable_model();
+  info->set_model(options_.model);
+  info->set_model_digest("digest");
+  info->set_fingerprint(options_.fingerprint);
+  info->set_max_model_len(options_.max_model_len);
+  info->set_vocab_size(GetTestModel().tokenizer->vocab_size());
+  info->set_created(1'700'000'000);
+  v1::ModelFile* file = info->add_files();
+  file->set_name("tokenizer.gguf");
+  file->set_sha256(GetTestModel().sha256);
+  file->set_bytes(GetTestModel().header.size());
+  return frame;
+}
+
+// The first piece that the router does not have.
+void FakeEngineService::Rewind(const v1::Reattach& wanted, Live* live) {
+  uint32_t tokens = 0, prompt_logprobs = 0;
+  live->next = 0;
+  for (const v1::Delta& piece : live->pieces) {
+    if (piece.choices_size() > 0) tokens += piece.choices(0).token_ids_size();
+    prompt_logprobs += piece.prompt_logprobs_size();
+    if (tokens > wanted.token_offset(0) || prompt_logprobs > wanted.prompt_logprobs()) return;
+    ++live->next;
+  }
+}
+
+grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* stream) {
+  v1::RouterFrame frame;
+  if (!stream->Read(&frame) || !frame.has_hello()) return grpc::Status::CANCELLED;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!reachable_ || stopping_) return {grpc::StatusCode::UNAVAILABLE, "not reachable"};
+    stream->Write(MakeWelcome(frame.hello()));
+    stream_ = stream;
+    context_ = context;
+    connection_submits_ = 0;
+    hellos_.push_back(frame.hello());
+    changed_.notify_all();
+  }
+  while (stream->Read(&frame)) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (frame.has_submit()) OnSubmit(frame.submit());
+    if (frame.has_abort()) {
+      live_.erase(frame.abort().stream_id());
+      aborted_.insert(frame.abort().stream_id());
+    }
+    changed_.notify_all();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stream_ == stream) {
+    stream_ = nullptr;
+    context_ = nullptr;
+  }
+  return grpc::Status::CANCELLED;
+}
+
+void FakeEngineService::OnSubmit(const v1::Submit& submit) {
+  ++connection_submits_;
+  submits_.push_back(submit);
+  if (refusals_ > 0) {
+    --refusals_;
+    Refuse(submit.stream_id());
+    return;
+  }
+  Live live;
+  live.pieces = MakePieces(submit);
+  live.prompt_tokens = static_cast<uint64_t>(submit.request().token_ids().ids_size());
+  live_[submit.stream_id()] = std::move(live);
+}
+
+void FakeEngineService::Refuse(uint64_t stream_id) {
+  v1::EngineFrame frame;
+  v1::Delta* delta = frame.mutable_step()->add_deltas();
+  delta->set_stream_id(stream_id);
+  delta->mutable_error()->set_code(refusal_code_);
+  delta->mutable_error()->set_message(refusal_message_);
+  delta->mutable_error()->set_retry_after_ms(2500);
+  stream_->Write(frame);
+}
+
+bool FakeEngineService::HasPiece() const {
+  return std::any_of(live_.begin(), live_.end(), [](const auto& entry) {
+    return entry.second.next < entry.second.pieces.size();
+  });
+}
+
+void FakeEngineService::StepLoop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto heartbeat = std::chrono::milliseconds(options_.heartbeat_ms);
+  while (!stopping_) {
+    const bool step = changed_.wait_for(lock, heartbeat, [&] {
+      return stopping_ || (stream_ != nullptr && !silent_ && permits_ != 0 && HasPiece());
+    });
+    if (stopping_ || stream_ == nullptr || silent_) continue;
+    SendStep(/*heartbeat=*/!step);
+    if (step && permits_ > 0) --permits_;
+    changed_.notify_all();
+  }
+}
+
+void FakeEngineService::SendStep(bool heartbeat) {
+  v1::EngineFrame frame;
+  v1::Step* step = frame.mutable_step();
+  for (auto& [id, live] : live_) {
+    if (heartbeat || live.next >= live.pieces.size()) continue;
+    *step->add_deltas() = live.pieces[live.next++];
+  }
+  *step->mutable_load() = MakeLoad();
+  if (options_.reports_submits) step->set_submits(connection_submits_);
+  stream_->Write(frame);
+}
+
+grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
+                                               const v1::FetchModelFileRequest* request,
+                                               grpc::ServerWriter<v1::FileChunk>* writer) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++fetches_;
+  }
+  const TestModel& model = GetTestModel();
+  if (request->sha256() != model.sha256) return {grpc::StatusCode::NOT_FOUND, "no such file"};
+  for (size_t at = 0; at < model.header.size(); at += kChunkBytes) {
+    v1::FileChunk chunk;
+    chunk.set_data(model.header.substr(at, kChunkBytes));
+    writer->Write(chunk);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeEngineService::FetchLargeResult(grpc::ServerContext*,
+                                                 const v1::FetchLargeResultRequest* request,
+                                                 grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = large_.find(request->large_result_id());
+  if (found == large_.end() || large_lost_) return {grpc::StatusCode::NOT_FOUND, "gone"};
+  v1::GenerateResponse response;
+  for (const v1::TokenLogprobs& entry : found->second) {
+    *response.add_prompt_logprobs() = entry;
+    if (response.prompt_logprobs_size() < 16) continue;
+    writer->Write(response);
+    response.Clear();
+  }
+  writer->Write(response);
+  return grpc::Status::OK;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,138 @@
+// A replica for the router's tests: the real Engine service with a toy model behind it.
+//
+// The whole answer of a request is made at submission (a hash of prompt and position picks the
+// tokens, or a script does), cut into one delta a token, and sent one piece of each request a step.
+// Steps run freely or one for each Release. Streams survive a broken connection, as a replica's do.
+// The tokenizer is the head of the GGUF that FLOTILLA_TEST_MODEL names.
+// Threads: all methods from any thread. Waits are on conditions, with a limit of 20 s.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/text/tokenizer.h"
+#include "flotilla/v1/engine.grpc.pb.h"
+
+namespace flotilla {
+
+// The test model's head and tokenizer, loaded once. Fails the process with the way out if
+// FLOTILLA_TEST_MODEL is not set.
+struct TestModel {
+  std::string header;
+  std::string sha256;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+const TestModel& GetTestModel();
+
+struct FakeEngineServiceOptions {
+  std::string address;  // unix:/path or 127.0.0.1:port
+  std::string replica_id = "fake-0";
+  std::string model = "smol";
+  std::string fingerprint = "fp-fake";
+  uint32_t max_model_len = 2048;
+  uint32_t heartbeat_ms = 200;
+  uint32_t reattach_ms = 2000;
+  bool reports_submits = true;
+  uint32_t large_result_over = 1'000'000;  // prompt logprobs; more go by FetchLargeResult
+};
+
+class FakeEngineService final : public v1::Engine::Service {
+ public:
+  explicit FakeEngineService(FakeEngineServiceOptions options);
+  ~FakeEngineService() override;
+
+  // Steering.
+  void Hold();  // no step until Release or RunFreely
+  void Release(int steps);
+  void RunFreely();
+  void BreakStream();                 // the connection dies; requests stay
+  void SetReachable(bool reachable);  // false: Connect fails
+  void SetSilent(bool silent);        // sends nothing, not even heartbeats
+  void LoseRequests();                // forgets all requests, as a restarted process would
+  void RefuseNext(int count, int code, const std::string& message);
+  void SetScript(std::vector<int32_t> ids);  // tokens of every answer, over and over
+  void SetExtraLoad(uint64_t queued_tokens);
+  void SetDraining(bool draining);
+  void SetLargeResultsLost(bool lost);
+  void Stop();   // the process is gone
+  void Start();  // …and back, empty
+
+  // Observing.
+  std::vector<v1::Submit> submits() const;
+  std::vector<v1::Hello> hellos() const;
+  int fetches() const;
+  size_t active() const;  // requests with something left to send
+  bool WaitForSubmits(size_t count) const;
+  bool WaitForAborts(size_t count) const;
+  bool WaitForConnections(size_t count) const;
+  bool WaitFor(const std::function<bool()>& condition) const;  // called with the lock held
+
+  // What the toy model answers.
+  std::vector<int32_t> AnswerIds(const v1::GenerateRequest& request) const;
+
+ private:
+  struct Live {
+    std::vector<v1::Delta> pieces;
+    size_t next = 0;
+    uint64_t prompt_tokens = 0;
+  };
+  using Stream = grpc::ServerReaderWriter<v1::EngineFrame, v1::RouterFrame>;
+
+  grpc::Status Connect(grpc::ServerContext* context, Stream* stream) override;
+  grpc::Status FetchModelFile(grpc::ServerContext* context,
+                              const v1::FetchModelFileRequest* request,
+                              grpc::ServerWriter<v1::FileChunk>* writer) override;
+  grpc::Status FetchLargeResult(grpc::ServerContext* context,
+                                const v1::FetchLargeResultRequest* request,
+                                grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+
+  void StepLoop();
+  void SendStep(bool heartbeat);
+  bool HasPiece() const;
+  void OnSubmit(const v1::Submit& submit);
+  void Refuse(uint64_t stream_id);
+  std::vector<v1::Delta> MakePieces(const v1::Submit& submit);
+  void AddPromptLogprobs(const v1::Submit& submit, std::vector<v1::Delta>* pieces);
+  v1::TokenLogprobs Logprobs(int32_t id, int count) const;
+  v1::EngineFrame MakeWelcome(const v1::Hello& hello);
+  v1::Load MakeLoad() const;
+  void Rewind(const v1::Reattach& wanted, Live* live);
+
+  const FakeEngineServiceOptions options_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::map<uint64_t, Live> live_;
+  std::vector<v1::Submit> submits_;
+  std::vector<v1::Hello> hellos_;
+  std::set<uint64_t> aborted_;
+  std::map<uint64_t, std::vector<v1::TokenLogprobs>> large_;
+  std::vector<int32_t> script_;
+  Stream* stream_ = nullptr;
+  grpc::ServerContext* context_ = nullptr;
+  uint64_t connection_submits_ = 0;
+  uint64_t extra_load_ = 0;
+  int fetches_ = 0;
+  int refusals_ = 0;
+  int refusal_code_ = 0;
+  std::string refusal_message_;
+  int64_t permits_ = -1;  // < 0: free
+  bool reachable_ = true;
+  bool silent_ = false;
+  bool draining_ = false;
+  bool large_lost_ = false;
+  bool stopping_ = false;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread step_thread_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,114 @@
+#include "tests/router/router_harness.h"
+
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/metrics.h"
+
+namespace flotilla {
+
+RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(options)) {
+  char folder[] = "/tmp/flotilla-router-XXXXXX";
+  CHECK(mkdtemp(folder) != nullptr);
+  folder_ = folder;
+  RouterOptions router;
+  router.http = options_.http;
+  router.http.port = 0;
+  router.grpc = options_.grpc;
+  router.grpc.grpc_port = 0;
+  router.dispatcher.policy = options_.policy;
+  router.dispatcher.backoff_min_ms = 10;
+  router.dispatcher.backoff_max_ms = 50;
+  router.drain_grace_ms = options_.drain_grace_ms;
+  for (size_t i = 0; i < options_.replicas; ++i)
+    router.dispatcher.replicas.push_back(StrCat("unix:", folder_, "/", i, ".sock"));
+  if (options_.start_engines) {
+    for (size_t i = 0; i < options_.replicas; ++i) AddEngine();
+  }
+  app_ = std::make_unique<RouterApp>(router);
+  CHECK_OK(app_->Start());
+  if (options_.start_engines) WaitAllReady();
+}
+
+RouterHarness::~RouterHarness() {
+  for (const auto& engine : engines_) engine->RunFreely();
+  app_.reset();
+  engines_.clear();
+  std::filesystem::remove_all(folder_);
+}
+
+void RouterHarness::AddEngine() {
+  const size_t i = engines_.size();
+  FakeEngineServiceOptions options = options_.engine;
+  options.address = StrCat("unix:", folder_, "/", i, ".sock");
+  options.replica_id = StrCat("fake-", i);
+  engines_.push_back(std::make_unique<FakeEngineService>(options));
+}
+
+void RouterHarness::WaitAllReady() {
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    const std::string line = StrCat("flotilla_router_backend_healthy{replica=\"fake-", i, "\"}");
+    EXPECT_TRUE(WaitForMetric(line, 1));
+  }
+}
+
+double RouterHarness::Metric(const std::string& line_start) {
+  const std::string page = StrCat("\n", RenderMetrics(*app_->metrics_registry()));
+  const size_t at = page.find(StrCat("\n", line_start, " "));
+  if (at == std::string::npos) return 0;
+  return std::strtod(page.c_str() + at + line_start.size() + 2, nullptr);
+}
+
+bool RouterHarness::WaitForMetric(const std::string& line_start, double value) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (Metric(line_start) != value) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+boost::json::value ParseOrFail(std::string_view text) {
+  boost::json::error_code error;
+  boost::json::value value = boost::json::parse({text.data(), text.size()}, error);
+  EXPECT_FALSE(error) << error.message() << " in " << text;
+  return value;
+}
+
+std::string ErrorField(const HttpAnswer& answer, std::string_view field) {
+  const boost::json::value root = ParseOrFail(answer.body);
+  const boost::json::object* object = root.if_object();
+  const boost::json::value* error = object == nullptr ? nullptr : object->if_contains("error");
+  if (error == nullptr) return "no error: " + answer.body;
+  const boost::json::value* value = error->as_object().if_contains({field.data(), field.size()});
+  if (value == nullptr) return "absent";
+  return value->is_string() ? std::string(value->get_string()) : boost::json::serialize(*value);
+}
+
+std::string TextOf(const HttpAnswer& answer, size_t choice) {
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  if (answer.status != 200) return "";
+  const boost::json::value root = ParseOrFail(answer.body);
+  return std::string(root.at("choices").at(choice).at("text").as_string());
+}
+
+std::string StreamText(const std::vector<std::string>& events) {
+  std::string text;
+  for (const std::string& event : events) {
+    if (event == "[DONE]") break;
+    const boost::json::value root = ParseOrFail(event);
+    if (root.as_object().contains("error")) break;
+    for (const boost::json::value& choice : root.at("choices").as_array()) {
+      if (choice.at("index").as_int64() == 0) text += std::string(choice.at("text").as_string());
+    }
+  }
+  return text;
+}
+
+}  // namespace flotilla

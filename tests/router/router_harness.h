@@ -1,0 +1,62 @@
+// A router on free ports over fake engines on Unix sockets in a temporary folder.
+//
+// Threads: the test's. Ready when the constructor returns, unless told not to wait.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/json/value.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "router/router_app.h"
+#include "tests/fakes/fake_engine_service.h"
+#include "tests/router/http_client.h"
+
+namespace flotilla {
+
+struct HarnessOptions {
+  size_t replicas = 1;
+  std::string policy = "round_robin";
+  FakeEngineServiceOptions engine;
+  HttpOptions http;
+  GrpcOptions grpc;
+  int64_t drain_grace_ms = 10'000;
+  bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
+};
+
+class RouterHarness {
+ public:
+  explicit RouterHarness(HarnessOptions options = {});
+  ~RouterHarness();
+
+  void AddEngine();
+  FakeEngineService& engine(size_t i = 0) { return *engines_[i]; }
+  RouterApp& app() { return *app_; }
+  uint16_t port() const { return app_->http_port(); }
+  // Until every engine takes requests.
+  void WaitAllReady();
+
+  HttpAnswer Complete(std::string_view body) { return Post(port(), "/v1/completions", body); }
+  // The value of one line of the metrics page, "name{labels}"; 0 if there is none.
+  double Metric(const std::string& line_start);
+  // Until the metric has that value; false after 20 s.
+  bool WaitForMetric(const std::string& line_start, double value);
+
+ private:
+  const HarnessOptions options_;
+  std::string folder_;
+  std::vector<std::unique_ptr<FakeEngineService>> engines_;
+  std::unique_ptr<RouterApp> app_;
+};
+
+boost::json::value ParseOrFail(std::string_view text);
+// The error object's field as a string; "null" for null.
+std::string ErrorField(const HttpAnswer& answer, std::string_view field);
+// choices[i].text
+std::string TextOf(const HttpAnswer& answer, size_t choice = 0);
+// Text of choice 0 over all chunks of a stream.
+std::string StreamText(const std::vector<std::string>& events);
+
+}  // namespace flotilla
