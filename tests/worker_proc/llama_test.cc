@@ -213,6 +213,28 @@ TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {
   EXPECT_EQ(result.rows.size(), 1u);
 }
 
+// The other ranks keep their KV cache while one is away, so memory looks scarcer on its return.
+TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
+  Open();
+  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto collective = MakeSingleRankCollective();
+  const Heartbeat heartbeat;
+  const RealClock clock;
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
+                               &clock};
+  ModelRunnerOptions options;
+  options.kv_cache_memory = 64 << 20;
+  options.available_memory = [] { return uint64_t{32} << 20; };
+  EXPECT_FALSE(ModelRunner::Create(deps, options).ok());
+  options.kv_pages_chosen = true;
+  const auto runner = ModelRunner::Create(deps, options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const uint64_t fits = (uint64_t{32} << 20) / (*runner)->kv_page_bytes();
+  EXPECT_EQ((*runner)->Reset(static_cast<uint32_t>(fits) + 1).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_TRUE((*runner)->Reset(static_cast<uint32_t>(fits)).ok());
+}
+
 TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   testing::TinyLlamaOptions options;
   testing::GgufBuilder builder = testing::TinyLlama(options);

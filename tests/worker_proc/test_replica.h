@@ -145,7 +145,7 @@ class TestReplica {
   Status PublishFrame(const std::string& frame) {
     return steps_->Write(frame, RealClock::Now() + 10 * kNsPerSecond);
   }
-  StatusOr<StepResult> ReadResult(int64_t timeout_ns = 60 * kNsPerSecond) {
+  StatusOr<StepResult> ReadResult(int64_t timeout_ns = 120 * kNsPerSecond) {
     ASSIGN_OR_RETURN(const std::string_view frame, results_->Read(RealClock::Now() + timeout_ns));
     StepResult result;
     const Status parsed = ParseStepResult(frame, 4096, 1u << 20, &result);
@@ -162,7 +162,7 @@ class TestReplica {
   // Sleeps on the doorbell until every worker's slot satisfies `done`.
   template <typename Done>
   Status WaitFor(Done done) {
-    const int64_t deadline_ns = RealClock::Now() + 60 * kNsPerSecond;
+    const int64_t deadline_ns = RealClock::Now() + 180 * kNsPerSecond;
     for (;;) {
       const uint32_t seen = (*control_)->doorbell.load();
       bool all = true;

@@ -9,14 +9,16 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla::cpu {
 
 class Buffer {
  public:
   Buffer() = default;
-  // `floats` zeroes; every page is touched, so that the memory is there now or never.
-  static StatusOr<Buffer> Create(size_t floats, const char* what);
+  // `floats` zeroes; every page is touched, so that the memory is there now or never. Fresh memory
+  // of a virtual machine can take seconds a GiB: the heartbeat is beaten meanwhile.
+  static StatusOr<Buffer> Create(size_t floats, const char* what, const Heartbeat& heartbeat);
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

@@ -32,7 +32,8 @@ float* F32(Tensor tensor) { return static_cast<float*>(tensor.data); }
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const cpu::KernelTable* kernels) : kernels_(*kernels) {}
+  CpuBackend(const cpu::KernelTable* kernels, const Heartbeat& heartbeat)
+      : kernels_(*kernels), heartbeat_(heartbeat) {}
 
   const char* name() const override { return "cpu-float"; }
   BackendMemory memory() const override { return memory_; }
@@ -89,6 +90,7 @@ class CpuBackend final : public Backend {
   float* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_floats_; }
 
   const cpu::KernelTable& kernels_;
+  const Heartbeat heartbeat_;
   BackendMemory memory_;
   std::vector<Buffer> tensors_;
   size_t largest_tensor_ = 0;  // floats
@@ -116,7 +118,7 @@ StatusOr<std::unique_ptr<LinearWeight>> CpuBackend::LoadLinear(std::span<const W
   weight->in_features = static_cast<uint32_t>(k);
   weight->out_features = static_cast<uint32_t>(out);
   const uint64_t panels = (out + kPanelRows - 1) / kPanelRows;
-  ASSIGN_OR_RETURN(weight->packed, Buffer::Create(panels * kPanelRows * k, "weights"));
+  ASSIGN_OR_RETURN(weight->packed, Buffer::Create(panels * kPanelRows * k, "weights", heartbeat_));
 
   // A panel of rows at a time, then transposed: rows of a panel may come from different tensors.
   std::vector<float> panel_rows(kPanelRows * k, 0.0f);
@@ -183,7 +185,7 @@ StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRope(const RopeSpec& spec) 
 
 StatusOr<Tensor> CpuBackend::NewTensor(TensorUse, uint32_t max_rows, uint32_t cols) {
   const size_t floats = static_cast<size_t>(max_rows) * cols;
-  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(floats, "activations"));
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(floats, "activations", heartbeat_));
   memory_.activations += buffer.bytes();
   largest_tensor_ = std::max(largest_tensor_, floats);
   const Tensor tensor{buffer.data(), max_rows, cols};
@@ -192,9 +194,10 @@ StatusOr<Tensor> CpuBackend::NewTensor(TensorUse, uint32_t max_rows, uint32_t co
 }
 
 Status CpuBackend::Warmup(const StepBounds& bounds) {
-  ASSIGN_OR_RETURN(staging_, Buffer::Create(largest_tensor_, "activations"));
+  ASSIGN_OR_RETURN(staging_, Buffer::Create(largest_tensor_, "activations", heartbeat_));
   scores_stride_ = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
-  ASSIGN_OR_RETURN(scores_, Buffer::Create(cpu::kAttentionRows * scores_stride_, "activations"));
+  ASSIGN_OR_RETURN(scores_,
+                   Buffer::Create(cpu::kAttentionRows * scores_stride_, "activations", heartbeat_));
   memory_.activations += staging_.bytes() + scores_.bytes();
   return OkStatus();
 }
@@ -206,7 +209,8 @@ Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages
   kv_layer_k_floats_ = heads * kv.k_head_floats();
   kv_layer_floats_ = kv_layer_k_floats_ + heads * kv.v_head_floats();
   kv_cache_ = Buffer();
-  ASSIGN_OR_RETURN(kv_cache_, Buffer::Create(shape.num_layers * kv_layer_floats_, "KV cache"));
+  ASSIGN_OR_RETURN(kv_cache_,
+                   Buffer::Create(shape.num_layers * kv_layer_floats_, "KV cache", heartbeat_));
   memory_.kv_cache = kv_cache_.bytes();
   return OkStatus();
 }
@@ -322,8 +326,9 @@ Status CpuBackend::GatherTo(Collective& collective, std::span<const uint32_t> co
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels) {
-  return std::make_unique<CpuBackend>(kernels);
+std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels,
+                                        const Heartbeat& heartbeat) {
+  return std::make_unique<CpuBackend>(kernels, heartbeat);
 }
 
 }  // namespace flotilla

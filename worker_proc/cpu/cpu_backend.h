@@ -10,9 +10,12 @@
 
 #include "worker_proc/cpu/kernels.h"
 #include "worker_proc/model/backend.h"
+#include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla {
 
-std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels);
+// The heartbeat is beaten while memory is allocated.
+std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels,
+                                        const Heartbeat& heartbeat = {});
 
 }  // namespace flotilla

@@ -155,8 +155,11 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   if (flags.rank == 0) {
     ASSIGN_OR_RETURN(flags.runner.eos_ids, ReadEosIds(flags.model));
   }
+  for (uint32_t rank = 0; rank < flags.tp; ++rank) {
+    flags.runner.kv_pages_chosen |= control->workers[rank].ready_epoch.load() != 0;
+  }
   flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(kernels);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(kernels, heartbeat);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelRunner> runner,
       ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat, &clock},

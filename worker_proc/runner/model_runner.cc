@@ -162,7 +162,11 @@ Status ModelRunner::SizeKvCache() {
   for (uint32_t rank = 0; rank < partition_.size; ++rank) {
     request.page_bytes.push_back(deps_.backend->KvPageBytes(model_->kv_shape(rank)));
   }
-  ASSIGN_OR_RETURN(max_kv_pages_, HostKvPages(request));
+  if (options_.kv_pages_chosen) {
+    max_kv_pages_ = request.available_bytes / request.page_bytes[partition_.rank];
+  } else {
+    ASSIGN_OR_RETURN(max_kv_pages_, HostKvPages(request));
+  }
   Log().info("kv cache fits {} {} {}", Kv("pages", max_kv_pages_),
              Kv("tokens", max_kv_pages_ * options_.page_size),
              Kv("page_bytes", request.page_bytes[partition_.rank]));
@@ -172,8 +176,8 @@ Status ModelRunner::SizeKvCache() {
 Status ModelRunner::AllocateKvCache(uint32_t num_pages) {
   if (num_pages == 0 || num_pages == num_pages_) return OkStatus();
   if (num_pages > max_kv_pages_) {
-    return absl::ResourceExhaustedError(
-        StrCat("the scheduler wants ", num_pages, " KV pages, ", max_kv_pages_, " fit"));
+    return absl::UnavailableError(StrCat("too little memory now: the KV cache has ", num_pages,
+                                         " pages, ", max_kv_pages_, " fit this rank"));
   }
   StartupStep step(deps_.clock, "kv-cache");
   RETURN_IF_ERROR(deps_.backend->AllocateKvCache(model_->kv_shape(partition_.rank), num_pages));

@@ -32,7 +32,9 @@ struct ModelRunnerOptions {
   uint32_t context_length = 0;         // tokens; 0: the model's
   uint32_t max_running_requests = 64;  // slots
   uint32_t chunked_prefill_size = 512;
-  uint64_t kv_cache_memory = 0;                // of the replica, all ranks; 0: choose
+  uint64_t kv_cache_memory = 0;  // of the replica, all ranks; 0: choose
+  // A respawned rank: the other ranks have their KV cache, whose number of pages stays.
+  bool kv_pages_chosen = false;
   std::function<uint64_t()> available_memory;  // bytes that can still be had, now
   std::string logits_dump;                     // rank 0 only; empty: none
   std::vector<int32_t> eos_ids;                // masked by min_tokens
