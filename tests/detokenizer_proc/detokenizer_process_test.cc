@@ -197,8 +197,7 @@ TEST_F(DetokenizerProcessTest, IdleItBeatsAndUsesNoCpu) {
   };
   const auto next_beat = [&] {
     const int64_t beat = slot().heartbeat_ns.load();
-    while (slot().heartbeat_ns.load() == beat)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (slot().heartbeat_ns.load() == beat) std::this_thread::yield();
     return slot().heartbeat_ns.load();
   };
   int64_t beat = next_beat();
