@@ -56,7 +56,10 @@ void* DetokLink::reply_socket() const { return replies_->handle(); }
 void DetokLink::Open(uint64_t stream, const StreamOptions& options,
                      const std::vector<int32_t>& history) {
   Stream& s = streams_[stream];
-  s = Stream{options, history, static_cast<uint32_t>(history.size()), false};
+  s = Stream();
+  s.options = options;
+  s.tokens = history;
+  s.emitted = static_cast<uint32_t>(history.size());
   DetokStreamEvent event = OpenEvent(stream, options);
   event.tokens.assign(history.begin(), history.end());
   event.emitted_tokens = s.emitted;
@@ -119,11 +122,34 @@ void DetokLink::Send() {
   BuildDetokRequest(pending_, &frame_);
   pending_.events.clear();
   try {
+    // ZeroMQ looks for connections that ended only now and then in send; asking for the events
+    // makes it look, so that the frame does not go to a detokenizer that is dead.
+    (void)requests_->get(zmq::sockopt::events);
     stuck_ = !requests_->send(zmq::buffer(frame_), zmq::send_flags::dontwait).has_value();
   } catch (const zmq::error_t& error) {
     Log().error("detokenizer send failed {}", Kv("error", error.what()));
     stuck_ = true;
   }
+}
+
+void DetokLink::Tick(int64_t now_ns) {
+  if (!connected() || stuck_) return;
+  bool lost = false;
+  for (auto& [id, stream] : streams_) {
+    if (!stream.last && stream.emitted == stream.tokens.size()) {
+      stream.waiting_since_ns = 0;
+    } else if (stream.waiting_since_ns == 0 || stream.waiting_at != stream.emitted) {
+      stream.waiting_since_ns = now_ns;
+      stream.waiting_at = stream.emitted;
+    } else if (now_ns - stream.waiting_since_ns >= kDetokAnswerNs) {
+      lost = true;
+    }
+  }
+  if (!lost) return;
+  Log().warn("detokenizer does not answer, opening its streams again {}",
+             Kv("streams", streams_.size()));
+  for (auto& [id, stream] : streams_) stream.waiting_since_ns = 0;
+  OpenAll();
 }
 
 void DetokLink::Receive(std::vector<DetokText>* texts) {

@@ -4,7 +4,8 @@
 // The detokenizer may die at any time: when another one says hello, every live stream is opened
 // again with its history, under a new generation; replies of an older generation are dropped, so
 // each text arrives exactly once. A send queue that is full is treated the same way once it
-// drains. Nothing is sent before the first hello.
+// drains, and so is a stream that was not answered for kDetokAnswerNs (a frame can be lost between
+// the end of one detokenizer and the hello of the next). Nothing is sent before the first hello.
 //
 // Bounds: a stream's history is at most the context length; send and receive queues hold
 // kDetokQueueFrames frames. Units: tokens. Threads: one, the output thread; it polls
@@ -17,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/text/detok_frames.h"
 #include "scheduler_proc/inbox.h"
 
@@ -28,6 +30,7 @@ class socket_t;
 namespace flotilla {
 
 inline constexpr int kDetokQueueFrames = 4096;
+inline constexpr int64_t kDetokAnswerNs = 5 * kNsPerSecond;
 
 class DetokLink {
  public:
@@ -43,6 +46,9 @@ class DetokLink {
   void Close(uint64_t stream);  // no text is wanted any more
   // Sends what was collected since the last Flush as one frame.
   void Flush();
+
+  // At least once a second while streams are live: opens all again if one waits too long.
+  void Tick(int64_t now_ns);
 
   // Texts that arrived, appended to *texts; never blocks. Handles hellos.
   void Receive(std::vector<DetokText>* texts);
@@ -61,6 +67,9 @@ class DetokLink {
     std::vector<int32_t> tokens;
     uint32_t emitted = 0;  // of tokens: text passed on
     bool last = false;
+    // As of the last Tick: since when no more of it was answered; 0: nothing is missing.
+    int64_t waiting_since_ns = 0;
+    uint32_t waiting_at = 0;  // emitted, then
   };
   DetokLink();
   void Hello(uint32_t incarnation);

@@ -23,7 +23,11 @@ DirectCall::DirectCall(const ServiceDeps* deps, ReqId id, Options options, Gener
       options_(std::move(options)),
       created_(static_cast<int64_t>(std::time(nullptr))),
       reactor_(reactor),
-      log_(0, 0) {}
+      log_(0, 0) {
+  if (options_.echo)
+    echo_chars_ = CountCodePoints(
+        deps_->front->tokenizer().Decode(options_.prompt_ids, options_.skip_special));
+}
 
 void DirectCall::Append(uint64_t, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
@@ -105,12 +109,8 @@ void DirectCall::FillLocked(v1::Delta&& delta, v1::GenerateResponse* response) {
   if (delta.has_timing()) *response->mutable_timing() = delta.timing();
   *response->mutable_choices() = std::move(*delta.mutable_choices());
   v1::ChoiceDelta* choice = response->mutable_choices(0);
-  if (options_.echo) {
-    const int32_t shift = CountCodePoints(
-        deps_->front->tokenizer().Decode(options_.prompt_ids, options_.skip_special));
-    for (v1::TokenLogprobs& entry : *choice->mutable_logprobs())
-      entry.set_text_offset(entry.text_offset() + shift);
-  }
+  for (v1::TokenLogprobs& entry : *choice->mutable_logprobs())
+    entry.set_text_offset(entry.text_offset() + echo_chars_);
   if (first_) {
     first_ = false;
     if (options_.return_token_ids)

@@ -61,6 +61,7 @@ class DirectCall final : public OutputSink {
   StreamLog log_;
   bool writing_ = false;
   bool first_ = true;
+  int32_t echo_chars_ = 0;                          // code points of the echoed prompt
   std::vector<v1::TokenLogprobs> prompt_logprobs_;  // not sent yet
   size_t prompt_sent_ = 0;
 };

@@ -50,7 +50,8 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options, In
   deps.on_drain = [e = engine.get()] { e->BeginDrain(); };
   deps.channel = options.channel;
   deps.max_call_unsent_bytes = options.max_call_unsent_bytes;
-  ASSIGN_OR_RETURN(engine->server_, EngineServer::Start(options.listen, deps));
+  engine->server_ = std::make_unique<EngineServer>(deps);
+  RETURN_IF_ERROR(engine->server_->Listen(options.listen));
   engine->output_side_->Start();
   engine->loop_thread_ = std::thread([e = engine.get()] { e->RunLoop(); });
   return engine;

@@ -10,35 +10,41 @@
 
 namespace flotilla {
 
-StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(
-    const std::vector<std::string>& addresses, const ServiceDeps& deps) {
+Status EngineServer::Listen(const std::vector<std::string>& addresses) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  std::unique_ptr<EngineServer> server(new EngineServer(deps));
-  server->ports_.assign(addresses.size(), -1);
+  ports_.assign(addresses.size(), -1);
   grpc::ServerBuilder builder;
   // Two replicas must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   for (size_t i = 0; i < addresses.size(); ++i)
-    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &server->ports_[i]);
-  builder.RegisterService(&server->engine_);
-  builder.RegisterService(&server->inference_);
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) {
-    for (size_t i = 0; i < addresses.size(); ++i)
-      if (server->ports_[i] <= 0 && addresses[i].rfind("unix:", 0) != 0)
-        return absl::UnavailableError(
-            StrCat("can't listen on ", addresses[i], "; is the address in use?"));
-    return absl::UnavailableError("can't listen on any of the --listen addresses");
+    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports_[i]);
+  builder.RegisterService(&engine_);
+  builder.RegisterService(&inference_);
+  // A call that comes in before this returns, and needs server_, waits for the lock.
+  std::lock_guard lock(mutex_);
+  server_ = builder.BuildAndStart();
+  if (server_ != nullptr) {
+    SetServingLocked(false);
+    return OkStatus();
   }
-  server->SetServing(false);
-  return server;
+  for (size_t i = 0; i < addresses.size(); ++i)
+    if (ports_[i] <= 0 && addresses[i].rfind("unix:", 0) != 0)
+      return absl::UnavailableError(
+          StrCat("can't listen on ", addresses[i], "; is the address in use?"));
+  return absl::UnavailableError("can't listen on any of the --listen addresses");
 }
 
 EngineServer::~EngineServer() { Shutdown(RealClock::Now()); }
 
 void EngineServer::SetServing(bool serving) {
+  std::lock_guard lock(mutex_);
+  SetServingLocked(serving);
+}
+
+void EngineServer::SetServingLocked(bool serving) {
+  if (server_ == nullptr) return;
   auto* health = server_->GetHealthCheckService();
   if (health == nullptr) return;
   for (const char* service : {"", "flotilla.v1.Engine", "flotilla.v1.Inference"})
@@ -46,12 +52,16 @@ void EngineServer::SetServing(bool serving) {
 }
 
 void EngineServer::Shutdown(int64_t deadline_ns) {
-  if (server_ == nullptr) return;
+  std::unique_ptr<grpc::Server> server;
+  {
+    std::lock_guard lock(mutex_);
+    server = std::move(server_);
+  }
+  if (server == nullptr) return;
   const auto left = std::chrono::nanoseconds(deadline_ns - RealClock::Now());
-  server_->Shutdown(std::chrono::system_clock::now() +
-                    std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
-  server_->Wait();
-  server_.reset();
+  server->Shutdown(std::chrono::system_clock::now() +
+                   std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
+  server->Wait();
 }
 
 }  // namespace flotilla

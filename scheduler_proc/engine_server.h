@@ -5,6 +5,7 @@
 #include <grpcpp/server.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,12 @@ namespace flotilla {
 
 class EngineServer {
  public:
-  // Unavailable: an address can't be listened on (named).
-  static StatusOr<std::unique_ptr<EngineServer>> Start(const std::vector<std::string>& addresses,
-                                                       const ServiceDeps& deps);
+  explicit EngineServer(const ServiceDeps& deps) : engine_(deps), inference_(deps) {}
   ~EngineServer();  // Shutdown at once
 
+  // Once. Calls come in from now on. Unavailable: an address can't be listened on (named).
+  Status Listen(const std::vector<std::string>& addresses);
+  // No effect before Listen and after Shutdown.
   void SetServing(bool serving);
   // Calls that still run get until deadline_ns (CLOCK_MONOTONIC), then they are cancelled.
   void Shutdown(int64_t deadline_ns);
@@ -28,12 +30,13 @@ class EngineServer {
   const std::vector<int>& ports() const { return ports_; }
 
  private:
-  explicit EngineServer(const ServiceDeps& deps) : engine_(deps), inference_(deps) {}
+  void SetServingLocked(bool serving);
 
   EngineService engine_;
   InferenceService inference_;
   std::vector<int> ports_;
-  std::unique_ptr<grpc::Server> server_;
+  std::mutex mutex_;
+  std::unique_ptr<grpc::Server> server_;  // guarded by mutex_
 };
 
 }  // namespace flotilla

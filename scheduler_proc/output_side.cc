@@ -7,6 +7,7 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kStuckRetryNs = 20 * kNsPerMs;
+constexpr int64_t kDetokTickNs = kNsPerSecond;
 
 }  // namespace
 
@@ -36,6 +37,7 @@ void OutputSide::Run() {
 void OutputSide::Round() {
   // Hellos first: a new detokenizer gets the streams as they were before this round's events.
   texts_.clear();
+  deps_.assembler.detok->Tick(deps_.assembler.clock->NowNs());
   deps_.assembler.detok->Receive(&texts_);
   for (DetokText& text : texts_) assembler_.OnText(std::move(text));
   events_.clear();
@@ -47,6 +49,8 @@ void OutputSide::Round() {
 
 void OutputSide::Wait(int64_t next_tick_ns) {
   const int64_t now = deps_.assembler.clock->NowNs();
+  if (deps_.assembler.detok->live_streams() > 0)
+    next_tick_ns = std::min(next_tick_ns, now + kDetokTickNs);
   if (deps_.assembler.detok->stuck()) next_tick_ns = std::min(next_tick_ns, now + kStuckRetryNs);
   long timeout_ms = -1;
   if (next_tick_ns != INT64_MAX)

@@ -1,0 +1,269 @@
+// The output side with a real link to a FakeDetokenizer: text joined with tokens, restarts.
+#include "scheduler_proc/output_side.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <thread>
+#include <zmq.hpp>
+
+#include "tests/fakes/fake_detokenizer.h"
+#include "tests/fakes/fake_tokenizer.h"
+
+namespace flotilla {
+namespace {
+
+class RecordingSink final : public OutputSink {
+ public:
+  void Append(uint64_t, v1::Delta&& piece) override {
+    std::lock_guard lock(mutex);
+    if (piece.choices_size() > 0) {
+      text += piece.choices(0).text();
+      for (int32_t id : piece.choices(0).token_ids()) tokens.push_back(id);
+    }
+    held = piece.held_back();
+    if (!piece.last()) return;
+    last = piece;
+    done = true;
+  }
+  void Flush() override { changed.notify_all(); }
+  template <typename Condition>
+  bool Wait(Condition condition) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(20), condition);
+  }
+  bool Done() {
+    std::lock_guard lock(mutex);
+    return done;
+  }
+  bool WaitDone() {
+    return Wait([&] { return done; });
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string text, held;
+  std::vector<int32_t> tokens;
+  v1::Delta last;
+  bool done = false;
+};
+
+class OutputSideTest : public testing::Test {
+ protected:
+  OutputSideTest() {
+    folder_ = (std::filesystem::temp_directory_path() / "output-side-XXXXXX").string();
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    link_ = *DetokLink::Bind("ipc://" + folder_ + "/q", "ipc://" + folder_ + "/p");
+    OutputSide::Deps deps;
+    deps.assembler = {&tokenizer_, &clock_, link_.get(),
+                      &inbox_,     &large_, [this](ReqId) { ++finished_; }};
+    deps.queue = &queue_;
+    side_ = std::make_unique<OutputSide>(std::move(deps));
+    side_->Start();
+  }
+  ~OutputSideTest() override {
+    side_->Stop();
+    detokenizer_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void StartDetokenizer() {
+    detokenizer_.reset();  // two at once would share the frames
+    detokenizer_ = std::make_unique<FakeDetokenizer>(&tokenizer_, "ipc://" + folder_ + "/q",
+                                                     "ipc://" + folder_ + "/p");
+  }
+  void Open(ReqId id, StreamOptions options = {}, std::vector<int32_t> resumed = {}) {
+    OpenOutput open;
+    open.id = id;
+    open.options = std::move(options);
+    open.sink = sink_;
+    open.prompt_tokens = 3;
+    open.resumed_ids = std::move(resumed);
+    Push(std::move(open));
+  }
+  void Push(OutputEvent event) {
+    std::vector<OutputEvent> events;
+    events.push_back(std::move(event));
+    queue_.Push(&events);
+  }
+  void Token(ReqId id, int32_t token, Finish finish = Finish::kNone, uint32_t completion = 0) {
+    ReqOutput output;
+    output.id = id;
+    output.token = token;
+    output.finish = finish;
+    output.completion_tokens = completion;
+    if (finish == Finish::kStop) output.stop_token = token;
+    Push(std::move(output));
+  }
+  void Tokens(ReqId id, const std::string& text) {
+    for (char c : text) Token(id, static_cast<unsigned char>(c));
+  }
+
+  RealClock clock_;
+  FakeTokenizer tokenizer_;
+  std::string folder_;
+  std::unique_ptr<DetokLink> link_;
+  Inbox inbox_{100, [] {}};
+  LargeResults large_{&clock_, 1 << 20};
+  OutputQueue queue_;
+  std::atomic<int> finished_{0};
+  std::unique_ptr<OutputSide> side_;
+  std::unique_ptr<FakeDetokenizer> detokenizer_;
+  std::shared_ptr<RecordingSink> sink_ = std::make_shared<RecordingSink>();
+};
+
+TEST_F(OutputSideTest, TextFollowsTokensAndNoCharacterIsSplit) {
+  StartDetokenizer();
+  Open(1);
+  Tokens(1, "caf\xc3");
+  ASSERT_TRUE(sink_->Wait([&] { return sink_->tokens.size() == 4; }));
+  EXPECT_EQ(sink_->text, "caf");
+  EXPECT_EQ(sink_->held, "\xc3");
+  Token(1, 0xa9);
+  Token(1, FakeTokenizer::kEnd, Finish::kStop, 6);
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->text, "café");
+  EXPECT_EQ(sink_->tokens.size(), 6u);  // the end token has no text
+  EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(sink_->last.choices(0).stop_reason(), "");
+  EXPECT_EQ(sink_->last.usage().prompt_tokens(), 3);
+  EXPECT_EQ(sink_->last.usage().completion_tokens(), 6);
+  EXPECT_EQ(finished_.load(), 1);
+}
+
+TEST_F(OutputSideTest, AnUnfinishedCharacterIsFlushedAtTheEnd) {
+  StartDetokenizer();
+  Open(1);
+  Token(1, 'a');
+  Token(1, 0xe2, Finish::kLength, 2);
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->text, "a\xef\xbf\xbd");
+}
+
+TEST_F(OutputSideTest, AStopStringTruncatesTheCoreAndWinsOverLength) {
+  StartDetokenizer();
+  StreamOptions options;
+  options.stop = {"END"};
+  Open(1, options);
+  Tokens(1, "oneEN");
+  ASSERT_TRUE(sink_->Wait([&] { return sink_->tokens.size() == 5; }));
+  EXPECT_EQ(sink_->text, "one");
+  EXPECT_EQ(sink_->held, "EN");
+  Tokens(1, "Dtw");
+  Token(1, 'o', Finish::kLength, 9);  // the core went on, and ended otherwise
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->text, "one");
+  EXPECT_EQ(sink_->tokens.size(), 6u);
+  EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(sink_->last.choices(0).stop_reason(), "END");
+  EXPECT_EQ(sink_->last.usage().completion_tokens(), 6);
+  std::vector<Command> commands;
+  inbox_.Drain(&commands);
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(std::get<TruncateCommand>(commands[0]).num_tokens, 6u);
+}
+
+TEST_F(OutputSideTest, EverythingBeforeTheDetokenizerStartsIsKept) {
+  Open(1, {}, {'x', 'y'});
+  Tokens(1, "hello");
+  Token(1, '!', Finish::kLength, 8);
+  StartDetokenizer();
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->text, "hello!");
+  EXPECT_EQ(sink_->tokens.size(), 6u);  // the resumed ones were the client's already
+}
+
+TEST_F(OutputSideTest, ARestartAtAnyFrameLosesAndRepeatsNothing) {
+  const std::string text = "naïve 東京 end";
+  for (int frames = 0; frames < 8; ++frames) {
+    sink_ = std::make_shared<RecordingSink>();
+    StartDetokenizer();
+    detokenizer_->DieAfter(frames);
+    const ReqId id = static_cast<ReqId>(100 + frames);
+    StreamOptions options;
+    options.stop = {"never"};
+    Open(id, options);
+    Tokens(id, text);
+    Token(id, '.', Finish::kLength, static_cast<uint32_t>(text.size() + 1));
+    // It dies at that frame, or the text was through before.
+    while (!detokenizer_->dead() && !sink_->Done()) std::this_thread::yield();
+    detokenizer_->Restart();
+    ASSERT_TRUE(sink_->WaitDone()) << frames;
+    EXPECT_EQ(sink_->text, text + ".");
+    EXPECT_EQ(sink_->tokens.size(), text.size() + 1);
+  }
+}
+
+TEST(DetokLinkTest, AStreamThatIsNotAnsweredIsOpenedAgain) {
+  std::string folder = (std::filesystem::temp_directory_path() / "detok-link-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  auto link = *DetokLink::Bind("ipc://" + folder + "/q", "ipc://" + folder + "/p");
+  zmq::context_t context;
+  zmq::socket_t in(context, zmq::socket_type::pull), out(context, zmq::socket_type::push);
+  in.set(zmq::sockopt::rcvtimeo, 10'000);
+  in.connect("ipc://" + folder + "/q");
+  out.connect("ipc://" + folder + "/p");
+  DetokReply hello;
+  hello.kind = DetokReply::Kind::kHello;
+  std::string frame;
+  BuildDetokReply(hello, &frame);
+  out.send(zmq::buffer(frame), zmq::send_flags::none);
+  std::vector<DetokText> texts;
+  while (!link->connected()) link->Receive(&texts);
+  link->Open(7, {}, {});
+  link->Push(7, 'a');
+  link->Flush();
+  zmq::message_t message;
+  DetokRequest request;
+  ASSERT_TRUE(in.recv(message));  // taken, never answered
+  ASSERT_TRUE(ParseDetokRequest(message.to_string_view(), &request).ok());
+  const uint64_t first = request.generation;
+  int64_t now = 1;
+  link->Tick(now);
+  link->Tick(now + kDetokAnswerNs - 1);
+  EXPECT_EQ(in.recv(message, zmq::recv_flags::dontwait), std::nullopt);
+  link->Tick(now + kDetokAnswerNs);
+  ASSERT_TRUE(in.recv(message));
+  ASSERT_TRUE(ParseDetokRequest(message.to_string_view(), &request).ok());
+  EXPECT_EQ(request.generation, first + 1);
+  ASSERT_EQ(request.events.size(), 1u);
+  EXPECT_EQ(request.events[0].kind, DetokStreamEvent::Kind::kOpen);
+  EXPECT_EQ(request.events[0].tokens, (std::vector<TokenId>{'a'}));
+  // The late answer of the first generation is dropped, that of the second taken.
+  DetokReply reply;
+  reply.generation = first;
+  reply.texts.resize(1);
+  reply.texts[0].stream = 7;
+  reply.texts[0].num_tokens = 1;
+  reply.texts[0].text = "a";
+  for (uint64_t generation : {first, first + 1}) {
+    reply.generation = generation;
+    BuildDetokReply(reply, &frame);
+    out.send(zmq::buffer(frame), zmq::send_flags::none);
+  }
+  while (texts.empty()) link->Receive(&texts);
+  link->Receive(&texts);
+  EXPECT_EQ(texts.size(), 1u);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(OutputSideTest, AbortsDeadlinesAndFailuresDoNotWaitForText) {
+  Open(1);  // there is no detokenizer
+  Token(1, 'a');
+  ReqOutput abort;
+  abort.id = 1;
+  abort.finish = Finish::kDeadline;
+  Push(std::move(abort));
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_DEADLINE);
+  EXPECT_TRUE(sink_->tokens.empty());
+  sink_ = std::make_shared<RecordingSink>();
+  Open(2);
+  Push(FailOutput{2, absl::InvalidArgumentError("prompt_ids: bad")});
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->last.error().code(), 3);
+  EXPECT_EQ(sink_->last.error().field(), "prompt_ids");
+  EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_ERROR);
+}
+
+}  // namespace
+}  // namespace flotilla

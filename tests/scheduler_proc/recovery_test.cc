@@ -1,0 +1,151 @@
+// What dies is replaced, and the client sees the same tokens, text and logprobs: workers,
+// detokenizer, failed steps. Health follows.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "scheduler_proc/engine.h"
+#include "tests/fakes/fake_engine.h"
+#include "tests/scheduler_proc/engine_client.h"
+#include "tests/scheduler_proc/health_client.h"
+
+namespace flotilla {
+namespace {
+
+constexpr uint64_t kStreams = 6;
+
+v1::GenerateRequest Request(uint64_t stream) {
+  v1::GenerateRequest request = TokenRequest(Prompt(static_cast<uint32_t>(stream), 40), 300);
+  request.mutable_output()->set_logprobs(1);
+  return request;
+}
+
+// Runs kStreams requests; calls `disturb` once all of them are half-way.
+template <typename Disturb>
+std::vector<Received> RunDisturbed(FakeEngine* engine, Disturb disturb) {
+  TestRouter router(engine->Channel());
+  router.Hello(TestRouter::MakeHello());
+  for (uint64_t s = 1; s <= kStreams; ++s) router.Submit(s, Request(s));
+  EXPECT_TRUE(router.Wait([&] {
+    for (uint64_t s = 1; s <= kStreams; ++s)
+      if (router.streams_[s].tokens.size() < 20) return false;
+    return true;
+  }));
+  disturb();
+  std::vector<Received> out;
+  for (uint64_t s = 1; s <= kStreams; ++s) {
+    EXPECT_TRUE(router.WaitDone(s)) << s;
+    out.push_back(router.Get(s));
+  }
+  return out;
+}
+
+void ExpectUndisturbed(const FakeEngine& engine, const std::vector<Received>& got) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  for (uint64_t s = 1; s <= kStreams; ++s) {
+    const Received& r = got[s - 1];
+    const auto expected =
+        FakeGenerate(FakeModel{}, Prompt(static_cast<uint32_t>(s), 40), greedy, 300);
+    EXPECT_EQ(r.tokens, expected) << s;
+    EXPECT_EQ(r.text, engine.tokenizer().Decode(expected, true)) << s;
+    EXPECT_FALSE(r.last.has_error()) << r.last.error().message();
+    ASSERT_EQ(r.logprobs.size(), 300u);
+    for (uint32_t i = 0; i < 300; ++i)
+      EXPECT_EQ(r.logprobs[i].logprob(), FakeLogprob(expected[i], 40 + i));
+  }
+}
+
+TEST(Recovery, AWorkerThatDiesComesBackWithoutALostToken) {
+  for (uint32_t victim : {0u, 1u}) {
+    FakeEngineOptions options;
+    options.replica.tp = 2;
+    FakeEngine engine(std::move(options));
+    const auto got = RunDisturbed(&engine, [&] {
+      engine.replica().Kill(victim);
+      engine.replica().Restart(victim);
+    });
+    ExpectUndisturbed(engine, got);
+    EXPECT_EQ(engine.replica().control()->epoch.load(), 2u) << victim;
+    EXPECT_EQ(engine.replica().bad_plans(), 0u);
+  }
+}
+
+TEST(Recovery, HealthIsFalseWhileARankIsAway) {
+  FakeEngine engine;
+  HealthClient health(engine.Channel());
+  EXPECT_EQ(health.Check(""), HealthClient::kServing);
+  engine.replica().Kill(0);
+  EXPECT_TRUE(health.WaitFor("", HealthClient::kNotServing));
+  engine.replica().Restart(0);
+  EXPECT_TRUE(health.WaitFor("", HealthClient::kServing));
+  EXPECT_TRUE(health.WaitFor("flotilla.v1.Engine", HealthClient::kServing));
+  engine.engine().BeginDrain();
+  EXPECT_EQ(health.Check(""), HealthClient::kNotServing);
+}
+
+TEST(Recovery, NotHealthyBeforeTheWorkersAre) {
+  FakeEngineOptions options;
+  options.replica.start = false;
+  FakeEngine engine(std::move(options));
+  HealthClient health(engine.Channel());
+  EXPECT_EQ(health.Check(""), HealthClient::kNotServing);
+  auto stub = v1::Inference::NewStub(engine.Channel());
+  EXPECT_EQ(Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  TestRouter early(engine.Channel());
+  early.Hello(TestRouter::MakeHello());
+  EXPECT_EQ(early.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  engine.replica().Restart(0);
+  EXPECT_TRUE(health.WaitFor("", HealthClient::kServing));
+  EXPECT_TRUE(Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)).status.ok());
+}
+
+TEST(Recovery, ADetokenizerThatDiesComesBackWithoutALostByte) {
+  FakeEngine engine;
+  const auto got = RunDisturbed(&engine, [&] {
+    engine.detokenizer().DieAfter(3);  // takes a frame and never answers it
+    while (!engine.detokenizer().dead()) std::this_thread::yield();
+    engine.detokenizer().Restart();
+  });
+  ExpectUndisturbed(engine, got);
+}
+
+TEST(Recovery, ADetokenizerThatStartsLastIsFedFromTheHistory) {
+  FakeEngineOptions options;
+  options.start_detokenizer = false;
+  FakeEngine engine(std::move(options));
+  TestRouter router(engine.Channel());
+  router.Hello(TestRouter::MakeHello());
+  for (uint64_t s = 1; s <= kStreams; ++s) router.Submit(s, Request(s));
+  // All tokens are there before any text is.
+  while (engine.replica().steps() < 300) std::this_thread::yield();
+  engine.StartDetokenizer();
+  std::vector<Received> got;
+  for (uint64_t s = 1; s <= kStreams; ++s) {
+    ASSERT_TRUE(router.WaitDone(s));
+    got.push_back(router.Get(s));
+  }
+  ExpectUndisturbed(engine, got);
+}
+
+TEST(Recovery, AFailedStepIsRunAgain) {
+  FakeEngine engine;
+  const auto got =
+      RunDisturbed(&engine, [&] { engine.replica().FailSteps(2, absl::StatusCode::kAborted); });
+  ExpectUndisturbed(engine, got);
+  EXPECT_GE(engine.replica().control()->epoch.load(), 2u);
+}
+
+TEST(Recovery, StepsThatAlwaysFailFailTheRequestsNotTheEngine) {
+  FakeEngine engine;
+  auto stub = v1::Inference::NewStub(engine.Channel());
+  engine.replica().FailSteps(3, absl::StatusCode::kInternal);
+  const Generated failed = Generate(stub.get(), TokenRequest(Prompt(1, 5), 5));
+  EXPECT_EQ(failed.status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_TRUE(Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)).status.ok());
+  EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
+}
+
+}  // namespace
+}  // namespace flotilla
