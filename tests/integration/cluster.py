@@ -1,0 +1,145 @@
+"""A real cluster for tests: starts the launcher, waits for its ready line, finds its processes.
+
+Every cluster uses random ports and dies with its Cluster object. FLOTILLA_BIN is the folder of the built
+binaries, FLOTILLA_TEST_MODEL the model file; the test runner sets both.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+
+BIN = os.environ.get("FLOTILLA_BIN", "build/release/bin")
+MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
+READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
+
+
+def wait_until(condition, timeout_s, what):
+    """Polls `condition` until it is true; a failed wait says what was waited for."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s} s: {what}")
+
+
+def read_proc(pid, name):
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def children_of(pid):
+    """pid → short name of each living child of `pid`."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        stat = read_proc(entry, "stat").decode(errors="replace")
+        if not stat:
+            continue
+        name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+        if int(rest[1]) == pid and rest[0] != "Z":
+            found[int(entry)] = name
+    return found
+
+
+def cpu_seconds(pid):
+    """User plus system time of a process so far."""
+    fields = read_proc(pid, "stat").decode().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pss_bytes(pid):
+    match = re.search(rb"^Pss:\s+(\d+) kB", read_proc(pid, "smaps_rollup"), re.M)
+    return int(match.group(1)) * 1024 if match else 0
+
+
+class Cluster:
+    def __init__(self, *flags, command="serve", model=MODEL):
+        assert model, "set FLOTILLA_TEST_MODEL to the default model's .gguf (./flotilla test does)"
+        self.log = tempfile.TemporaryFile()
+        argv = [os.path.join(BIN, "flotilla"), command, "--model", model, "--metrics-port", "0"]
+        argv += ["--port", "0"] if command == "serve" else []
+        self.process = subprocess.Popen(
+            argv + ["--grpc-port", "0", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        self.started = time.monotonic()
+        self._stdout = []
+        self._ready = threading.Event()
+        threading.Thread(target=self._read_stdout, daemon=True).start()
+        if not self._ready.wait(READY_TIMEOUT_S) or self.process.poll() is not None:
+            self.kill()
+            raise AssertionError(f"the cluster did not become ready:\n{self.logs()}")
+        self.ready_s = time.monotonic() - self.started
+        self.ready_line = self._stdout[0]
+        fields = dict(part.split("=", 1) for part in self.ready_line.split()[1:] if "=" in part)
+        self.http = fields.get("http", "")
+        self.grpc = fields["grpc"].removeprefix("grpc://")
+        self.metrics_url = fields["metrics"]
+
+    def _read_stdout(self):
+        for line in self.process.stdout:
+            self._stdout.append(line.rstrip("\n"))
+            if line.startswith("ready"):
+                self._ready.set()
+        self._ready.set()
+
+    def logs(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-8000:]
+
+    def processes(self):
+        return children_of(self.process.pid)
+
+    def pids(self, name):
+        """Pids of the cluster's processes of one kind: router, scheduler, worker, detokenizer."""
+        return sorted(pid for pid, comm in self.processes().items() if comm.startswith(f"flotilla-{name}"[:15]))
+
+    def metrics(self):
+        """Samples of the merged /metrics: {'name{labels}': value}."""
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
+            text = response.read().decode()
+        samples = {}
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                key, value = line.rsplit(" ", 1)
+                samples[key] = float(value)
+        return samples
+
+    def metric(self, name):
+        """Sum of all samples of one metric; fails if there is none."""
+        values = [v for k, v in self.metrics().items() if k.split("{")[0] == name]
+        assert values, f"/metrics has no {name}"
+        return sum(values)
+
+    def stop(self, timeout_s=30):
+        """SIGTERM; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            print(self.logs())
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError("the cluster did not stop within 30 s of SIGTERM")

@@ -1,0 +1,173 @@
+"""Processes die; clients do not notice, and nothing is left behind."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import openai
+import pytest
+from cluster import Cluster, cpu_seconds, pss_bytes, wait_until
+
+
+def complete(client, model, i, tokens=48):
+    answer = client.completions.create(
+        model=model, prompt=f"Story number {i}: once upon a time", max_tokens=tokens,
+        temperature=0.8, seed=i, logprobs=2, extra_body={"ignore_eos": True},
+    )
+    choice = answer.choices[0]
+    return choice.text, tuple(choice.logprobs.token_logprobs)
+
+
+@pytest.mark.parametrize("victim", ["worker", "detokenizer"])
+def test_a_killed_process_is_not_noticed(victim):
+    with Cluster("--tp", "2", "--kv-cache-memory", "256MiB") as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
+        model = client.models.list().data[0].id
+        undisturbed = [complete(client, model, i) for i in range(6)]
+        disturbed = [None] * 6
+
+        def run(i):
+            disturbed[i] = complete(client, model, i)
+
+        for round_number in range(2):
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+            for thread in threads:
+                thread.start()
+            generated = c.metric("flotilla_scheduler_generation_tokens_total")
+            wait_until(
+                lambda: c.metric("flotilla_scheduler_generation_tokens_total") > generated + 30 * (1 + round_number),
+                60, "streams are under way",
+            )
+            pid = c.pids(victim)[round_number % len(c.pids(victim))]
+            os.kill(pid, signal.SIGKILL)
+            for thread in threads:
+                thread.join(120)
+            assert disturbed == undisturbed
+            wait_until(lambda: pid not in c.pids(victim) and c.pids(victim), 20, f"{victim} is back")
+        assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
+
+
+def alive(pids):
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not zombie(pid)]
+
+
+def zombie(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_killed_launcher_leaves_nothing():
+    seed = int(os.environ.get("FLOTILLA_TEST_SEED", time.time_ns() % 1_000_000))
+    print("seed", seed)
+    rng = random.Random(seed)
+    shm_before = set(os.listdir("/dev/shm"))
+    import subprocess
+
+    from cluster import BIN, MODEL, children_of
+
+    for _ in range(20):
+        process = subprocess.Popen(
+            [os.path.join(BIN, "flotilla"), "serve", "--model", MODEL, "--port", "0", "--grpc-port", "0",
+             "--metrics-port", "0", "--tp", "2", "--kv-cache-memory", "256MiB"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        seen = set()
+        end = time.monotonic() + rng.uniform(0.05, 3.0)
+        while time.monotonic() < end:
+            seen |= set(children_of(process.pid))
+            time.sleep(0.005)
+        process.kill()
+        seen |= set(children_of(process.pid))
+        process.wait()
+        wait_until(lambda: not alive(seen), 2, f"processes {alive(seen)} are gone")
+    assert set(os.listdir("/dev/shm")) == shm_before
+
+
+def test_idle_costs_nothing():
+    with Cluster("--tp", "2", "--kv-cache-memory", "256MiB") as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none")
+        client.completions.create(model=client.models.list().data[0].id, prompt="Hi", max_tokens=2)
+        pids = [c.process.pid, *c.processes()]
+        assert len(pids) == 6
+        time.sleep(1)
+        before, start = sum(map(cpu_seconds, pids)), time.monotonic()
+        time.sleep(10)
+        share = (sum(map(cpu_seconds, pids)) - before) / (time.monotonic() - start)
+        print(f"idle cluster: {share:.2%} of a core")
+        assert share < 0.01
+
+
+def test_nothing_leaks_over_dropped_requests():
+    """500 requests of 64 in and 16 out, a fifth dropped at random moments; then 500 more."""
+    seed = int(os.environ.get("FLOTILLA_TEST_SEED", time.time_ns() % 1_000_000))
+    print("seed", seed)
+    with Cluster("--tp", "2", "--kv-cache-memory", "256MiB", "--max-running-requests", "32") as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=300)
+        model = client.models.list().data[0].id
+        rng = random.Random(seed)
+        failures = []
+
+        def one(numbers, drop_after):
+            try:
+                stream = client.completions.create(
+                    model=model, prompt=numbers, max_tokens=16, stream=True, extra_body={"ignore_eos": True}
+                )
+                count = 0
+                for _ in stream:
+                    count += 1
+                    if drop_after is not None and count >= drop_after:
+                        stream.close()
+                        return
+                if count < 16 or drop_after is not None:
+                    failures.append(f"{count} chunks")
+            except Exception as error:  # noqa: BLE001 - reported below
+                failures.append(repr(error))
+
+        def five_hundred():
+            jobs = [([rng.randrange(1000, 40000) for _ in range(64)], rng.randint(1, 12) if i % 5 == 0 else None)
+                    for i in range(500)]
+            lock = threading.Lock()
+
+            def client_thread():
+                while True:
+                    with lock:
+                        if not jobs:
+                            return
+                        job = jobs.pop()
+                    one(*job)
+
+            threads = [threading.Thread(target=client_thread) for _ in range(24)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not failures, failures[:5]
+            wait_until(lambda: c.metric("flotilla_scheduler_requests_running") == 0, 30, "all requests have ended")
+            # free + evictable = total: nothing is locked, nothing is lost
+            wait_until(lambda: c.metric("flotilla_scheduler_kv_cache_usage_ratio") == 0, 10, "no page is locked")
+            assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
+            return sum(pss_bytes(pid) for pid in [c.process.pid, *c.processes()])
+
+        first = five_hundred()
+        second = five_hundred()
+        print(f"PSS after 500: {first / 2**20:.1f} MiB, after 1,000: {second / 2**20:.1f} MiB")
+        assert abs(second - first) <= 0.02 * first
+
+
+def test_sigterm_finishes_running_streams():
+    with Cluster("--tp", "2", "--kv-cache-memory", "256MiB") as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0)
+        model = client.models.list().data[0].id
+        stream = client.completions.create(
+            model=model, prompt="Count:", max_tokens=60, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        c.process.send_signal(signal.SIGTERM)
+        chunks = list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert c.process.wait(30) == 0
