@@ -1,6 +1,6 @@
 """A real cluster for tests: starts the launcher, waits for its ready line, finds its processes.
 
-Every cluster uses random ports and dies with its Cluster object. FLOTILLA_BIN is the folder of the built
+Every cluster uses random ports and dies with its Cluster object. FLOTILLA_BIN_DIR is the folder of the built
 binaries, FLOTILLA_TEST_MODEL the model file; the test runner sets both.
 """
 
@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.request
 
-BIN = os.environ.get("FLOTILLA_BIN", "build/release/bin")
+BIN = os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")
 MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
 READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
 
