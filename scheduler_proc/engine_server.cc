@@ -1,5 +1,6 @@
 #include "scheduler_proc/engine_server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
@@ -11,6 +12,10 @@
 namespace flotilla {
 
 Status EngineServer::Listen(const std::vector<std::string>& addresses) {
+  // Never given back: the library's last shutdown can wait 10 s for its backup poller, and so would
+  // every orderly exit.
+  static const bool keep_library = (grpc_init(), true);
+  (void)keep_library;
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   ports_.assign(addresses.size(), -1);

@@ -90,7 +90,7 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
   for (const char* mode : {"prefill", "decode", "mixed"})
     step_seconds_[mode] =
         &Histogram("step_seconds", "A step on the workers.", kStep, {{"mode", mode}});
-  for (const char* reason : {"queue_full", "invalid", "other"})
+  for (const char* reason : {"queue_full", "invalid", "unavailable", "unimplemented"})
     Counter("rejections_total", "Requests the scheduler refused.", {{"reason", reason}});
 }
 
@@ -160,9 +160,10 @@ void LoopMetrics::OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_
 }
 
 void LoopMetrics::OnRejected(absl::StatusCode code) {
-  const char* reason = code == absl::StatusCode::kResourceExhausted ? "queue_full"
-                       : code == absl::StatusCode::kInvalidArgument ? "invalid"
-                                                                    : "other";
+  const char* reason = "invalid";
+  if (code == absl::StatusCode::kResourceExhausted) reason = "queue_full";
+  if (code == absl::StatusCode::kUnavailable) reason = "unavailable";
+  if (code == absl::StatusCode::kUnimplemented) reason = "unimplemented";
   Counter("rejections_total", "Requests the scheduler refused.", {{"reason", reason}}).Increment();
 }
 

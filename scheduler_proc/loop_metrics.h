@@ -30,7 +30,7 @@ class LoopMetrics {
   // last_token_ns: 0 for the request's first token.
   void OnToken(int64_t arrival_ns, int64_t last_token_ns, int64_t now_ns);
   void OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_t now_ns);
-  void OnRejected(absl::StatusCode code);
+  void OnRejected(absl::StatusCode code);  // any thread
   void OnServing(bool serving, uint32_t num_pages);
   // After every turn that changed something.
   void OnStats(const SchedulerStats& stats);

@@ -34,8 +34,12 @@ Status RequestFront::Ready() const {
 StatusOr<CheckedRequest> RequestFront::Check(
     const v1::GenerateRequest& request,
     const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, bool text_allowed) const {
-  RETURN_IF_ERROR(Ready());
-  return CheckRequest(request, resume, limits_, text_allowed ? deps_.tokenizer : nullptr);
+  const Status ready = Ready();
+  StatusOr<CheckedRequest> checked =
+      ready.ok() ? CheckRequest(request, resume, limits_, text_allowed ? deps_.tokenizer : nullptr)
+                 : StatusOr<CheckedRequest>(ready);
+  if (!checked.ok()) deps_.on_refused(checked.status().code());
+  return checked;
 }
 
 Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::string& tenant,
@@ -63,6 +67,7 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
   const Status status = deps_.inbox->Submit(std::move(command));
   if (!status.ok()) {
     deps_.load->RemoveSubmitted(tokens);
+    deps_.on_refused(status.code());
     OnFinished(id);
   }
   return status;

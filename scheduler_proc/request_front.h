@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,8 +29,9 @@ class RequestFront {
     LoadBoard* load = nullptr;
     const Tokenizer* tokenizer = nullptr;
     const Clock* clock = nullptr;
+    std::function<void(absl::StatusCode)> on_refused;  // for the metric; any thread
   };
-  explicit RequestFront(Deps deps) : deps_(deps) {}
+  explicit RequestFront(Deps deps) : deps_(std::move(deps)) {}
 
   // Requests are taken from now on. Later calls change nothing.
   void SetServing(const RequestLimits& limits);
