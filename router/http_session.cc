@@ -173,9 +173,11 @@ void HttpSession::OnHeader(ErrorCode error) {
   head_only_ = parser_->get().method() == http::verb::head;
   if (const std::optional<ApiError> refusal = CheckHeader()) {
     phase_ = Phase::kHandling;
-    // An unread body would be taken for the next request.
-    if (!parser_->is_done()) keep_alive_ = false;
-    SendFinal(FormatError(*refusal, MakeHead()), HttpStatus(*refusal));
+    // An unread body would be taken for the next request; a broken client's next one is not
+    // awaited.
+    const int status = HttpStatus(*refusal);
+    if (!parser_->is_done() || status == 400 || status == 417) keep_alive_ = false;
+    SendFinal(FormatError(*refusal, MakeHead()), status);
     return;
   }
   phase_ = Phase::kBody;

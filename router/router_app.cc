@@ -1,5 +1,8 @@
 #include "router/router_app.h"
 
+#include <grpc/grpc.h>
+#include <grpc/support/log.h>
+
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <future>
@@ -8,9 +11,26 @@
 #include "common/base/log.h"
 
 namespace flotilla {
+namespace {
+
+// gRPC's own words are for debugging; what matters is in the statuses it returns.
+void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc {}", Kv("says", args->message)); }
+
+// Keeps the library up until the process ends: when its last user goes, gRPC 1.51 may join a thread
+// that sleeps in a poll for up to 10 s.
+void PrepareGrpc() {
+  static const bool once = [] {
+    gpr_set_log_function(&LogFromGrpc);
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace
 
 RouterApp::RouterApp(RouterOptions options)
-    : options_(std::move(options)),
+    : options_((PrepareGrpc(), std::move(options))),
       registry_(std::make_shared<prometheus::Registry>()),
       metrics_(registry_.get()),
       work_(io_.get_executor()),

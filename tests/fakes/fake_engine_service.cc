@@ -1,5 +1,7 @@
 #include "tests/fakes/fake_engine_service.h"
 
+#include <grpc/grpc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -32,6 +34,7 @@ TestModel* LoadTestModel() {
   CHECK_OK(gguf.status());
   StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(*gguf);
   CHECK_OK(tokenizer.status());
+  grpc_init();  // never shut down: gRPC 1.51 may take 10 s for that
   auto* model = new TestModel;
   model->header.assign(reinterpret_cast<const char*>(file->bytes().data()), gguf->header_bytes());
   model->sha256 = Sha256Hex(model->header);

@@ -1,0 +1,261 @@
+// What happens to requests when replicas break, refuse, vanish and come back; and which replica
+// gets which request.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":4,"seed":1})";
+constexpr const char* kStream =
+    R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1,"stream":true})";
+
+std::string PostStream() {
+  return StrCat(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: ",
+      std::string(kStream).size(), "\r\n\r\n", kStream);
+}
+
+std::string ExpectedStream(FakeEngineService& engine) {
+  return GetTestModel().tokenizer->Decode(engine.AnswerIds(engine.submits()[0].request()), true);
+}
+
+HarnessOptions Two(const std::string& policy = "round_robin") {
+  HarnessOptions options;
+  options.replicas = 2;
+  options.policy = policy;
+  return options;
+}
+
+TEST(RoutingTest, RoundRobinSplitsEvenlyAndFetchesTheTokenizerOnce) {
+  RouterHarness harness(Two());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(0).submits().size(), 10u);
+  EXPECT_EQ(harness.engine(1).submits().size(), 10u);
+  EXPECT_EQ(harness.engine(0).fetches() + harness.engine(1).fetches(), 1);
+}
+
+TEST(RoutingTest, ShortestQueueAvoidsABusyReplica) {
+  RouterHarness harness(Two("shortest_queue"));
+  harness.engine(0).SetExtraLoad(100'000);
+  // The first request after the frame; its own answer comes behind that frame at the latest.
+  harness.Complete(kBody);
+  harness.Complete(kBody);
+  const size_t before = harness.engine(0).submits().size();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(0).submits().size(), before);
+  EXPECT_GE(harness.engine(1).submits().size(), 20u);
+}
+
+TEST(RoutingTest, ShortestQueueCountsWhatItHasJustSent) {
+  HarnessOptions options = Two("shortest_queue");
+  options.engine.heartbeat_ms = 5000;
+  RouterHarness harness(options);
+  harness.engine(0).Hold();
+  harness.engine(1).Hold();
+  std::vector<std::future<HttpAnswer>> answers;
+  for (int i = 0; i < 10; ++i)
+    answers.push_back(std::async(std::launch::async, [&] { return harness.Complete(kBody); }));
+  EXPECT_TRUE(harness.engine(0).WaitForSubmits(5));
+  EXPECT_TRUE(harness.engine(1).WaitForSubmits(5)) << "no frame came between, yet they alternate";
+  harness.engine(0).RunFreely();
+  harness.engine(1).RunFreely();
+  for (auto& answer : answers) EXPECT_EQ(answer.get().status, 200);
+}
+
+TEST(RoutingTest, ADrainingReplicaGetsNothingNewButFinishes) {
+  RouterHarness harness(Two());
+  harness.engine(0).Hold();
+  auto running = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  ASSERT_TRUE(harness.engine(0).WaitForSubmits(1));
+  harness.engine(0).SetDraining(true);
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 0));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(0).submits().size(), 1u);
+  harness.engine(0).RunFreely();
+  EXPECT_EQ(running.get().status, 200);
+}
+
+TEST(ReattachTest, ABrokenStreamGoesOnByteForByte) {
+  RouterHarness harness;
+  harness.engine().Hold();
+  HttpConnection connection(harness.port());
+  connection.Send(PostStream());
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Release(7);
+  ASSERT_NE(connection.ReadUntil("\n\n"), "");
+  harness.engine().BreakStream();
+  ASSERT_TRUE(harness.engine().WaitForConnections(2));
+  const v1::Hello hello = harness.engine().hellos()[1];
+  ASSERT_EQ(hello.reattach_size(), 1);
+  EXPECT_LE(hello.reattach(0).token_offset(0), 7u);
+  EXPECT_EQ(hello.router_id(), harness.engine().hellos()[0].router_id());
+  EXPECT_EQ(hello.fingerprint(), "fp-fake");
+  harness.engine().RunFreely();
+  const std::string rest = connection.ReadUntil("data: [DONE]");
+  EXPECT_NE(rest, "");
+  EXPECT_EQ(harness.engine().submits().size(), 1u) << "it was not submitted again";
+}
+
+TEST(ReattachTest, TheWholeTextIsRightWhereverTheStreamBreaks) {
+  for (int cut : {1, 2, 13, 29}) {
+    RouterHarness harness;
+    harness.engine().Hold();
+    auto answer = std::async(std::launch::async, [&] { return harness.Complete(kStream); });
+    ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+    harness.engine().Release(cut);
+    harness.engine().BreakStream();
+    harness.engine().RunFreely();
+    const std::vector<std::string> events = Events(answer.get().body);
+    EXPECT_EQ(events.back(), "[DONE]");
+    EXPECT_EQ(StreamText(events), ExpectedStream(harness.engine())) << "cut after " << cut;
+  }
+}
+
+TEST(ReattachTest, PromptLogprobsAreNotDoubled) {
+  RouterHarness harness;
+  harness.engine().Hold();
+  auto answer = std::async(std::launch::async, [&] {
+    return harness.Complete(R"({"model":"smol","prompt":[1,2,3,4,5,6,7,8,9,10,11,12],"seed":1,
+                                "max_tokens":3,"prompt_logprobs":0})");
+  });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Release(2);
+  harness.engine().BreakStream();
+  ASSERT_TRUE(harness.engine().WaitForConnections(2));
+  harness.engine().RunFreely();
+  const boost::json::value root = ParseOrFail(answer.get().body);
+  EXPECT_EQ(root.at("choices").at(0).at("prompt_logprobs").as_array().size(), 12u);
+}
+
+TEST(ReattachTest, ASilentReplicaCountsAsBroken) {
+  HarnessOptions options;
+  options.engine.heartbeat_ms = 30;
+  RouterHarness harness(options);
+  harness.engine().SetSilent(true);
+  auto answer = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  EXPECT_TRUE(harness.engine().WaitForConnections(2));
+  harness.engine().SetSilent(false);
+  EXPECT_EQ(answer.get().status, 200);
+}
+
+TEST(ReattachTest, ARequestAbortedWhileTheStreamWasDownIsNotResumed) {
+  RouterHarness harness;
+  harness.engine().Hold();
+  HttpConnection connection(harness.port());
+  connection.Send(PostStream());
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().SetReachable(false);
+  harness.engine().BreakStream();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 0));
+  connection.Close();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_requests_in_flight", 0));
+  harness.engine().SetReachable(true);
+  EXPECT_TRUE(harness.engine().WaitForAborts(1));
+  EXPECT_EQ(harness.engine().hellos().back().reattach_size(), 0);
+}
+
+TEST(RetryTest, ALostRequestWithoutTokensStartsOnAnotherReplica) {
+  RouterHarness harness(Two());
+  harness.engine(0).Hold();
+  auto answer = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  ASSERT_TRUE(harness.engine(0).WaitForSubmits(1));
+  harness.engine(0).Stop();
+  const HttpAnswer got = answer.get();
+  EXPECT_EQ(got.status, 200);
+  ASSERT_EQ(harness.engine(1).submits().size(), 1u);
+  EXPECT_EQ(harness.engine(1).submits()[0].request().SerializeAsString(),
+            harness.engine(0).submits()[0].request().SerializeAsString());
+  EXPECT_EQ(harness.Metric("flotilla_router_retries_total{reason=\"replica_lost\"}"), 1);
+  harness.engine(0).Start();
+}
+
+TEST(RetryTest, TheOnlyReplicaRunsItAgainAfterARestart) {
+  RouterHarness harness;
+  harness.engine().Hold();
+  auto answer = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Stop();
+  harness.engine().Start();
+  harness.engine().RunFreely();
+  EXPECT_EQ(answer.get().status, 200);
+  EXPECT_EQ(harness.engine().submits().size(), 2u);
+}
+
+TEST(RetryTest, AStreamThatHasBegunEndsWithAClearError) {
+  RouterHarness harness(Two());
+  harness.engine(0).Hold();
+  HttpConnection connection(harness.port());
+  connection.Send(PostStream());
+  ASSERT_TRUE(harness.engine(0).WaitForSubmits(1));
+  harness.engine(0).Release(3);
+  ASSERT_NE(connection.ReadUntil("\n\n"), "");
+  harness.engine(0).LoseRequests();
+  harness.engine(0).BreakStream();
+  const std::string rest = connection.ReadUntil("0\r\n\r\n");
+  EXPECT_NE(rest.find("service_unavailable_error"), std::string::npos) << rest;
+  EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << "nobody may take it for complete";
+  EXPECT_TRUE(harness.engine(1).submits().empty());
+}
+
+TEST(RetryTest, NoReattachInTimeIsAnError) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 100;
+  RouterHarness harness(options);
+  harness.engine().Hold();
+  auto answer = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().SetReachable(false);
+  harness.engine().BreakStream();
+  const HttpAnswer got = answer.get();
+  EXPECT_EQ(got.status, 503);
+  EXPECT_TRUE(got.headers.contains("retry-after"));
+}
+
+TEST(RetryTest, ARefusedRequestGoesToAnotherReplicaOnce) {
+  RouterHarness harness(Two());
+  harness.engine(0).RefuseNext(1, 8, "queue full");
+  EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(1).submits().size(), 1u);
+  EXPECT_EQ(harness.Metric("flotilla_router_retries_total{reason=\"refused\"}"), 1);
+}
+
+TEST(RetryTest, WhenAllAreFullTheClientIsToldWhenToComeBack) {
+  RouterHarness harness(Two());
+  harness.engine(0).RefuseNext(1, 8, "queue full");
+  harness.engine(1).RefuseNext(1, 8, "queue full");
+  const HttpAnswer answer = harness.Complete(kBody);
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_EQ(answer.headers.at("retry-after"), "3");
+  EXPECT_EQ(ErrorField(answer, "type"), "rate_limit_error");
+  EXPECT_EQ(harness.engine(0).submits().size() + harness.engine(1).submits().size(), 2u);
+  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"replica_full\"}"), 1);
+}
+
+TEST(RetryTest, OtherErrorsAreTheClients) {
+  RouterHarness harness(Two());
+  harness.engine(0).RefuseNext(1, 13, "step failed");
+  const HttpAnswer internal = harness.Complete(kBody);
+  EXPECT_EQ(internal.status, 500);
+  EXPECT_EQ(ErrorField(internal, "message"), "step failed");
+  harness.engine(1).RefuseNext(1, 3, "bad field");
+  EXPECT_EQ(harness.Complete(kBody).status, 400);
+}
+
+TEST(RetryTest, OneFailedPromptEndsTheBatch) {
+  RouterHarness harness(Two());
+  harness.engine(0).Hold();
+  harness.engine(1).RefuseNext(1, 13, "step failed");
+  const HttpAnswer answer =
+      harness.Complete(R"({"model":"smol","prompt":["a","b"],"max_tokens":4})");
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_TRUE(harness.engine(0).WaitForAborts(1));
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,218 @@
+// The program itself: flags, the READY line, signals, exit codes, idle CPU.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "common/base/check.h"
+#include "common/base/unique_fd.h"
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+// A child with its stderr and a notify descriptor (3) on pipes.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> args) {
+    int error_pipe[2], notify_pipe[2];
+    CHECK(pipe2(error_pipe, O_CLOEXEC) == 0 && pipe2(notify_pipe, O_CLOEXEC) == 0);
+    args.insert(args.begin(), FLOTILLA_ROUTER_BINARY);
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    CHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      dup2(error_pipe[1], 2);
+      if (notify_pipe[1] == 3)
+        fcntl(3, F_SETFD, 0);
+      else
+        dup2(notify_pipe[1], 3);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    errors_.reset(error_pipe[0]);
+    notify_.reset(notify_pipe[0]);
+    close(error_pipe[1]);
+    close(notify_pipe[1]);
+  }
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  pid_t pid() const { return pid_; }
+  std::string Notified() { return ReadAll(notify_.get(), '\n'); }
+  std::string ErrorLine() { return ReadAll(errors_.get(), '\n'); }
+  std::string Errors() { return ReadAll(errors_.get(), '\0'); }
+  int Wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  static std::string ReadAll(int fd, char until) {
+    std::string out;
+    char c = 0;
+    while (true) {
+      pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+      if (poll(&ready, 1, 20'000) <= 0 || read(fd, &c, 1) <= 0) return out;
+      out.push_back(c);
+      if (c == until) return out;
+    }
+  }
+
+  pid_t pid_ = -1;
+  UniqueFd errors_, notify_;
+};
+
+class MainTest : public testing::Test {
+ protected:
+  MainTest() {
+    char folder[] = "/tmp/flotilla-main-XXXXXX";
+    CHECK(mkdtemp(folder) != nullptr);
+    folder_ = folder;
+    FakeEngineServiceOptions options;
+    options.address = StrCat("unix:", folder_, "/0.sock");
+    engine_ = std::make_unique<FakeEngineService>(options);
+  }
+  ~MainTest() override {
+    engine_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  std::vector<std::string> Args(std::vector<std::string> more = {}, int port = 0, int grpc = 0) {
+    std::vector<std::string> args = {"--notify-fd", "3", "--port", std::to_string(port)};
+    for (const std::string& arg : {std::string("--grpc-port"), std::to_string(grpc),
+                                   std::string("--replica"), StrCat("unix:", folder_, "/0.sock")})
+      args.push_back(arg);
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  static int PortIn(const std::string& line, const char* name) {
+    const size_t at = line.find(name);
+    return at == std::string::npos ? 0 : std::atoi(line.c_str() + at + strlen(name));
+  }
+
+  std::string folder_;
+  std::unique_ptr<FakeEngineService> engine_;
+};
+
+TEST_F(MainTest, SaysWhenItIsReadyServesAndStopsOnSigterm) {
+  const std::string metrics = StrCat(folder_, "/metrics.sock");
+  Process router(Args({"--metrics-socket", metrics}));
+  const std::string line = router.Notified();
+  ASSERT_TRUE(line.starts_with("READY http=")) << line;
+  const auto port = static_cast<uint16_t>(PortIn(line, "http="));
+  EXPECT_GT(PortIn(line, "grpc="), 0);
+  EXPECT_EQ(Post(port, "/v1/completions", R"({"model":"smol","prompt":"Hi"})").status, 200);
+  EXPECT_TRUE(std::filesystem::exists(metrics));
+  kill(router.pid(), SIGTERM);
+  EXPECT_EQ(router.Wait(), 0);
+  EXPECT_FALSE(std::filesystem::exists(metrics));
+}
+
+TEST_F(MainTest, RunningStreamsFinishAfterSigterm) {
+  Process router(Args());
+  const auto port = static_cast<uint16_t>(PortIn(router.Notified(), "http="));
+  engine_->Hold();
+  HttpConnection connection(port);
+  connection.Send(PostText("/v1/completions",
+                           R"({"model":"smol","prompt":"Hi","max_tokens":9,"stream":true})"));
+  ASSERT_TRUE(engine_->WaitForSubmits(1));
+  kill(router.pid(), SIGTERM);
+  while (Get(port, "/health/ready").status != 503) {
+  }
+  engine_->RunFreely();
+  EXPECT_EQ(Events(connection.Read().body).back(), "[DONE]");
+  EXPECT_EQ(router.Wait(), 0);
+}
+
+TEST_F(MainTest, TheGraceEnds) {
+  Process router(Args({"--drain-grace", "50"}));
+  const auto port = static_cast<uint16_t>(PortIn(router.Notified(), "http="));
+  engine_->Hold();
+  HttpConnection connection(port);
+  connection.Send(PostText("/v1/completions", R"({"model":"smol","prompt":"Hi"})"));
+  ASSERT_TRUE(engine_->WaitForSubmits(1));
+  kill(router.pid(), SIGTERM);
+  EXPECT_EQ(router.Wait(), 0);
+  EXPECT_TRUE(connection.ReadsEof());
+}
+
+TEST_F(MainTest, SigtermBeforeAnyReplicaIsThere) {
+  engine_->Stop();
+  Process router(Args());
+  // The first failed attempt is logged, and the signals are blocked before that.
+  EXPECT_NE(router.ErrorLine(), "");
+  kill(router.pid(), SIGTERM);
+  EXPECT_EQ(router.Wait(), 0);
+  engine_->Start();
+}
+
+TEST_F(MainTest, APortInUseIsOneClearLineAndExitCode2) {
+  Process first(Args());
+  const std::string line = first.Notified();
+  for (const char* flag : {"--port", "--grpc-port"}) {
+    const bool http = std::string(flag) == "--port";
+    const int port = PortIn(line, http ? "http=" : "grpc=");
+    Process second(http ? Args({}, port, 0) : Args({}, 0, port));
+    const std::string errors = second.Errors();
+    EXPECT_EQ(second.Wait(), 2) << flag;
+    EXPECT_TRUE(
+        errors.starts_with(StrCat("flotilla-router: ", flag, ": can't listen on 127.0.0.1:", port)))
+        << errors;
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+  }
+}
+
+TEST_F(MainTest, WrongFlagsAreExitCode2) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{},
+                                               {"--replica"},
+                                               {"--replica", "x", "--policy", "fastest"},
+                                               {"--replica", "x", "--port", "70000"},
+                                               {"--replica", "x", "--max-body-bytes", "many"},
+                                               {"--replica", "x", "--nonsense"}}) {
+    Process router(args);
+    EXPECT_NE(router.Errors(), "");
+    EXPECT_EQ(router.Wait(), 2);
+  }
+}
+
+// utime + stime in clock ticks.
+int64_t CpuTicks(pid_t pid) {
+  std::ifstream file(StrCat("/proc/", pid, "/stat"));
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  std::string skip;
+  for (int i = 0; i < 11; ++i) fields >> skip;
+  int64_t user = 0, system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+TEST_F(MainTest, IdleCostsNothing) {
+  Process router(Args());
+  const auto port = static_cast<uint16_t>(PortIn(router.Notified(), "http="));
+  EXPECT_EQ(Post(port, "/v1/completions", R"({"model":"smol","prompt":"Hi"})").status, 200);
+  const int64_t before = CpuTicks(router.pid());
+  std::this_thread::sleep_for(std::chrono::seconds(5));  // what is measured is time
+  const int64_t used = CpuTicks(router.pid()) - before;
+  EXPECT_LE(used, 2) << "of 500 ticks";
+}
+
+}  // namespace
+}  // namespace flotilla
