@@ -76,7 +76,7 @@ class Cluster:
         self._stdout = []
         self._ready = threading.Event()
         threading.Thread(target=self._read_stdout, daemon=True).start()
-        if not self._ready.wait(READY_TIMEOUT_S) or self.process.poll() is not None:
+        if not self._ready.wait(READY_TIMEOUT_S) or not self._stdout:
             self.kill()
             raise AssertionError(f"the cluster did not become ready:\n{self.logs()}")
         self.ready_s = time.monotonic() - self.started
