@@ -62,12 +62,16 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
     replicas_.push_back(
         std::make_shared<ReplicaClient>(std::move(replica), io_, &tokenizers_, calls_, this));
   }
+  backend_labels_.resize(replicas_.size());
 }
 
 Dispatcher::~Dispatcher() = default;
 
 void Dispatcher::Start() {
-  for (const auto& replica : replicas_) replica->Start();
+  for (const auto& replica : replicas_) {
+    UpdateBackendMetrics(*replica);
+    replica->Start();
+  }
 }
 
 void Dispatcher::Stop() {
@@ -83,13 +87,7 @@ std::shared_ptr<const ModelTable> Dispatcher::models() const {
 }
 
 void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
-  if (replica->ready()) {
-    const std::shared_ptr<const ModelHandle>& model = replica->model();
-    auto table = std::make_shared<ModelTable>(*models());
-    (*table)[model->name] = model;
-    std::lock_guard<std::mutex> lock(models_mutex_);
-    models_ = std::move(table);
-  }
+  if (replica->ready()) RebuildModels();
   UpdateBackendMetrics(*replica);
   const bool any = std::any_of(replicas_.begin(), replicas_.end(),
                                [](const auto& each) { return each->ready(); });
@@ -97,8 +95,24 @@ void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
   if (on_ready_changed_) on_ready_changed_();
 }
 
+// What each replica serves, or served last; of two under one name a ready one's.
+void Dispatcher::RebuildModels() {
+  auto table = std::make_shared<ModelTable>();
+  for (const auto& replica : replicas_) {
+    const std::shared_ptr<const ModelHandle>& model = replica->model();
+    if (model == nullptr) continue;
+    if (replica->ready() || !table->contains(model->name)) (*table)[model->name] = model;
+  }
+  std::lock_guard<std::mutex> lock(models_mutex_);
+  models_ = std::move(table);
+}
+
+// A replica is known by its address until it has told its id.
 void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
-  metrics_->Backend(replica.replica_id(), replica.ready(), static_cast<double>(replica.active()));
+  std::string& label = backend_labels_[replica.options().index];
+  if (!label.empty() && label != replica.replica_id()) metrics_->ForgetBackend(label);
+  label = replica.replica_id();
+  metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
 }
 
 // --- Requests ----------------------------------------------------------------------------------

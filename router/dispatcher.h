@@ -80,6 +80,7 @@ class Dispatcher final : public ReplicaListener {
   void Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error);
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  void RebuildModels();
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
 
@@ -89,6 +90,7 @@ class Dispatcher final : public ReplicaListener {
   RouterMetrics* const metrics_;
   TokenizerCache tokenizers_;
   std::vector<std::shared_ptr<ReplicaClient>> replicas_;
+  std::vector<std::string> backend_labels_;                  // of metrics, by replica
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   // By handle. A stream's handle is its first id; `id` changes with a retry.
   std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> requests_;

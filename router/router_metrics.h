@@ -29,6 +29,10 @@ class RouterMetrics {
     healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);
     active_.Add({{"replica", replica}}).Set(active);
   }
+  void ForgetBackend(const std::string& replica) {
+    healthy_.Remove(&healthy_.Add({{"replica", replica}}));
+    active_.Remove(&active_.Add({{"replica", replica}}));
+  }
 
  private:
   prometheus::Family<prometheus::Counter>& requests_;

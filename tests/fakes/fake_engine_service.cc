@@ -153,6 +153,11 @@ void FakeEngineService::SetDraining(bool draining) {
   if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
 }
 
+void FakeEngineService::SetModel(const std::string& model) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  model_ = model;
+}
+
 void FakeEngineService::SetLargeResultsLost(bool lost) {
   std::lock_guard<std::mutex> lock(mutex_);
   large_lost_ = lost;
@@ -309,7 +314,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   }
   *welcome->mutable_load() = MakeLoad();
   v1::GetModelInfoResponse* info = welcome->mutable_model();
-  info->set_model(options_.model);
+  info->set_model(model_);
   info->set_model_digest("digest");
   info->set_fingerprint(options_.fingerprint);
   info->set_max_model_len(options_.max_model_len);

@@ -63,6 +63,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetScript(std::vector<int32_t> ids);  // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);
   void SetDraining(bool draining);
+  void SetModel(const std::string& model);  // from the next connection
   void SetLargeResultsLost(bool lost);
   void Stop();   // the process is gone
   void Start();  // …and back, empty
@@ -116,6 +117,7 @@ class FakeEngineService final : public v1::Engine::Service {
   std::vector<v1::Hello> hellos_;
   std::set<uint64_t> aborted_;
   std::map<uint64_t, std::vector<v1::TokenLogprobs>> large_;
+  std::string model_ = options_.model;
   std::vector<int32_t> script_;
   Stream* stream_ = nullptr;
   grpc::ServerContext* context_ = nullptr;

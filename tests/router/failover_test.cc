@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <future>
+#include <sstream>
 
+#include "common/base/metrics.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {
@@ -79,6 +81,40 @@ TEST(RoutingTest, ADrainingReplicaGetsNothingNewButFinishes) {
   EXPECT_EQ(harness.engine(0).submits().size(), 1u);
   harness.engine(0).RunFreely();
   EXPECT_EQ(running.get().status, 200);
+}
+
+TEST(RoutingTest, AReplicaThatNeverCameIsUnhealthyUnderItsAddress) {
+  HarnessOptions options;
+  options.start_engines = false;
+  RouterHarness harness(options);
+  const auto series = [&] {
+    const std::string page = RenderMetrics(*harness.app().metrics_registry());
+    std::vector<std::string> lines;
+    std::istringstream stream(page);
+    for (std::string line; std::getline(stream, line);) {
+      if (line.starts_with("flotilla_router_backend_healthy{")) lines.push_back(line);
+    }
+    return lines;
+  };
+  ASSERT_EQ(series().size(), 1u);
+  EXPECT_NE(series()[0].find("unix:"), std::string::npos);
+  EXPECT_TRUE(series()[0].ends_with(" 0"));
+  harness.AddEngine();
+  harness.WaitAllReady();
+  ASSERT_EQ(series().size(), 1u) << "the address's series is gone";
+  EXPECT_NE(series()[0].find("fake-0"), std::string::npos);
+}
+
+TEST(RoutingTest, AnotherModelOnTheReplicaReplacesTheOldOne) {
+  RouterHarness harness;
+  EXPECT_EQ(harness.Complete(kBody).status, 200);
+  harness.engine().Stop();
+  harness.engine().SetModel("other");
+  harness.engine().Start();
+  ASSERT_TRUE(harness.engine().WaitForConnections(2));
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 1));
+  EXPECT_EQ(harness.Complete(kBody).status, 404);
+  EXPECT_EQ(harness.Complete(R"({"model":"other","prompt":"Hi"})").status, 200);
 }
 
 TEST(ReattachTest, ABrokenStreamGoesOnByteForByte) {
