@@ -16,7 +16,6 @@ using boost::asio::ip::tcp;
 namespace {
 
 constexpr size_t kMaxReadAheadBytes = 64 << 10;
-constexpr int64_t kLingerMs = 3'000;
 
 std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -46,57 +45,6 @@ ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
 }
 
 }  // namespace
-
-// What a handler holds: this connection, as long as it is at this request.
-class SessionExchange final : public HttpExchange {
- public:
-  SessionExchange(std::shared_ptr<HttpSession> session, uint64_t number)
-      : session_(std::move(session)), number_(number) {}
-
-  void Reply(int status, const std::string& content_type, std::string body) override {
-    if (!Current()) return;
-    ResponseHead head = session_->MakeHead();
-    head.status = status;
-    head.content_type = content_type;
-    session_->SendFinal(FormatResponse(head, body), status);
-  }
-  void ReplyError(const ApiError& error) override {
-    if (!Current()) return;
-    session_->SendFinal(FormatError(error, session_->MakeHead()), HttpStatus(error));
-  }
-  void StartStream() override {
-    if (!Current()) return;
-    session_->streaming_ = true;
-    if (!session_->http_11_) session_->keep_alive_ = false;  // the end of the stream is the close
-    session_->Send(FormatStreamHead(session_->MakeHead(), session_->http_11_));
-  }
-  void Write(std::string_view data) override {
-    if (!Current()) return;
-    if (!session_->http_11_) {
-      session_->Send(data);
-      return;
-    }
-    std::string chunk;
-    AppendChunk(data, &chunk);
-    session_->Send(chunk);
-  }
-  void EndStream() override {
-    if (!Current()) return;
-    session_->SendFinal(session_->http_11_ ? std::string(kLastChunk) : "", 200);
-  }
-  void set_on_disconnect(std::function<void()> callback) override {
-    if (Current()) session_->on_disconnect_ = std::move(callback);
-  }
-
- private:
-  bool Current() const {
-    return session_->number_ == number_ && !session_->answered_ &&
-           session_->phase_ == HttpSession::Phase::kHandling;
-  }
-
-  const std::shared_ptr<HttpSession> session_;
-  const uint64_t number_;
-};
 
 HttpSession::HttpSession(HttpServer* server, tcp::socket socket)
     : server_(server),
@@ -245,8 +193,7 @@ void HttpSession::Dispatch() {
   request.received_ns = received_ns_;
   parser_.reset();
   ReadAhead();
-  server_->service()->Handle(std::move(request),
-                             std::make_shared<SessionExchange>(shared_from_this(), number_));
+  server_->service()->Handle(std::move(request), MakeExchange());
 }
 
 // The bytes are no request, or did not come in time.
@@ -312,106 +259,6 @@ void HttpSession::ClientGone(const char* reason) {
   if (std::string_view(reason) != "disconnect") server_->service()->OnRefused(reason);
   server_->service()->OnAnswered(path_, 499, (RealClock::Now() - received_ns_) * 1e-9);
   Close();
-}
-
-// --- Answering ---------------------------------------------------------------------------------
-
-ResponseHead HttpSession::MakeHead() const {
-  ResponseHead head;
-  head.close = !keep_alive_ || server_->draining();
-  head.keep_alive_10 = !http_11_;
-  head.head_only = head_only_;
-  return head;
-}
-
-void HttpSession::SendFinal(std::string bytes, int status) {
-  if (server_->draining()) keep_alive_ = false;
-  answered_ = true;
-  on_disconnect_ = nullptr;
-  streaming_ = false;
-  server_->service()->OnAnswered(path_, status, (RealClock::Now() - received_ns_) * 1e-9);
-  Send(bytes);
-  if (!writing_) ResponseDone();
-}
-
-void HttpSession::Send(std::string_view bytes) {
-  out_.append(bytes);
-  if (streaming_ && out_.size() > server_->options().max_stream_buffer_bytes) {
-    ClientGone("slow_client");
-    return;
-  }
-  if (!writing_ && !out_.empty()) StartWrite();
-}
-
-void HttpSession::StartWrite() {
-  writing_ = true;
-  if (written_ == in_write_.size()) {
-    in_write_.clear();
-    std::swap(in_write_, out_);
-    written_ = 0;
-  }
-  SetWriteDeadline();
-  socket_.async_write_some(
-      boost::asio::buffer(in_write_.data() + written_, in_write_.size() - written_),
-      [self = shared_from_this()](ErrorCode error, size_t bytes) {
-        self->writing_ = false;
-        if (self->phase_ != Phase::kClosed) self->OnWrite(error, bytes);
-      });
-}
-
-void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
-  write_timer_.cancel();
-  if (error) {
-    if (answered_)
-      Close();
-    else
-      ClientGone("disconnect");
-    return;
-  }
-  written_ += bytes;
-  if (written_ < in_write_.size() || !out_.empty()) {
-    StartWrite();
-    return;
-  }
-  in_write_.clear();
-  written_ = 0;
-  if (answered_) ResponseDone();
-}
-
-void HttpSession::ResponseDone() {
-  if (!keep_alive_) {
-    Linger();
-    return;
-  }
-  if (ahead_pending_ && buffer_.size() > 0) {
-    // A pipelined request is here; its read starts when the one ahead has ended.
-    phase_ = Phase::kIdle;
-    ErrorCode ignored;
-    socket_.cancel(ignored);
-    return;
-  }
-  NextRequest();
-}
-
-// Closing with unread bytes would reset the connection and take the answer with it.
-void HttpSession::Linger() {
-  phase_ = Phase::kLinger;
-  ErrorCode ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  SetDeadline(kLingerMs);
-  if (!ahead_pending_) ReadAndDiscard();
-}
-
-void HttpSession::ReadAndDiscard() {
-  buffer_.clear();
-  socket_.async_read_some(boost::asio::buffer(ahead_),
-                          [self = shared_from_this()](ErrorCode error, size_t) {
-                            if (self->phase_ != Phase::kLinger) return;
-                            if (error)
-                              self->Close();
-                            else
-                              self->ReadAndDiscard();
-                          });
 }
 
 // --- Time --------------------------------------------------------------------------------------

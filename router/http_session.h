@@ -58,6 +58,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void ClientGone(const char* reason);
 
   // Answering.
+  std::shared_ptr<HttpExchange> MakeExchange();
   ResponseHead MakeHead() const;
   void SendFinal(std::string bytes, int status);
   void Send(std::string_view bytes);

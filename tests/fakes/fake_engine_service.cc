@@ -11,14 +11,12 @@
 #include "common/base/check.h"
 #include "common/base/sha256.h"
 #include "common/checkpoint/gguf.h"
-#include "common/text/incremental_detokenizer.h"
 
 namespace flotilla {
 namespace {
 
 constexpr auto kWaitLimit = std::chrono::seconds(20);
 constexpr size_t kChunkBytes = 256 << 10;
-constexpr int kPromptLogprobsPerPiece = 4;
 
 TestModel* LoadTestModel() {
   const char* path = std::getenv("FLOTILLA_TEST_MODEL");
@@ -40,11 +38,6 @@ TestModel* LoadTestModel() {
   model->sha256 = Sha256Hex(model->header);
   model->tokenizer = std::move(*tokenizer);
   return model;
-}
-
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
-  return hash * 0xbf58476d1ce4e5b9ull;
 }
 
 }  // namespace
@@ -202,85 +195,6 @@ bool FakeEngineService::WaitForAborts(size_t count) const {
 
 bool FakeEngineService::WaitForConnections(size_t count) const {
   return WaitFor([&] { return hellos_.size() >= count; });
-}
-
-// --- The toy model -----------------------------------------------------------------------------
-
-std::vector<int32_t> FakeEngineService::AnswerIds(const v1::GenerateRequest& request) const {
-  const auto count = static_cast<size_t>(request.stopping().max_tokens());
-  const uint32_t vocab = GetTestModel().tokenizer->vocab_size();
-  uint64_t hash = request.sampling().seed();
-  for (int32_t id : request.token_ids().ids()) hash = Mix(hash, static_cast<uint64_t>(id));
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i) {
-    if (!script_.empty()) {
-      ids.push_back(script_[i % script_.size()]);
-      continue;
-    }
-    hash = Mix(hash, i);
-    ids.push_back(static_cast<int32_t>(1000 + hash % (vocab - 1000)));
-  }
-  return ids;
-}
-
-v1::TokenLogprobs FakeEngineService::Logprobs(int32_t id, int count) const {
-  v1::TokenLogprobs entry;
-  entry.set_token_id(id);
-  entry.set_logprob(-0.5f - static_cast<float>(id % 100) / 128.0f);
-  entry.set_rank(2);
-  for (int i = 0; i < count; ++i) {
-    v1::TopLogprob* top = entry.add_top();
-    top->set_token_id(i == 1 ? id : 2000 + i);  // rank 2 is the token itself
-    top->set_logprob(i == 1 ? entry.logprob() : -0.25f * static_cast<float>(i + 1));
-  }
-  return entry;
-}
-
-void FakeEngineService::AddPromptLogprobs(const v1::Submit& submit,
-                                          std::vector<v1::Delta>* pieces) {
-  const v1::GenerateRequest& request = submit.request();
-  if (!request.output().has_prompt_logprobs()) return;
-  const auto& ids = request.token_ids().ids();
-  std::vector<v1::TokenLogprobs> entries;
-  for (int i = 1; i < ids.size(); ++i)
-    entries.push_back(Logprobs(ids.at(i), request.output().prompt_logprobs()));
-  if (entries.size() > options_.large_result_over) {
-    v1::Delta delta;
-    delta.set_large_result_id(submit.stream_id() + 7000);
-    large_[delta.large_result_id()] = std::move(entries);
-    pieces->push_back(std::move(delta));
-    return;
-  }
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (i % kPromptLogprobsPerPiece == 0) pieces->emplace_back();
-    *pieces->back().add_prompt_logprobs() = entries[i];
-  }
-}
-
-std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
-  const v1::GenerateRequest& request = submit.request();
-  std::vector<v1::Delta> pieces;
-  AddPromptLogprobs(submit, &pieces);
-  IncrementalDetokenizer text(GetTestModel().tokenizer.get(),
-                              request.output().skip_special_tokens());
-  const std::vector<int32_t> ids = AnswerIds(request);
-  for (int32_t id : ids) {
-    v1::ChoiceDelta* choice = pieces.emplace_back().add_choices();
-    choice->set_text(text.Push(id));
-    choice->add_token_ids(id);
-    if (request.output().has_logprobs())
-      *choice->add_logprobs() = Logprobs(id, request.output().logprobs());
-  }
-  v1::Delta& last = pieces.back();
-  v1::ChoiceDelta* choice = last.mutable_choices(0);
-  choice->mutable_text()->append(text.Finish());
-  choice->set_finish_reason(v1::FINISH_REASON_LENGTH);
-  last.mutable_usage()->set_prompt_tokens(request.token_ids().ids_size());
-  last.mutable_usage()->set_completion_tokens(static_cast<int32_t>(ids.size()));
-  last.mutable_usage()->set_cached_tokens(request.token_ids().ids_size() / 2);
-  last.set_last(true);
-  for (v1::Delta& piece : pieces) piece.set_stream_id(submit.stream_id());
-  return pieces;
 }
 
 // --- The service -------------------------------------------------------------------------------

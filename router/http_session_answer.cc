@@ -1,0 +1,168 @@
+// The answering half of HttpSession.
+#include <utility>
+
+#include "common/base/clock.h"
+#include "router/http_server.h"
+#include "router/http_session.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int64_t kLingerMs = 3'000;
+
+}  // namespace
+
+// What a handler holds: this connection, as long as it is at this request.
+class SessionExchange final : public HttpExchange {
+ public:
+  SessionExchange(std::shared_ptr<HttpSession> session, uint64_t number)
+      : session_(std::move(session)), number_(number) {}
+
+  void Reply(int status, const std::string& content_type, std::string body) override {
+    if (!Current()) return;
+    ResponseHead head = session_->MakeHead();
+    head.status = status;
+    head.content_type = content_type;
+    session_->SendFinal(FormatResponse(head, body), status);
+  }
+  void ReplyError(const ApiError& error) override {
+    if (!Current()) return;
+    session_->SendFinal(FormatError(error, session_->MakeHead()), HttpStatus(error));
+  }
+  void StartStream() override {
+    if (!Current()) return;
+    session_->streaming_ = true;
+    if (!session_->http_11_) session_->keep_alive_ = false;  // the end of the stream is the close
+    session_->Send(FormatStreamHead(session_->MakeHead(), session_->http_11_));
+  }
+  void Write(std::string_view data) override {
+    if (!Current()) return;
+    if (!session_->http_11_) {
+      session_->Send(data);
+      return;
+    }
+    std::string chunk;
+    AppendChunk(data, &chunk);
+    session_->Send(chunk);
+  }
+  void EndStream() override {
+    if (!Current()) return;
+    session_->SendFinal(session_->http_11_ ? std::string(kLastChunk) : "", 200);
+  }
+  void set_on_disconnect(std::function<void()> callback) override {
+    if (Current()) session_->on_disconnect_ = std::move(callback);
+  }
+
+ private:
+  bool Current() const {
+    return session_->number_ == number_ && !session_->answered_ &&
+           session_->phase_ == HttpSession::Phase::kHandling;
+  }
+
+  const std::shared_ptr<HttpSession> session_;
+  const uint64_t number_;
+};
+
+std::shared_ptr<HttpExchange> HttpSession::MakeExchange() {
+  return std::make_shared<SessionExchange>(shared_from_this(), number_);
+}
+
+ResponseHead HttpSession::MakeHead() const {
+  ResponseHead head;
+  head.close = !keep_alive_ || server_->draining();
+  head.keep_alive_10 = !http_11_;
+  head.head_only = head_only_;
+  return head;
+}
+
+void HttpSession::SendFinal(std::string bytes, int status) {
+  if (server_->draining()) keep_alive_ = false;
+  answered_ = true;
+  on_disconnect_ = nullptr;
+  streaming_ = false;
+  server_->service()->OnAnswered(path_, status, (RealClock::Now() - received_ns_) * 1e-9);
+  Send(bytes);
+  if (!writing_) ResponseDone();
+}
+
+void HttpSession::Send(std::string_view bytes) {
+  out_.append(bytes);
+  if (streaming_ && out_.size() > server_->options().max_stream_buffer_bytes) {
+    ClientGone("slow_client");
+    return;
+  }
+  if (!writing_ && !out_.empty()) StartWrite();
+}
+
+void HttpSession::StartWrite() {
+  writing_ = true;
+  if (written_ == in_write_.size()) {
+    in_write_.clear();
+    std::swap(in_write_, out_);
+    written_ = 0;
+  }
+  SetWriteDeadline();
+  socket_.async_write_some(
+      boost::asio::buffer(in_write_.data() + written_, in_write_.size() - written_),
+      [self = shared_from_this()](ErrorCode error, size_t bytes) {
+        self->writing_ = false;
+        if (self->phase_ != Phase::kClosed) self->OnWrite(error, bytes);
+      });
+}
+
+void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
+  write_timer_.cancel();
+  if (error) {
+    if (answered_)
+      Close();
+    else
+      ClientGone("disconnect");
+    return;
+  }
+  written_ += bytes;
+  if (written_ < in_write_.size() || !out_.empty()) {
+    StartWrite();
+    return;
+  }
+  in_write_.clear();
+  written_ = 0;
+  if (answered_) ResponseDone();
+}
+
+void HttpSession::ResponseDone() {
+  if (!keep_alive_) {
+    Linger();
+    return;
+  }
+  if (ahead_pending_ && buffer_.size() > 0) {
+    // A pipelined request is here; its read starts when the one ahead has ended.
+    phase_ = Phase::kIdle;
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+    return;
+  }
+  NextRequest();
+}
+
+// Closing with unread bytes would reset the connection and take the answer with it.
+void HttpSession::Linger() {
+  phase_ = Phase::kLinger;
+  ErrorCode ignored;
+  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
+  SetDeadline(kLingerMs);
+  if (!ahead_pending_) ReadAndDiscard();
+}
+
+void HttpSession::ReadAndDiscard() {
+  buffer_.clear();
+  socket_.async_read_some(boost::asio::buffer(ahead_),
+                          [self = shared_from_this()](ErrorCode error, size_t) {
+                            if (self->phase_ != Phase::kLinger) return;
+                            if (error)
+                              self->Close();
+                            else
+                              self->ReadAndDiscard();
+                          });
+}
+
+}  // namespace flotilla
