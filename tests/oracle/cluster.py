@@ -55,6 +55,11 @@ class Cluster:
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return "".join(log.readlines()[-30:])
 
+    def complaints(self):
+        """Warnings and errors in the processes' logs: a run that recovered from one is no proof."""
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return [line.strip() for line in log if " warning " in line or " error " in line]
+
     def complete(self, **body):
         return self._call("POST", "/v1/completions", {"model": self.model, **body})
 

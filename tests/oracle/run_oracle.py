@@ -138,6 +138,8 @@ class Oracle:
                     self.check(name, answers, Dump(dump_path, len(self.head)), seconds)
                 except DumpError as error:
                     self.report(name, "the dump is unusable", [str(error)])
+        if complaints := cluster.complaints():
+            self.report(f"tp {tp}, chunk {chunk}", "the processes complained", complaints[:20])
         if cluster.process.returncode != 0:
             self.report(f"tp {tp}, chunk {chunk}", f"exit status {cluster.process.returncode}",
                         [cluster.log_tail()])
