@@ -15,24 +15,23 @@ Status SlotTable::Check(const StepPlan& plan) const {
   const auto bad = [](uint32_t slot, std::string_view what) {
     return absl::InvalidArgumentError(StrCat("step plan: slot ", slot, " ", what));
   };
-  for (const PlanOpen& open : plan.opens) {
-    if (slots_[open.slot].open) return bad(open.slot, "is open already");
-  }
   const auto opened = [&](uint32_t index) {
     return std::any_of(plan.opens.begin(), plan.opens.end(),
                        [&](const PlanOpen& open) { return open.slot == index; });
   };
   for (const PlanRow& row : plan.rows) {
     const Slot& slot = slots_[row.slot];
-    if (!slot.open && !opened(row.slot)) return bad(row.slot, "has a row but is not open");
-    const size_t old_pages = slot.open ? slot.pages.size() : 0;
+    // Opening gives a slot a fresh state, also one whose close was never sent.
+    const bool fresh = opened(row.slot);
+    if (!slot.open && !fresh) return bad(row.slot, "has a row but is not open");
+    const size_t old_pages = fresh ? 0 : slot.pages.size();
     const uint64_t pages = old_pages + row.num_new_pages;
     if (pages > max_pages_per_slot_) return bad(row.slot, "has more pages than its context");
     if (pages * page_size_ < uint64_t{row.start_pos} + row.num_tokens) {
       return bad(row.slot, "has too few pages for its tokens");
     }
     // Only a slot's first row may start behind what was computed here: a prefix hit.
-    if (slot.open && slot.num_tokens > 0 && row.start_pos > slot.num_tokens) {
+    if (!fresh && slot.num_tokens > 0 && row.start_pos > slot.num_tokens) {
       return bad(row.slot, "has a gap before start_pos");
     }
   }
