@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kIdleTickMs = 500;  // restarts, watchdog
 constexpr int kBusyTickMs = 10;   // while starting: states in the control segment have no event
+// One Ctrl-C or kill may come twice (timeout(1) signals the process and then its group).
+constexpr int64_t kSecondSignalNs = 250 * kNsPerMs;
 constexpr int64_t kStageMinNs = 2 * kNsPerSecond;  // even after the grace, for an orderly end
 // A longer gap between ticks means that we did not run either (stopped, frozen, suspended).
 constexpr int64_t kOwnStallNs = 5 * kNsPerSecond;
@@ -179,7 +181,8 @@ void Supervisor::OnSignal() {
     } else if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
       Log().info("stopping");
       BeginStop(0, resolved_.options.shutdown_timeout);
-    } else {
+    } else if (info.ssi_signo == SIGINT &&
+               RealClock::Now() - stop_began_ns_ > kSecondSignalNs) {
       Log().warn("stopping at once");
       kill_now_ = true;
       KillAll();
@@ -229,6 +232,7 @@ void Supervisor::OnDeath(const ManagedProcess& process, const ProcessExit& exit)
 void Supervisor::BeginStop(int exit_code, double grace_seconds) {
   const int64_t now = RealClock::Now();
   exit_code_ = exit_code;
+  stop_began_ns_ = now;
   stop_deadline_ns_ = now + static_cast<int64_t>(grace_seconds * kNsPerSecond);
   stage_ = Stage::kStoppingRouter;
   stage_deadline_ns_ = std::max(stop_deadline_ns_, now + kStageMinNs);

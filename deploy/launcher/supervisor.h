@@ -5,7 +5,7 @@
 // stdout once it takes requests. Until then a process that exits with status 2, or ends
 // kMaxStartFailures times in a row, ends the launcher with that process's last line.
 // Stop (SIGTERM, SIGINT): the router drains, then schedulers, then the rest; what is left after
-// --shutdown-timeout is killed. A second signal kills at once.
+// --shutdown-timeout is killed. A second Ctrl-C kills at once.
 //
 // Threads: Run on the main thread (it forks), which must have BlockSignals() called before any
 // thread is started. As process 1 or not, orphans come to us (subreaper) and are reaped.
@@ -73,6 +73,7 @@ class Supervisor {
   Stage stage_ = Stage::kStarting;
   int exit_code_ = 0;
   bool kill_now_ = false;
+  int64_t stop_began_ns_ = 0;
   int64_t stop_deadline_ns_ = 0;   // of the whole stop
   int64_t stage_deadline_ns_ = 0;  // of this stage
   int64_t last_tick_ns_ = 0;
