@@ -38,9 +38,10 @@ StatusOr<std::string> FirstModel(const HttpUrl& url) {
                      return true;
                    }));
   if (status != 200) return absl::InternalError(absl::StrCat("/v1/models answered ", status));
-  ASSIGN_OR_RETURN(json::object object, ParseObject(body));
+  ASSIGN_OR_RETURN(const json::object object, ParseObject(body));
+  const json::value value(object);
   boost::system::error_code error;
-  const json::value* id = json::value(object).find_pointer("/data/0/id", error);
+  const json::value* id = value.find_pointer("/data/0/id", error);
   if (error || id == nullptr || !id->is_string())
     return absl::InternalError("/v1/models names no model");
   return std::string(id->as_string());
@@ -61,20 +62,21 @@ Status StreamAnswer(const HttpUrl& url, const AskOptions& options) {
     std::fflush(stdout);
     any = any || !text->empty();
   };
-  ASSIGN_OR_RETURN(const unsigned status,
-                   SendHttp(url, {"POST", "/v1/completions", CompletionBody(options, model)},
-                            [&](std::string_view bytes) {
-                              if (whole.size() < 65536) whole.append(bytes);
-                              events.Append(bytes, on_data);
-                              return failure.ok();
-                            }));
+  const StatusOr<unsigned> status =
+      SendHttp(url, {"POST", "/v1/completions", CompletionBody(options, model)},
+               [&](std::string_view bytes) {
+                 if (whole.size() < 65536) whole.append(bytes);
+                 events.Append(bytes, on_data);
+                 return failure.ok();
+               });
   if (any) std::fputc('\n', stdout);
+  RETURN_IF_ERROR(status.status());
   RETURN_IF_ERROR(failure);
-  if (status == 200) return OkStatus();
+  if (*status == 200) return OkStatus();
   const StatusOr<json::object> object = ParseObject(whole);
   const std::optional<std::string> message =
       object.ok() ? ErrorMessage(*object) : std::optional<std::string>();
-  return absl::InternalError(message ? *message : absl::StrCat("the server answered ", status));
+  return absl::InternalError(message ? *message : absl::StrCat("the server answered ", *status));
 }
 
 }  // namespace

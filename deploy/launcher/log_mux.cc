@@ -37,6 +37,16 @@ int ColorOf(std::string_view process) {
 
 }  // namespace
 
+std::string MessageOfLogLine(const std::string& line) {
+  static constexpr std::string_view kTime = "00:00:00.000 ";
+  if (line.size() < kTime.size()) return line;
+  for (size_t i = 0; i < kTime.size(); ++i) {
+    if (kTime[i] == '0' ? (line[i] < '0' || line[i] > '9') : line[i] != kTime[i]) return line;
+  }
+  const size_t message = line.find("  ");  // two spaces follow the process's name
+  return message == std::string::npos ? line : line.substr(line.find_first_not_of(' ', message));
+}
+
 std::string LogMux::Format(std::string_view process, std::string_view line) const {
   std::string out;
   if (json_) {

@@ -41,6 +41,9 @@ class LineBuffer {
   std::string last_;
 };
 
+// "13:05:17.530 error worker-0  what is wrong" → "what is wrong"; other lines stay as they are.
+std::string MessageOfLogLine(const std::string& line);
+
 class LogMux {
  public:
   LogMux(bool json, bool color) : json_(json), color_(color) {}

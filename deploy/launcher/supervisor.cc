@@ -181,8 +181,7 @@ void Supervisor::OnSignal() {
     } else if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
       Log().info("stopping");
       BeginStop(0, resolved_.options.shutdown_timeout);
-    } else if (info.ssi_signo == SIGINT &&
-               RealClock::Now() - stop_began_ns_ > kSecondSignalNs) {
+    } else if (info.ssi_signo == SIGINT && RealClock::Now() - stop_began_ns_ > kSecondSignalNs) {
       Log().warn("stopping at once");
       kill_now_ = true;
       KillAll();

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <thread>
 #include <vector>
 
+#include "common/base/unique_fd.h"
 #include "deploy/launcher/http_client.h"
+#include "deploy/launcher/listen.h"
 #include "deploy/launcher/router_process.h"
 
 namespace flotilla {
@@ -13,6 +17,94 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+// Answers one connection after another with the next of `answers`, then closes it.
+class ScriptedServer {
+ public:
+  explicit ScriptedServer(std::vector<std::string> answers)
+      : listener_(ListenTcp("127.0.0.1", 0, &port_).value()),
+        thread_([this, answers = std::move(answers)] {
+          for (const std::string& answer : answers) Serve(answer);
+        }) {}
+  ~ScriptedServer() {
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  void Serve(const std::string& answer) const {
+    const UniqueFd client(accept(listener_.get(), nullptr, nullptr));
+    std::string request;
+    char byte = 0;
+    while (!request.ends_with("\r\n\r\n") && recv(client.get(), &byte, 1, 0) == 1)
+      request.push_back(byte);
+    send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    shutdown(client.get(), SHUT_WR);
+    while (recv(client.get(), &byte, 1, 0) == 1) continue;  // the rest of the request's body
+  }
+
+  uint16_t port_ = 0;
+  UniqueFd listener_;
+  std::thread thread_;
+};
+
+std::string Http(const std::string& status, const std::string& body) {
+  return "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
+}
+
+int AskAt(const std::string& url, std::string* out, std::string* err) {
+  AskOptions options;
+  options.question = "Where?";
+  options.url = url;
+  options.url_given = true;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = Ask(options);
+  *out = testing::internal::GetCapturedStdout();
+  *err = testing::internal::GetCapturedStderr();
+  return code;
+}
+
+constexpr char kModels[] = R"({"object":"list","data":[{"id":"m"}]})";
+
+TEST(AskTest, StreamsTheAnswer) {
+  const ScriptedServer server({Http("200 OK", kModels),
+                               "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                               "27\r\ndata: {\"choices\":[{\"text\":\"In Par\"}]}\n\n\r\n"
+                               "24\r\ndata: {\"choices\":[{\"text\":\"is.\"}]}\n\n\r\n"
+                               "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"});
+  std::string out, err;
+  EXPECT_EQ(AskAt(server.url(), &out, &err), 0) << err;
+  EXPECT_EQ(out, "In Paris.\n");
+}
+
+TEST(AskTest, SaysWhatTheServerSays) {
+  const ScriptedServer server(
+      {Http("200 OK", kModels),
+       Http("429 Too Many Requests", R"({"error":{"message":"the queue is full"}})")});
+  std::string out, err;
+  EXPECT_EQ(AskAt(server.url(), &out, &err), 1);
+  EXPECT_EQ(err, "flotilla: error: the queue is full\n");
+}
+
+TEST(AskTest, ABrokenStreamIsAnError) {
+  const ScriptedServer server({Http("200 OK", kModels),
+                               "HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
+                               "data: {\"choices\":[{\"text\":\"In\"}]}\n\n"});
+  std::string out, err;
+  EXPECT_EQ(AskAt(server.url(), &out, &err), 1);
+  EXPECT_THAT(err, HasSubstr("the connection broke"));
+}
+
+TEST(AskTest, NobodyThere) {
+  uint16_t port = 0;
+  { const auto probe = ListenTcp("127.0.0.1", 0, &port); }
+  std::string out, err;
+  EXPECT_EQ(AskAt("http://127.0.0.1:" + std::to_string(port), &out, &err), 1);
+  EXPECT_THAT(err, HasSubstr("can't reach 127.0.0.1"));
+}
 
 TEST(AskTest, EventsMayBeCutAnywhere) {
   const std::string stream = "data: {\"a\":1}\r\n\r\n: comment\ndata:two\n\ndata: [DONE]\n\n";

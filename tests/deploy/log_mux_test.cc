@@ -30,6 +30,13 @@ TEST(LogMuxTest, BoundsALine) {
   EXPECT_EQ(line.size(), LineBuffer::kMaxLineBytes);
 }
 
+TEST(LogMuxTest, FindsTheMessageInALogLine) {
+  EXPECT_EQ(MessageOfLogLine("13:05:17.530 error worker-0  it failed reason=\"a  b\""),
+            "it failed reason=\"a  b\"");
+  for (const char* other : {"", "plain words", "13:05:17.530 no name", "ab:05:17.530 error x  y"})
+    EXPECT_EQ(MessageOfLogLine(other), other);
+}
+
 TEST(LogMuxTest, PrefixesText) {
   EXPECT_EQ(LogMux(false, false).Format("r0/worker-1", "hello"), "[r0/worker-1] hello\n");
   const std::string colored = LogMux(false, true).Format("router", "hello");
