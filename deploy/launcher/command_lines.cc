@@ -64,6 +64,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--page-size", o.page_size)
       .Flag("--context-length", o.context_length)
       .Flag("--schedule-policy", o.schedule_policy)
+      .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Switch("--disable-radix-cache", o.disable_radix_cache)
       .Log(o.log)
       .Raw(o.scheduler_flags)
@@ -112,6 +113,7 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
   for (const std::string& address : w.replicas) argv.Flag("--replica", address);
   return argv.Flag("--policy", o.policy)
       .Flag("--notify-fd", w.notify_fd)
+      .Flag("--drain-grace", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
       .Log(o.log)
       .Raw(o.router_flags)

@@ -234,7 +234,8 @@ void Supervisor::BeginStop(int exit_code, double grace_seconds) {
   stop_began_ns_ = now;
   stop_deadline_ns_ = now + static_cast<int64_t>(grace_seconds * kNsPerSecond);
   stage_ = Stage::kStoppingRouter;
-  stage_deadline_ns_ = std::max(stop_deadline_ns_, now + kStageMinNs);
+  // The router ends its streams at the deadline, and gets a little longer to do so.
+  stage_deadline_ns_ = stop_deadline_ns_ + kStageMinNs;
   SignalStage(SIGTERM);
 }
 

@@ -50,8 +50,8 @@ class ScriptedServer {
 };
 
 std::string Http(const std::string& status, const std::string& body) {
-  return "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body;
+  return "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+         body;
 }
 
 int AskAt(const std::string& url, std::string* out, std::string* err) {

@@ -17,6 +17,7 @@ TABLES = {
     "serve": ["flotilla", "serve", "--help"],
     "engine": ["flotilla", "engine", "--help"],
     "ask": ["flotilla", "ask", "--help"],
+    "router": ["flotilla-router", "--help"],
 }
 FLAG = re.compile(r"^  (?:(-\w),)?(--[\w-]+|\w+)\s*(.*)$")
 
@@ -37,6 +38,8 @@ def rows(help_text):
             continue
         # The syntax ends where two spaces begin the description: TYPE:CHECK=DEFAULT  description
         parts = re.split(r"\s{2,}", rest.strip(), maxsplit=1)
+        if len(parts) == 1 and " REQUIRED " in parts[0]:  # too long for a gap of two spaces
+            parts = parts[0].split(" REQUIRED ", 1)
         syntax, description = parts if len(parts) == 2 else ("", parts[0])
         choices = re.search(r"\{(.*)\}", syntax)
         if choices:
