@@ -56,7 +56,8 @@ class BootstrapTest(unittest.TestCase):
         functions = text[:text.index("\ncommand=${1:-help}")]
         script = self.tree / "flotilla-functions"
         script.write_text(functions + "\n" + code + "\n")
-        return subprocess.run(["bash", str(script)], env=self.env, capture_output=True, text=True)
+        return subprocess.run(["bash", str(script)], env=self.env, cwd=self.temp.name,
+                              capture_output=True, text=True)
 
     def apt_calls(self):
         log = self.state.with_suffix(".apt")
@@ -129,6 +130,15 @@ class BootstrapTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("./flotilla serve", run.stdout)
         self.assertEqual(self.apt_calls(), [])
+
+    def test_a_log_gets_little_progress_but_every_word_of_a_failure(self):
+        run = self.shell(
+            'for i in {1..60}; do echo "[$i/99 1.0s] Building $i"; done >in\n'
+            'printf "FAILED: x.o\\n  x.cc:1: error\\n[61/99 2s] Building 61\\n" >>in\n'
+            'thin_progress <in; rm in')
+        self.assertEqual(run.stdout.splitlines(), [
+            "[50/99 1.0s] Building 50", "[60/99 1.0s] Building 60", "FAILED: x.o",
+            "  x.cc:1: error"])
 
     def test_counts_the_results_of_all_presets(self):
         results = self.tree / ".cache/results"
