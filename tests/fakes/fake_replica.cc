@@ -258,13 +258,22 @@ void FakeReplica::Hold(bool held) {
   {
     std::lock_guard lock(mutex_);
     held_ = held;
+    hold_at_ = UINT64_MAX;
   }
+  released_.notify_all();
+}
+
+void FakeReplica::HoldAfter(uint64_t steps) {
+  std::lock_guard lock(mutex_);
+  held_ = false;
+  hold_at_ = steps_.load() + steps;
   released_.notify_all();
 }
 
 bool FakeReplica::WaitWhileHeld(const std::atomic<bool>& killed) {
   std::unique_lock lock(mutex_);
-  while (held_ && !killed.load()) released_.wait_for(lock, std::chrono::milliseconds(20));
+  while ((held_ || steps_.load() >= hold_at_) && !killed.load())
+    released_.wait_for(lock, std::chrono::milliseconds(20));
   return !killed.load();
 }
 

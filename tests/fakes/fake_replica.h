@@ -64,6 +64,8 @@ class FakeReplica {
 
   // While held, rank 0 computes steps but does not answer.
   void Hold(bool held);
+  // As Hold(true) once it has answered `steps` more steps; Hold(false) ends it.
+  void HoldAfter(uint64_t steps);
   // The next `count` steps of rank 0 answer with this code instead.
   void FailSteps(uint32_t count, absl::StatusCode code) {
     fail_code_.store(static_cast<uint32_t>(code));
@@ -91,7 +93,8 @@ class FakeReplica {
   std::atomic<uint64_t> bad_plans_{0};
   std::mutex mutex_;
   std::condition_variable released_;
-  bool held_ = false;  // guarded by mutex_
+  bool held_ = false;              // guarded by mutex_
+  uint64_t hold_at_ = UINT64_MAX;  // guarded by mutex_
 };
 
 }  // namespace flotilla

@@ -98,6 +98,7 @@ TEST(EngineConnect, AbortEndsTheStream) {
   FakeEngine engine;
   TestRouter router(engine.Channel());
   router.Hello(TestRouter::MakeHello());
+  engine.replica().HoldAfter(10);
   router.Submit(1, TokenRequest(Prompt(1, 10), 1900));
   ASSERT_TRUE(router.Wait([&] { return router.streams_[1].tokens.size() > 3; }));
   router.Abort(1);
@@ -129,6 +130,7 @@ TEST(EngineConnect, ReattachGivesExactlyTheRest) {
   {
     TestRouter router(engine.Channel());
     router.Hello(TestRouter::MakeHello());
+    engine.replica().HoldAfter(40);
     router.Submit(5, request);
     ASSERT_TRUE(router.Wait([&] { return router.streams_[5].tokens.size() >= 20; }));
     router.Break();
@@ -136,6 +138,7 @@ TEST(EngineConnect, ReattachGivesExactlyTheRest) {
   }
   v1::Hello hello = Reattach(5, first.tokens.size());
   hello.add_reattach()->set_stream_id(77);  // never was
+  engine.replica().Hold(false);
   TestRouter again(engine.Channel());
   again.Hello(hello);
   ASSERT_TRUE(again.WaitDone(5));
@@ -175,6 +178,7 @@ TEST(EngineConnect, ARouterThatStaysAwayLosesItsRequests) {
   {
     TestRouter router(engine.Channel());
     router.Hello(TestRouter::MakeHello());
+    engine.replica().HoldAfter(10);
     router.Submit(1, TokenRequest(Prompt(1, 10), 1900));
     ASSERT_TRUE(router.Wait([&] { return !router.streams_[1].tokens.empty(); }));
   }
@@ -190,12 +194,14 @@ TEST(EngineConnect, StreamsNotNamedAtReattachAreAborted) {
   {
     TestRouter router(engine.Channel());
     router.Hello(TestRouter::MakeHello());
+    engine.replica().HoldAfter(10);
     router.Submit(1, TokenRequest(Prompt(1, 10), 1900));
     ASSERT_TRUE(router.Wait([&] { return !router.streams_[1].tokens.empty(); }));
   }
   TestRouter again(engine.Channel());
   again.Hello(TestRouter::MakeHello());
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
+  engine.replica().Hold(false);
   again.Submit(1, TokenRequest(Prompt(2, 10), 5));  // the number is free again
   ASSERT_TRUE(again.WaitDone(1));
   EXPECT_EQ(again.Get(1).tokens, Expected(Prompt(2, 10), 5));

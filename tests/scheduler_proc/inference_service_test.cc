@@ -161,6 +161,7 @@ TEST_F(InferenceTest, StopTokenIsATokenButNoText) {
 }
 
 TEST_F(InferenceTest, CancelFreesWithinTwoSteps) {
+  engine_.replica().HoldAfter(10);
   grpc::ClientContext context;
   auto reader = stub_->Generate(&context, TokenRequest(Prompt(5, 100), 1900));
   v1::GenerateResponse response;
@@ -171,6 +172,7 @@ TEST_F(InferenceTest, CancelFreesWithinTwoSteps) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   ASSERT_TRUE(engine_.engine().WaitIdle(RealClock::Now() + 20 * kNsPerSecond));
   const uint64_t steps = engine_.replica().steps();  // the abort was handled before this
+  engine_.replica().Hold(false);
   ExpectIdle();
   EXPECT_LE(engine_.replica().steps(), steps + 2);
 }
@@ -178,6 +180,7 @@ TEST_F(InferenceTest, CancelFreesWithinTwoSteps) {
 TEST_F(InferenceTest, AbortByIdEndsTheCallWithAbort) {
   v1::GenerateRequest request = TokenRequest(Prompt(6, 30), 1900);
   request.set_request_id("mine");
+  engine_.replica().HoldAfter(10);
   grpc::ClientContext context;
   auto reader = stub_->Generate(&context, request);
   v1::GenerateResponse response;
@@ -192,6 +195,7 @@ TEST_F(InferenceTest, AbortByIdEndsTheCallWithAbort) {
   }
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_ABORT);
+  engine_.replica().Hold(false);
   ExpectIdle();
   ASSERT_TRUE(stub_->Abort(&c2, abort, &answer).ok());
   EXPECT_FALSE(answer.found());

@@ -20,18 +20,24 @@ v1::GenerateRequest Request(uint64_t stream) {
   return request;
 }
 
-// Runs kStreams requests; calls `disturb` once all of them are half-way.
-template <typename Disturb>
-std::vector<Received> RunDisturbed(FakeEngine* engine, Disturb disturb) {
+// Runs kStreams requests, calls `disturb` while all of them are half-way and the workers are held,
+// then lets them go and calls `after`.
+template <typename Disturb, typename After>
+std::vector<Received> RunDisturbed(FakeEngine* engine, Disturb disturb, After after) {
   TestRouter router(engine->Channel());
   router.Hello(TestRouter::MakeHello());
+  engine->replica().Hold(true);
   for (uint64_t s = 1; s <= kStreams; ++s) router.Submit(s, Request(s));
+  while (engine->engine().front().live() < kStreams) std::this_thread::yield();
+  engine->replica().HoldAfter(60);
   EXPECT_TRUE(router.Wait([&] {
     for (uint64_t s = 1; s <= kStreams; ++s)
       if (router.streams_[s].tokens.size() < 20) return false;
     return true;
   }));
   disturb();
+  engine->replica().Hold(false);
+  after();
   std::vector<Received> out;
   for (uint64_t s = 1; s <= kStreams; ++s) {
     EXPECT_TRUE(router.WaitDone(s)) << s;
@@ -61,10 +67,13 @@ TEST(Recovery, AWorkerThatDiesComesBackWithoutALostToken) {
     FakeEngineOptions options;
     options.replica.tp = 2;
     FakeEngine engine(std::move(options));
-    const auto got = RunDisturbed(&engine, [&] {
-      engine.replica().Kill(victim);
-      engine.replica().Restart(victim);
-    });
+    const auto got = RunDisturbed(
+        &engine,
+        [&] {
+          engine.replica().Kill(victim);
+          engine.replica().Restart(victim);
+        },
+        [] {});
     ExpectUndisturbed(engine, got);
     EXPECT_EQ(engine.replica().control()->epoch.load(), 2u) << victim;
     EXPECT_EQ(engine.replica().bad_plans(), 0u);
@@ -103,11 +112,12 @@ TEST(Recovery, NotHealthyBeforeTheWorkersAre) {
 
 TEST(Recovery, ADetokenizerThatDiesComesBackWithoutALostByte) {
   FakeEngine engine;
-  const auto got = RunDisturbed(&engine, [&] {
-    engine.detokenizer().DieAfter(3);  // takes a frame and never answers it
-    while (!engine.detokenizer().dead()) std::this_thread::yield();
-    engine.detokenizer().Restart();
-  });
+  const auto got = RunDisturbed(
+      &engine, [&] { engine.detokenizer().DieAfter(0); },  // takes a frame and never answers it
+      [&] {
+        while (!engine.detokenizer().dead()) std::this_thread::yield();
+        engine.detokenizer().Restart();
+      });
   ExpectUndisturbed(engine, got);
 }
 
@@ -131,8 +141,8 @@ TEST(Recovery, ADetokenizerThatStartsLastIsFedFromTheHistory) {
 
 TEST(Recovery, AFailedStepIsRunAgain) {
   FakeEngine engine;
-  const auto got =
-      RunDisturbed(&engine, [&] { engine.replica().FailSteps(2, absl::StatusCode::kAborted); });
+  const auto got = RunDisturbed(
+      &engine, [&] { engine.replica().FailSteps(2, absl::StatusCode::kAborted); }, [] {});
   ExpectUndisturbed(engine, got);
   EXPECT_GE(engine.replica().control()->epoch.load(), 2u);
 }
