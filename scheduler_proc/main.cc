@@ -70,7 +70,7 @@ void AddFlags(CLI::App* app, Flags* f) {
                   "Seconds without a rank's heartbeat before it is killed; 0: never");
   app->add_option("--drain-grace-ms", f->drain_grace_ms,
                   "Running requests get this long after SIGTERM")
-      ->check(CLI::Range(0u, 3'600'000u));
+      ->check(CLI::Range(0u, 86'400'000u));
   AddLogFlags(app, &f->log);
   app->option_defaults()->always_capture_default();
 }
