@@ -144,7 +144,8 @@ class HouseTest(unittest.TestCase):
             lines = read(path).splitlines()
             for number, line in enumerate(lines):
                 before = " ".join(lines[max(0, number - 3):number + 1])
-                if pattern.search(line) and not re.search(r"\b(while|for) \(", before):
+                measured = "// what is measured is time" in line
+                if pattern.search(line) and not measured and not re.search(r"\b(while|for) \(", before):
                     wrong.append(f"{path}:{number + 1}")
         self.assertEqual(wrong, [], "wait for a condition instead")
 
