@@ -47,7 +47,10 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& model) {
         .reset();  // what it still logs is of no interest, and must not fill a pipe
     return cluster;
   }
-  return absl::UnavailableError(lines.last().empty() ? "the cluster did not start" : lines.last());
+  static const std::string kPrefix = "flotilla: error: ";
+  const std::string& last = lines.last();
+  if (last.empty()) return absl::UnavailableError("the cluster did not start");
+  return absl::UnavailableError(last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last);
 }
 
 PrivateCluster::PrivateCluster(PrivateCluster&& other) noexcept
