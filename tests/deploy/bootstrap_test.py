@@ -53,7 +53,7 @@ class BootstrapTest(unittest.TestCase):
     def shell(self, code):
         """Runs `code` after the script's functions."""
         text = (self.tree / "flotilla").read_text()
-        functions = text[:text.index("\ncommand=${1:-help}")]
+        functions = text[:text.index("\nmain() {")]
         script = self.tree / "flotilla-functions"
         script.write_text(functions + "\n" + code + "\n")
         return subprocess.run(["bash", str(script)], env=self.env, cwd=self.temp.name,
