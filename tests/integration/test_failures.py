@@ -110,21 +110,22 @@ def test_nothing_leaks_over_dropped_requests():
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=300)
         model = client.models.list().data[0].id
         rng = random.Random(seed)
-        failures = []
+        failures, dropped = [], []
 
         def one(numbers, drop_after):
             try:
                 stream = client.completions.create(
                     model=model, prompt=numbers, max_tokens=16, stream=True, extra_body={"ignore_eos": True}
                 )
-                count = 0
-                for _ in stream:
-                    count += 1
+                reason = None
+                for count, chunk in enumerate(stream, 1):
+                    reason = chunk.choices[0].finish_reason
                     if drop_after is not None and count >= drop_after:
                         stream.close()
+                        dropped.append(count)
                         return
-                if count < 16 or drop_after is not None:
-                    failures.append(f"{count} chunks")
+                if reason != "length":
+                    failures.append(f"ended with {reason}")
             except Exception as error:  # noqa: BLE001 - reported below
                 failures.append(repr(error))
 
@@ -147,6 +148,9 @@ def test_nothing_leaks_over_dropped_requests():
             for thread in threads:
                 thread.join()
             assert not failures, failures[:5]
+            # Under load several tokens come in one chunk, so a few end before their drop is due.
+            assert len(dropped) >= 60, len(dropped)
+            dropped.clear()
             wait_until(lambda: c.metric("flotilla_scheduler_requests_running") == 0, 30, "all requests have ended")
             # free + evictable = total: nothing is locked, nothing is lost
             wait_until(lambda: c.metric("flotilla_scheduler_kv_cache_usage_ratio") == 0, 10, "no page is locked")

@@ -181,10 +181,10 @@ TEST_F(SchedulerProcess, ServesAndDrainsOnSigterm) {
   v1::GenerateRequest request = TokenRequest({5, 6, 7}, 400);
   request.mutable_stopping()->set_ignore_eos(true);
   grpc::ClientContext context;
+  replica_->HoldAfter(8);
   auto reader = stub->Generate(&context, request);
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  replica_->Hold(true);
   child->Terminate();
   ASSERT_TRUE(health.WaitFor("", HealthClient::kNotServing));
   EXPECT_EQ(ReplicaControl::State(control->scheduler), ProcessState::kStopping);
