@@ -18,16 +18,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kPrefix[] = "flotilla-";
+constexpr char kPrefix[] = "flotilla-run-";
 constexpr size_t kMaxPathBytes = 70;    // sockaddr_un takes 107; names in it take at most 36
 constexpr time_t kUnlockedGraceS = 60;  // a directory without a lock is being made, or was left
 
-// True if no process holds the directory's lock.
-bool IsStale(const std::string& path) {
+// True if the directory has a launcher's lock and no process holds it.
+bool LockIsFree(const std::string& path) {
   const UniqueFd lock(open((path + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (lock.valid()) return flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  return lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+// A launcher that died before it had its lock left nothing but this; rmdir spares anything else.
+void RemoveUnfinished(const std::string& path) {
   struct stat info {};
-  return lstat(path.c_str(), &info) == 0 && info.st_ctime + kUnlockedGraceS < std::time(nullptr);
+  if (lstat(path.c_str(), &info) != 0 || info.st_ctime + kUnlockedGraceS >= std::time(nullptr))
+    return;
+  unlink((path + "/lock.new").c_str());
+  rmdir(path.c_str());
 }
 
 bool IsOurs(const std::string& path) {
@@ -40,8 +47,11 @@ void RemoveStale(const std::string& parent) {
   std::error_code error;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
     const std::string path = it->path().string();
-    if (it->path().filename().string().rfind(kPrefix, 0) != 0 || !IsOurs(path) || !IsStale(path))
+    if (it->path().filename().string().rfind(kPrefix, 0) != 0 || !IsOurs(path)) continue;
+    if (!LockIsFree(path)) {
+      if (access((path + "/lock").c_str(), F_OK) != 0) RemoveUnfinished(path);
       continue;
+    }
     std::error_code ignored;
     fs::remove_all(path, ignored);
     Log().info("removed the directory of a dead launcher {}", Kv("path", path));

@@ -1,7 +1,8 @@
 // The launcher's private directory (mode 0700) for Unix sockets: $XDG_RUNTIME_DIR or /tmp, then
-// flotilla-XXXXXX. A lock held in it (flock, which the kernel drops with its holder) says that its
-// launcher lives; Create() removes those of dead launchers of this user. Removed with the object.
-// Threads: one. Errors: the parent can't be written to, or its path is too long for sockets.
+// flotilla-run-XXXXXX. A lock held in it (flock, which the kernel drops with its holder) says that
+// its launcher lives; Create() removes those of dead launchers of this user. Removed with the
+// object. Threads: one. Errors: the parent can't be written to, or its path is too long for
+// sockets.
 #pragma once
 
 #include <string>

@@ -35,16 +35,18 @@ TEST_F(RuntimeDirTest, IsPrivateAndRemovedAtTheEnd) {
 }
 
 TEST_F(RuntimeDirTest, RemovesThoseOfDeadLaunchersOnly) {
-  const std::string dead = parent_ + "/flotilla-dead";
+  const std::string dead = parent_ + "/flotilla-run-dead";
   fs::create_directory(dead);
   fs::permissions(dead, fs::perms::owner_all);
   std::ofstream(dead + "/lock") << "";
   std::ofstream(dead + "/socket") << "";
-  const std::string being_made = parent_ + "/flotilla-fresh";  // has no lock yet
+  const std::string being_made = parent_ + "/flotilla-run-fresh";  // has no lock yet
   fs::create_directory(being_made);
   fs::permissions(being_made, fs::perms::owner_all);
-  const std::string foreign = parent_ + "/other";
+  const std::string foreign = parent_ + "/flotilla-other";  // not a launcher's, whatever is in it
   fs::create_directory(foreign);
+  fs::permissions(foreign, fs::perms::owner_all);
+  std::ofstream(foreign + "/lock") << "";
 
   auto live = RuntimeDir::Create(parent_);
   ASSERT_TRUE(live.ok());
