@@ -87,7 +87,7 @@ Status ConnectReactor::OnHello() {
 Status ConnectReactor::OnFrame() {
   switch (in_.kind_case()) {
     case v1::RouterFrame::kSubmit: {
-      const Status status = OnSubmit(in_.mutable_submit());
+      Status status = OnSubmit(in_.mutable_submit());
       channel_->CountSubmit();
       return status;
     }

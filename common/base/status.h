@@ -56,10 +56,12 @@ inline Status Annotate(const Status& status, std::string_view context) {
     if (!flotilla_status_.ok()) return flotilla_status_; \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations can't stand in parentheses
 #define FLOTILLA_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                                   \
   if (!tmp.ok()) return tmp.status();                  \
   lhs = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 // ASSIGN_OR_RETURN(auto file, OpenFile(path));
 #define ASSIGN_OR_RETURN(lhs, expr) \

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/check.h"
 #include "common/base/flags.h"
 
 namespace flotilla {
@@ -22,6 +23,7 @@ uint64_t KvCacheBytes(const DeviceMemory& memory) {
 StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
   const uint64_t page_bytes =
       std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
+  CHECK(page_bytes > 0 && request.page_size > 0);
   const uint64_t needed_pages =
       (request.context_length + request.page_size - 1) / request.page_size;
   const uint64_t needed_bytes = needed_pages * page_bytes;
