@@ -1,5 +1,10 @@
+import pathlib
+import sys
+
 import pytest
-from cluster import Cluster
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from cluster import Cluster  # noqa: E402 - found by the line above
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def complete(client, model, i, tokens=48):
 
 @pytest.mark.parametrize("victim", ["worker", "detokenizer"])
 def test_a_killed_process_is_not_noticed(victim):
-    with Cluster("--tp", "2", "--kv-cache-memory", "384MiB") as c:
+    with Cluster("--tp", "2", "--kv-cache-memory", "384MiB", disturbed=True) as c:
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
         model = client.models.list().data[0].id
         undisturbed = [complete(client, model, i) for i in range(6)]
@@ -48,6 +48,8 @@ def test_a_killed_process_is_not_noticed(victim):
             assert disturbed == undisturbed
             wait_until(lambda: pid not in c.pids(victim) and c.pids(victim), 20, f"{victim} is back")
         assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
+        # What would fail a cluster that nobody disturbs.
+        assert any(f"name={victim}" in line for line in c.complaints())
 
 
 def alive(pids):

@@ -8,14 +8,14 @@ that decoding rows share steps with chunks of prompts. The logits are what rank 
 the scheduler's plans. Checked are
   * KL and top-1 of the prompts' positions against the reference (check_logits.py);
   * the logprobs and ranks in the answers against the reference;
-  * that the answers, and the logits of all positions in every bit, are the same in all runs.
+  * that the answers, and the logits of all positions in every bit, are the same in all runs;
+  * that no process warned of anything: a run that recovered from an error is no proof.
 
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both), and about 550 MB for
 the dump of one run, which is gone afterwards.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -26,8 +26,10 @@ from pathlib import Path
 import numpy as np
 
 import check_logits
-from cluster import Cluster
 from logits_dump import Dump, DumpError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import MODEL, Cluster, ClusterError  # noqa: E402 - found by the line above
 
 NEW_TOKENS = 8
 EXTRA = NEW_TOKENS - 1  # the first new token is sampled at the prompt's last position
@@ -39,13 +41,6 @@ class Run:
     name: str
     answers: list  # of each prompt
     digests: list  # of each prompt's logits
-
-
-def need(variable, how):
-    value = os.environ.get(variable, "")
-    if not value:
-        sys.exit(f"{variable} is not set; `./flotilla test` does so, or set it to {how}")
-    return value
 
 
 def ask(cluster, ids):
@@ -109,7 +104,7 @@ class Oracle:
         self.options = options
         self.folder = Path(folder)
         self.golden = check_logits.Golden.load()
-        self.head = check_logits.load_head(options.model)
+        self.head = check_logits.load_head(MODEL)
         self.first = None
         self.failures = 0
 
@@ -127,23 +122,24 @@ class Oracle:
         dump_path = self.folder / "logits"
         flags = ["--tp", str(tp), "--chunked-prefill-size", str(chunk), "--isa", self.options.isa,
                  f"--worker-flag=--logits-dump={dump_path}"]
-        with Cluster(self.options.bin_dir, self.options.model, flags, self.folder / "log") as cluster:
-            for concurrency in self.options.concurrency:
-                name = f"tp {tp}, chunk {chunk}, {concurrency} at once"
-                dump_path.write_bytes(b"")  # the worker appends
-                begin = time.monotonic()
-                answers = run_prompts(cluster, self.golden, concurrency)
-                seconds = time.monotonic() - begin
-                try:
-                    self.check(name, answers, Dump(dump_path, len(self.head)), seconds)
-                except DumpError as error:
-                    self.report(name, "the dump is unusable", [str(error)])
-        if complaints := cluster.complaints():
-            self.report(f"tp {tp}, chunk {chunk}", "the processes complained", complaints[:20])
-        if cluster.process.returncode != 0:
-            self.report(f"tp {tp}, chunk {chunk}", f"exit status {cluster.process.returncode}",
-                        [cluster.log_tail()])
-        dump_path.unlink()
+        try:
+            with Cluster(*flags) as cluster:
+                for concurrency in self.options.concurrency:
+                    name = f"tp {tp}, chunk {chunk}, {concurrency} at once"
+                    self.run_once(name, cluster, concurrency, dump_path)
+        except ClusterError as error:
+            self.report(f"tp {tp}, chunk {chunk}", "the cluster failed", [str(error)])
+        dump_path.unlink(missing_ok=True)
+
+    def run_once(self, name, cluster, concurrency, dump_path):
+        dump_path.write_bytes(b"")  # the worker appends
+        begin = time.monotonic()
+        answers = run_prompts(cluster, self.golden, concurrency)
+        seconds = time.monotonic() - begin
+        try:
+            self.check(name, answers, Dump(dump_path, len(self.head)), seconds)
+        except DumpError as error:
+            self.report(name, "the dump is unusable", [str(error)])
 
     def check(self, name, answers, dump, seconds):
         run = Run(name, answers, dump.digests(self.golden.lengths, EXTRA))
@@ -166,8 +162,9 @@ def main():
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--isa", default="auto")
     options = parser.parse_args()
-    options.model = need("FLOTILLA_TEST_MODEL", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    options.bin_dir = need("FLOTILLA_BIN_DIR", "build/release/bin")
+    if not MODEL:
+        sys.exit("FLOTILLA_TEST_MODEL is not set; `./flotilla test` does so, or set it to "
+                 "SmolLM2-135M-Instruct.Q4_1.gguf")
     with tempfile.TemporaryDirectory(prefix="flotilla-oracle-") as folder:
         return Oracle(options, folder).run_all()
 

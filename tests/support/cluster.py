@@ -1,9 +1,16 @@
 """A real cluster for tests: starts the launcher, waits for its ready line, finds its processes.
 
-Every cluster uses random ports and dies with its Cluster object. FLOTILLA_BIN_DIR is the folder of the built
-binaries, FLOTILLA_TEST_MODEL the model file; the test runner sets both.
+Every cluster uses random ports and ends with its `with` block. FLOTILLA_BIN_DIR is the folder of the
+built binaries, FLOTILLA_TEST_MODEL the model file; the test runner sets both.
+
+A cluster that recovered from something is no proof that it works, so the block's end also fails on
+whatever the processes logged besides plain information. A test that kills or starves them on purpose
+says so with disturbed=True.
 """
 
+import functools
+import http.client
+import json
 import os
 import re
 import signal
@@ -12,10 +19,18 @@ import tempfile
 import threading
 import time
 import urllib.request
+from urllib.parse import urlsplit
 
 BIN = os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")
 MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
 READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
+STOP_TIMEOUT_S = 60
+REQUEST_TIMEOUT_S = 600
+PLAIN_LINE = re.compile(r"\[[\w/-]+\] \d\d:\d\d:\d\d\.\d{3} (info|debug|trace) ")
+
+
+class ClusterError(AssertionError):
+    """The cluster did not start, did not stop, or complained meanwhile."""
 
 
 def wait_until(condition, timeout_s, what):
@@ -64,8 +79,11 @@ def pss_bytes(pid):
 
 
 class Cluster:
-    def __init__(self, *flags, command="serve", model=MODEL):
+    """Threads: complete() and metrics() from any, each call on a connection of its own."""
+
+    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False):
         assert model, "set FLOTILLA_TEST_MODEL to the default model's .gguf (./flotilla test does)"
+        self.disturbed = disturbed
         self.log = tempfile.TemporaryFile()
         argv = [os.path.join(BIN, "flotilla"), command, "--model", model, "--metrics-port", "0"]
         argv += ["--port", "0"] if command == "serve" else []
@@ -78,7 +96,7 @@ class Cluster:
         threading.Thread(target=self._read_stdout, daemon=True).start()
         if not self._ready.wait(READY_TIMEOUT_S) or not self._stdout:
             self.kill()
-            raise AssertionError(f"the cluster did not become ready:\n{self.logs()}")
+            raise ClusterError(f"the cluster did not become ready:\n{self.logs()}")
         self.ready_s = time.monotonic() - self.started
         self.ready_line = self._stdout[0]
         fields = dict(part.split("=", 1) for part in self.ready_line.split()[1:] if "=" in part)
@@ -93,9 +111,37 @@ class Cluster:
                 self._ready.set()
         self._ready.set()
 
-    def logs(self):
+    def _log_text(self):
         self.log.seek(0)
-        return self.log.read().decode(errors="replace")[-8000:]
+        return self.log.read().decode(errors="replace")
+
+    def logs(self):
+        return self._log_text()[-8000:]
+
+    def complaints(self):
+        """What the processes logged besides plain information: warnings, errors, libraries' outcries."""
+        return [line for line in self._log_text().splitlines() if not PLAIN_LINE.match(line)]
+
+    def complete(self, **body):
+        """The answer of /v1/completions."""
+        return self.call("POST", "/v1/completions", {"model": self.model_id, **body})
+
+    @functools.cached_property
+    def model_id(self):
+        return self.call("GET", "/v1/models")["data"][0]["id"]
+
+    def call(self, method, path, body=None):
+        connection = http.client.HTTPConnection(urlsplit(self.http).netloc, timeout=REQUEST_TIMEOUT_S)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None,
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ClusterError(f"{path}: HTTP {response.status}: {text[:500]}")
+        return json.loads(text)
 
     def processes(self):
         return children_of(self.process.pid)
@@ -121,7 +167,7 @@ class Cluster:
         assert values, f"/metrics has no {name}"
         return sum(values)
 
-    def stop(self, timeout_s=30):
+    def stop(self, timeout_s=STOP_TIMEOUT_S):
         """SIGTERM; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -139,7 +185,13 @@ class Cluster:
         if kind is not None:
             print(self.logs())
         try:
-            self.stop()
+            status = self.stop()
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError("the cluster did not stop within 30 s of SIGTERM")
+            raise ClusterError(f"the cluster did not stop within {STOP_TIMEOUT_S} s of SIGTERM:\n{self.logs()}")
+        if kind is not None:
+            return
+        if status != 0:
+            raise ClusterError(f"exit status {status}:\n{self.logs()}")
+        if not self.disturbed and (complaints := self.complaints()):
+            raise ClusterError("\n".join(["the processes complained:", *complaints[:20]]))
