@@ -186,35 +186,26 @@ void LoopMetrics::OnStats(const SchedulerStats& stats) {
   counted_ = stats;
 }
 
-prometheus::Counter& LoopMetrics::Counter(const char* name, const char* help, Labels extra) {
-  extra["model"] = options_.model;
-  extra["replica"] = options_.replica;
-  return prometheus::BuildCounter()
-      .Name(std::string("flotilla_scheduler_") + name)
-      .Help(help)
-      .Register(*registry_)
-      .Add(extra);
+MetricSpec LoopMetrics::Spec(const char* name, const char* help, prometheus::Labels labels) const {
+  labels["model"] = options_.model;
+  labels["replica"] = options_.replica;
+  return {std::string("flotilla_scheduler_") + name, help, std::move(labels)};
 }
 
-prometheus::Gauge& LoopMetrics::Gauge(const char* name, const char* help, Labels extra) {
-  extra["model"] = options_.model;
-  extra["replica"] = options_.replica;
-  return prometheus::BuildGauge()
-      .Name(std::string("flotilla_scheduler_") + name)
-      .Help(help)
-      .Register(*registry_)
-      .Add(extra);
+prometheus::Counter& LoopMetrics::Counter(const char* name, const char* help,
+                                          prometheus::Labels extra) {
+  return AddCounter(registry_, Spec(name, help, std::move(extra)));
+}
+
+prometheus::Gauge& LoopMetrics::Gauge(const char* name, const char* help,
+                                      prometheus::Labels extra) {
+  return AddGauge(registry_, Spec(name, help, std::move(extra)));
 }
 
 prometheus::Histogram& LoopMetrics::Histogram(const char* name, const char* help,
-                                              const std::vector<double>& buckets, Labels extra) {
-  extra["model"] = options_.model;
-  extra["replica"] = options_.replica;
-  return prometheus::BuildHistogram()
-      .Name(std::string("flotilla_scheduler_") + name)
-      .Help(help)
-      .Register(*registry_)
-      .Add(extra, prometheus::Histogram::BucketBoundaries(buckets));
+                                              const std::vector<double>& buckets,
+                                              prometheus::Labels extra) {
+  return AddHistogram(registry_, Spec(name, help, std::move(extra)), buckets);
 }
 
 }  // namespace flotilla

@@ -36,11 +36,13 @@ class LoopMetrics {
   void OnStats(const SchedulerStats& stats);
 
  private:
-  using Labels = std::map<std::string, std::string>;
-  prometheus::Counter& Counter(const char* name, const char* help, Labels extra = {});
-  prometheus::Gauge& Gauge(const char* name, const char* help, Labels extra = {});
+  // Adds the prefix and the two labels that all have.
+  MetricSpec Spec(const char* name, const char* help, prometheus::Labels labels) const;
+  prometheus::Counter& Counter(const char* name, const char* help, prometheus::Labels extra = {});
+  prometheus::Gauge& Gauge(const char* name, const char* help, prometheus::Labels extra = {});
   prometheus::Histogram& Histogram(const char* name, const char* help,
-                                   const std::vector<double>& buckets, Labels extra = {});
+                                   const std::vector<double>& buckets,
+                                   prometheus::Labels extra = {});
   void LogPrefill(const StepPlan& plan, uint64_t new_tokens, uint64_t cached,
                   const SchedulerStats& stats);
   void LogDecode(const SchedulerStats& stats, int64_t now_ns);

@@ -58,6 +58,31 @@ void WriteAll(int fd, std::string_view bytes) {
 
 }  // namespace
 
+prometheus::Family<prometheus::Counter>& AddCounters(prometheus::Registry* registry,
+                                                     const std::string& name,
+                                                     const std::string& help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(*registry);
+}
+
+prometheus::Family<prometheus::Gauge>& AddGauges(prometheus::Registry* registry,
+                                                 const std::string& name, const std::string& help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(*registry);
+}
+
+prometheus::Counter& AddCounter(prometheus::Registry* registry, const MetricSpec& spec) {
+  return AddCounters(registry, spec.name, spec.help).Add(spec.labels);
+}
+
+prometheus::Gauge& AddGauge(prometheus::Registry* registry, const MetricSpec& spec) {
+  return AddGauges(registry, spec.name, spec.help).Add(spec.labels);
+}
+
+prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const MetricSpec& spec,
+                                    const prometheus::Histogram::BucketBoundaries& buckets) {
+  return prometheus::BuildHistogram().Name(spec.name).Help(spec.help).Register(*registry).Add(
+      spec.labels, buckets);
+}
+
 std::string RenderMetrics(const prometheus::Registry& registry) {
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, registry.Collect());

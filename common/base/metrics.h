@@ -1,6 +1,6 @@
-// A process's metrics: one prometheus-cpp registry, and a server that gives its text form to the
-// launcher over a Unix socket. The launcher merges all processes into one /metrics (design:
-// one scrape a pod).
+// A process's metrics: one prometheus-cpp registry, how metrics get into it, and a server that
+// gives its text form to the launcher over a Unix socket. The launcher merges all processes into
+// one /metrics (design: one scrape a pod).
 //
 // Names: flotilla_<process>_<what>_<unit>[_total]; never a label made from a client's bytes.
 // Threads: the registry is thread-safe; MetricsServer runs one thread that sleeps in accept().
@@ -20,6 +20,23 @@
 #include "common/base/unique_fd.h"
 
 namespace flotilla {
+
+struct MetricSpec {
+  std::string name;
+  std::string help;
+  prometheus::Labels labels = {};
+};
+// The metric of this name and these labels in `registry`, which owns it; made by the first call.
+prometheus::Counter& AddCounter(prometheus::Registry* registry, const MetricSpec& spec);
+prometheus::Gauge& AddGauge(prometheus::Registry* registry, const MetricSpec& spec);
+prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const MetricSpec& spec,
+                                    const prometheus::Histogram::BucketBoundaries& buckets);
+// The same for metrics whose labels come later.
+prometheus::Family<prometheus::Counter>& AddCounters(prometheus::Registry* registry,
+                                                     const std::string& name,
+                                                     const std::string& help);
+prometheus::Family<prometheus::Gauge>& AddGauges(prometheus::Registry* registry,
+                                                 const std::string& name, const std::string& help);
 
 // Text exposition format 0.0.4 of everything in `registry`.
 std::string RenderMetrics(const prometheus::Registry& registry);

@@ -2,18 +2,16 @@
 
 #include <map>
 
+#include "common/base/metrics.h"
+
 namespace flotilla {
 
 ProcessMetrics::ProcessMetrics()
     : registry_(std::make_shared<prometheus::Registry>()),
-      up_(&prometheus::BuildGauge()
-               .Name("flotilla_launcher_process_up")
-               .Help("1 while the process runs, 0 while it is down.")
-               .Register(*registry_)),
-      restarts_(&prometheus::BuildCounter()
-                     .Name("flotilla_launcher_process_restarts_total")
-                     .Help("Times the process was started again after it ended.")
-                     .Register(*registry_)) {}
+      up_(&AddGauges(registry_.get(), "flotilla_launcher_process_up",
+                     "1 while the process runs, 0 while it is down.")),
+      restarts_(&AddCounters(registry_.get(), "flotilla_launcher_process_restarts_total",
+                             "Times the process was started again after it ended.")) {}
 
 ManagedProcess::Wiring ProcessMetrics::Wire(EventLoop* loop, const LogMux* logs,
                                             const std::string& process, const std::string& replica,

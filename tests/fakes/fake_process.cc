@@ -104,18 +104,11 @@ class Fake {
     }
     registry_ = std::make_shared<prometheus::Registry>();
     const std::string prefix = "flotilla_" + role_;
-    prometheus::BuildCounter()
-        .Name(prefix + "_fakes_total")
-        .Help("Fakes that were counted.")
-        .Register(*registry_)
-        .Add(role_ == "worker" ? prometheus::Labels{{"rank", Flag("--rank")}}
-                               : prometheus::Labels{})
-        .Increment();
-    prometheus::BuildHistogram()
-        .Name(prefix + "_fake_seconds")
-        .Help("Time of fakes, in seconds.")
-        .Register(*registry_)
-        .Add({}, prometheus::Histogram::BucketBoundaries{0.1, 1})
+    MetricSpec fakes{prefix + "_fakes_total", "Fakes that were counted."};
+    if (role_ == "worker") fakes.labels["rank"] = Flag("--rank");
+    AddCounter(registry_.get(), fakes).Increment();
+    AddHistogram(registry_.get(), {prefix + "_fake_seconds", "Time of fakes, in seconds."},
+                 {0.1, 1})
         .Observe(0.5);
     auto server = MetricsServer::Start(path, name_, registry_);
     if (server.ok()) metrics_ = *std::move(server);

@@ -3,19 +3,19 @@
 #include <string>
 #include <utility>
 
+#include "common/base/metrics.h"
+
 namespace flotilla {
 
 TimedCollective::TimedCollective(std::unique_ptr<Collective> inner, const Clock* clock,
                                  prometheus::Registry* registry)
     : inner_(std::move(inner)), clock_(clock) {
-  auto& family = prometheus::BuildHistogram()
-                     .Name("flotilla_worker_collective_seconds")
-                     .Help("Time of one collective operation, waiting for other ranks included")
-                     .Register(*registry);
-  const prometheus::Histogram::BucketBoundaries buckets = {1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4,
-                                                           1e-3, 3e-3, 1e-2, 3e-2, 0.1,  1};
   const auto add = [&](const char* kind) {
-    return &family.Add({{"kind", kind}, {"rank", std::to_string(inner_->rank())}}, buckets);
+    return &AddHistogram(registry,
+                         {"flotilla_worker_collective_seconds",
+                          "Time of one collective operation, waiting for other ranks included",
+                          {{"kind", kind}, {"rank", std::to_string(inner_->rank())}}},
+                         {1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 1});
   };
   all_reduce_ = add("all_reduce");
   all_gather_ = add("all_gather");

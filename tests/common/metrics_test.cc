@@ -1,0 +1,81 @@
+#include "common/base/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(MetricsTest, AMetricIsMadeOnce) {
+  prometheus::Registry registry;
+  prometheus::Counter& first = AddCounter(&registry, {"a_total", "As.", {{"kind", "x"}}});
+  first.Increment(2);
+  EXPECT_EQ(&AddCounter(&registry, {"a_total", "As.", {{"kind", "x"}}}), &first);
+  EXPECT_EQ(&AddCounters(&registry, "a_total", "As.").Add({{"kind", "x"}}), &first);
+  EXPECT_NE(&AddCounter(&registry, {"a_total", "As.", {{"kind", "y"}}}), &first);
+  const std::string page = RenderMetrics(registry);
+  EXPECT_THAT(page, StartsWith("# HELP a_total As.\n# TYPE a_total counter\na_total"));
+  EXPECT_THAT(page, HasSubstr("a_total{kind=\"x\"} 2\n"));
+  EXPECT_THAT(page, HasSubstr("a_total{kind=\"y\"} 0\n"));
+}
+
+TEST(MetricsTest, GaugesAndHistograms) {
+  prometheus::Registry registry;
+  AddGauge(&registry, {"b", "Bs."}).Set(7);
+  AddGauges(&registry, "c", "Cs.").Add({{"kind", "x"}}).Set(8);
+  AddHistogram(&registry, {"d_seconds", "Ds."}, {0.5, 1}).Observe(0.75);
+  const std::string page = RenderMetrics(registry);
+  EXPECT_THAT(page, HasSubstr("# HELP b Bs.\n# TYPE b gauge\nb 7\n"));
+  EXPECT_THAT(page, HasSubstr("c{kind=\"x\"} 8\n"));
+  EXPECT_THAT(page, HasSubstr("d_seconds_bucket{le=\"0.5\"} 0\nd_seconds_bucket{le=\"1\"} 1\n"));
+}
+
+std::string ReadAll(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  std::string page;
+  std::array<char, 4096> buffer;
+  ssize_t n = 0;
+  while ((n = read(fd.get(), buffer.data(), buffer.size())) > 0)
+    page.append(buffer.data(), static_cast<size_t>(n));
+  return page;
+}
+
+TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
+  const std::string path = testing::TempDir() + StrCat("metrics_test-", getpid());
+  auto registry = std::make_shared<prometheus::Registry>();
+  AddGauge(registry.get(), {"b", "Bs."}).Set(7);
+  auto server = MetricsServer::Start(path, "tester", registry);
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (int i = 0; i < 2; ++i) {
+    const std::string page = ReadAll(path);
+    EXPECT_THAT(page, HasSubstr("b 7\n"));
+    EXPECT_THAT(page, HasSubstr("process_open_fds{process=\"tester\"} "));
+    EXPECT_THAT(page, HasSubstr("flotilla_build_info{process=\"tester\",version=\""));
+  }
+  server->reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(MetricsTest, ASocketThatCannotBeBoundIsNamed) {
+  const std::string path = testing::TempDir() + "no/such/folder/metrics";
+  const auto server =
+      MetricsServer::Start(path, "tester", std::make_shared<prometheus::Registry>());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(server.status().message(), HasSubstr(path));
+}
+
+}  // namespace
+}  // namespace flotilla
