@@ -3,24 +3,27 @@
 //
 // Weights stay at their own width in memory. Panels of 16 output rows × blocks of 32 of K; a block
 // of a panel is contiguous: the 16 rows' values, then 16 fp16 scales, then (has_min) 16 fp16 mins.
-//   4 bits: 4 groups j of 64 bytes; in group j row r has 4 bytes at 4 r; byte i holds k = 4 j + i in
+//   4 bits: 4 groups j of 64 bytes; in group j row r has 4 bytes at 4 r; byte i holds k = 4 j + i
+//   in
 //           its low and k = 16 + 4 j + i in its high nibble (a GGUF block's 16 bytes, transposed by
 //           fours).
 //   8 bits: 8 groups j of 64 bytes; byte i of row r in group j is k = 4 j + i, stored as u8.
 // The value of a weight is scale * (u - zero_point) + min. Rows past out_features are zero.
 //
-// Activations: int8 in blocks of 32 (ActBlock), scale = max|x| / 127 in fp32, rounded to nearest
-// even, with the exact sum of the 32 integers.
+// Activations: int8 in blocks of 32 (ActBlock), scale = max|x| / 127 in fp32, q = x * (127 /
+// max|x|) rounded to nearest even, so -127 … 127, with the exact sum of the 32 integers. A block
+// whose max|x| is below kMinActMax is all zero. A block with an infinity or a NaN has scale NaN and
+// zeros: every output that reads it is NaN, and no other.
 //
 // Bits: for each output element, over the blocks of K in order and starting at 0:
 //   acc = fma(w_scale * x_scale, float(sum(u * q) - zero_point * sum(q)), acc)
 //   acc = fma(w_min, x_scale * float(sum(q)), acc)                          (has_min)
-// with one rounding for each product and fma. Lanes are output rows, so neither the number of tokens
-// nor the tiling, the thread or the rank changes a bit. All tables give the same bits.
+// with one rounding for each product and fma. Lanes are output rows, so neither the number of
+// tokens nor the tiling, the thread or the rank changes a bit. All tables give the same bits.
 //
 // Units: elements, tokens, blocks. Threads: stateless; disjoint panels may be computed by different
-// threads at once. The caller owns all memory. Errors: none; shapes are checked at load. Source: ours;
-// the number formats are GGUF's.
+// threads at once. The caller owns all memory. Errors: none; shapes are checked at load. Source:
+// ours; the number formats are GGUF's.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +34,7 @@
 namespace flotilla::cpu {
 
 inline constexpr uint32_t kQuantBlock = 32;
+inline constexpr float kMinActMax = 1e-30f;  // keeps 127 / max|x| finite and the scale normal
 
 struct ActBlock {
   int8_t q[kQuantBlock];
@@ -39,15 +43,13 @@ struct ActBlock {
 };
 static_assert(sizeof(ActBlock) == 40);
 
-// How a quantised matrix is stored.
+// How a quantised matrix is stored: one of Q4_0, Q4_1 and Q8_0 (QuantFormatOf in quant_pack.h).
 struct QuantFormat {
   uint32_t bits = 4;       // 4 or 8
   bool has_min = false;    // Q4_1
   int32_t zero_point = 0;  // Q4_0: 8, Q8_0: 128, Q4_1: 0
   // Bytes of one block of a panel.
-  size_t block_bytes() const {
-    return kPanelRows * (kQuantBlock * bits / 8 + (has_min ? 4u : 2u));
-  }
+  size_t block_bytes() const { return kPanelRows * (kQuantBlock * bits / 8 + (has_min ? 4u : 2u)); }
 };
 
 struct QuantGemmArgs {
