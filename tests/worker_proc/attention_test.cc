@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tests/worker_proc/kernel_cases.h"
+#include "worker_proc/cpu/attention_items.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -56,6 +57,8 @@ class Problem {
                    config_.v_dim +
                d];
   }
+
+  void set_num_pieces(uint32_t pieces) { num_pieces_ = pieces; }
 
   // Everything a query must not see becomes NaN.
   void PoisonPadding() {
@@ -128,18 +131,32 @@ class Problem {
     args.q = q_.data() + first_token * args.q_stride;
     args.k_pages = k_.data();
     args.v_pages = v_.data();
-    args.num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
     args.cu_q_lens = cu_q_lens.data();
     args.kv_lens = kv_lens;
     args.page_indices = page_indices;
     args.pages_per_seq = pages_per_seq_;
-    std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim);
-    args.out = out.data();
-    args.scores_stride = size_t{pages_per_seq_} * config_.page_size + 64;
-    std::vector<float> scores(kAttentionRows * args.scores_stride, NAN);
-    args.scores = scores.data();
-    table.attention(args);
+    std::vector<AttentionItem> items;
+    const auto num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
+    const uint32_t group = config_.heads / config_.kv_heads;
+    MakeAttentionItems({num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_},
+                       &items);
+    std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim, NAN);
+    for (const AttentionItem& item : items) RunItem(table, args, item, out.data());
     return out;
+  }
+  void RunItem(const KernelTable& table, const AttentionArgs& args, const AttentionItem& item,
+               float* out) {
+    const size_t cols = size_t{config_.heads / config_.kv_heads} * config_.v_dim;
+    const size_t stride = size_t{pages_per_seq_} * config_.page_size + 64;
+    std::vector<float> scores(kAttentionRows * stride, NAN);
+    std::vector<float> result((item.token_end - item.token_begin) * cols + 1, -7.0f);
+    table.attention(args, item, {scores.data(), stride, result.data()});
+    EXPECT_EQ(result.back(), -7.0f) << "written past the item";
+    for (uint32_t t = item.token_begin; t < item.token_end; ++t) {
+      const size_t token = args.cu_q_lens[item.seq] + t;
+      std::copy_n(result.begin() + static_cast<ptrdiff_t>((t - item.token_begin) * cols), cols,
+                  out + token * config_.heads * config_.v_dim + item.kv_head * cols);
+    }
   }
 
   size_t Head(uint32_t seq, uint32_t key, uint32_t head) const {
@@ -149,6 +166,7 @@ class Problem {
 
   const Config config_;
   const std::vector<Seq> seqs_;
+  uint32_t num_pieces_ = 4;
   std::vector<uint32_t> cu_q_lens_, kv_lens_, pages_;
   uint32_t pages_per_seq_ = 1;
   std::vector<float> k_, v_, q_;
@@ -177,6 +195,20 @@ TEST(AttentionTest, MatchesNaiveDoubleAndAllTablesGiveTheSameBits) {
       for (const KernelTable* table : AllTables()) {
         EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
             << table->name << " heads " << config.heads << " page " << config.page_size;
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, HowTheWorkIsCutDoesNotMatter) {
+  for (const Config& config : kConfigs) {
+    Problem problem(config, {{33, 97}, {1, 64}, {3, 3}});
+    problem.set_num_pieces(1);
+    const auto expected = problem.Run(ReferenceKernels());
+    for (const KernelTable* table : AllTables()) {
+      for (const uint32_t pieces : {1u, 7u, 1000u}) {
+        problem.set_num_pieces(pieces);
+        EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected)) << table->name;
       }
     }
   }

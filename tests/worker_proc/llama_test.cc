@@ -115,13 +115,14 @@ TEST_F(LlamaTest, LogitsMatchTheNaiveForward) {
   }
 }
 
-TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
+TEST_F(LlamaTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   Open();
   std::vector<DriverRequest> expected;
   uint64_t probe = 0;
   struct Case {
     uint32_t tp, chunk, at_once, page_size;
     std::string isa;
+    uint32_t threads = 1;
   };
   std::vector<Case> cases = {{1, 512, 8, 16, "reference"}};
   for (const std::string& isa : cpu::SupportedIsas()) {
@@ -130,10 +131,14 @@ TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
   cases.push_back({2, 3, 6, 5, "auto"});
   cases.push_back({3, 1, 2, 1, "auto"});
   cases.push_back({1, 512, 6, 64, "auto"});
+  cases.push_back({1, 512, 6, 16, "auto", 2});
+  cases.push_back({1, 40, 3, 16, "auto", 3});
+  cases.push_back({2, 100, 6, 16, "auto", 2});
   for (const Case& c : cases) {
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
-                        c.page_size, " isa ", c.isa));
-    RankThreads ranks(checkpoint_.get(), {.tp = c.tp, .isa = c.isa, .page_size = c.page_size});
+                        c.page_size, " isa ", c.isa, " threads ", c.threads));
+    RankThreads ranks(checkpoint_.get(),
+                      {.tp = c.tp, .threads = c.threads, .isa = c.isa, .page_size = c.page_size});
     std::vector<DriverRequest> requests = Requests();
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
@@ -216,7 +221,7 @@ TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {
 // The other ranks keep their KV cache while one is away, so memory looks scarcer on its return.
 TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
   Open();
-  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto backend = MakeCpuBackend({.kernels = *cpu::SelectKernels("auto")});
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;
@@ -243,7 +248,7 @@ TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   testing::WriteBytes(path, builder.Build());
   const auto opened = OpenCheckpoint(path);
   unlink(path.c_str());
-  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto backend = MakeCpuBackend({.kernels = *cpu::SelectKernels("auto")});
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;

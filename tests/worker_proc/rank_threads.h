@@ -22,6 +22,7 @@ namespace flotilla::testing {
 
 struct RankThreadsOptions {
   uint32_t tp = 1;
+  uint32_t threads = 1;  // of each rank
   std::string isa = "auto";
   std::string logits_dump = {};
   uint32_t page_size = 16;
@@ -52,7 +53,8 @@ class RankThreads {
     OnAllRanks([&](uint32_t r) {
       Rank& rank = ranks_[r];
       rank.collective = options.tp == 1 ? MakeSingleRankCollective() : Attach(r);
-      rank.backend = MakeCpuBackend(*cpu::SelectKernels(options.isa));
+      rank.backend = MakeCpuBackend(
+          {.kernels = *cpu::SelectKernels(options.isa), .threads = {options.threads, 0}});
       auto created = ModelRunner::Create(
           {checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_, &clock_}, runner);
       CHECK_OK(created.status());

@@ -1,21 +1,26 @@
 // The CPU behind Backend: fp32 weights, activations and KV cache (the oracle of later, faster
-// arithmetic), on the kernels of one instruction set.
+// arithmetic), on the kernels of one instruction set and a pool of compute threads.
 //
-// Memory: everything is allocated and touched at start; a step allocates nothing. Layouts are in
-// kernels.h. Threads, ownership, errors: as Backend. The name is "cpu-float": all instruction sets
-// give the same bits.
+// Every op is synchronous: it spreads its work over the pool and waits. Memory: everything is
+// allocated and touched at start; a step allocates nothing. Layouts are in kernels.h. Threads,
+// ownership, errors: as Backend. The name is "cpu-float": all instruction sets and numbers of
+// threads give the same bits.
 #pragma once
 
 #include <memory>
 
 #include "worker_proc/cpu/kernels.h"
+#include "worker_proc/cpu/thread_pool.h"
 #include "worker_proc/model/backend.h"
 #include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla {
 
-// The heartbeat is beaten while memory is allocated.
-std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels,
-                                        const Heartbeat& heartbeat = {});
+struct CpuBackendOptions {
+  const cpu::KernelTable* kernels = nullptr;
+  cpu::ThreadPoolOptions threads = {};
+  Heartbeat heartbeat = {};  // beaten while memory is allocated
+};
+std::unique_ptr<Backend> MakeCpuBackend(const CpuBackendOptions& options);
 
 }  // namespace flotilla

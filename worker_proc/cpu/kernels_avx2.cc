@@ -32,6 +32,8 @@ struct V {
 
 #include "worker_proc/cpu/simd_kernels.inc"
 
+#include "worker_proc/cpu/simd_attention.inc"
+
 }  // namespace
 
 const KernelTable& Avx2Kernels() {

@@ -31,6 +31,8 @@ struct V {
 
 #include "worker_proc/cpu/simd_kernels.inc"
 
+#include "worker_proc/cpu/simd_attention.inc"
+
 }  // namespace
 
 const KernelTable& Avx512Kernels() {

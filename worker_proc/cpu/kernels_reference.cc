@@ -43,8 +43,7 @@ float Exp(float x) {
 }
 
 void Gemm(const GemmArgs& a) {
-  const uint32_t panels = (a.out_features + kPanelRows - 1) / kPanelRows;
-  for (uint32_t p = 0; p < panels; ++p) {
+  for (uint32_t p = a.panel_begin; p < a.panel_end; ++p) {
     const float* weight = a.weight + static_cast<size_t>(p) * a.in_features * kPanelRows;
     const uint32_t first = p * kPanelRows;
     const uint32_t rows = a.out_features - first < kPanelRows ? a.out_features - first : kPanelRows;
@@ -130,9 +129,14 @@ void WriteKv(const WriteKvArgs& a) {
 }
 
 // One query row against the keys 0 … len-1 of its sequence.
-void AttendRow(const AttentionArgs& a, const uint32_t* pages, uint32_t kv_head, uint32_t len,
-               const float* q, float* out) {
-  float* scores = a.scores;
+struct QueryRow {
+  const uint32_t* pages;
+  uint32_t kv_head;
+  uint32_t len;
+  const float* q;
+};
+void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float* out) {
+  const auto [pages, kv_head, len, q] = row;
   float max = -__builtin_inff();
   for (uint32_t key = 0; key < len; ++key) {
     const size_t head =
@@ -162,19 +166,18 @@ void AttendRow(const AttentionArgs& a, const uint32_t* pages, uint32_t kv_head, 
   for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] /= sum;
 }
 
-void Attention(const AttentionArgs& a) {
+void Attention(const AttentionArgs& a, const AttentionItem& item, const AttentionScratch& scratch) {
   const uint32_t group = a.num_heads / a.kv.num_kv_heads;
-  for (uint32_t s = 0; s < a.num_seqs; ++s) {
-    const uint32_t begin = a.cu_q_lens[s];
-    const uint32_t q_len = a.cu_q_lens[s + 1] - begin;
-    const uint32_t first_pos = a.kv_lens[s] - q_len;
-    const uint32_t* pages = a.page_indices + static_cast<size_t>(s) * a.pages_per_seq;
-    for (uint32_t i = 0; i < q_len; ++i) {
-      for (uint32_t h = 0; h < a.num_heads; ++h) {
-        const float* q = a.q + (begin + i) * a.q_stride + static_cast<size_t>(h) * a.kv.qk_dim;
-        float* out = a.out + (static_cast<size_t>(begin + i) * a.num_heads + h) * a.kv.v_dim;
-        AttendRow(a, pages, h / group, first_pos + i + 1, q, out);
-      }
+  const uint32_t begin = a.cu_q_lens[item.seq];
+  const uint32_t q_len = a.cu_q_lens[item.seq + 1] - begin;
+  const uint32_t first_pos = a.kv_lens[item.seq] - q_len;
+  const uint32_t* pages = a.page_indices + static_cast<size_t>(item.seq) * a.pages_per_seq;
+  float* out = scratch.out;
+  for (uint32_t i = item.token_begin; i < item.token_end; ++i) {
+    for (uint32_t g = 0; g < group; ++g, out += a.kv.v_dim) {
+      const size_t head = static_cast<size_t>(item.kv_head) * group + g;
+      const float* q = a.q + (begin + i) * a.q_stride + head * a.kv.qk_dim;
+      AttendRow(a, {pages, item.kv_head, first_pos + i + 1, q}, scratch.scores, out);
     }
   }
 }
