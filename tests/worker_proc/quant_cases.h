@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/worker_proc/kernel_cases.h"
 #include "worker_proc/cpu/isa.h"
 #include "worker_proc/cpu/quant_kernels.h"
 #include "worker_proc/cpu/quant_pack.h"
@@ -55,6 +56,14 @@ inline std::vector<uint8_t> PackAll(const TensorView& view) {
   std::vector<uint8_t> packed(PackedQuantBytes(*QuantFormatOf(view.dtype), view.rows, view.cols));
   PackQuantPanels(rows, 0, (view.rows + kPanelRows - 1) / kPanelRows, packed.data());
   return packed;
+}
+
+// [tokens, in / 32] blocks of normally distributed activations.
+inline std::vector<ActBlock> RandomActs(uint32_t tokens, uint32_t in, uint64_t seed) {
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens) * in, seed);
+  std::vector<ActBlock> acts(x.size() / kQuantBlock);
+  ReferenceQuantKernels().quantize(x.data(), tokens, in, acts.data());
+  return acts;
 }
 
 inline std::vector<const QuantKernelTable*> AllQuantTables() {

@@ -24,10 +24,14 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+const QuantKernelTable& VnniOrAvx2QuantKernels() {
+  return __builtin_cpu_supports("avx512vnni") ? Avx512QuantKernels() : Avx2QuantKernels();
+}
+
 // Best first. The reference too is compiled for AVX2 (as plain loops).
 constexpr std::array<Level, 3> kLevels = {
-    {{"avx512", HasAvx512, Avx512Kernels, ReferenceQuantKernels},
-     {"avx2", HasAvx2, Avx2Kernels, ReferenceQuantKernels},
+    {{"avx512", HasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels},
+     {"avx2", HasAvx2, Avx2Kernels, Avx2QuantKernels},
      {"reference", HasAvx2, ReferenceKernels, ReferenceQuantKernels}}};
 
 StatusOr<const Level*> SelectLevel(std::string_view name) {
