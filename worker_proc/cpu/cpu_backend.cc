@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,16 +25,22 @@ constexpr size_t kActivationChunk = size_t{2} << 20;
 constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecond a row
 constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
+const char* KvTypeName(cpu::KvType type) {
+  return type == cpu::KvType::kFloat32 ? "float32" : "bfloat16";
+}
+
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuBackendOptions& options)
       : kernels_(*options.kernels),
+        kv_type_(options.kv_cache_dtype),
+        name_(StrCat("cpu-float32-kv-", KvTypeName(kv_type_))),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
         weights_(&pool_, options.heartbeat),
         activations_("activations", kActivationChunk) {}
 
-  const char* name() const override { return "cpu-float"; }
+  const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), activations_.bytes(),
             kv_cache_.bytes()};
@@ -55,7 +62,7 @@ class CpuBackend final : public Backend {
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
-    return KvPageBytesOf(shape, sizeof(float));
+    return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
 
@@ -99,14 +106,15 @@ class CpuBackend final : public Backend {
   // The step's attention work and each thread's scratch, for layers of this geometry.
   void PrepareAttention(const AttentionLayer& layer, const AttentionContext& context);
   cpu::KvGeometry Geometry() const {
-    return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim};
+    return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim,
+            kv_type_};
   }
-  float* KPages(uint32_t layer) const {
-    return reinterpret_cast<float*>(kv_cache_.data()) + layer * kv_layer_floats_;
-  }
-  float* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_floats_; }
+  std::byte* KPages(uint32_t layer) const { return kv_cache_.data() + layer * kv_layer_bytes_; }
+  std::byte* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_bytes_; }
 
   const cpu::KernelTable& kernels_;
+  const cpu::KvType kv_type_;
+  const std::string name_;
   const Heartbeat heartbeat_;
   cpu::ThreadPool pool_;
   cpu::WeightStore weights_;
@@ -117,8 +125,8 @@ class CpuBackend final : public Backend {
 
   KvCacheShape kv_shape_;
   cpu::Buffer kv_cache_;  // [layer][k pages | v pages]
-  size_t kv_layer_floats_ = 0;
-  size_t kv_layer_k_floats_ = 0;
+  size_t kv_layer_bytes_ = 0;
+  size_t kv_layer_k_bytes_ = 0;
 
   // Attention: what all layers of a step share.
   std::vector<cpu::AttentionItem> items_;
@@ -155,11 +163,10 @@ Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages
   kv_shape_ = shape;
   const cpu::KvGeometry kv = Geometry();
   const size_t heads = static_cast<size_t>(num_pages) * shape.num_kv_heads;
-  kv_layer_k_floats_ = heads * kv.k_head_floats();
-  kv_layer_floats_ = kv_layer_k_floats_ + heads * kv.v_head_floats();
+  kv_layer_k_bytes_ = heads * kv.k_head_size() * cpu::KvTypeBytes(kv_type_);
+  kv_layer_bytes_ = kv_layer_k_bytes_ + heads * kv.v_head_size() * cpu::KvTypeBytes(kv_type_);
   kv_cache_ = cpu::Buffer();
-  ASSIGN_OR_RETURN(kv_cache_, cpu::Buffer::Create(
-                                  shape.num_layers * kv_layer_floats_ * sizeof(float), "KV cache"));
+  ASSIGN_OR_RETURN(kv_cache_, cpu::Buffer::Create(shape.num_layers * kv_layer_bytes_, "KV cache"));
   kv_cache_.Touch(&pool_, heartbeat_);
   return OkStatus();
 }

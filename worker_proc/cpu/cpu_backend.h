@@ -1,10 +1,11 @@
-// The CPU behind Backend: fp32 weights, activations and KV cache (the oracle of later, faster
-// arithmetic), on the kernels of one instruction set and a pool of compute threads.
+// The CPU behind Backend: fp32 weights and activations and a KV cache of fp32 or bf16, on the
+// kernels of one instruction set and a pool of compute threads. All in fp32 is the oracle of the
+// faster arithmetic.
 //
 // Every op is synchronous: it spreads its work over the pool and waits. Memory: everything is
 // allocated and touched at start; a step allocates nothing. Layouts are in kernels.h. Threads,
-// ownership, errors: as Backend. The name is "cpu-float": all instruction sets and numbers of
-// threads give the same bits.
+// ownership, errors: as Backend. The name has both types, "cpu-float32-kv-bfloat16": instruction
+// sets and numbers of threads give the same bits.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,7 @@ namespace flotilla {
 
 struct CpuBackendOptions {
   const cpu::KernelTable* kernels = nullptr;
+  cpu::KvType kv_cache_dtype = cpu::KvType::kFloat32;
   cpu::ThreadPoolOptions threads = {};
   Heartbeat heartbeat = {};  // beaten while memory is allocated
 };

@@ -7,6 +7,8 @@
 //   rms_norm    sum of squares in 16 lanes (column mod 16) by FMA, folded by Fold16.
 //   attention   score = (FMA chain over d) * scale; p = Exp(score - max); the sum of p in 16 lanes
 //               (key position mod 16), folded by Fold16; out[d] = (FMA chain over keys) / sum.
+//   write_kv    bfloat16 is the upper half of a float, rounded to nearest even; attention reads it
+//               back exactly, so its arithmetic is the same for both types of cache.
 //   Exp         the polynomial of kernels_reference.cc, operation by operation.
 //
 // Layouts. Packed weights: panels of 16 output rows, [panel][in_features][16], the last panel
@@ -65,13 +67,18 @@ struct RopeArgs {
   const float* table = nullptr;  // [position][rope_dim / 2][cos, sin]
 };
 
+enum class KvType : uint32_t { kFloat32, kBFloat16 };
+inline constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kFloat32 ? 4 : 2; }
+
 struct KvGeometry {
   uint32_t page_size = 0;
   uint32_t num_kv_heads = 0;
   uint32_t qk_dim = 0;
   uint32_t v_dim = 0;
-  size_t k_head_floats() const { return static_cast<size_t>(qk_dim) * page_size; }
-  size_t v_head_floats() const { return static_cast<size_t>(v_dim) * page_size; }
+  KvType type = KvType::kFloat32;
+  // Elements of one head in one page.
+  size_t k_head_size() const { return static_cast<size_t>(qk_dim) * page_size; }
+  size_t v_head_size() const { return static_cast<size_t>(v_dim) * page_size; }
 };
 
 struct WriteKvArgs {
@@ -81,8 +88,8 @@ struct WriteKvArgs {
   size_t stride = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens]: page * page_size + offset; -1: no write
   uint32_t tokens = 0;
-  float* k_pages = nullptr;
-  float* v_pages = nullptr;
+  void* k_pages = nullptr;  // elements of kv.type
+  void* v_pages = nullptr;
 };
 
 // Ragged paged attention (requirement 003): sequence s has the query tokens cu_q_lens[s] …
@@ -93,8 +100,8 @@ struct AttentionArgs {
   float scale = 0;
   const float* q = nullptr;  // [tokens, num_heads, qk_dim], tokens q_stride apart
   size_t q_stride = 0;
-  const float* k_pages = nullptr;
-  const float* v_pages = nullptr;
+  const void* k_pages = nullptr;  // elements of kv.type
+  const void* v_pages = nullptr;
   const uint32_t* cu_q_lens = nullptr;     // [sequences + 1]
   const uint32_t* kv_lens = nullptr;       // [sequences]
   const uint32_t* page_indices = nullptr;  // [sequences, pages_per_seq]
@@ -133,5 +140,9 @@ const KernelTable& Avx512Kernels();
 
 // Exp as the kernels compute it, for tests.
 float ReferenceExp(float x);
+
+// bfloat16 as write_kv makes it and attention reads it.
+uint16_t ToBFloat16(float x);
+float FromBFloat16(uint16_t x);
 
 }  // namespace flotilla::cpu
