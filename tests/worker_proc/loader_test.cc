@@ -72,7 +72,8 @@ class LoaderTest : public ::testing::Test {
   }
 
   MemoryCheckpoint checkpoint_;
-  std::unique_ptr<Backend> backend_ = MakeCpuBackend({.kernels = *cpu::SelectKernels("auto")});
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(
+      {.kernels = *cpu::SelectKernels("auto"), .quant_kernels = *cpu::SelectQuantKernels("auto")});
   std::vector<std::pair<uint64_t, uint64_t>> progress_;
   WeightLoader loader_{&checkpoint_, backend_.get(), kMapping, [this](uint64_t done, uint64_t all) {
                          progress_.push_back({done, all});

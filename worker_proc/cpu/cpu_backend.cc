@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,32 +19,40 @@
 namespace flotilla {
 namespace {
 
+using cpu::ComputeType;
+using cpu::CpuLinear;
 using cpu::F32;
 using cpu::F32Row;
+using cpu::kQuantBlock;
+using cpu::LinearPart;
+using cpu::Q8;
+using cpu::Q8Row;
 
 constexpr size_t kActivationChunk = size_t{2} << 20;
 constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecond a row
 constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
-const char* KvTypeName(cpu::KvType type) {
-  return type == cpu::KvType::kFloat32 ? "float32" : "bfloat16";
+std::string Name(const CpuBackendOptions& options) {
+  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-",
+                options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16" : "float32");
 }
 
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuBackendOptions& options)
       : kernels_(*options.kernels),
+        quant_(*options.quant_kernels),
         kv_type_(options.kv_cache_dtype),
-        name_(StrCat("cpu-float32-kv-", KvTypeName(kv_type_))),
+        name_(Name(options)),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
-        weights_(&pool_, options.heartbeat),
+        weights_(options.dtype, &pool_, options.heartbeat),
         activations_("activations", kActivationChunk) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
-    return {weights_.matrix_bytes() + weights_.other_bytes(), activations_.bytes(),
-            kv_cache_.bytes()};
+    return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
+            activations_.bytes(), kv_cache_.bytes()};
   }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
@@ -60,6 +69,8 @@ class CpuBackend final : public Backend {
     return weights_.MakeRope(spec);
   }
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
+  StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
+                            uint32_t rank) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
     return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
@@ -80,7 +91,7 @@ class CpuBackend final : public Backend {
                       const AttentionContext& context, Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override;
-  void SiluMul(Tensor gate_up, Tensor out) override;
+  void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) override;
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                           Tensor out) override {
@@ -96,6 +107,14 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  StatusOr<Tensor> MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8);
+  void RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
+               uint32_t panel_end);
+  // rows [begin, end) of tensor.f32 → tensor.q8, if it has both.
+  void QuantizeRows(Tensor tensor, uint32_t begin, uint32_t end) {
+    if (Q8(tensor) == nullptr) return;
+    quant_.quantize(F32Row(tensor, begin), end - begin, tensor.cols, Q8Row(tensor, begin));
+  }
   void Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps, Tensor out);
   // f(begin, end) over the rows of an op that takes little time a row.
   template <typename F>
@@ -105,6 +124,9 @@ class CpuBackend final : public Backend {
   }
   // The step's attention work and each thread's scratch, for layers of this geometry.
   void PrepareAttention(const AttentionLayer& layer, const AttentionContext& context);
+  // An item's result, [tokens, cols], into the columns from kv_head * cols on.
+  void StoreItem(const cpu::AttentionItem& item, uint32_t first_token, const float* result,
+                 uint32_t cols, Tensor out);
   cpu::KvGeometry Geometry() const {
     return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim,
             kv_type_};
@@ -113,6 +135,7 @@ class CpuBackend final : public Backend {
   std::byte* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_bytes_; }
 
   const cpu::KernelTable& kernels_;
+  const cpu::QuantKernelTable& quant_;
   const cpu::KvType kv_type_;
   const std::string name_;
   const Heartbeat heartbeat_;
@@ -120,7 +143,7 @@ class CpuBackend final : public Backend {
   cpu::WeightStore weights_;
   cpu::Arena activations_;
   std::deque<cpu::CpuTensor> tensors_;  // what Tensor::data points to
-  size_t largest_tensor_ = 0;           // bytes
+  size_t largest_gather_ = 0;           // bytes
   std::optional<cpu::ColumnGather> gather_;
 
   KvCacheShape kv_shape_;
@@ -133,21 +156,51 @@ class CpuBackend final : public Backend {
   std::pair<uint32_t, uint32_t> items_heads_;   // query and kv heads that items_ are for; 0: none
   std::vector<cpu::AttentionScratch> scratch_;  // of each worker
   std::vector<std::vector<float>> item_outputs_;
+  cpu::CpuTensor straddling_;
+  std::vector<float> straddling_rows_;
 };
 
 // ---- Start ------------------------------------------------------------------------------------
 
-StatusOr<Tensor> CpuBackend::NewTensor(TensorUse, uint32_t max_rows, uint32_t cols) {
-  const size_t bytes = static_cast<size_t>(max_rows) * cols * sizeof(float);
-  ASSIGN_OR_RETURN(std::byte * memory, activations_.Allocate(bytes));
-  largest_tensor_ = std::max(largest_tensor_, bytes);
-  tensors_.push_back({reinterpret_cast<float*>(memory)});
+StatusOr<Tensor> CpuBackend::MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8) {
+  const size_t values = static_cast<size_t>(max_rows) * cols;
+  cpu::CpuTensor tensor;
+  if (f32) {
+    ASSIGN_OR_RETURN(std::byte * memory, activations_.Allocate(values * sizeof(float)));
+    tensor.f32 = reinterpret_cast<float*>(memory);
+  }
+  if (q8) {
+    ASSIGN_OR_RETURN(std::byte * memory,
+                     activations_.Allocate(values / kQuantBlock * sizeof(cpu::ActBlock)));
+    tensor.q8 = reinterpret_cast<cpu::ActBlock*>(memory);
+  }
+  tensors_.push_back(tensor);
   return Tensor{&tensors_.back(), max_rows, cols};
 }
 
+StatusOr<Tensor> CpuBackend::NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) {
+  if (use == TensorUse::kGateUp) {
+    return MakeTensor(max_rows, cols, weights_.has_float() || weights_.has_split(), false);
+  }
+  const bool q8 = use == TensorUse::kLinearInput && weights_.has_quant() && cols % kQuantBlock == 0;
+  return MakeTensor(max_rows, cols, !q8 || weights_.has_float(), q8);
+}
+
+// Ranks must agree on what travels, so all of them look at everyone's columns.
+StatusOr<Tensor> CpuBackend::NewShard(TensorUse use, uint32_t max_rows,
+                                      std::span<const uint32_t> cols, uint32_t rank) {
+  const bool whole_blocks =
+      std::all_of(cols.begin(), cols.end(), [](uint32_t c) { return c % kQuantBlock == 0; });
+  const bool q8 = use == TensorUse::kLinearInput && weights_.has_quant() && !weights_.has_float() &&
+                  whole_blocks;
+  const size_t full = std::accumulate(cols.begin(), cols.end(), size_t{0});
+  largest_gather_ = std::max(largest_gather_, max_rows * full * sizeof(float));
+  return MakeTensor(max_rows, cols[rank], !q8, q8);
+}
+
 Status CpuBackend::Warmup(const StepBounds& bounds) {
-  ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_tensor_));
-  gather_.emplace(&pool_, staging);
+  ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
+  gather_.emplace(&pool_, &quant_, staging);
   const size_t stride = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
   for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
     ASSIGN_OR_RETURN(std::byte * scores,
@@ -194,22 +247,65 @@ void CpuBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& co
 
 void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps,
                       Tensor out) {
-  const auto& w = static_cast<const cpu::CpuVector&>(weight);
+  const float* w = static_cast<const cpu::CpuVector&>(weight).values.data();
   ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
-    kernels_.rms_norm({F32Row(x, begin), residual ? F32Row(*residual, begin) : nullptr,
-                       w.values.data(), eps, end - begin, x.cols, F32Row(out, begin)});
+    float* const to = residual ? F32Row(*residual, begin) : nullptr;
+    if (F32(out) == nullptr) {
+      quant_.rms_norm({F32Row(x, begin), to, w, eps, end - begin, x.cols, Q8Row(out, begin)});
+      return;
+    }
+    kernels_.rms_norm({F32Row(x, begin), to, w, eps, end - begin, x.cols, F32Row(out, begin)});
+    QuantizeRows(out, begin, end);
   });
 }
 
+void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
+                         uint32_t panel_end) {
+  float* const y = F32(out) + part.row_begin;
+  if (part.f32 != nullptr) {
+    kernels_.gemm(
+        {part.f32, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols, panel_begin, panel_end});
+  } else {
+    quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
+                 out.cols, panel_begin, panel_end});
+  }
+}
+
 void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
-  const auto& w = static_cast<const cpu::CpuLinear&>(weight);
+  const auto& w = static_cast<const CpuLinear&>(weight);
   DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
-  const uint32_t panels = cpu::NumPanels(w.out_features);
-  pool_.ParallelFor(panels, pool_.Grain(panels, kPanelUnit),
+  pool_.ParallelFor(w.num_panels, pool_.Grain(w.num_panels, kPanelUnit),
                     [&](uint32_t begin, uint32_t end, uint32_t) {
-                      kernels_.gemm({w.packed, w.out_features, w.in_features, F32(x), x.cols,
-                                     x.rows, F32(out), out.cols, begin, end});
+                      for (const LinearPart& part : w.parts) {
+                        const uint32_t first = std::max(begin, part.panel_begin);
+                        const uint32_t last = std::min(end, part.panel_end());
+                        if (first >= last) continue;
+                        RunPart(part, x, out, first - part.panel_begin, last - part.panel_begin);
+                      }
                     });
+}
+
+void CpuBackend::LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) {
+  const auto& w = static_cast<const CpuLinear&>(weight);
+  const bool fused = w.parts.size() == 1 && w.parts[0].quant != nullptr && F32(out) == nullptr;
+  if (fused) {
+    const LinearPart& part = w.parts[0];
+    const uint32_t blocks = out.cols / kQuantBlock;
+    pool_.ParallelFor(blocks, pool_.Grain(blocks), [&](uint32_t begin, uint32_t end, uint32_t) {
+      quant_.gate_up_silu({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
+                           x.rows, Q8(out), blocks, begin, end});
+    });
+    return;
+  }
+  Linear(weight, x, gate_up);
+  ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t t = begin; t < end; ++t) {
+      float* const row = F32Row(gate_up, t);
+      float* const result = F32(out) != nullptr ? F32Row(out, t) : row;  // in place of the gate
+      kernels_.silu_mul(row, 1, out.cols, result);
+      if (Q8(out) != nullptr) quant_.quantize(result, 1, out.cols, Q8Row(out, t));
+    }
+  });
 }
 
 void CpuBackend::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
@@ -247,6 +343,13 @@ void CpuBackend::PrepareAttention(const AttentionLayer& layer, const AttentionCo
 void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                       Tensor qkv, Tensor out) {
   PrepareAttention(layer, context);
+  const uint32_t cols = layer.num_heads / layer.num_kv_heads * layer.v_dim;
+  if (F32(out) == nullptr && cols % kQuantBlock != 0) {
+    // Blocks straddle kv heads: whole rows in float first.
+    straddling_rows_.resize(static_cast<size_t>(out.rows) * out.cols);
+    straddling_ = {straddling_rows_.data(), Q8(out)};
+    out.data = &straddling_;
+  }
   cpu::AttentionArgs args;
   args.kv = Geometry();
   args.num_heads = layer.num_heads;
@@ -259,31 +362,37 @@ void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attenti
   args.kv_lens = context.kv_lens;
   args.page_indices = context.page_indices;
   args.pages_per_seq = context.pages_per_seq;
-  // Columns of a token in an item.
-  const size_t cols = static_cast<size_t>(layer.num_heads / layer.num_kv_heads) * layer.v_dim;
   const auto count = static_cast<uint32_t>(items_.size());
   pool_.ParallelFor(count, 1, [&](uint32_t begin, uint32_t end, uint32_t worker) {
     for (uint32_t i = begin; i < end; ++i) {
-      const cpu::AttentionItem& item = items_[i];
-      kernels_.attention(args, item, scratch_[worker]);
-      const float* from = scratch_[worker].out;
-      const uint32_t first = context.cu_q_lens[item.seq];
-      for (uint32_t t = item.token_begin; t < item.token_end; ++t, from += cols) {
-        std::memcpy(F32Row(out, first + t) + item.kv_head * cols, from, cols * sizeof(float));
-      }
+      kernels_.attention(args, items_[i], scratch_[worker]);
+      StoreItem(items_[i], context.cu_q_lens[items_[i].seq], scratch_[worker].out, cols, out);
     }
   });
+  if (F32(out) == nullptr || Q8(out) == nullptr) return;
+  ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) { QuantizeRows(out, begin, end); });
 }
 
-void CpuBackend::SiluMul(Tensor gate_up, Tensor out) {
-  ForRows(gate_up.rows, [&](uint32_t begin, uint32_t end) {
-    kernels_.silu_mul(F32Row(gate_up, begin), end - begin, out.cols, F32Row(out, begin));
-  });
+void CpuBackend::StoreItem(const cpu::AttentionItem& item, uint32_t first_token,
+                           const float* result, uint32_t cols, Tensor out) {
+  const size_t column = static_cast<size_t>(item.kv_head) * cols;
+  for (uint32_t t = item.token_begin; t < item.token_end; ++t, result += cols) {
+    if (F32(out) != nullptr) {
+      std::memcpy(F32Row(out, first_token + t) + column, result, cols * sizeof(float));
+    } else {
+      quant_.quantize(result, 1, cols, Q8Row(out, first_token + t) + column / kQuantBlock);
+    }
+  }
 }
 
 void CpuBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(F32Row(out, i), F32Row(x, rows[i]), x.cols * sizeof(float));
+    if (F32(out) != nullptr) {
+      std::memcpy(F32Row(out, i), F32Row(x, rows[i]), x.cols * sizeof(float));
+    }
+    if (Q8(out) != nullptr) {
+      std::memcpy(Q8Row(out, i), Q8Row(x, rows[i]), x.cols / kQuantBlock * sizeof(cpu::ActBlock));
+    }
   }
 }
 

@@ -1,6 +1,10 @@
 // Backend's gathers on the CPU: columns of all ranks put side by side.
 //
-// Threads: the rank's, with the pool's. Errors: the collective's.
+// Quantised shards travel as their blocks. Where a shard is float and the whole is (also)
+// quantised, the whole is quantised after the gather: the same bits.
+//
+// Units: columns, rows. Threads: the rank's, with the pool's. Ownership: `staging` is the caller's.
+// Errors: the collective's.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +22,22 @@ class ColumnGather {
  public:
   static constexpr uint32_t kAllRanks = UINT32_MAX;
 
-  // staging: as large as the largest tensor that is gathered.
-  ColumnGather(ThreadPool* pool, std::byte* staging) : pool_(pool), staging_(staging) {}
+  // staging: room for the largest gathered tensor as floats.
+  ColumnGather(ThreadPool* pool, const QuantKernelTable* kernels, std::byte* staging);
 
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
 
  private:
+  // Token t's part of what was received from all ranks, side by side.
+  void CopyRow(uint32_t rows, uint32_t t, std::byte* row) const;
+
   ThreadPool* const pool_;
+  const QuantKernelTable& kernels_;
   std::byte* const staging_;
-  std::vector<size_t> counts_;
+  std::vector<size_t> counts_;            // bytes of each rank, all rows
+  std::vector<std::vector<float>> rows_;  // of each worker: a row that is only to be quantised
 };
 
 }  // namespace flotilla::cpu

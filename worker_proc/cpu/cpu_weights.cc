@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -38,32 +39,75 @@ void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t 
 
 }  // namespace
 
-WeightStore::WeightStore(ThreadPool* pool, const Heartbeat& heartbeat)
-    : pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat)
+    : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+
+std::optional<QuantFormat> WeightStore::FormatOf(const TensorView& view) const {
+  if (compute_ != ComputeType::kInt8 || view.cols % kQuantBlock != 0) return std::nullopt;
+  return QuantFormatOf(view.dtype);
+}
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {
-  return view.rows * view.cols * sizeof(float);
+  const std::optional<QuantFormat> format = FormatOf(view);
+  return format ? PackedQuantBytes(*format, view.rows, view.cols)
+                : view.rows * view.cols * sizeof(float);
 }
 
 StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const WeightRows> rows) {
   auto weight = std::make_unique<CpuLinear>();
-  const uint64_t k = rows.front().view->cols;
-  uint64_t out = 0;
-  for (const WeightRows& part : rows) {
-    CHECK(part.view->cols == k && part.begin <= part.end && part.end <= part.view->rows);
-    out += part.end - part.begin;
+  weight->in_features = static_cast<uint32_t>(rows.front().view->cols);
+  while (!rows.empty()) {
+    // As many tensors as are stored alike make one part.
+    const bool quantised = FormatOf(*rows.front().view).has_value();
+    const auto differs = [&](const WeightRows& other) {
+      return FormatOf(*other.view).has_value() != quantised ||
+             (quantised && other.view->dtype != rows.front().view->dtype);
+    };
+    const auto end = std::find_if(rows.begin(), rows.end(), differs);
+    const auto count = static_cast<size_t>(end - rows.begin());
+    RETURN_IF_ERROR(LoadPart(rows.first(count), weight.get()));
+    rows = rows.subspan(count);
   }
-  weight->in_features = static_cast<uint32_t>(k);
-  weight->out_features = static_cast<uint32_t>(out);
-  const uint32_t panels = NumPanels(weight->out_features);
-  ASSIGN_OR_RETURN(std::byte * memory, matrices_.Allocate(panels * kPanelRows * k * sizeof(float)));
-  auto* packed = reinterpret_cast<float*>(memory);
-  weight->packed = packed;
-  pool_->ParallelFor(panels, pool_->Grain(panels), [&](uint32_t begin, uint32_t end, uint32_t) {
-    PackFloatPanels(rows, begin, end, packed);
-  });
+  has_split_ |= weight->parts.size() > 1;
   heartbeat_.Beat();
   return std::unique_ptr<LinearWeight>(std::move(weight));
+}
+
+Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight) {
+  const uint64_t k = weight->in_features;
+  LinearPart part;
+  part.row_begin = weight->out_features;
+  part.panel_begin = weight->num_panels;
+  for (const WeightRows& r : rows) {
+    CHECK(r.view->cols == k && r.begin <= r.end && r.end <= r.view->rows);
+    part.rows += static_cast<uint32_t>(r.end - r.begin);
+  }
+  if (part.rows == 0) return OkStatus();
+  const std::optional<QuantFormat> format = FormatOf(*rows.front().view);
+  const uint32_t panels = NumPanels(part.rows);
+  ASSIGN_OR_RETURN(std::byte * memory,
+                   matrices_.Allocate(format ? PackedQuantBytes(*format, part.rows, k)
+                                             : panels * kPanelRows * k * sizeof(float)));
+  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
+    if (format) {
+      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    } else {
+      PackFloatPanels(rows, begin, end, reinterpret_cast<float*>(memory));
+    }
+  };
+  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  if (format) {
+    part.format = *format;
+    part.quant = reinterpret_cast<const uint8_t*>(memory);
+    has_quant_ = true;
+  } else {
+    part.f32 = reinterpret_cast<const float*>(memory);
+    has_float_ = true;
+  }
+  weight->out_features += part.rows;
+  weight->num_panels += panels;
+  weight->parts.push_back(part);
+  return OkStatus();
 }
 
 std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view) {
