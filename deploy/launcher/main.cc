@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "deploy/launcher/ask.h"
-#include "deploy/launcher/cpus.h"
 #include "deploy/launcher/listen.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"

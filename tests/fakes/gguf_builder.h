@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
@@ -83,6 +84,8 @@ struct TinyLlamaOptions {
   uint32_t max_position_embeddings = 512;
   DType matrix_dtype = DType::kQ4_1;     // of the layers' matrices
   DType embedding_dtype = DType::kQ8_0;  // of token_embd and output
+  // Instead of matrix_dtype, for matrices with this in their name ("attn_v", "blk.0.ffn_down").
+  std::vector<std::pair<std::string, DType>> other_dtypes = {};
   bool tie_word_embeddings = true;
   bool tokenizer = true;
   uint64_t seed = 1;

@@ -118,6 +118,9 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
   const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols, DType dtype) {
     // Uniform with variance 1 / cols keeps activations of order one.
     const float scale = std::sqrt(3.0f / static_cast<float>(cols));
+    for (const auto& [part, other] : options.other_dtypes) {
+      if (name.find(part) != std::string::npos) dtype = other;
+    }
     builder->AddMatrix(name, rows, cols, dtype, RandomValues(&random, rows * cols, scale, 0.0f));
   };
   const auto norm = [&](const std::string& name) {

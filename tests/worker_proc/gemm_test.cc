@@ -29,7 +29,14 @@ std::vector<float> RunGemm(const KernelTable& table, const Shape& shape, uint32_
   // A row more and a column more than asked for must stay untouched.
   const size_t stride = shape.out + 1;
   std::vector<float> y((tokens + 1) * stride, -7.0f);
-  table.gemm({packed.data(), shape.out, shape.in, x.data(), shape.in, tokens, y.data(), stride});
+  // In two shares, as two threads would.
+  const uint32_t panels = NumPanels(shape.out);
+  GemmArgs args{packed.data(), shape.out, shape.in, x.data(), shape.in,
+                tokens,        y.data(),  stride,   0,        (panels + 1) / 3};
+  table.gemm(args);
+  args.panel_begin = args.panel_end;
+  args.panel_end = panels;
+  table.gemm(args);
   return y;
 }
 
@@ -69,7 +76,8 @@ TEST_P(GemmTest, ErrorAgainstDoubleIsWithinTheRoundingOfAChain) {
   const auto packed = Pack(weight, shape.out, shape.in);
   for (const KernelTable* table : AllTables()) {
     std::vector<float> y(size_t{4} * shape.out);
-    table->gemm({packed.data(), shape.out, shape.in, x.data(), shape.in, 4, y.data(), shape.out});
+    table->gemm({packed.data(), shape.out, shape.in, x.data(), shape.in, 4, y.data(), shape.out, 0,
+                 NumPanels(shape.out)});
     EXPECT_LT(testing::RelativeError(y, exact), 1e-6 * std::sqrt(shape.in)) << table->name;
   }
 }
@@ -89,8 +97,8 @@ TEST(GemmSpeed, Report) {
       double best = 1e9;
       for (int i = 0; i < 5; ++i) {
         const auto start = std::chrono::steady_clock::now();
-        table->gemm(
-            {packed.data(), shape.out, shape.in, x.data(), shape.in, tokens, y.data(), shape.out});
+        table->gemm({packed.data(), shape.out, shape.in, x.data(), shape.in, tokens, y.data(),
+                     shape.out, 0, NumPanels(shape.out)});
         best = std::min(
             best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
       }

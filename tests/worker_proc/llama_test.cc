@@ -1,5 +1,6 @@
 // The whole model on small random checkpoints: against a naive double-precision forward, and bit
-// for bit over TP degree, instruction set, chunk size, batch and page size.
+// for bit over TP degree, threads, instruction set, chunk size, batch and page size; in all
+// arithmetics of the CPU backend and with every mixture of tensor types.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,9 +24,7 @@ using testing::RankThreadsOptions;
 class LlamaTest : public ::testing::Test {
  protected:
   void Open(const testing::TinyLlamaOptions& options = {}) {
-    const std::string path = ::testing::TempDir() + "llama_test_" +
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name() +
-                             ".gguf";
+    const std::string path = StrCat(::testing::TempDir(), "llama_test_", getpid(), ".gguf");
     testing::WriteTinyLlama(path, options);
     auto opened = OpenCheckpoint(path);
     CHECK_OK(opened.status());
@@ -86,42 +85,119 @@ std::vector<Dump> ReadDump(const std::string& path) {
   return dumps;
 }
 
-TEST_F(LlamaTest, LogitsMatchTheNaiveForward) {
-  for (const bool tied : {true, false}) {
-    testing::TinyLlamaOptions options;
-    options.tie_word_embeddings = tied;
-    Open(options);
-    const std::string path = ::testing::TempDir() + "llama_test_logits";
-    unlink(path.c_str());
-    RankThreads ranks(checkpoint_.get(), {.tp = 2, .logits_dump = path});
-    std::vector<DriverRequest> requests = {Requests()[1]};
-    PlanDriver driver({.chunk_size = 16, .num_pages = ranks.num_pages()},
-                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
-    driver.Run(&requests);
-    std::vector<int32_t> ids = requests[0].prompt;
-    ids.insert(ids.end(), requests[0].output.begin(), requests[0].output.end());
-    const auto exact = testing::NaiveLlama(checkpoint_.get()).Forward(ids);
-    const std::vector<Dump> dumps = ReadDump(path);
-    ASSERT_EQ(dumps.size(), ids.size() - 1);  // the last token sampled was never an input
-    for (size_t i = 0; i < dumps.size(); ++i) {
-      ASSERT_EQ(dumps[i].position, i);
-      double worst = 0;
-      for (size_t v = 0; v < exact[i].size(); ++v) {
-        worst = std::max(worst, std::abs(dumps[i].logits[v] - exact[i][v]));
-      }
-      EXPECT_LT(worst, 2e-5) << "position " << i;
-    }
-    unlink(path.c_str());
-  }
+// A model and the arithmetic it is run in.
+struct Setup {
+  std::string name;
+  cpu::ComputeType dtype;
+  cpu::KvType kv;
+  double worst_logit_error;  // seen, with some room; logits are of order 1
+  testing::TinyLlamaOptions model;
+};
+void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+
+constexpr auto kFloat = cpu::ComputeType::kFloat32;
+constexpr auto kInt8 = cpu::ComputeType::kInt8;
+constexpr auto kKv32 = cpu::KvType::kFloat32;
+constexpr auto kKv16 = cpu::KvType::kBFloat16;
+
+testing::TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
+  testing::TinyLlamaOptions options;
+  options.other_dtypes = std::move(other_dtypes);
+  return options;
 }
 
-TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
-  Open();
+std::vector<Setup> Setups() {
+  std::vector<Setup> setups;
+  const auto add = [&](const char* name, cpu::ComputeType dtype, cpu::KvType kv, double error,
+                       testing::TinyLlamaOptions model) {
+    setups.push_back({name, dtype, kv, error, std::move(model)});
+  };
+  add("Float", kFloat, kKv32, 2e-5, Model());
+  testing::TinyLlamaOptions untied = Model();
+  untied.tie_word_embeddings = false;
+  add("FloatUntied", kFloat, kKv32, 2e-5, untied);
+  add("FloatOverBFloat16", kFloat, kKv16, 0.02, Model());
+  add("Int8", kInt8, kKv16, 0.2, Model());
+  testing::TinyLlamaOptions q8 = Model();
+  q8.matrix_dtype = DType::kQ8_0;
+  add("Int8OfQ8OverFloat32", kInt8, kKv32, 0.2, q8);
+  // The head's input is float, everything else's both.
+  testing::TinyLlamaOptions float_head = Model();
+  float_head.matrix_dtype = DType::kQ4_0;
+  float_head.embedding_dtype = DType::kF16;
+  add("Int8WithAFloatHead", kInt8, kKv16, 0.2, float_head);
+  add("Int8OfTwoTypesInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_v", DType::kQ8_0}, {"ffn_up", DType::kQ4_0}}));
+  add("Int8AndFloatInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_k", DType::kF16}, {"blk.1.ffn_gate", DType::kF32}}));
+  add("Int8BetweenFloats", kInt8, kKv16, 0.2,
+      Model({{"attn_output", DType::kF16}, {"ffn_down", DType::kF32}}));
+  add("Int8WithoutAQuantisedMatrix", kInt8, kKv32, 2e-5, Model({{"", DType::kF32}}));
+  // Heads of 16 columns: blocks of 32 straddle kv heads, and at TP 2 ranks.
+  testing::TinyLlamaOptions straddling = Model();
+  straddling.num_key_value_heads = 6;
+  add("Int8BlocksStraddleHeads", kInt8, kKv16, 0.2, straddling);
+  // Widths that are not of whole blocks can't be quantised in a file.
+  testing::TinyLlamaOptions odd_inner = Model({{"ffn_down", DType::kF16}});
+  odd_inner.intermediate_size = 168;
+  add("Int8OddInnerWidth", kInt8, kKv16, 0.2, odd_inner);
+  testing::TinyLlamaOptions odd_hidden = Model({{"attn_q.", DType::kF16},
+                                                {"attn_k.", DType::kF16},
+                                                {"attn_v.", DType::kF16},
+                                                {"ffn_gate", DType::kF16},
+                                                {"ffn_up", DType::kF16}});
+  odd_hidden.hidden_size = 100;
+  odd_hidden.embedding_dtype = DType::kF16;
+  add("Int8OddHiddenWidth", kInt8, kKv16, 0.2, odd_hidden);
+  return setups;
+}
+
+class LlamaSetupTest : public LlamaTest, public ::testing::WithParamInterface<Setup> {
+ protected:
+  void SetUp() override { Open(GetParam().model); }
+  RankThreadsOptions Options(uint32_t tp) const {
+    RankThreadsOptions options;
+    options.tp = tp;
+    options.dtype = GetParam().dtype;
+    options.kv_cache_dtype = GetParam().kv;
+    return options;
+  }
+};
+
+TEST_P(LlamaSetupTest, LogitsMatchTheNaiveForward) {
+  const std::string path = ::testing::TempDir() + "llama_test_logits_" + GetParam().name;
+  unlink(path.c_str());
+  RankThreadsOptions options = Options(2);
+  options.logits_dump = path;
+  RankThreads ranks(checkpoint_.get(), options);
+  std::vector<DriverRequest> requests = {Requests()[1]};
+  PlanDriver driver({.chunk_size = 16, .num_pages = ranks.num_pages()},
+                    [&](const StepPlan& plan) { return ranks.Execute(plan); });
+  driver.Run(&requests);
+  std::vector<int32_t> ids = requests[0].prompt;
+  ids.insert(ids.end(), requests[0].output.begin(), requests[0].output.end());
+  const auto exact = testing::NaiveLlama(checkpoint_.get()).Forward(ids);
+  const std::vector<Dump> dumps = ReadDump(path);
+  unlink(path.c_str());
+  ASSERT_EQ(dumps.size(), ids.size() - 1);  // the last token sampled was never an input
+  double worst = 0;
+  for (size_t i = 0; i < dumps.size(); ++i) {
+    ASSERT_EQ(dumps[i].position, i);
+    for (size_t v = 0; v < exact[i].size(); ++v) {
+      worst = std::max(worst, std::abs(dumps[i].logits[v] - exact[i][v]));
+    }
+  }
+  EXPECT_LT(worst, GetParam().worst_logit_error);
+  EXPECT_GT(worst, GetParam().worst_logit_error / 20) << "the bound says nothing";
+}
+
+TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   std::vector<DriverRequest> expected;
   uint64_t probe = 0;
   struct Case {
     uint32_t tp, chunk, at_once, page_size;
     std::string isa;
+    uint32_t threads = 1;
   };
   std::vector<Case> cases = {{1, 512, 8, 16, "reference"}};
   for (const std::string& isa : cpu::SupportedIsas()) {
@@ -130,10 +206,17 @@ TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
   cases.push_back({2, 3, 6, 5, "auto"});
   cases.push_back({3, 1, 2, 1, "auto"});
   cases.push_back({1, 512, 6, 64, "auto"});
+  cases.push_back({1, 512, 6, 16, "auto", 2});
+  cases.push_back({1, 40, 3, 16, "auto", 3});
+  cases.push_back({2, 100, 6, 16, "auto", 2});
   for (const Case& c : cases) {
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
-                        c.page_size, " isa ", c.isa));
-    RankThreads ranks(checkpoint_.get(), {.tp = c.tp, .isa = c.isa, .page_size = c.page_size});
+                        c.page_size, " isa ", c.isa, " threads ", c.threads));
+    RankThreadsOptions options = Options(c.tp);
+    options.threads = c.threads;
+    options.isa = c.isa;
+    options.page_size = c.page_size;
+    RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
@@ -155,6 +238,9 @@ TEST_F(LlamaTest, SameBitsForAnyTpChunkBatchPageSizeAndIsa) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(Setups()),
+                         [](const auto& info) { return info.param.name; });
 
 // Pages computed by one request serve another that starts behind them.
 TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
@@ -216,7 +302,8 @@ TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {
 // The other ranks keep their KV cache while one is away, so memory looks scarcer on its return.
 TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
   Open();
-  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto backend = MakeCpuBackend(
+      {.kernels = *cpu::SelectKernels("auto"), .quant_kernels = *cpu::SelectQuantKernels("auto")});
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;
@@ -243,7 +330,8 @@ TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   testing::WriteBytes(path, builder.Build());
   const auto opened = OpenCheckpoint(path);
   unlink(path.c_str());
-  const auto backend = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  const auto backend = MakeCpuBackend(
+      {.kernels = *cpu::SelectKernels("auto"), .quant_kernels = *cpu::SelectQuantKernels("auto")});
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;

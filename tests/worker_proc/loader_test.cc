@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "worker_proc/cpu/cpu_backend.h"
+#include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/isa.h"
 
 namespace flotilla {
@@ -59,19 +60,20 @@ class LoaderTest : public ::testing::Test {
     const uint32_t in = weight.in_features;
     Tensor x = *backend_->NewTensor(TensorUse::kLinearInput, in, in);
     Tensor y = *backend_->NewTensor(TensorUse::kHidden, in, weight.out_features);
-    for (uint32_t i = 0; i < in; ++i) static_cast<float*>(x.data)[i * in + i] = 1;
+    for (uint32_t i = 0; i < in; ++i) cpu::F32(x)[i * in + i] = 1;
     backend_->Linear(weight, x, y);
     std::vector<float> rows;
     for (uint32_t r = 0; r < weight.out_features; ++r) {
       for (uint32_t k = 0; k < in; ++k) {
-        rows.push_back(static_cast<float*>(y.data)[k * weight.out_features + r]);
+        rows.push_back(cpu::F32(y)[k * weight.out_features + r]);
       }
     }
     return rows;
   }
 
   MemoryCheckpoint checkpoint_;
-  std::unique_ptr<Backend> backend_ = MakeCpuBackend(*cpu::SelectKernels("auto"));
+  std::unique_ptr<Backend> backend_ = MakeCpuBackend(
+      {.kernels = *cpu::SelectKernels("auto"), .quant_kernels = *cpu::SelectQuantKernels("auto")});
   std::vector<std::pair<uint64_t, uint64_t>> progress_;
   WeightLoader loader_{&checkpoint_, backend_.get(), kMapping, [this](uint64_t done, uint64_t all) {
                          progress_.push_back({done, all});

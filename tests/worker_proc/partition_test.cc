@@ -63,14 +63,15 @@ TEST(PartitionTest, RowsAreSplitInPanelsAndCoverEverything) {
       ExpectCovers(partition->intermediate, intermediate);
       ExpectCovers(partition->vocab, vocab);
       for (const auto* ranges : {&partition->hidden, &partition->intermediate, &partition->vocab}) {
+        const uint32_t unit = ranges == &partition->intermediate ? 32 : 16;
         for (const RowRange& range : *ranges) {
-          EXPECT_TRUE(range.begin % 16 == 0 || range.begin == range.end);
+          EXPECT_TRUE(range.begin % unit == 0 || range.begin == range.end);
         }
-        // Ranks meet after each of these, so none may be more than a panel behind.
+        // Ranks meet after each of these, so none may be more than a unit behind.
         const auto sizes = Sizes(*ranges);
         EXPECT_LE(*std::max_element(sizes.begin(), sizes.end()) -
                       *std::min_element(sizes.begin(), sizes.end()),
-                  16u + 15u);
+                  2 * unit - 1);
       }
     }
   }

@@ -22,6 +22,9 @@ namespace flotilla::testing {
 
 struct RankThreadsOptions {
   uint32_t tp = 1;
+  uint32_t threads = 1;  // of each rank
+  cpu::ComputeType dtype = cpu::ComputeType::kFloat32;
+  cpu::KvType kv_cache_dtype = cpu::KvType::kFloat32;
   std::string isa = "auto";
   std::string logits_dump = {};
   uint32_t page_size = 16;
@@ -52,7 +55,11 @@ class RankThreads {
     OnAllRanks([&](uint32_t r) {
       Rank& rank = ranks_[r];
       rank.collective = options.tp == 1 ? MakeSingleRankCollective() : Attach(r);
-      rank.backend = MakeCpuBackend(*cpu::SelectKernels(options.isa));
+      rank.backend = MakeCpuBackend({.kernels = *cpu::SelectKernels(options.isa),
+                                     .quant_kernels = *cpu::SelectQuantKernels(options.isa),
+                                     .dtype = options.dtype,
+                                     .kv_cache_dtype = options.kv_cache_dtype,
+                                     .threads = {options.threads, 0}});
       auto created = ModelRunner::Create(
           {checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_, &clock_}, runner);
       CHECK_OK(created.status());

@@ -1,204 +1,214 @@
 #include "worker_proc/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <deque>
+#include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
+#include "worker_proc/cpu/attention_items.h"
 #include "worker_proc/cpu/buffer.h"
+#include "worker_proc/cpu/cpu_gather.h"
+#include "worker_proc/cpu/cpu_tensor.h"
+#include "worker_proc/cpu/cpu_weights.h"
 
 namespace flotilla {
 namespace {
 
-using cpu::Buffer;
-using cpu::kPanelRows;
+using cpu::ComputeType;
+using cpu::CpuLinear;
+using cpu::F32;
+using cpu::F32Row;
+using cpu::kQuantBlock;
+using cpu::LinearPart;
+using cpu::Q8;
+using cpu::Q8Row;
 
-struct CpuLinear final : LinearWeight {
-  Buffer packed;
-};
-struct CpuVector final : VectorWeight {
-  std::vector<float> values;
-};
-struct CpuEmbedding final : EmbeddingWeight {
-  const TensorView* view = nullptr;  // rows are dequantised as they are used
-};
-struct CpuRope final : RopeTable {
-  std::vector<float> table;
-};
+constexpr size_t kActivationChunk = size_t{2} << 20;
+constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecond a row
+constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
-float* F32(Tensor tensor) { return static_cast<float*>(tensor.data); }
+std::string Name(const CpuBackendOptions& options) {
+  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-",
+                options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16" : "float32");
+}
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const cpu::KernelTable* kernels, const Heartbeat& heartbeat)
-      : kernels_(*kernels), heartbeat_(heartbeat) {}
+  explicit CpuBackend(const CpuBackendOptions& options)
+      : kernels_(*options.kernels),
+        quant_(*options.quant_kernels),
+        kv_type_(options.kv_cache_dtype),
+        name_(Name(options)),
+        heartbeat_(options.heartbeat),
+        pool_(options.threads),
+        weights_(options.dtype, &pool_, options.heartbeat),
+        activations_("activations", kActivationChunk) {}
 
-  const char* name() const override { return "cpu-float"; }
-  BackendMemory memory() const override { return memory_; }
-
-  uint64_t WeightBytes(const TensorView& view) const override {
-    return view.rows * view.cols * sizeof(float);
+  const char* name() const override { return name_.c_str(); }
+  BackendMemory memory() const override {
+    return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
+            activations_.bytes(), kv_cache_.bytes()};
   }
-  StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override;
-  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) override;
-  StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override;
-  StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) override;
+
+  uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
+    return weights_.LoadLinear(rows);
+  }
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) override {
+    return weights_.LoadVector(view);
+  }
+  StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
+    return weights_.LoadEmbedding(view);
+  }
+  StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) override {
+    return weights_.MakeRope(spec);
+  }
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
+  StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
+                            uint32_t rank) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
-    return KvPageBytesOf(shape, sizeof(float));
+    return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, Tensor out) override;
-  void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override;
+  void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
+    Norm(x, nullptr, weight, eps, out);
+  }
   void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
-                  Tensor out) override;
+                  Tensor out) override {
+    Norm(x, &residual, weight, eps, out);
+  }
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                       const AttentionContext& context, Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override;
-  void SiluMul(Tensor gate_up, Tensor out) override {
-    kernels_.silu_mul(F32(gate_up), gate_up.rows, out.cols, F32(out));
-  }
+  void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) override;
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                           Tensor out) override {
-    return GatherTo(collective, cols, local, kAllRanks, out);
+    return gather_->Run(collective, cols, local, cpu::ColumnGather::kAllRanks, out);
   }
   Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                        uint32_t root, Tensor out) override {
-    return GatherTo(collective, cols, local, root, out);
+    return gather_->Run(collective, cols, local, root, out);
   }
-  Status Finish() override { return OkStatus(); }  // every op is synchronous
+  Status Finish() override { return OkStatus(); }
   StatusOr<std::span<const float>> ReadLogits(Tensor logits) override {
     return std::span<const float>(F32(logits), static_cast<size_t>(logits.rows) * logits.cols);
   }
 
  private:
-  static constexpr uint32_t kAllRanks = UINT32_MAX;
-  Status GatherTo(Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                  uint32_t root, Tensor out);
-  cpu::KvGeometry Geometry() const {
-    return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim};
+  StatusOr<Tensor> MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8);
+  void RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
+               uint32_t panel_end);
+  // rows [begin, end) of tensor.f32 → tensor.q8, if it has both.
+  void QuantizeRows(Tensor tensor, uint32_t begin, uint32_t end) {
+    if (Q8(tensor) == nullptr) return;
+    quant_.quantize(F32Row(tensor, begin), end - begin, tensor.cols, Q8Row(tensor, begin));
   }
-  float* KPages(uint32_t layer) const { return kv_cache_.data() + layer * kv_layer_floats_; }
-  float* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_floats_; }
+  void Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps, Tensor out);
+  // f(begin, end) over the rows of an op that takes little time a row.
+  template <typename F>
+  void ForRows(uint32_t rows, const F& f) {
+    pool_.ParallelFor(rows, std::max(kRowsAPiece, pool_.Grain(rows)),
+                      [&](uint32_t begin, uint32_t end, uint32_t) { f(begin, end); });
+  }
+  // The step's attention work and each thread's scratch, for layers of this geometry.
+  void PrepareAttention(const AttentionLayer& layer, const AttentionContext& context);
+  // An item's result, [tokens, cols], into the columns from kv_head * cols on.
+  void StoreItem(const cpu::AttentionItem& item, uint32_t first_token, const float* result,
+                 uint32_t cols, Tensor out);
+  cpu::KvGeometry Geometry() const {
+    return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim,
+            kv_type_};
+  }
+  std::byte* KPages(uint32_t layer) const { return kv_cache_.data() + layer * kv_layer_bytes_; }
+  std::byte* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_bytes_; }
 
   const cpu::KernelTable& kernels_;
+  const cpu::QuantKernelTable& quant_;
+  const cpu::KvType kv_type_;
+  const std::string name_;
   const Heartbeat heartbeat_;
-  BackendMemory memory_;
-  std::vector<Buffer> tensors_;
-  size_t largest_tensor_ = 0;  // floats
-  Buffer staging_;             // what a gather receives, before its columns are in place
-  Buffer scores_;              // attention: kAttentionRows rows
-  size_t scores_stride_ = 0;
-  std::vector<size_t> gather_counts_;
+  cpu::ThreadPool pool_;
+  cpu::WeightStore weights_;
+  cpu::Arena activations_;
+  std::deque<cpu::CpuTensor> tensors_;  // what Tensor::data points to
+  size_t largest_gather_ = 0;           // bytes
+  std::optional<cpu::ColumnGather> gather_;
 
   KvCacheShape kv_shape_;
-  Buffer kv_cache_;  // [layer][k pages | v pages]
-  size_t kv_layer_floats_ = 0;
-  size_t kv_layer_k_floats_ = 0;
+  cpu::Buffer kv_cache_;  // [layer][k pages | v pages]
+  size_t kv_layer_bytes_ = 0;
+  size_t kv_layer_k_bytes_ = 0;
+
+  // Attention: what all layers of a step share.
+  std::vector<cpu::AttentionItem> items_;
+  std::pair<uint32_t, uint32_t> items_heads_;   // query and kv heads that items_ are for; 0: none
+  std::vector<cpu::AttentionScratch> scratch_;  // of each worker
+  std::vector<std::vector<float>> item_outputs_;
+  cpu::CpuTensor straddling_;
+  std::vector<float> straddling_rows_;
 };
 
 // ---- Start ------------------------------------------------------------------------------------
 
-StatusOr<std::unique_ptr<LinearWeight>> CpuBackend::LoadLinear(std::span<const WeightRows> rows) {
-  auto weight = std::make_unique<CpuLinear>();
-  const uint64_t k = rows.front().view->cols;
-  uint64_t out = 0;
-  for (const WeightRows& part : rows) {
-    CHECK(part.view->cols == k && part.begin <= part.end && part.end <= part.view->rows);
-    out += part.end - part.begin;
+StatusOr<Tensor> CpuBackend::MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8) {
+  const size_t values = static_cast<size_t>(max_rows) * cols;
+  cpu::CpuTensor tensor;
+  if (f32) {
+    ASSIGN_OR_RETURN(std::byte * memory, activations_.Allocate(values * sizeof(float)));
+    tensor.f32 = reinterpret_cast<float*>(memory);
   }
-  weight->in_features = static_cast<uint32_t>(k);
-  weight->out_features = static_cast<uint32_t>(out);
-  const uint64_t panels = (out + kPanelRows - 1) / kPanelRows;
-  ASSIGN_OR_RETURN(weight->packed, Buffer::Create(panels * kPanelRows * k, "weights", heartbeat_));
-
-  // A panel of rows at a time, then transposed: rows of a panel may come from different tensors.
-  std::vector<float> panel_rows(kPanelRows * k, 0.0f);
-  float* packed = weight->packed.data();
-  uint64_t filled = 0;
-  const auto flush = [&] {
-    std::fill(panel_rows.begin() + static_cast<ptrdiff_t>(filled * k), panel_rows.end(), 0.0f);
-    for (uint64_t i = 0; i < k; ++i) {
-      for (uint32_t r = 0; r < kPanelRows; ++r) *packed++ = panel_rows[r * k + i];
-    }
-    filled = 0;
-  };
-  for (const WeightRows& part : rows) {
-    for (uint64_t r = part.begin; r < part.end;) {
-      const uint64_t n = std::min<uint64_t>(part.end - r, kPanelRows - filled);
-      DequantizeRows(*part.view, r, r + n, panel_rows.data() + filled * k);
-      r += n;
-      filled += n;
-      if (filled == kPanelRows) flush();
-    }
+  if (q8) {
+    ASSIGN_OR_RETURN(std::byte * memory,
+                     activations_.Allocate(values / kQuantBlock * sizeof(cpu::ActBlock)));
+    tensor.q8 = reinterpret_cast<cpu::ActBlock*>(memory);
   }
-  if (filled > 0) flush();
-  memory_.weights += weight->packed.bytes();
-  return std::unique_ptr<LinearWeight>(std::move(weight));
+  tensors_.push_back(tensor);
+  return Tensor{&tensors_.back(), max_rows, cols};
 }
 
-StatusOr<std::unique_ptr<VectorWeight>> CpuBackend::LoadVector(const TensorView& view) {
-  auto weight = std::make_unique<CpuVector>();
-  weight->size = static_cast<uint32_t>(view.cols);
-  weight->values.resize(view.cols);
-  DequantizeRows(view, 0, 1, weight->values.data());
-  memory_.weights += weight->values.size() * sizeof(float);
-  return std::unique_ptr<VectorWeight>(std::move(weight));
-}
-
-StatusOr<std::unique_ptr<EmbeddingWeight>> CpuBackend::LoadEmbedding(const TensorView& view) {
-  auto weight = std::make_unique<CpuEmbedding>();
-  weight->rows = static_cast<uint32_t>(view.rows);
-  weight->cols = static_cast<uint32_t>(view.cols);
-  weight->view = &view;
-  return std::unique_ptr<EmbeddingWeight>(std::move(weight));
-}
-
-StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRope(const RopeSpec& spec) {
-  auto rope = std::make_unique<CpuRope>();
-  rope->spec = spec;
-  const uint32_t half = spec.dim / 2;
-  rope->table.resize(static_cast<size_t>(spec.max_positions) * half * 2);
-  std::vector<double> frequencies(half);
-  for (uint32_t i = 0; i < half; ++i) {
-    frequencies[i] = std::pow(static_cast<double>(spec.theta), -2.0 * i / spec.dim);
+StatusOr<Tensor> CpuBackend::NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) {
+  if (use == TensorUse::kGateUp) {
+    return MakeTensor(max_rows, cols, weights_.has_float() || weights_.has_split(), false);
   }
-  float* out = rope->table.data();
-  for (uint32_t position = 0; position < spec.max_positions; ++position) {
-    for (uint32_t i = 0; i < half; ++i) {
-      const double angle = position * frequencies[i];
-      *out++ = static_cast<float>(std::cos(angle));
-      *out++ = static_cast<float>(std::sin(angle));
-    }
-  }
-  memory_.weights += rope->table.size() * sizeof(float);
-  return std::unique_ptr<RopeTable>(std::move(rope));
+  const bool q8 = use == TensorUse::kLinearInput && weights_.has_quant() && cols % kQuantBlock == 0;
+  return MakeTensor(max_rows, cols, !q8 || weights_.has_float(), q8);
 }
 
-StatusOr<Tensor> CpuBackend::NewTensor(TensorUse, uint32_t max_rows, uint32_t cols) {
-  const size_t floats = static_cast<size_t>(max_rows) * cols;
-  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(floats, "activations", heartbeat_));
-  memory_.activations += buffer.bytes();
-  largest_tensor_ = std::max(largest_tensor_, floats);
-  const Tensor tensor{buffer.data(), max_rows, cols};
-  tensors_.push_back(std::move(buffer));
-  return tensor;
+// Ranks must agree on what travels, so all of them look at everyone's columns.
+StatusOr<Tensor> CpuBackend::NewShard(TensorUse use, uint32_t max_rows,
+                                      std::span<const uint32_t> cols, uint32_t rank) {
+  const bool whole_blocks =
+      std::all_of(cols.begin(), cols.end(), [](uint32_t c) { return c % kQuantBlock == 0; });
+  const bool q8 = use == TensorUse::kLinearInput && weights_.has_quant() && !weights_.has_float() &&
+                  whole_blocks;
+  const size_t full = std::accumulate(cols.begin(), cols.end(), size_t{0});
+  largest_gather_ = std::max(largest_gather_, max_rows * full * sizeof(float));
+  return MakeTensor(max_rows, cols[rank], !q8, q8);
 }
 
 Status CpuBackend::Warmup(const StepBounds& bounds) {
-  ASSIGN_OR_RETURN(staging_, Buffer::Create(largest_tensor_, "activations", heartbeat_));
-  scores_stride_ = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
-  ASSIGN_OR_RETURN(scores_,
-                   Buffer::Create(cpu::kAttentionRows * scores_stride_, "activations", heartbeat_));
-  memory_.activations += staging_.bytes() + scores_.bytes();
+  ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
+  gather_.emplace(&pool_, &quant_, staging);
+  const size_t stride = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
+  for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
+    ASSIGN_OR_RETURN(std::byte * scores,
+                     activations_.Allocate(cpu::kAttentionRows * stride * sizeof(float)));
+    scratch_.push_back({reinterpret_cast<float*>(scores), stride, nullptr});
+  }
+  item_outputs_.resize(pool_.threads());
+  activations_.Touch(&pool_, heartbeat_);
   return OkStatus();
 }
 
@@ -206,18 +216,18 @@ Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages
   kv_shape_ = shape;
   const cpu::KvGeometry kv = Geometry();
   const size_t heads = static_cast<size_t>(num_pages) * shape.num_kv_heads;
-  kv_layer_k_floats_ = heads * kv.k_head_floats();
-  kv_layer_floats_ = kv_layer_k_floats_ + heads * kv.v_head_floats();
-  kv_cache_ = Buffer();
-  ASSIGN_OR_RETURN(kv_cache_,
-                   Buffer::Create(shape.num_layers * kv_layer_floats_, "KV cache", heartbeat_));
-  memory_.kv_cache = kv_cache_.bytes();
+  kv_layer_k_bytes_ = heads * kv.k_head_size() * cpu::KvTypeBytes(kv_type_);
+  kv_layer_bytes_ = kv_layer_k_bytes_ + heads * kv.v_head_size() * cpu::KvTypeBytes(kv_type_);
+  kv_cache_ = cpu::Buffer();
+  ASSIGN_OR_RETURN(kv_cache_, cpu::Buffer::Create(shape.num_layers * kv_layer_bytes_, "KV cache"));
+  kv_cache_.Touch(&pool_, heartbeat_);
   return OkStatus();
 }
 
 // ---- A step -----------------------------------------------------------------------------------
 
 AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
+  items_heads_ = {0, 0};
   return {batch.num_tokens,           batch.num_seqs,
           batch.input_ids.data(),     batch.positions.data(),
           batch.out_cache_loc.data(), batch.cu_q_lens.data(),
@@ -226,47 +236,120 @@ AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
 }
 
 void CpuBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, Tensor out) {
-  const TensorView& view = *static_cast<const CpuEmbedding&>(weight).view;
-  for (uint32_t t = 0; t < context.num_tokens; ++t) {
-    const auto id = static_cast<uint64_t>(context.input_ids[t]);
-    DequantizeRows(view, id, id + 1, F32(out) + static_cast<size_t>(t) * out.cols);
+  const TensorView& view = *static_cast<const cpu::CpuEmbedding&>(weight).view;
+  ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t t = begin; t < end; ++t) {
+      const auto id = static_cast<uint64_t>(context.input_ids[t]);
+      DequantizeRows(view, id, id + 1, F32Row(out, t));
+    }
+  });
+}
+
+void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps,
+                      Tensor out) {
+  const float* w = static_cast<const cpu::CpuVector&>(weight).values.data();
+  ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
+    float* const to = residual ? F32Row(*residual, begin) : nullptr;
+    if (F32(out) == nullptr) {
+      quant_.rms_norm({F32Row(x, begin), to, w, eps, end - begin, x.cols, Q8Row(out, begin)});
+      return;
+    }
+    kernels_.rms_norm({F32Row(x, begin), to, w, eps, end - begin, x.cols, F32Row(out, begin)});
+    QuantizeRows(out, begin, end);
+  });
+}
+
+void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
+                         uint32_t panel_end) {
+  float* const y = F32(out) + part.row_begin;
+  if (part.f32 != nullptr) {
+    kernels_.gemm(
+        {part.f32, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols, panel_begin, panel_end});
+  } else {
+    quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
+                 out.cols, panel_begin, panel_end});
   }
-}
-
-void CpuBackend::RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) {
-  const auto& w = static_cast<const CpuVector&>(weight);
-  kernels_.rms_norm({F32(x), nullptr, w.values.data(), eps, x.rows, x.cols, F32(out)});
-}
-
-void CpuBackend::AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
-                            Tensor out) {
-  const auto& w = static_cast<const CpuVector&>(weight);
-  kernels_.rms_norm({F32(x), F32(residual), w.values.data(), eps, x.rows, x.cols, F32(out)});
 }
 
 void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   const auto& w = static_cast<const CpuLinear&>(weight);
   DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
-  kernels_.gemm(
-      {w.packed.data(), w.out_features, w.in_features, F32(x), x.cols, x.rows, F32(out), out.cols});
+  pool_.ParallelFor(w.num_panels, pool_.Grain(w.num_panels, kPanelUnit),
+                    [&](uint32_t begin, uint32_t end, uint32_t) {
+                      for (const LinearPart& part : w.parts) {
+                        const uint32_t first = std::max(begin, part.panel_begin);
+                        const uint32_t last = std::min(end, part.panel_end());
+                        if (first >= last) continue;
+                        RunPart(part, x, out, first - part.panel_begin, last - part.panel_begin);
+                      }
+                    });
+}
+
+void CpuBackend::LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) {
+  const auto& w = static_cast<const CpuLinear&>(weight);
+  const bool fused = w.parts.size() == 1 && w.parts[0].quant != nullptr && F32(out) == nullptr;
+  if (fused) {
+    const LinearPart& part = w.parts[0];
+    const uint32_t blocks = out.cols / kQuantBlock;
+    pool_.ParallelFor(blocks, pool_.Grain(blocks), [&](uint32_t begin, uint32_t end, uint32_t) {
+      quant_.gate_up_silu({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
+                           x.rows, Q8(out), blocks, begin, end});
+    });
+    return;
+  }
+  Linear(weight, x, gate_up);
+  ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t t = begin; t < end; ++t) {
+      float* const row = F32Row(gate_up, t);
+      float* const result = F32(out) != nullptr ? F32Row(out, t) : row;  // in place of the gate
+      kernels_.silu_mul(row, 1, out.cols, result);
+      if (Q8(out) != nullptr) quant_.quantize(result, 1, out.cols, Q8Row(out, t));
+    }
+  });
 }
 
 void CpuBackend::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                                 const AttentionContext& context, Tensor qkv) {
-  float* const q = F32(qkv);
-  float* const k = q + static_cast<size_t>(layer.num_heads) * layer.qk_dim;
-  float* const v = k + static_cast<size_t>(layer.num_kv_heads) * layer.qk_dim;
-  // q and k heads lie side by side: one pass rotates both.
-  kernels_.rope({q, qkv.cols, context.positions, context.num_tokens,
-                 layer.num_heads + layer.num_kv_heads, layer.qk_dim, rope.spec.dim,
-                 rope.spec.interleaved, static_cast<const CpuRope&>(rope).table.data()});
-  if (!layer.writes_kv) return;
-  kernels_.write_kv({Geometry(), k, v, qkv.cols, context.slot_mapping, context.num_tokens,
-                     KPages(layer.layer), VPages(layer.layer)});
+  const float* table = static_cast<const cpu::CpuRope&>(rope).table.data();
+  const size_t k_col = static_cast<size_t>(layer.num_heads) * layer.qk_dim;
+  const size_t v_col = k_col + static_cast<size_t>(layer.num_kv_heads) * layer.qk_dim;
+  ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
+    float* const q = F32Row(qkv, begin);
+    // q and k heads lie side by side: one pass rotates both.
+    kernels_.rope({q, qkv.cols, context.positions + begin, end - begin,
+                   layer.num_heads + layer.num_kv_heads, layer.qk_dim, rope.spec.dim,
+                   rope.spec.interleaved, table});
+    if (!layer.writes_kv) return;
+    kernels_.write_kv({Geometry(), q + k_col, q + v_col, qkv.cols, context.slot_mapping + begin,
+                       end - begin, KPages(layer.layer), VPages(layer.layer)});
+  });
+}
+
+void CpuBackend::PrepareAttention(const AttentionLayer& layer, const AttentionContext& context) {
+  const std::pair<uint32_t, uint32_t> heads(layer.num_heads, layer.num_kv_heads);
+  if (items_heads_ == heads) return;
+  items_heads_ = heads;
+  const uint32_t group = layer.num_heads / layer.num_kv_heads;
+  cpu::MakeAttentionItems({context.num_seqs, context.cu_q_lens, context.kv_lens, layer.num_kv_heads,
+                           group, pool_.threads() * 8},
+                          &items_);
+  const size_t floats = static_cast<size_t>(cpu::MaxItemTokens(group)) * group * layer.v_dim;
+  for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
+    if (item_outputs_[worker].size() < floats) item_outputs_[worker].resize(floats);
+    scratch_[worker].out = item_outputs_[worker].data();
+  }
 }
 
 void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                       Tensor qkv, Tensor out) {
+  PrepareAttention(layer, context);
+  const uint32_t cols = layer.num_heads / layer.num_kv_heads * layer.v_dim;
+  if (F32(out) == nullptr && cols % kQuantBlock != 0) {
+    // Blocks straddle kv heads: whole rows in float first.
+    straddling_rows_.resize(static_cast<size_t>(out.rows) * out.cols);
+    straddling_ = {straddling_rows_.data(), Q8(out)};
+    out.data = &straddling_;
+  }
   cpu::AttentionArgs args;
   args.kv = Geometry();
   args.num_heads = layer.num_heads;
@@ -275,60 +358,48 @@ void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attenti
   args.q_stride = qkv.cols;
   args.k_pages = KPages(layer.layer);
   args.v_pages = VPages(layer.layer);
-  args.num_seqs = context.num_seqs;
   args.cu_q_lens = context.cu_q_lens;
   args.kv_lens = context.kv_lens;
   args.page_indices = context.page_indices;
   args.pages_per_seq = context.pages_per_seq;
-  args.out = F32(out);
-  args.scores = scores_.data();
-  args.scores_stride = scores_stride_;
-  kernels_.attention(args);
+  const auto count = static_cast<uint32_t>(items_.size());
+  pool_.ParallelFor(count, 1, [&](uint32_t begin, uint32_t end, uint32_t worker) {
+    for (uint32_t i = begin; i < end; ++i) {
+      kernels_.attention(args, items_[i], scratch_[worker]);
+      StoreItem(items_[i], context.cu_q_lens[items_[i].seq], scratch_[worker].out, cols, out);
+    }
+  });
+  if (F32(out) == nullptr || Q8(out) == nullptr) return;
+  ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) { QuantizeRows(out, begin, end); });
+}
+
+void CpuBackend::StoreItem(const cpu::AttentionItem& item, uint32_t first_token,
+                           const float* result, uint32_t cols, Tensor out) {
+  const size_t column = static_cast<size_t>(item.kv_head) * cols;
+  for (uint32_t t = item.token_begin; t < item.token_end; ++t, result += cols) {
+    if (F32(out) != nullptr) {
+      std::memcpy(F32Row(out, first_token + t) + column, result, cols * sizeof(float));
+    } else {
+      quant_.quantize(result, 1, cols, Q8Row(out, first_token + t) + column / kQuantBlock);
+    }
+  }
 }
 
 void CpuBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(F32(out) + i * out.cols, F32(x) + static_cast<size_t>(rows[i]) * x.cols,
-                x.cols * sizeof(float));
-  }
-}
-
-// The collective puts rank after rank; columns of a token must lie side by side.
-Status CpuBackend::GatherTo(Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                            uint32_t root, Tensor out) {
-  const bool receives = root == kAllRanks || root == collective.rank();
-  gather_counts_.assign(cols.begin(), cols.end());
-  size_t total = 0;
-  for (size_t& count : gather_counts_) {
-    total += count;
-    count *= local.rows * sizeof(float);
-  }
-  float* const received = local.rows == 1 ? F32(out) : staging_.data();
-  const std::span<const std::byte> in(static_cast<const std::byte*>(local.data),
-                                      gather_counts_[collective.rank()]);
-  std::span<std::byte> bytes;
-  if (receives) {
-    bytes = {reinterpret_cast<std::byte*>(received), total * local.rows * sizeof(float)};
-  }
-  RETURN_IF_ERROR(root == kAllRanks ? collective.AllGather(in, gather_counts_, bytes)
-                                    : collective.Gather(in, gather_counts_, bytes, root));
-  if (!receives || local.rows == 1) return OkStatus();
-  const float* from = received;
-  size_t column = 0;
-  for (uint32_t c : cols) {
-    for (uint32_t t = 0; t < local.rows; ++t, from += c) {
-      std::memcpy(F32(out) + t * total + column, from, c * sizeof(float));
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    if (F32(out) != nullptr) {
+      std::memcpy(F32Row(out, i), F32Row(x, rows[i]), x.cols * sizeof(float));
     }
-    column += c;
+    if (Q8(out) != nullptr) {
+      std::memcpy(Q8Row(out, i), Q8Row(x, rows[i]), x.cols / kQuantBlock * sizeof(cpu::ActBlock));
+    }
   }
-  return OkStatus();
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCpuBackend(const cpu::KernelTable* kernels,
-                                        const Heartbeat& heartbeat) {
-  return std::make_unique<CpuBackend>(kernels, heartbeat);
+std::unique_ptr<Backend> MakeCpuBackend(const CpuBackendOptions& options) {
+  return std::make_unique<CpuBackend>(options);
 }
 
 }  // namespace flotilla

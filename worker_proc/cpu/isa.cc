@@ -11,19 +11,43 @@ struct Level {
   const char* name;
   bool (*supported)();
   const KernelTable& (*kernels)();
+  const QuantKernelTable& (*quant_kernels)();
 };
 
 // The compiler's cpuid helper also asks xgetbv whether the system saves the registers.
-bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+const QuantKernelTable& VnniOrAvx2QuantKernels() {
+  return __builtin_cpu_supports("avx512vnni") ? Avx512QuantKernels() : Avx2QuantKernels();
+}
+
 // Best first. The reference too is compiled for AVX2 (as plain loops).
-constexpr std::array<Level, 3> kLevels = {{{"avx512", HasAvx512, Avx512Kernels},
-                                           {"avx2", HasAvx2, Avx2Kernels},
-                                           {"reference", HasAvx2, ReferenceKernels}}};
+constexpr std::array<Level, 3> kLevels = {
+    {{"avx512", HasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels},
+     {"avx2", HasAvx2, Avx2Kernels, Avx2QuantKernels},
+     {"reference", HasAvx2, ReferenceKernels, ReferenceQuantKernels}}};
+
+StatusOr<const Level*> SelectLevel(std::string_view name) {
+  const std::vector<std::string> supported = SupportedIsas();
+  if (supported.empty()) {
+    return absl::InvalidArgumentError(
+        "this CPU lacks AVX2, FMA or F16C; the CPU backend needs at least x86-64-v3 (Haswell, "
+        "Zen)");
+  }
+  const std::string wanted = name == "auto" ? supported.front() : std::string(name);
+  for (const Level& level : kLevels) {
+    if (wanted == level.name && level.supported()) return &level;
+  }
+  return absl::InvalidArgumentError(
+      StrCat("--isa ", wanted, " can't run here; use auto, ", absl::StrJoin(supported, ", ")));
+}
 
 }  // namespace
 
@@ -36,17 +60,13 @@ std::vector<std::string> SupportedIsas() {
 }
 
 StatusOr<const KernelTable*> SelectKernels(std::string_view name) {
-  const std::vector<std::string> supported = SupportedIsas();
-  if (supported.empty()) {
-    return absl::InvalidArgumentError(
-        "this CPU lacks AVX2 or FMA; the CPU backend needs at least x86-64-v3 (Haswell, Zen)");
-  }
-  const std::string wanted = name == "auto" ? supported.front() : std::string(name);
-  for (const Level& level : kLevels) {
-    if (wanted == level.name && level.supported()) return &level.kernels();
-  }
-  return absl::InvalidArgumentError(
-      StrCat("--isa ", wanted, " can't run here; use auto, ", absl::StrJoin(supported, ", ")));
+  ASSIGN_OR_RETURN(const Level* level, SelectLevel(name));
+  return &level->kernels();
+}
+
+StatusOr<const QuantKernelTable*> SelectQuantKernels(std::string_view name) {
+  ASSIGN_OR_RETURN(const Level* level, SelectLevel(name));
+  return &level->quant_kernels();
 }
 
 }  // namespace flotilla::cpu

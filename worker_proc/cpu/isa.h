@@ -1,7 +1,7 @@
 // Which instruction set the CPU backend runs on: the table of kernels, chosen once at start.
 //
 // "auto" takes the best of the machine; any level can be forced (tests compare their bits). The
-// minimum is x86-64-v3 (AVX2, FMA). Threads: any. Errors: InvalidArgument for a name that is
+// minimum is x86-64-v3 (AVX2, FMA, F16C). Threads: any. Errors: InvalidArgument for a name that is
 // unknown or that this machine can't run, with what it can.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "worker_proc/cpu/kernels.h"
+#include "worker_proc/cpu/quant_kernels.h"
 
 namespace flotilla::cpu {
 
@@ -19,5 +20,8 @@ std::vector<std::string> SupportedIsas();
 
 // name: auto | reference | avx2 | avx512.
 StatusOr<const KernelTable*> SelectKernels(std::string_view name);
+
+// The integer kernels beside it, by the same names.
+StatusOr<const QuantKernelTable*> SelectQuantKernels(std::string_view name);
 
 }  // namespace flotilla::cpu

@@ -3,18 +3,21 @@
 // All tables give the same bits. What fixes them:
 //   gemm        y[t][r] is one FMA chain over k = 0, 1, 2 … starting at 0: lanes are output rows,
 //   so
-//               neither the number of tokens nor the tiling changes a bit.
+//               neither the number of tokens nor the tiling nor the thread changes a bit.
 //   rms_norm    sum of squares in 16 lanes (column mod 16) by FMA, folded by Fold16.
 //   attention   score = (FMA chain over d) * scale; p = Exp(score - max); the sum of p in 16 lanes
 //               (key position mod 16), folded by Fold16; out[d] = (FMA chain over keys) / sum.
+//   write_kv    bfloat16 is the upper half of a float, rounded to nearest even; attention reads it
+//               back exactly, so its arithmetic is the same for both types of cache.
 //   Exp         the polynomial of kernels_reference.cc, operation by operation.
 //
 // Layouts. Packed weights: panels of 16 output rows, [panel][in_features][16], the last panel
 // filled up with zero rows. One layer's KV cache: k [page][kv_head][qk_dim][page_size] (keys side
 // by side, so that QK needs no horizontal sum), v [page][kv_head][page_size][v_dim].
 //
-// Units: elements, tokens. Threads: stateless; the caller owns all memory. Errors: none; shapes are
-// checked when the model is loaded. Source: ours.
+// Units: elements, tokens. Threads: stateless; disjoint panels, rows, tokens and attention items
+// may be computed by different threads at once. The caller owns all memory. Errors: none; shapes
+// are checked when the model is loaded. Source: ours.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +28,10 @@ namespace flotilla::cpu {
 inline constexpr uint32_t kPanelRows = 16;
 inline constexpr uint32_t kAttentionRows = 6;  // query rows of one kv head that share reads of K, V
 
+inline constexpr uint32_t NumPanels(uint32_t out_features) {
+  return (out_features + kPanelRows - 1) / kPanelRows;
+}
+
 struct GemmArgs {
   const float* weight = nullptr;  // packed
   uint32_t out_features = 0;
@@ -34,6 +41,8 @@ struct GemmArgs {
   uint32_t tokens = 0;
   float* y = nullptr;  // [tokens, out_features], rows y_stride apart
   size_t y_stride = 0;
+  uint32_t panel_begin = 0;  // this call's share: panels [panel_begin, panel_end)
+  uint32_t panel_end = 0;
 };
 
 struct RmsNormArgs {
@@ -58,13 +67,18 @@ struct RopeArgs {
   const float* table = nullptr;  // [position][rope_dim / 2][cos, sin]
 };
 
+enum class KvType : uint32_t { kFloat32, kBFloat16 };
+inline constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kFloat32 ? 4 : 2; }
+
 struct KvGeometry {
   uint32_t page_size = 0;
   uint32_t num_kv_heads = 0;
   uint32_t qk_dim = 0;
   uint32_t v_dim = 0;
-  size_t k_head_floats() const { return static_cast<size_t>(qk_dim) * page_size; }
-  size_t v_head_floats() const { return static_cast<size_t>(v_dim) * page_size; }
+  KvType type = KvType::kFloat32;
+  // Elements of one head in one page.
+  size_t k_head_size() const { return static_cast<size_t>(qk_dim) * page_size; }
+  size_t v_head_size() const { return static_cast<size_t>(v_dim) * page_size; }
 };
 
 struct WriteKvArgs {
@@ -74,8 +88,8 @@ struct WriteKvArgs {
   size_t stride = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens]: page * page_size + offset; -1: no write
   uint32_t tokens = 0;
-  float* k_pages = nullptr;
-  float* v_pages = nullptr;
+  void* k_pages = nullptr;  // elements of kv.type
+  void* v_pages = nullptr;
 };
 
 // Ragged paged attention (requirement 003): sequence s has the query tokens cu_q_lens[s] …
@@ -86,16 +100,27 @@ struct AttentionArgs {
   float scale = 0;
   const float* q = nullptr;  // [tokens, num_heads, qk_dim], tokens q_stride apart
   size_t q_stride = 0;
-  const float* k_pages = nullptr;
-  const float* v_pages = nullptr;
-  uint32_t num_seqs = 0;
-  const uint32_t* cu_q_lens = nullptr;     // [num_seqs + 1]
-  const uint32_t* kv_lens = nullptr;       // [num_seqs]
-  const uint32_t* page_indices = nullptr;  // [num_seqs, pages_per_seq]
+  const void* k_pages = nullptr;  // elements of kv.type
+  const void* v_pages = nullptr;
+  const uint32_t* cu_q_lens = nullptr;     // [sequences + 1]
+  const uint32_t* kv_lens = nullptr;       // [sequences]
+  const uint32_t* page_indices = nullptr;  // [sequences, pages_per_seq]
   uint32_t pages_per_seq = 0;
-  float* out = nullptr;     // [tokens, num_heads, v_dim], dense
-  float* scores = nullptr;  // scratch: kAttentionRows rows of scores_stride ≥ max kv_len + 64
+};
+
+// A share of the work: some query tokens of one sequence with the query heads of one kv head.
+struct AttentionItem {
+  uint32_t seq = 0;
+  uint32_t kv_head = 0;
+  uint32_t token_begin = 0;  // from the sequence's first query token
+  uint32_t token_end = 0;
+};
+
+// Where a thread computes an item.
+struct AttentionScratch {
+  float* scores = nullptr;  // kAttentionRows rows of scores_stride ≥ max kv_len + 64
   size_t scores_stride = 0;
+  float* out = nullptr;  // the item's result: [tokens, heads of the kv head, v_dim], dense
 };
 
 struct KernelTable {
@@ -106,7 +131,7 @@ struct KernelTable {
   void (*silu_mul)(const float* gate_up, uint32_t rows, uint32_t cols, float* out);
   void (*rope)(const RopeArgs&);
   void (*write_kv)(const WriteKvArgs&);
-  void (*attention)(const AttentionArgs&);
+  void (*attention)(const AttentionArgs&, const AttentionItem&, const AttentionScratch&);
 };
 
 const KernelTable& ReferenceKernels();  // plain loops: the oracle
@@ -115,5 +140,9 @@ const KernelTable& Avx512Kernels();
 
 // Exp as the kernels compute it, for tests.
 float ReferenceExp(float x);
+
+// bfloat16 as write_kv makes it and attention reads it.
+uint16_t ToBFloat16(float x);
+float FromBFloat16(uint16_t x);
 
 }  // namespace flotilla::cpu

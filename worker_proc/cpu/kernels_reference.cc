@@ -43,8 +43,7 @@ float Exp(float x) {
 }
 
 void Gemm(const GemmArgs& a) {
-  const uint32_t panels = (a.out_features + kPanelRows - 1) / kPanelRows;
-  for (uint32_t p = 0; p < panels; ++p) {
+  for (uint32_t p = a.panel_begin; p < a.panel_end; ++p) {
     const float* weight = a.weight + static_cast<size_t>(p) * a.in_features * kPanelRows;
     const uint32_t first = p * kPanelRows;
     const uint32_t rows = a.out_features - first < kPanelRows ? a.out_features - first : kPanelRows;
@@ -109,7 +108,27 @@ void Rope(const RopeArgs& a) {
   }
 }
 
-void WriteKv(const WriteKvArgs& a) {
+// To nearest even; a NaN stays one.
+inline uint16_t RoundToBFloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+inline float WidenBFloat16(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline void Store(float x, float* out) { *out = x; }
+inline void Store(float x, uint16_t* out) { *out = RoundToBFloat16(x); }
+inline float Load(float x) { return x; }
+inline float Load(uint16_t x) { return WidenBFloat16(x); }
+
+template <typename Kv>
+void WriteKvOf(const WriteKvArgs& a) {
   for (uint32_t t = 0; t < a.tokens; ++t) {
     if (a.slot_mapping[t] < 0) continue;
     const auto slot = static_cast<size_t>(a.slot_mapping[t]);
@@ -118,29 +137,40 @@ void WriteKv(const WriteKvArgs& a) {
     for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
       const size_t head = page * a.kv.num_kv_heads + h;
       const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
-      float* k_out = a.k_pages + head * a.kv.k_head_floats() + offset;
+      Kv* k_out = static_cast<Kv*>(a.k_pages) + head * a.kv.k_head_size() + offset;
       for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
-        k_out[static_cast<size_t>(d) * a.kv.page_size] = k[d];
+        Store(k[d], k_out + static_cast<size_t>(d) * a.kv.page_size);
       }
       const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
-      float* v_out = a.v_pages + head * a.kv.v_head_floats() + offset * a.kv.v_dim;
-      std::memcpy(v_out, v, a.kv.v_dim * sizeof(float));
+      Kv* v_out = static_cast<Kv*>(a.v_pages) + head * a.kv.v_head_size() + offset * a.kv.v_dim;
+      for (uint32_t d = 0; d < a.kv.v_dim; ++d) Store(v[d], v_out + d);
     }
   }
 }
 
+void WriteKv(const WriteKvArgs& a) {
+  a.kv.type == KvType::kFloat32 ? WriteKvOf<float>(a) : WriteKvOf<uint16_t>(a);
+}
+
 // One query row against the keys 0 … len-1 of its sequence.
-void AttendRow(const AttentionArgs& a, const uint32_t* pages, uint32_t kv_head, uint32_t len,
-               const float* q, float* out) {
-  float* scores = a.scores;
+struct QueryRow {
+  const uint32_t* pages;
+  uint32_t kv_head;
+  uint32_t len;
+  const float* q;
+};
+template <typename Kv>
+void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float* out) {
+  const auto [pages, kv_head, len, q] = row;
   float max = -__builtin_inff();
   for (uint32_t key = 0; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const float* k = a.k_pages + head * a.kv.k_head_floats() + key % a.kv.page_size;
+    const Kv* k =
+        static_cast<const Kv*>(a.k_pages) + head * a.kv.k_head_size() + key % a.kv.page_size;
     float dot = 0;
     for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
-      dot = Fma(q[d], k[static_cast<size_t>(d) * a.kv.page_size], dot);
+      dot = Fma(q[d], Load(k[static_cast<size_t>(d) * a.kv.page_size]), dot);
     }
     scores[key] = dot * a.scale;
     max = max > scores[key] ? max : scores[key];
@@ -155,26 +185,27 @@ void AttendRow(const AttentionArgs& a, const uint32_t* pages, uint32_t kv_head, 
   for (uint32_t key = 0; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const float* v = a.v_pages + head * a.kv.v_head_floats() +
-                     static_cast<size_t>(key % a.kv.page_size) * a.kv.v_dim;
-    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(scores[key], v[d], out[d]);
+    const Kv* v = static_cast<const Kv*>(a.v_pages) + head * a.kv.v_head_size() +
+                  static_cast<size_t>(key % a.kv.page_size) * a.kv.v_dim;
+    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(scores[key], Load(v[d]), out[d]);
   }
   for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] /= sum;
 }
 
-void Attention(const AttentionArgs& a) {
+void Attention(const AttentionArgs& a, const AttentionItem& item, const AttentionScratch& scratch) {
   const uint32_t group = a.num_heads / a.kv.num_kv_heads;
-  for (uint32_t s = 0; s < a.num_seqs; ++s) {
-    const uint32_t begin = a.cu_q_lens[s];
-    const uint32_t q_len = a.cu_q_lens[s + 1] - begin;
-    const uint32_t first_pos = a.kv_lens[s] - q_len;
-    const uint32_t* pages = a.page_indices + static_cast<size_t>(s) * a.pages_per_seq;
-    for (uint32_t i = 0; i < q_len; ++i) {
-      for (uint32_t h = 0; h < a.num_heads; ++h) {
-        const float* q = a.q + (begin + i) * a.q_stride + static_cast<size_t>(h) * a.kv.qk_dim;
-        float* out = a.out + (static_cast<size_t>(begin + i) * a.num_heads + h) * a.kv.v_dim;
-        AttendRow(a, pages, h / group, first_pos + i + 1, q, out);
-      }
+  const uint32_t begin = a.cu_q_lens[item.seq];
+  const uint32_t q_len = a.cu_q_lens[item.seq + 1] - begin;
+  const uint32_t first_pos = a.kv_lens[item.seq] - q_len;
+  const uint32_t* pages = a.page_indices + static_cast<size_t>(item.seq) * a.pages_per_seq;
+  float* out = scratch.out;
+  for (uint32_t i = item.token_begin; i < item.token_end; ++i) {
+    for (uint32_t g = 0; g < group; ++g, out += a.kv.v_dim) {
+      const size_t head = static_cast<size_t>(item.kv_head) * group + g;
+      const float* q = a.q + (begin + i) * a.q_stride + head * a.kv.qk_dim;
+      const QueryRow row{pages, item.kv_head, first_pos + i + 1, q};
+      a.kv.type == KvType::kFloat32 ? AttendRow<float>(a, row, scratch.scores, out)
+                                    : AttendRow<uint16_t>(a, row, scratch.scores, out);
     }
   }
 }
@@ -182,6 +213,8 @@ void Attention(const AttentionArgs& a) {
 }  // namespace
 
 float ReferenceExp(float x) { return Exp(x); }
+uint16_t ToBFloat16(float x) { return RoundToBFloat16(x); }
+float FromBFloat16(uint16_t x) { return WidenBFloat16(x); }
 
 const KernelTable& ReferenceKernels() {
   static constexpr KernelTable kTable = {"reference", Gemm,    RmsNorm,  SiluMul,

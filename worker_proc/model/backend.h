@@ -1,6 +1,6 @@
 // What a device offers to models: memory, weights, a paged KV cache and the ops a transformer is
-// made of. Models (llama.h …) are written once over this; cpu/ implements it in float, later parts
-// with integer kernels and CUDA behind the same interface.
+// made of. Models (llama.h …) are written once over this; cpu/ implements it in float and with
+// integer kernels, a later part brings CUDA behind the same interface.
 //
 // Shapes: activations are row-major [tokens, columns]. What an element is belongs to the backend
 // and the tensor's use; only logits are float for everyone. Ops work on the first `x.rows` rows,
@@ -34,7 +34,8 @@ struct Tensor {
 
 enum class TensorUse : uint32_t {
   kHidden,       // residual stream and outputs of Linear
-  kLinearInput,  // written by norms, activations, attention; read only by Linear and gathers
+  kLinearInput,  // written by norms, LinearSiluMul, attention; read only by Linear and gathers
+  kGateUp,       // workspace of LinearSiluMul; may have no memory where that op is fused
   kLogits,       // float, readable through ReadLogits
 };
 
@@ -111,6 +112,7 @@ struct AttentionContext {
 // Bytes by what they are for: the start-up report and the memory metric.
 struct BackendMemory {
   uint64_t weights = 0;
+  uint64_t step_weights = 0;  // of them, what each step reads: every matrix once
   uint64_t activations = 0;
   uint64_t kv_cache = 0;
 };
@@ -124,13 +126,17 @@ class Backend {
   // ---- Start: weights, buffers, cache.
   // What a matrix takes once it is loaded.
   virtual uint64_t WeightBytes(const TensorView& view) const = 0;
-  // The concatenation of `rows` of float-convertible tensors as one matrix [out, in].
+  // The concatenation of `rows` of tensors of any types as one matrix [out, in].
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
   virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) = 0;
   // May keep reading `view`, which lives as long as the checkpoint.
   virtual StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) = 0;
   virtual StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) = 0;
+  // After all weights: their types decide what an element of a tensor is.
   virtual StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) = 0;
+  // This rank's part of a tensor that ranks gather: cols[r] columns are rank r's.
+  virtual StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows,
+                                    std::span<const uint32_t> cols, uint32_t rank) = 0;
   // Scratch of all ops for steps within these bounds; touches every buffer, so that the memory a
   // step needs is known (and there) before the KV cache is sized.
   struct StepBounds {
@@ -161,11 +167,11 @@ class Backend {
                               const AttentionContext& context, Tensor qkv) = 0;
   virtual void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                     Tensor qkv, Tensor out) = 0;
-  // gate_up = [gate | up], out = silu(gate) * up.
-  virtual void SiluMul(Tensor gate_up, Tensor out) = 0;
+  // The rows of `weight` are [gate | up]: out = silu(gate x) * (up x). gate_up: of use kGateUp.
+  virtual void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) = 0;
   virtual void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) = 0;
 
-  // ---- Ranks. cols[r]: columns of rank r; out has their sum, in rank order.
+  // ---- Ranks. cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.
   virtual Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols,
                                   Tensor local, Tensor out) = 0;
   // As AllGatherColumns, but only `root` gets the result.

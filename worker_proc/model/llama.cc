@@ -56,6 +56,7 @@ class Llama final : public Model {
 
  private:
   StatusOr<DecoderLayer> LoadLayer(uint32_t index, WeightLoader* loader) const;
+  Status AllocateShards();
   Status Attention(const DecoderLayer& layer, const AttentionContext& context);
   Status FeedForward(const DecoderLayer& layer, uint32_t tokens);
   // All ranks' columns of `local` side by side; with one rank `full` is `local` already.
@@ -137,7 +138,6 @@ Status Llama::LoadWeights(WeightLoader* loader) {
 
 Status Llama::AllocateBuffers() {
   const TpPartition& tp = env_.partition;
-  const bool alone = tp.size == 1;
   const uint32_t tokens = env_.max_tokens;
   const uint32_t hidden = config_.hidden_size;
   const auto make = [&](TensorUse use, uint32_t rows, uint32_t cols) {
@@ -146,20 +146,8 @@ Status Llama::AllocateBuffers() {
   ASSIGN_OR_RETURN(residual_, make(TensorUse::kHidden, tokens, hidden));
   ASSIGN_OR_RETURN(normed_, make(TensorUse::kLinearInput, tokens, hidden));
   ASSIGN_OR_RETURN(qkv_, make(TensorUse::kHidden, tokens, layers_[0].attention.qkv_cols()));
-  ASSIGN_OR_RETURN(attention_local_,
-                   make(TensorUse::kLinearInput, tokens, attention_cols_[tp.rank]));
-  ASSIGN_OR_RETURN(projected_local_, make(TensorUse::kHidden, tokens, hidden_cols_[tp.rank]));
-  ASSIGN_OR_RETURN(gate_up_, make(TensorUse::kHidden, tokens, 2 * intermediate_cols_[tp.rank]));
-  ASSIGN_OR_RETURN(activated_local_,
-                   make(TensorUse::kLinearInput, tokens, intermediate_cols_[tp.rank]));
+  ASSIGN_OR_RETURN(gate_up_, make(TensorUse::kGateUp, tokens, 2 * intermediate_cols_[tp.rank]));
   ASSIGN_OR_RETURN(head_input_, make(TensorUse::kLinearInput, env_.max_logits_rows, hidden));
-  ASSIGN_OR_RETURN(logits_local_,
-                   make(TensorUse::kLogits, env_.max_logits_rows, vocab_cols_[tp.rank]));
-  attention_ = attention_local_;
-  projected_ = projected_local_;
-  activated_ = activated_local_;
-  logits_ = logits_local_;
-  if (alone) return OkStatus();
   ASSIGN_OR_RETURN(attention_, make(TensorUse::kLinearInput, tokens,
                                     config_.num_attention_heads * config_.head_dim));
   ASSIGN_OR_RETURN(projected_, make(TensorUse::kHidden, tokens, hidden));
@@ -167,6 +155,22 @@ Status Llama::AllocateBuffers() {
   if (tp.rank == 0) {
     ASSIGN_OR_RETURN(logits_, make(TensorUse::kLogits, env_.max_logits_rows, config_.vocab_size));
   }
+  attention_local_ = attention_;
+  projected_local_ = projected_;
+  activated_local_ = activated_;
+  logits_local_ = logits_;
+  return tp.size == 1 ? OkStatus() : AllocateShards();
+}
+
+Status Llama::AllocateShards() {
+  const uint32_t tokens = env_.max_tokens;
+  const auto make = [&](TensorUse use, uint32_t rows, std::span<const uint32_t> cols) {
+    return backend_.NewShard(use, rows, cols, env_.partition.rank);
+  };
+  ASSIGN_OR_RETURN(attention_local_, make(TensorUse::kLinearInput, tokens, attention_cols_));
+  ASSIGN_OR_RETURN(projected_local_, make(TensorUse::kHidden, tokens, hidden_cols_));
+  ASSIGN_OR_RETURN(activated_local_, make(TensorUse::kLinearInput, tokens, intermediate_cols_));
+  ASSIGN_OR_RETURN(logits_local_, make(TensorUse::kLogits, env_.max_logits_rows, vocab_cols_));
   return OkStatus();
 }
 
@@ -183,8 +187,8 @@ Status Llama::Attention(const DecoderLayer& layer, const AttentionContext& conte
 
 // normed_ → projected_
 Status Llama::FeedForward(const DecoderLayer& layer, uint32_t n) {
-  backend_.Linear(*layer.gate_up_proj, normed_.First(n), gate_up_.First(n));
-  backend_.SiluMul(gate_up_.First(n), activated_local_.First(n));
+  backend_.LinearSiluMul(*layer.gate_up_proj, normed_.First(n), gate_up_.First(n),
+                         activated_local_.First(n));
   RETURN_IF_ERROR(AllGather(intermediate_cols_, activated_local_.First(n), activated_.First(n)));
   backend_.Linear(*layer.down_proj, activated_.First(n), projected_local_.First(n));
   return AllGather(hidden_cols_, projected_local_.First(n), projected_.First(n));

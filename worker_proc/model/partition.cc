@@ -6,7 +6,9 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kUnitRows = 16;  // a panel of the packed weights
+constexpr uint32_t kPanelRows = 16;  // of the packed weights
+constexpr uint32_t kBlockCols =
+    32;  // of quantised activations, which ranks exchange in whole blocks
 
 std::vector<RowRange> Ranges(const std::vector<uint32_t>& sizes) {
   std::vector<RowRange> ranges;
@@ -18,13 +20,13 @@ std::vector<RowRange> Ranges(const std::vector<uint32_t>& sizes) {
   return ranges;
 }
 
-// `rows` in whole panels; the last rank takes the incomplete one.
-std::vector<RowRange> SplitRows(uint32_t rows, uint32_t ranks) {
-  const uint32_t units = (rows + kUnitRows - 1) / kUnitRows;
+// `rows` in whole units; the last rank takes the incomplete one.
+std::vector<RowRange> SplitRows(uint32_t rows, uint32_t unit, uint32_t ranks) {
+  const uint32_t units = (rows + unit - 1) / unit;
   std::vector<RowRange> ranges = Ranges(SplitWork(units, std::vector<double>(ranks, 0.0)));
   for (RowRange& range : ranges) {
-    range.begin = std::min(range.begin * kUnitRows, rows);
-    range.end = std::min(range.end * kUnitRows, rows);
+    range.begin = std::min(range.begin * unit, rows);
+    range.end = std::min(range.end * unit, rows);
   }
   return ranges;
 }
@@ -65,9 +67,9 @@ StatusOr<TpPartition> MakeTpPartition(const ModelConfig& config, uint32_t rank, 
   for (const RowRange& kv : partition.kv_heads) {
     partition.heads.push_back({kv.begin * group, kv.end * group});
   }
-  partition.hidden = SplitRows(config.hidden_size, size);
-  partition.intermediate = SplitRows(config.intermediate_size, size);
-  partition.vocab = SplitRows(config.vocab_size, size);
+  partition.hidden = SplitRows(config.hidden_size, kPanelRows, size);
+  partition.intermediate = SplitRows(config.intermediate_size, kBlockCols, size);
+  partition.vocab = SplitRows(config.vocab_size, kPanelRows, size);
   return partition;
 }
 

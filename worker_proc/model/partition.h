@@ -4,7 +4,8 @@
 // output rows: o_proj and down_proj too, after an all-gather of their input, so that no sum crosses
 // ranks and all TP degrees give the same bits. Ranks meet after qkv + attention, o_proj, gate_up,
 // down_proj and the head: they wait for the slowest of each, so each of these is split as evenly as
-// whole panels allow, by itself; a rank with fewer kv groups can't make up for it elsewhere.
+// whole panels of 16 rows allow (gate_up: blocks of 32, as its output may travel quantised), by
+// itself; a rank with fewer kv groups can't make up for it elsewhere.
 //
 // Units: heads, rows. Pure functions. Errors: InvalidArgument when there are more ranks than kv
 // heads.

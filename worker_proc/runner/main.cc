@@ -159,7 +159,9 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
     flags.runner.kv_pages_chosen |= control->workers[rank].ready_epoch.load() != 0;
   }
   flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(kernels, heartbeat);
+  ASSIGN_OR_RETURN(const cpu::QuantKernelTable* quant_kernels, cpu::SelectQuantKernels(flags.isa));
+  const std::unique_ptr<Backend> backend =
+      MakeCpuBackend({.kernels = kernels, .quant_kernels = quant_kernels, .heartbeat = heartbeat});
   ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelRunner> runner,
       ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat, &clock},

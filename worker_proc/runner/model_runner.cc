@@ -127,8 +127,9 @@ Status ModelRunner::LoadModel() {
     RETURN_IF_ERROR(model_->LoadWeights(&loader));
     weight_bytes_read_ = loader.bytes_read();
     step.bytes = deps_.backend->memory().weights;
-    Log().info("weights {} {}", Kv("read", FormatBytes(loader.bytes_read())),
-               Kv("in_memory", FormatBytes(step.bytes)));
+    Log().info("weights {} {} {}", Kv("read", FormatBytes(loader.bytes_read())),
+               Kv("in_memory", FormatBytes(step.bytes)),
+               Kv("read_a_step", FormatBytes(deps_.backend->memory().step_weights)));
   }
   StartupStep step(deps_.clock, "warmup-profile");
   RETURN_IF_ERROR(model_->AllocateBuffers());

@@ -1,4 +1,4 @@
-#include "deploy/launcher/cpus.h"
+#include "common/base/cpus.h"
 
 #include <sched.h>
 

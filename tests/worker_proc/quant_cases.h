@@ -1,0 +1,75 @@
+// Random quantised tensors as a checkpoint has them, and int8 activations, for the tests and the
+// benchmark of the integer kernels.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/worker_proc/kernel_cases.h"
+#include "worker_proc/cpu/isa.h"
+#include "worker_proc/cpu/quant_kernels.h"
+#include "worker_proc/cpu/quant_pack.h"
+
+namespace flotilla::cpu::testing {
+
+inline constexpr DType kQuantTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0};
+
+// A tensor that owns its bytes.
+struct QuantTensor {
+  std::vector<uint8_t> bytes;
+  TensorView view;
+};
+
+inline void SetHalf(uint8_t* to, uint16_t half) { std::memcpy(to, &half, sizeof(half)); }
+
+// Random values; scales and mins of either sign between 2^-9 and 2^-5, near those of a model.
+inline std::unique_ptr<QuantTensor> RandomTensor(DType dtype, uint64_t rows, uint64_t cols,
+                                                 uint64_t seed) {
+  auto tensor = std::make_unique<QuantTensor>();
+  tensor->view = {"random", dtype, rows, cols, {}};
+  tensor->bytes.resize(rows * tensor->view.row_bytes());
+  std::mt19937_64 rng(seed);
+  size_t i = 0;
+  for (; i + 8 <= tensor->bytes.size(); i += 8) {
+    const uint64_t bits = rng();
+    std::memcpy(&tensor->bytes[i], &bits, sizeof(bits));
+  }
+  for (; i < tensor->bytes.size(); ++i) tensor->bytes[i] = static_cast<uint8_t>(rng());
+  const auto half = [&] {
+    const uint64_t bits = rng();
+    return static_cast<uint16_t>((bits & 0x83ff) | (6 + (bits >> 20) % 4) << 10);
+  };
+  for (size_t block = 0; block < tensor->bytes.size(); block += Traits(dtype).block_bytes) {
+    SetHalf(&tensor->bytes[block], half());
+    if (dtype == DType::kQ4_1) SetHalf(&tensor->bytes[block + 2], half());
+  }
+  tensor->view.data = tensor->bytes;
+  return tensor;
+}
+
+inline std::vector<uint8_t> PackAll(const TensorView& view) {
+  const WeightRows rows[] = {{&view, 0, view.rows}};
+  std::vector<uint8_t> packed(PackedQuantBytes(*QuantFormatOf(view.dtype), view.rows, view.cols));
+  PackQuantPanels(rows, 0, (view.rows + kPanelRows - 1) / kPanelRows, packed.data());
+  return packed;
+}
+
+// [tokens, in / 32] blocks of normally distributed activations.
+inline std::vector<ActBlock> RandomActs(uint32_t tokens, uint32_t in, uint64_t seed) {
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens) * in, seed);
+  std::vector<ActBlock> acts(x.size() / kQuantBlock);
+  ReferenceQuantKernels().quantize(x.data(), tokens, in, acts.data());
+  return acts;
+}
+
+inline std::vector<const QuantKernelTable*> AllQuantTables() {
+  std::vector<const QuantKernelTable*> tables;
+  for (const std::string& name : SupportedIsas()) tables.push_back(*SelectQuantKernels(name));
+  return tables;
+}
+
+}  // namespace flotilla::cpu::testing

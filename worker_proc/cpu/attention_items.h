@@ -1,0 +1,29 @@
+// Cuts a step's ragged attention into items of similar cost for the compute threads.
+//
+// Units: tokens; the cost of a query token is the number of keys it sees. Pure; the vector's memory
+// is reused. How the work is cut never changes a bit of the result.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_proc/cpu/kernels.h"
+
+namespace flotilla::cpu {
+
+struct AttentionWork {
+  uint32_t num_seqs = 0;
+  const uint32_t* cu_q_lens = nullptr;  // [num_seqs + 1]
+  const uint32_t* kv_lens = nullptr;    // [num_seqs]
+  uint32_t num_kv_heads = 0;
+  uint32_t group = 1;       // query heads a kv head
+  uint32_t num_pieces = 1;  // wanted: a few for each thread
+};
+
+// Query tokens of an item at most, so that its result stays in a first-level cache.
+uint32_t MaxItemTokens(uint32_t group);
+
+// All items of `work`, costliest first: a thread that comes free late then gets a small one.
+void MakeAttentionItems(const AttentionWork& work, std::vector<AttentionItem>* items);
+
+}  // namespace flotilla::cpu

@@ -1,0 +1,62 @@
+// What the handles of Backend point to on the CPU: activations and weights.
+//
+// A kLinearInput holds its values as the loaded matrices read them: quantised for quantised ones,
+// in float for others, both if the model has both. Everything else is float.
+//
+// Units: elements, rows; rows are dense. Ownership: the backend owns the memory of all of them.
+// Threads: const in a step, but for the activations' values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_proc/cpu/kernels.h"
+#include "worker_proc/cpu/quant_kernels.h"
+#include "worker_proc/model/backend.h"
+
+namespace flotilla::cpu {
+
+// Tensor::data. What is absent is null.
+struct CpuTensor {
+  float* f32 = nullptr;    // [rows, cols]
+  ActBlock* q8 = nullptr;  // [rows, cols / kQuantBlock]
+};
+inline const CpuTensor& Get(const Tensor& tensor) {
+  return *static_cast<const CpuTensor*>(tensor.data);
+}
+inline float* F32(const Tensor& tensor) { return Get(tensor).f32; }
+inline float* F32Row(const Tensor& tensor, uint32_t row) {
+  return F32(tensor) + static_cast<size_t>(row) * tensor.cols;
+}
+inline ActBlock* Q8(const Tensor& tensor) { return Get(tensor).q8; }
+inline ActBlock* Q8Row(const Tensor& tensor, uint32_t row) {
+  return Q8(tensor) + static_cast<size_t>(row) * (tensor.cols / kQuantBlock);
+}
+
+// Consecutive rows of a matrix that are stored alike, as panels (kernels.h, quant_kernels.h).
+struct LinearPart {
+  uint32_t row_begin = 0;
+  uint32_t rows = 0;
+  uint32_t panel_begin = 0;  // panels are numbered over all parts of the matrix
+  const float* f32 = nullptr;
+  const uint8_t* quant = nullptr;  // if f32 is null
+  QuantFormat format;
+
+  uint32_t panel_end() const { return panel_begin + NumPanels(rows); }
+};
+struct CpuLinear final : LinearWeight {
+  std::vector<LinearPart> parts;
+  uint32_t num_panels = 0;
+};
+
+struct CpuVector final : VectorWeight {
+  std::vector<float> values;
+};
+struct CpuEmbedding final : EmbeddingWeight {
+  const TensorView* view = nullptr;  // rows are dequantised as they are used
+};
+struct CpuRope final : RopeTable {
+  std::vector<float> table;
+};
+
+}  // namespace flotilla::cpu

@@ -1,0 +1,154 @@
+#include "worker_proc/cpu/cpu_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/base/check.h"
+#include "worker_proc/cpu/quant_pack.h"
+
+namespace flotilla::cpu {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{64} << 20;
+
+// Panels [begin, end) of the concatenation of `rows`: whole rows as floats, then transposed.
+void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t end,
+                     float* packed) {
+  const uint64_t k = rows.front().view->cols;
+  std::vector<float> panel_rows(kPanelRows * k);
+  for (uint64_t panel = begin; panel < end; ++panel) {
+    std::fill(panel_rows.begin(), panel_rows.end(), 0.0f);
+    uint64_t part_begin = 0;  // the matrix's row where a part begins
+    for (const WeightRows& part : rows) {
+      const uint64_t part_end = part_begin + (part.end - part.begin);
+      const uint64_t first = std::max(part_begin, panel * kPanelRows);
+      const uint64_t last = std::min(part_end, (panel + 1) * kPanelRows);
+      if (first < last) {
+        DequantizeRows(*part.view, part.begin + first - part_begin, part.begin + last - part_begin,
+                       panel_rows.data() + first % kPanelRows * k);
+      }
+      part_begin = part_end;
+    }
+    float* out = packed + panel * kPanelRows * k;
+    for (uint64_t i = 0; i < k; ++i) {
+      for (uint32_t r = 0; r < kPanelRows; ++r) *out++ = panel_rows[r * k + i];
+    }
+  }
+}
+
+}  // namespace
+
+WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat)
+    : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+
+std::optional<QuantFormat> WeightStore::FormatOf(const TensorView& view) const {
+  if (compute_ != ComputeType::kInt8 || view.cols % kQuantBlock != 0) return std::nullopt;
+  return QuantFormatOf(view.dtype);
+}
+
+uint64_t WeightStore::WeightBytes(const TensorView& view) const {
+  const std::optional<QuantFormat> format = FormatOf(view);
+  return format ? PackedQuantBytes(*format, view.rows, view.cols)
+                : view.rows * view.cols * sizeof(float);
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const WeightRows> rows) {
+  auto weight = std::make_unique<CpuLinear>();
+  weight->in_features = static_cast<uint32_t>(rows.front().view->cols);
+  while (!rows.empty()) {
+    // As many tensors as are stored alike make one part.
+    const bool quantised = FormatOf(*rows.front().view).has_value();
+    const auto differs = [&](const WeightRows& other) {
+      return FormatOf(*other.view).has_value() != quantised ||
+             (quantised && other.view->dtype != rows.front().view->dtype);
+    };
+    const auto end = std::find_if(rows.begin(), rows.end(), differs);
+    const auto count = static_cast<size_t>(end - rows.begin());
+    RETURN_IF_ERROR(LoadPart(rows.first(count), weight.get()));
+    rows = rows.subspan(count);
+  }
+  has_split_ |= weight->parts.size() > 1;
+  heartbeat_.Beat();
+  return std::unique_ptr<LinearWeight>(std::move(weight));
+}
+
+Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight) {
+  const uint64_t k = weight->in_features;
+  LinearPart part;
+  part.row_begin = weight->out_features;
+  part.panel_begin = weight->num_panels;
+  for (const WeightRows& r : rows) {
+    CHECK(r.view->cols == k && r.begin <= r.end && r.end <= r.view->rows);
+    part.rows += static_cast<uint32_t>(r.end - r.begin);
+  }
+  if (part.rows == 0) return OkStatus();
+  const std::optional<QuantFormat> format = FormatOf(*rows.front().view);
+  const uint32_t panels = NumPanels(part.rows);
+  ASSIGN_OR_RETURN(std::byte * memory,
+                   matrices_.Allocate(format ? PackedQuantBytes(*format, part.rows, k)
+                                             : panels * kPanelRows * k * sizeof(float)));
+  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
+    if (format) {
+      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    } else {
+      PackFloatPanels(rows, begin, end, reinterpret_cast<float*>(memory));
+    }
+  };
+  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  if (format) {
+    part.format = *format;
+    part.quant = reinterpret_cast<const uint8_t*>(memory);
+    has_quant_ = true;
+  } else {
+    part.f32 = reinterpret_cast<const float*>(memory);
+    has_float_ = true;
+  }
+  weight->out_features += part.rows;
+  weight->num_panels += panels;
+  weight->parts.push_back(part);
+  return OkStatus();
+}
+
+std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view) {
+  auto weight = std::make_unique<CpuVector>();
+  weight->size = static_cast<uint32_t>(view.cols);
+  weight->values.resize(view.cols);
+  DequantizeRows(view, 0, 1, weight->values.data());
+  other_bytes_ += weight->values.size() * sizeof(float);
+  return weight;
+}
+
+std::unique_ptr<EmbeddingWeight> WeightStore::LoadEmbedding(const TensorView& view) const {
+  auto weight = std::make_unique<CpuEmbedding>();
+  weight->rows = static_cast<uint32_t>(view.rows);
+  weight->cols = static_cast<uint32_t>(view.cols);
+  weight->view = &view;
+  return weight;
+}
+
+std::unique_ptr<RopeTable> WeightStore::MakeRope(const RopeSpec& spec) {
+  auto rope = std::make_unique<CpuRope>();
+  rope->spec = spec;
+  const uint32_t half = spec.dim / 2;
+  rope->table.resize(static_cast<size_t>(spec.max_positions) * half * 2);
+  std::vector<double> frequencies(half);
+  for (uint32_t i = 0; i < half; ++i) {
+    frequencies[i] = std::pow(static_cast<double>(spec.theta), -2.0 * i / spec.dim);
+  }
+  const auto fill = [&](uint32_t begin, uint32_t end, uint32_t) {
+    float* out = rope->table.data() + static_cast<size_t>(begin) * half * 2;
+    for (uint32_t position = begin; position < end; ++position) {
+      for (uint32_t i = 0; i < half; ++i) {
+        const double angle = position * frequencies[i];
+        *out++ = static_cast<float>(std::cos(angle));
+        *out++ = static_cast<float>(std::sin(angle));
+      }
+    }
+  };
+  pool_->ParallelFor(spec.max_positions, pool_->Grain(spec.max_positions), fill);
+  other_bytes_ += rope->table.size() * sizeof(float);
+  return rope;
+}
+
+}  // namespace flotilla::cpu

@@ -1,0 +1,55 @@
+// Brings a checkpoint's weights into the form that the kernels read: packed by all compute threads,
+// into memory with large pages. For int8 compute, quantised tensors stay at their own width;
+// everything else becomes float.
+//
+// Units: bytes, rows. Threads: the caller's, with the pool's. Ownership: the store owns the packed
+// matrices and outlives what it returns. Errors: ResourceExhausted.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "worker_proc/cpu/buffer.h"
+#include "worker_proc/cpu/cpu_tensor.h"
+#include "worker_proc/cpu/thread_pool.h"
+
+namespace flotilla::cpu {
+
+// In what the matrices are multiplied.
+enum class ComputeType : uint32_t { kFloat32, kInt8 };
+
+class WeightStore {
+ public:
+  WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat);
+
+  // As Backend's.
+  uint64_t WeightBytes(const TensorView& view) const;
+  StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
+  std::unique_ptr<VectorWeight> LoadVector(const TensorView& view);
+  std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view) const;
+  std::unique_ptr<RopeTable> MakeRope(const RopeSpec& spec);
+
+  // Of the matrices loaded so far.
+  bool has_float() const { return has_float_; }
+  bool has_quant() const { return has_quant_; }
+  bool has_split() const { return has_split_; }  // one of several parts
+  uint64_t matrix_bytes() const { return matrices_.bytes(); }
+  uint64_t other_bytes() const { return other_bytes_; }  // norms, RoPE's table
+
+ private:
+  // Null: as floats.
+  std::optional<QuantFormat> FormatOf(const TensorView& view) const;
+  Status LoadPart(std::span<const WeightRows> rows, CpuLinear* weight);
+
+  const ComputeType compute_;
+  ThreadPool* const pool_;
+  const Heartbeat heartbeat_;
+  Arena matrices_;
+  uint64_t other_bytes_ = 0;
+  bool has_float_ = false;
+  bool has_quant_ = false;
+  bool has_split_ = false;
+};
+
+}  // namespace flotilla::cpu

@@ -1,0 +1,129 @@
+#include "worker_proc/cpu/thread_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+
+#include "common/base/check.h"
+#include "shm/futex.h"
+#include "shm/spin.h"
+
+namespace flotilla::cpu {
+namespace {
+
+constexpr uint64_t kGeneration = uint64_t{1} << 32;
+constexpr uint64_t kClosed = uint64_t{1} << 31;
+constexpr uint64_t kInside = kClosed - 1;
+
+uint64_t GenerationOf(uint64_t state) { return state / kGeneration; }
+bool IsOpen(uint64_t state) { return (state & kClosed) == 0; }
+
+}  // namespace
+
+ThreadPool::ThreadPool(const ThreadPoolOptions& options)
+    : spin_ns_(options.spin_ns), state_(kClosed) {
+  CHECK(options.threads >= 1);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (uint32_t worker = 1; worker < options.threads; ++worker) {
+    workers_.emplace_back([this, worker] { WorkerMain(worker); });
+    pthread_setname_np(workers_.back().native_handle(),
+                       ("compute-" + std::to_string(worker)).c_str());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_seq_cst);
+  bell_.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(&bell_);
+  for (std::thread& worker : workers_) worker.join();
+}
+
+uint32_t ThreadPool::Grain(uint32_t count, uint32_t unit) const {
+  const uint32_t pieces = threads() * 4;
+  const uint32_t grain = std::max(1u, count / pieces);
+  return (grain + unit - 1) / unit * unit;
+}
+
+void ThreadPool::RunRegion(const Region& region) {
+  region_ = region;
+  next_item_.store(0, std::memory_order_relaxed);
+  const uint64_t generation = GenerationOf(state_.load(std::memory_order_relaxed)) + 1;
+  // seq_cst here and in WaitForRegion: we see the sleeper, or it sees the open region.
+  state_.store(generation * kGeneration, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+    sleepers_.store(0, std::memory_order_relaxed);
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(&bell_);
+  }
+  ClaimItems(0);
+
+  state_.fetch_or(kClosed, std::memory_order_acq_rel);
+  const auto empty = [this] { return (state_.load(std::memory_order_seq_cst) & kInside) == 0; };
+  if (SpinUntil(spin_ns_, INT64_MAX, empty)) return;
+  caller_sleeps_.store(1, std::memory_order_seq_cst);
+  for (;;) {
+    const uint32_t seen = done_bell_.load(std::memory_order_acquire);
+    if (empty()) break;
+    FutexWait(&done_bell_, seen, INT64_MAX);
+  }
+  caller_sleeps_.store(0, std::memory_order_relaxed);
+}
+
+void ThreadPool::ClaimItems(uint32_t worker) {
+  const Region region = region_;
+  for (;;) {
+    const uint64_t begin = next_item_.fetch_add(region.grain, std::memory_order_relaxed);
+    if (begin >= region.count) return;
+    const uint64_t end = std::min<uint64_t>(region.count, begin + region.grain);
+    region.call(region.context, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), worker);
+  }
+}
+
+void ThreadPool::WorkerMain(uint32_t worker) {
+  uint64_t seen = 0;  // the last generation that this worker has looked at
+  while (WaitForRegion(seen)) {
+    uint64_t state = state_.load(std::memory_order_acquire);
+    seen = GenerationOf(state);
+    bool entered = false;
+    while (IsOpen(state) && GenerationOf(state) == seen && !entered) {
+      entered = state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel,
+                                             std::memory_order_acquire);
+    }
+    if (!entered) continue;  // the others have finished it
+    ClaimItems(worker);
+    Leave();
+  }
+}
+
+void ThreadPool::Leave() {
+  // seq_cst here and in RunRegion: we see the sleeping caller, or it sees us gone.
+  const uint64_t state = state_.fetch_sub(1, std::memory_order_seq_cst) - 1;
+  if (IsOpen(state) || (state & kInside) != 0) return;
+  if (caller_sleeps_.load(std::memory_order_seq_cst) == 0) return;
+  done_bell_.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(&done_bell_);
+}
+
+bool ThreadPool::WaitForRegion(uint64_t seen) {
+  const auto ready = [this, seen] {
+    const uint64_t state = state_.load(std::memory_order_seq_cst);
+    return (IsOpen(state) && GenerationOf(state) != seen) || stop_.load(std::memory_order_relaxed);
+  };
+  if (!SpinUntil(spin_ns_, INT64_MAX, ready)) {
+    for (;;) {
+      const uint32_t bell = bell_.load(std::memory_order_acquire);
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      if (ready()) break;  // sleepers_ may count us though we are awake: a needless wake-up call
+      FutexWait(&bell_, bell, INT64_MAX);
+      if (ready()) break;
+    }
+  }
+  return !stop_.load(std::memory_order_acquire);
+}
+
+}  // namespace flotilla::cpu

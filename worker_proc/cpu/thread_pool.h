@@ -1,0 +1,88 @@
+// The CPU backend's compute threads: a parallel for over items, hundreds of times a step.
+//
+// The caller is worker 0. Items are claimed a few at a time as workers come free, so a thread that
+// the system takes off its core delays no more than the items it holds, and one that is still
+// asleep when the others have finished is not waited for. Which worker runs an item never matters
+// to the result: `worker` only names scratch memory that no one else uses meanwhile.
+//
+// A worker without work spins for spin_ns, then sleeps on a futex: regions of one step meet by
+// spinning, between steps nothing runs. spin_ns must be 0 where compute threads outnumber the cores
+// they may use: a spinning thread would keep the one it waits for from running.
+//
+// Threads: ParallelFor by one thread at a time, not from inside an item. What the caller wrote
+// before is visible to all items; what items wrote is visible to the caller after. Signals are the
+// caller's: all are blocked in the pool's threads. Errors: none; items must not throw. Source:
+// ours.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace flotilla::cpu {
+
+struct ThreadPoolOptions {
+  uint32_t threads = 1;  // the caller included
+  int64_t spin_ns = 0;
+};
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(const ThreadPoolOptions& options = {});
+  ~ThreadPool();  // by the thread that calls ParallelFor
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  uint32_t threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
+
+  // f(begin, end, worker) for pieces that together are [0, count), each item once; worker <
+  // threads(). Pieces have at most `grain` items, unless one worker takes all in one piece. Returns
+  // when all are done.
+  template <typename F>
+  void ParallelFor(uint32_t count, uint32_t grain, const F& f) {
+    if (workers_.empty() || count <= grain) {
+      if (count > 0) f(uint32_t{0}, count, uint32_t{0});
+      return;
+    }
+    const auto call = [](const void* context, uint32_t begin, uint32_t end, uint32_t worker) {
+      (*static_cast<const F*>(context))(begin, end, worker);
+    };
+    RunRegion({count, grain, call, &f});
+  }
+
+  // A grain that gives each worker about four pieces of `count` items, in whole `unit`s.
+  uint32_t Grain(uint32_t count, uint32_t unit = 1) const;
+
+ private:
+  struct Region {
+    uint32_t count = 0;
+    uint32_t grain = 1;
+    void (*call)(const void*, uint32_t, uint32_t, uint32_t) = nullptr;
+    const void* context = nullptr;
+  };
+
+  void RunRegion(const Region& region);
+  void WorkerMain(uint32_t worker);
+  // Sleeps or spins until a region after `seen` is open (true) or the pool ends (false).
+  bool WaitForRegion(uint64_t seen);
+  void ClaimItems(uint32_t worker);
+  void Leave();
+
+  const int64_t spin_ns_;
+  std::vector<std::thread> workers_;  // 1 … threads() - 1
+
+  // [generation : 32 | closed : 1 | workers inside : 31]. A worker enters by adding 1 while the
+  // region is open; the caller closes it once no item is unclaimed and waits until nobody is
+  // inside. region_ is written only while the last region is closed and empty.
+  alignas(64) std::atomic<uint64_t> state_;
+  alignas(64) std::atomic<uint64_t> next_item_{0};
+  alignas(64) std::atomic<uint32_t> sleepers_{0};  // workers that sleep on bell_ or are about to
+  std::atomic<uint32_t> bell_{0};                  // futex: a region opened, or the end
+  std::atomic<uint32_t> caller_sleeps_{0};
+  std::atomic<uint32_t> done_bell_{0};  // futex: the last worker left a closed region
+  std::atomic<bool> stop_{false};
+  Region region_;
+};
+
+}  // namespace flotilla::cpu
