@@ -50,6 +50,8 @@ def measure_ours(golden, head, flags, folder, **limits):
         with Cluster(*flags, f"--worker-flag=--logits-dump={dump}") as cluster:
             run_prompts(cluster, golden, 8)
     except ClusterError as error:
+        if not dump.exists():
+            raise
         problems.append(str(error))
     score = check_logits.score_dump(golden, head, Dump(dump, len(head)), EXTRA, **limits)
     dump.unlink()
