@@ -17,7 +17,6 @@ v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::
   info.set_max_model_len(options.core.context_length);
   info.set_vocab_size(options.core.vocab_size);
   info.set_page_size(options.core.page_size);
-  info.set_backend(options.backend);
   info.set_created(static_cast<int64_t>(std::time(nullptr)));
   info.set_max_running_requests(options.core.max_running_requests);
   info.set_max_queued_requests(options.core.max_queued_requests);
@@ -117,7 +116,13 @@ void Engine::OnServing(bool serving, uint32_t num_pages) {
   const uint32_t context =
       static_cast<uint32_t>(std::min<uint64_t>(options_.core.context_length, in_cache));
   const uint64_t probe = inputs_.control->reports[0].probe_hash.load(std::memory_order_acquire);
-  info_.Complete(Fingerprint(inputs_.model_digest, probe, options_.backend), num_pages, context);
+  const std::string backend = ReplicaControl::BackendName(inputs_.control->reports[0]);
+  v1::GetModelInfoResponse measured;
+  measured.set_fingerprint(Fingerprint(inputs_.model_digest, probe, backend));
+  measured.set_backend(backend);
+  measured.set_total_pages(num_pages);
+  measured.set_max_model_len(context);
+  info_.Complete(measured);
   front_.SetServing({options_.model_name, options_.core.vocab_size, context});
   std::lock_guard lock(mutex_);
   ready_ = true;

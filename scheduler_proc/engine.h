@@ -22,7 +22,6 @@ namespace flotilla {
 struct EngineOptions {
   std::string replica_id = "replica-0";
   std::string model_name = "model";
-  std::string backend = "cpu-float";  // part of the fingerprint
   uint32_t tp_size = 1;
   SchedulerConfig core;  // num_pages comes from the ranks
   std::vector<std::string> listen;

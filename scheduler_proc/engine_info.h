@@ -16,7 +16,8 @@ namespace flotilla {
 
 class EngineInfo {
  public:
-  // `info` without fingerprint, pages and files; tokenizer_file: the bytes of "tokenizer.gguf".
+  // `info` without fingerprint, backend, pages and files; tokenizer_file: the bytes of
+  // "tokenizer.gguf".
   EngineInfo(std::string replica_id, v1::GetModelInfoResponse info, std::string tokenizer_file)
       : replica_id_(std::move(replica_id)),
         tokenizer_file_(std::move(tokenizer_file)),
@@ -28,11 +29,10 @@ class EngineInfo {
     file->set_bytes(tokenizer_file_.size());
   }
 
-  void Complete(const std::string& fingerprint, uint64_t total_pages, uint32_t max_model_len) {
+  // The fields of `measured` that are set take the place of those there were.
+  void Complete(const v1::GetModelInfoResponse& measured) {
     std::lock_guard lock(mutex_);
-    info_.set_fingerprint(fingerprint);
-    info_.set_total_pages(total_pages);
-    info_.set_max_model_len(max_model_len);
+    info_.MergeFrom(measured);
   }
   v1::GetModelInfoResponse Get() const {
     std::lock_guard lock(mutex_);

@@ -1,15 +1,18 @@
 #include "shm/replica_control.h"
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
+#include "common/base/check.h"
 #include "shm/futex.h"
 
 namespace flotilla {
 namespace {
 
 constexpr uint64_t kControlMagic = 0x314c525443544c46;  // "FLTCTRL1"
-constexpr uint32_t kControlVersion = 1;
+constexpr uint32_t kControlVersion = 2;
 
 }  // namespace
 
@@ -62,6 +65,30 @@ StatusOr<ReplicaControl> ReplicaControl::Map(UniqueFd fd) {
     return absl::FailedPreconditionError(
         absl::StrCat("control segment: bad tp_size ", block->tp_size));
   return ReplicaControl(std::move(*segment));
+}
+
+void ReplicaControl::SetBackend(WorkerReport* report, std::string_view name) {
+  CHECK(name.size() <= kMaxBackendName);
+  uint64_t words[kBackendNameWords] = {};
+  std::memcpy(words, name.data(), name.size());
+  for (size_t i = 0; i < kBackendNameWords; ++i) {
+    report->backend[i].store(words[i], std::memory_order_release);
+  }
+}
+
+std::string ReplicaControl::BackendName(const WorkerReport& report) {
+  uint64_t words[kBackendNameWords];
+  for (size_t i = 0; i < kBackendNameWords; ++i) {
+    words[i] = report.backend[i].load(std::memory_order_acquire);
+  }
+  const auto* text = reinterpret_cast<const char*>(words);
+  std::string name(text, strnlen(text, sizeof(words)));
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  };
+  const bool valid = !name.empty() && name.size() <= kMaxBackendName &&
+                     std::all_of(name.begin(), name.end(), allowed);
+  return valid ? name : "unknown";
 }
 
 void ReplicaControl::Ring(std::atomic<uint32_t>* bell) {

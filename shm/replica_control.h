@@ -13,6 +13,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "common/base/status.h"
 #include "shm/segment.h"
@@ -45,12 +47,16 @@ struct alignas(64) ProcessSlot {
       ready_epoch;  // worker: last epoch whose Reset (KV cache, probe) it has finished
 };
 
+inline constexpr size_t kBackendNameWords = 6;
+inline constexpr size_t kMaxBackendName = kBackendNameWords * sizeof(uint64_t) - 1;
+
 // What a worker found out while starting; written before kLoaded / kReady, read after.
 struct alignas(64) WorkerReport {
   std::atomic<uint64_t> weight_bytes;
   std::atomic<uint64_t> max_kv_pages;  // what fits this rank, 0 until kLoaded
   std::atomic<uint64_t> page_bytes;    // bytes of one KV page on this rank
   std::atomic<uint64_t> probe_hash;    // of the probe's logits bits; rank 0, set before ready_epoch
+  std::atomic<uint64_t> backend[kBackendNameWords];  // zero-padded: see SetBackend
 };
 
 struct ReplicaControlBlock {
@@ -84,6 +90,11 @@ class ReplicaControl {
     return static_cast<ProcessState>(slot.state.load(std::memory_order_acquire));
   }
   static void Ring(std::atomic<uint32_t>* bell);
+
+  // The backend's name, at most kMaxBackendName characters of a-z, 0-9 and '-'. What is anything
+  // else reads as "unknown".
+  static void SetBackend(WorkerReport* report, std::string_view name);
+  static std::string BackendName(const WorkerReport& report);
 
  private:
   ReplicaControl(Segment segment);

@@ -1,5 +1,7 @@
 #include "deploy/launcher/command_lines.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace flotilla {
@@ -35,8 +37,13 @@ std::string Ipc(const std::string& path) { return "ipc://" + path; }
 
 }  // namespace
 
-uint32_t SpinUs(uint32_t tp, uint32_t replicas, uint32_t cores) {
-  return tp * replicas <= cores ? 50 : 0;
+uint32_t ThreadsOfEach(uint32_t wanted, uint32_t workers, uint32_t cores) {
+  if (wanted == 0) return std::max(1u, cores / workers);
+  return std::min(wanted, cores);
+}
+
+uint32_t SpinUs(uint32_t threads, uint32_t workers, uint32_t cores) {
+  return threads * workers <= cores ? 50 : 0;
 }
 
 std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what) {
@@ -79,6 +86,9 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
       .Flag("--isa", o.isa)
+      .Flag("--dtype", o.dtype)
+      .Flag("--kv-cache-dtype", o.kv_cache_dtype)
+      .Flag("--threads", r.threads)
       .Flag("--control-fd", w.control_fd)
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--result-ring-fd", w.result_ring_fd)

@@ -18,7 +18,8 @@ struct ResolvedOptions {
   std::string model_path;
   std::string model_name;
   uint32_t tp = 1;
-  uint32_t spin_us = 0;  // how long a worker spins inside a collective before it sleeps
+  uint32_t threads = 1;  // of each worker
+  uint32_t spin_us = 0;  // how long a compute thread spins for others before it sleeps
   std::string bin_dir;
   std::string runtime_dir;  // for Unix sockets
 };
@@ -41,8 +42,12 @@ struct RouterWiring {
   int notify_fd = -1;
 };
 
-// Workers may spin only if all of them have a core of their own.
-uint32_t SpinUs(uint32_t tp, uint32_t replicas, uint32_t cores);
+// Compute threads of each of `workers` workers: `wanted`, or an even share of the cores if that is
+// 0; at least 1, at most all cores.
+uint32_t ThreadsOfEach(uint32_t wanted, uint32_t workers, uint32_t cores);
+
+// Compute threads may spin only if each of all workers' has a core of its own.
+uint32_t SpinUs(uint32_t threads, uint32_t workers, uint32_t cores);
 
 std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what);
 

@@ -59,9 +59,12 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   const uint32_t cores = AllowedCores();
   ASSIGN_OR_RETURN(resolved.tp,
                    ResolveTp(options.tp, cores, options.replicas, config.num_key_value_heads));
-  resolved.spin_us = SpinUs(resolved.tp, options.replicas, cores);
-  Log().info("starting {} {} {} {}", Kv("model", resolved.model_name),
-             Kv("replicas", options.replicas), Kv("tp", resolved.tp), Kv("cores", cores));
+  const uint32_t workers = resolved.tp * options.replicas;
+  resolved.threads = ThreadsOfEach(options.threads, workers, cores);
+  resolved.spin_us = SpinUs(resolved.threads, workers, cores);
+  Log().info("starting {} {} {} {} {}", Kv("model", resolved.model_name),
+             Kv("replicas", options.replicas), Kv("tp", resolved.tp),
+             Kv("threads", resolved.threads), Kv("cores", cores));
   return resolved;
 }
 

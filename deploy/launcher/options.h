@@ -31,6 +31,9 @@ struct ServeOptions {
   std::string model = "default";
   std::string model_name;  // empty: made from the file's name
   std::string isa = "auto";
+  std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
+  uint32_t threads = 0;
   std::string kv_cache_memory = "0";  // bytes, after BytesFlag
   uint32_t page_size = 16;
   uint32_t context_length = 0;

@@ -21,21 +21,34 @@ ResolvedOptions Resolved() {
   return resolved;
 }
 
-TEST(CommandLinesTest, WorkersSpinOnlyOnCoresOfTheirOwn) {
+TEST(CommandLinesTest, ThreadsSpinOnlyOnCoresOfTheirOwn) {
   EXPECT_GT(SpinUs(2, 1, 2), 0u);
+  EXPECT_GT(SpinUs(1, 2, 2), 0u);
   EXPECT_EQ(SpinUs(2, 2, 2), 0u);
-  EXPECT_EQ(SpinUs(3, 1, 2), 0u);
+  EXPECT_EQ(SpinUs(1, 3, 2), 0u);
+}
+
+TEST(CommandLinesTest, CoresAreSharedOutToAllWorkers) {
+  EXPECT_EQ(ThreadsOfEach(0, 1, 2), 2u);
+  EXPECT_EQ(ThreadsOfEach(0, 2, 16), 8u);
+  EXPECT_EQ(ThreadsOfEach(0, 3, 8), 2u);
+  EXPECT_EQ(ThreadsOfEach(0, 6, 2), 1u);
+  EXPECT_EQ(ThreadsOfEach(3, 2, 4), 3u);
+  EXPECT_EQ(ThreadsOfEach(64, 1, 2), 2u);
 }
 
 TEST(CommandLinesTest, Worker) {
   ResolvedOptions resolved = Resolved();
   resolved.options.worker_flags = {"--logits-dump", "/tmp/dump"};
+  resolved.options.dtype = "float32";
+  resolved.threads = 3;
   ReplicaWiring wiring;
   wiring.index = 1;
   wiring.control_fd = 5;
   wiring.collective_fd = 8;
   const std::string line = absl::StrJoin(WorkerArgv(resolved, wiring, 1), " ");
   EXPECT_THAT(line, HasSubstr("/bin-dir/flotilla-worker --rank 1 --tp 2 --model /m.gguf"));
+  EXPECT_THAT(line, HasSubstr("--dtype float32 --kv-cache-dtype auto --threads 3"));
   EXPECT_THAT(line, HasSubstr("--control-fd 5"));
   EXPECT_THAT(line, HasSubstr("--collective-fd 8"));
   EXPECT_THAT(line, HasSubstr("--metrics-socket /run/x/r1-worker-1.metrics"));

@@ -96,6 +96,7 @@ class FakeReplica::Rank {
   void Run() {
     WorkerReport& report = replica_->control_->reports[rank_];
     report.max_kv_pages.store(replica_->options_.num_pages);
+    ReplicaControl::SetBackend(&report, "fake-backend");
     report.page_bytes.store(replica_->options_.page_size * sizeof(int32_t));
     ReplicaControl::SetState(&slot(), ProcessState::kLoading);
     ReplicaControl::SetState(&slot(), ProcessState::kLoaded);

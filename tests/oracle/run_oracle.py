@@ -11,6 +11,8 @@ the scheduler's plans. Checked are
   * that the answers, and the logits of all positions in every bit, are the same in all runs;
   * that no process warned of anything: a run that recovered from an error is no proof.
 
+All of it in float32: what the faster arithmetics are held against.
+
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both), and about 550 MB for
 the dump of one run, which is gone afterwards.
 """
@@ -121,6 +123,7 @@ class Oracle:
     def run_cluster(self, tp, chunk):
         dump_path = self.folder / "logits"
         flags = ["--tp", str(tp), "--chunked-prefill-size", str(chunk), "--isa", self.options.isa,
+                 "--dtype", "float32", "--kv-cache-dtype", "float32",
                  f"--worker-flag=--logits-dump={dump_path}"]
         try:
             with Cluster(*flags) as cluster:

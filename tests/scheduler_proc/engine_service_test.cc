@@ -290,7 +290,7 @@ TEST(EngineUnary, InfoLoadAndFiles) {
   EXPECT_EQ(info.vocab_size(), 512u);
   EXPECT_EQ(info.max_model_len(), 2048u);
   EXPECT_EQ(info.total_pages(), 256u);
-  EXPECT_EQ(info.backend(), "cpu-float");
+  EXPECT_EQ(info.backend(), "fake-backend");
   v1::Load load;
   ASSERT_TRUE(stub->GetLoad(&c2, {}, &load).ok());
   EXPECT_EQ(load.total_pages(), 256u);

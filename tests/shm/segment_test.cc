@@ -136,6 +136,23 @@ TEST(ReplicaControlTest, RefusesWrongSegments) {
   EXPECT_FALSE(ReplicaControl::Map(Dup(control->segment().fd())).ok());
 }
 
+TEST(ReplicaControlTest, CarriesTheBackendsName) {
+  auto control = ReplicaControl::Create(2);
+  ASSERT_TRUE(control.ok()) << control.status();
+  WorkerReport& report = (*control)->reports[1];
+  EXPECT_EQ(ReplicaControl::BackendName(report), "unknown");
+  for (const std::string& name : {std::string("cpu-float32-kv-bfloat16"), std::string("x"),
+                                  std::string(kMaxBackendName, 'a')}) {
+    ReplicaControl::SetBackend(&report, name);
+    EXPECT_EQ(ReplicaControl::BackendName(report), name);
+  }
+  // Bytes of another process: no end, or no name.
+  for (auto& word : report.backend) word = 0x6161616161616161;
+  EXPECT_EQ(ReplicaControl::BackendName(report), "unknown");
+  ReplicaControl::SetBackend(&report, "a\nb");
+  EXPECT_EQ(ReplicaControl::BackendName(report), "unknown");
+}
+
 TEST(ReplicaControlTest, StatesHaveNames) {
   for (uint32_t s = 0; s <= 7; ++s)
     EXPECT_STRNE(ProcessStateName(static_cast<ProcessState>(s)), "unknown") << s;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
@@ -19,7 +20,7 @@
 #include "shm/ring.h"
 #include "worker_proc/comm/timed_collective.h"
 #include "worker_proc/cpu/cpu_backend.h"
-#include "worker_proc/cpu/isa.h"
+#include "worker_proc/cpu/cpu_options.h"
 #include "worker_proc/runner/memory_info.h"
 #include "worker_proc/runner/model_runner.h"
 #include "worker_proc/runner/worker_loop.h"
@@ -37,12 +38,11 @@ struct WorkerFlags {
   uint32_t rank = 0;
   uint32_t tp = 1;
   std::string model;
-  std::string isa = "auto";
+  CpuFlags cpu;
   int control_fd = -1;
   int step_ring_fd = -1;
   int result_ring_fd = -1;
   int collective_fd = -1;
-  uint32_t spin_us = 0;
   std::string metrics_socket;
   ModelRunnerOptions runner;
   LogOptions log;
@@ -54,7 +54,16 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
       ->check(CLI::Range(1u, kMaxRanks))
       ->capture_default_str();
   app->add_option("--model", flags->model, "Path of the model file")->required();
-  app->add_option("--isa", flags->isa, "Instruction set: auto, reference, avx2 or avx512")
+  app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2 or avx512")
+      ->capture_default_str();
+  app->add_option("--dtype", flags->cpu.dtype, "Arithmetic of the matrices: auto, int8 or float32")
+      ->capture_default_str();
+  app->add_option("--kv-cache-dtype", flags->cpu.kv_cache_dtype,
+                  "Element of the KV cache: auto, bfloat16 or float32")
+      ->capture_default_str();
+  app->add_option(
+         "--threads", flags->cpu.threads,
+         "Compute threads of this rank; 0: the cores that it may use, divided by the ranks")
       ->capture_default_str();
   app->add_option("--control-fd", flags->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
@@ -79,9 +88,9 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
                   "Prompt tokens a step, all requests together")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app->add_option("--spin-us", flags->spin_us,
-                  "How long a rank spins for the others before it sleeps; 0 unless each rank has "
-                  "a core of its own")
+  app->add_option("--spin-us", flags->cpu.spin_us,
+                  "How long a compute thread spins for the others, and a rank for the other ranks, "
+                  "before it sleeps; 0 unless each thread of each rank has a core of its own")
       ->capture_default_str();
   app->add_option("--logits-dump", flags->runner.logits_dump,
                   "Rank 0 appends the raw logits of sampled and prompt_logprobs positions (tests)");
@@ -120,13 +129,13 @@ StatusOr<Segments> MapSegments(const WorkerFlags& flags) {
   return segments;
 }
 
-StatusOr<std::unique_ptr<Collective>> MakeCollective(const WorkerFlags& flags,
+StatusOr<std::unique_ptr<Collective>> MakeCollective(const WorkerFlags& flags, int64_t spin_ns,
                                                      const Segments& segments,
                                                      Heartbeat* heartbeat) {
   if (flags.tp == 1) return MakeSingleRankCollective();
   ShmCollectiveOptions options;
   options.rank = flags.rank;
-  options.wait.spin_ns = flags.spin_us * kNsPerUs;
+  options.wait.spin_ns = spin_ns;
   options.on_wait = [](void* arg) { static_cast<Heartbeat*>(arg)->Beat(); };
   options.on_wait_arg = heartbeat;
   return AttachShmCollective(segments.collective.get(), options);
@@ -144,14 +153,22 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   ASSIGN_OR_RETURN(const auto server,
                    MetricsServer::Start(flags.metrics_socket, flags.log.process, registry));
 
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
+  flags.cpu.ranks = flags.tp;
+  ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
+                   ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
+  cpu_options.heartbeat = heartbeat;
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(cpu_options);
+  Log().info("backend {} {} {} {}", Kv("name", backend->name()),
+             Kv("isa", cpu_options.kernels->name), Kv("threads", cpu_options.threads.threads),
+             Kv("spin_us", cpu_options.threads.spin_ns / kNsPerUs));
+
   ASSIGN_OR_RETURN(const Segments segments, MapSegments(flags));
-  ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner, MakeCollective(flags, segments, &heartbeat));
+  ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,
+                   MakeCollective(flags, cpu_options.threads.spin_ns, segments, &heartbeat));
   TimedCollective collective(std::move(inner), &clock, registry.get());
   Log().info("startup step=comm {}", Kv("ranks", flags.tp));
 
-  ASSIGN_OR_RETURN(const cpu::KernelTable* kernels, cpu::SelectKernels(flags.isa));
-  Log().info("backend {}", Kv("isa", kernels->name));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
   if (flags.rank == 0) {
     ASSIGN_OR_RETURN(flags.runner.eos_ids, ReadEosIds(flags.model));
   }
@@ -159,9 +176,6 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
     flags.runner.kv_pages_chosen |= control->workers[rank].ready_epoch.load() != 0;
   }
   flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
-  ASSIGN_OR_RETURN(const cpu::QuantKernelTable* quant_kernels, cpu::SelectQuantKernels(flags.isa));
-  const std::unique_ptr<Backend> backend =
-      MakeCpuBackend({.kernels = kernels, .quant_kernels = quant_kernels, .heartbeat = heartbeat});
   ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelRunner> runner,
       ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat, &clock},

@@ -38,6 +38,7 @@ void WorkerLoop::SetState(ProcessState state) {
 void WorkerLoop::PublishReport() {
   WorkerReport& report = (*deps_.control)->reports[rank_];
   report.weight_bytes.store(deps_.runner->weight_bytes_read(), std::memory_order_relaxed);
+  ReplicaControl::SetBackend(&report, deps_.backend->name());
   report.page_bytes.store(deps_.runner->kv_page_bytes(), std::memory_order_relaxed);
   report.max_kv_pages.store(deps_.runner->max_kv_pages(), std::memory_order_release);
   deps_.metrics->SetMemory(deps_.backend->memory());

@@ -1,0 +1,98 @@
+#include "worker_proc/cpu/cpu_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "common/base/check.h"
+#include "tests/fakes/gguf_builder.h"
+
+namespace flotilla {
+namespace {
+
+using cpu::ComputeType;
+using cpu::KvType;
+using ::testing::HasSubstr;
+
+std::unique_ptr<Checkpoint> Model(DType dtype) {
+  testing::TinyLlamaOptions options;
+  options.matrix_dtype = dtype;
+  options.embedding_dtype = dtype;
+  const std::string path = StrCat(::testing::TempDir(), "cpu_options_test_", getpid(), ".gguf");
+  testing::WriteTinyLlama(path, options);
+  auto opened = OpenCheckpoint(path);
+  CHECK_OK(opened.status());
+  unlink(path.c_str());  // the mapping stays
+  return std::move(*opened);
+}
+
+class CpuOptionsTest : public ::testing::Test {
+ protected:
+  StatusOr<CpuBackendOptions> Resolve(const CpuFlags& flags, uint32_t cores = 8) {
+    return ResolveCpuOptions(flags, *quantised_, cores);
+  }
+  const std::unique_ptr<Checkpoint> quantised_ = Model(DType::kQ4_1);
+  const std::unique_ptr<Checkpoint> floats_ = Model(DType::kF16);
+};
+
+TEST_F(CpuOptionsTest, AutoFollowsTheFile) {
+  const auto quantised = ResolveCpuOptions({}, *quantised_, 1);
+  ASSERT_TRUE(quantised.ok()) << quantised.status();
+  EXPECT_EQ(quantised->dtype, ComputeType::kInt8);
+  EXPECT_EQ(quantised->kv_cache_dtype, KvType::kBFloat16);
+  EXPECT_STREQ(MakeCpuBackend(*quantised)->name(), "cpu-int8-kv-bfloat16");
+  const auto floats = ResolveCpuOptions({}, *floats_, 1);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  EXPECT_EQ(floats->dtype, ComputeType::kFloat32);
+  EXPECT_EQ(floats->kv_cache_dtype, KvType::kFloat32);
+  EXPECT_STREQ(MakeCpuBackend(*floats)->name(), "cpu-float32-kv-float32");
+}
+
+TEST_F(CpuOptionsTest, FlagsDecide) {
+  CpuFlags flags;
+  flags.dtype = "float32";
+  flags.kv_cache_dtype = "bfloat16";
+  EXPECT_STREQ(MakeCpuBackend(*Resolve(flags))->name(), "cpu-float32-kv-bfloat16");
+  flags.dtype = "int8";
+  flags.kv_cache_dtype = "float32";
+  EXPECT_STREQ(MakeCpuBackend(*Resolve(flags))->name(), "cpu-int8-kv-float32");
+}
+
+TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
+  CpuFlags flags;
+  flags.dtype = "int8";
+  EXPECT_THAT(std::string(ResolveCpuOptions(flags, *floats_, 1).status().message()),
+              HasSubstr("no quantised matrices; use auto or float32"));
+  flags.dtype = "int4";
+  EXPECT_THAT(std::string(Resolve(flags).status().message()),
+              HasSubstr("use auto, int8 or float32"));
+  flags = {};
+  flags.kv_cache_dtype = "fp8";
+  EXPECT_THAT(std::string(Resolve(flags).status().message()),
+              HasSubstr("use auto, float32 or bfloat16"));
+  flags = {};
+  flags.isa = "mmx";
+  EXPECT_EQ(Resolve(flags).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CpuOptionsTest, ThreadsAreAShareOfTheCoresAndNeverMore) {
+  const auto threads = [&](uint32_t wanted, uint32_t ranks, uint32_t cores) {
+    CpuFlags flags;
+    flags.threads = wanted;
+    flags.ranks = ranks;
+    flags.spin_us = 50;
+    return Resolve(flags, cores)->threads;
+  };
+  EXPECT_EQ(threads(0, 1, 8).threads, 8u);
+  EXPECT_EQ(threads(0, 3, 8).threads, 2u);
+  EXPECT_EQ(threads(0, 3, 2).threads, 1u);
+  EXPECT_EQ(threads(5, 1, 8).threads, 5u);
+  EXPECT_EQ(threads(9, 1, 8).threads, 8u);
+  // Spinning needs a core for each thread of each rank.
+  EXPECT_EQ(threads(0, 2, 8).spin_ns, 50'000);
+  EXPECT_EQ(threads(5, 2, 8).spin_ns, 0);
+  EXPECT_EQ(threads(0, 3, 2).spin_ns, 0);
+}
+
+}  // namespace
+}  // namespace flotilla
