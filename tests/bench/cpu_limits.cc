@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 namespace flotilla::bench {
 namespace {
@@ -75,8 +76,9 @@ double ReadSeconds(const uint8_t* data, size_t bytes) {
   for (size_t i = 0; i < stream; i += 64) {
     for (int s = 0; s < 4; ++s) {
       // One load a line moves the whole line.
-      const uint8_t* line = data + s * stream + i;
-      sum += *reinterpret_cast<const uint64_t*>(line);
+      uint64_t word;
+      std::memcpy(&word, data + s * stream + i, sizeof(word));
+      sum += word;
     }
   }
   asm volatile("" : : "r"(sum));
