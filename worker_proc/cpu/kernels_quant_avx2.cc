@@ -10,7 +10,9 @@ namespace {
 
 struct Q {
   using Int = __m256i;
-  static constexpr int kMaxTokens = 4;  // × 2 halves of a panel: 8 of 16 registers
+  // Of 16 registers: an accumulator for each half of a panel and token, both halves' weights, a
+  // broadcast and a product. The float accumulators lie in memory.
+  static constexpr int kMaxTokens = 6;
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -19,92 +21,111 @@ struct Q {
   static V::Reg ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
   static Int Set1Int(int32_t x) { return _mm256_set1_epi32(x); }
   static Int Sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
+  // With 4-bit weights, eight products of pairs stay within 8 * 2 * 15 * 127 = 30,480 in 16 bits.
+  // With 8-bit weights the activations are split instead, q = 16 * high + low with both in -8 … 8,
+  // and summed apart: 8 * 2 * 255 * 8 = 32,640.
   template <int kBits>
-  static Int ShiftLeft(Int x) {
-    return _mm256_slli_epi32(x, kBits);
-  }
-  static int32_t LoadQuad(const void* p) {
-    int32_t quad;
-    __builtin_memcpy(&quad, p, sizeof(quad));
-    return quad;
+  struct TileQ {
+    int8_t q[kBits / 4][kQuantBlock];  // low, high
+  };
+  static void PackQ(const int8_t* q, TileQ<4>* out) { __builtin_memcpy(out->q, q, kQuantBlock); }
+  static void PackQ(const int8_t* q, TileQ<8>* out) {
+    const Int x = LoadInt(q);
+    const Int nibble = _mm256_set1_epi8(0x0f);
+    const Int eight = _mm256_set1_epi8(8);
+    // high = floor(q / 16), and one more where the rest is 8 or more.
+    const Int floor = _mm256_sub_epi8(
+        _mm256_and_si256(_mm256_srli_epi16(_mm256_xor_si256(x, _mm256_set1_epi8(-128)), 4), nibble),
+        eight);
+    const Int carry = _mm256_and_si256(_mm256_srli_epi16(x, 3), _mm256_set1_epi8(1));
+    const Int low = _mm256_sub_epi8(_mm256_and_si256(_mm256_add_epi8(x, eight), nibble), eight);
+    _mm256_storeu_si256(reinterpret_cast<Int*>(out->q[0]), low);
+    _mm256_storeu_si256(reinterpret_cast<Int*>(out->q[1]), _mm256_add_epi8(floor, carry));
   }
 
-  template <int kBits, int kTokens>
-  static void Dot(const uint8_t* block, const ActBlock* x, size_t x_stride, Int (*dot)[2]) {
-    if constexpr (kBits == 4) {
-      Dot4<kTokens>(block, x, x_stride, dot);
-    } else {
-      Dot8<kTokens>(block, x, x_stride, dot);
+  // Keeps the compiler from turning a chain of sums into a tree, whose leaves would all be alive at
+  // once and spill.
+  static Int InOrder(Int x) {
+    asm("" : "+x"(x));
+    return x;
+  }
+
+  // sum[t] (+)= four k of the weights times the same four of each token, in pairs of 16 bits; `k`
+  // counts from the first of tile[0].q[part].
+  template <int kTokens, typename TileQ>
+  static void DotQuad(const Int* weights, const TileQ* tile, int part, int k, bool first,
+                      Int (*sum)[2]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four;
+      __builtin_memcpy(&four, tile[t].q[part] + k, sizeof(four));
+      const Int quad = _mm256_set1_epi32(four);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        const Int pairs = _mm256_maddubs_epi16(weights[v], quad);
+        sum[t][v] = first ? pairs : InOrder(_mm256_add_epi16(sum[t][v], pairs));
+      }
     }
   }
 
-  // Pairs of products in 16 bits: eight of them stay within 8 * 2 * 15 * 127 = 30,480.
   template <int kTokens>
-  static void Dot4(const uint8_t* block, const ActBlock* x, size_t x_stride, Int (*dot)[2]) {
+  static void Dot4(const uint8_t* block, const TileQ<4>* tile, Int (*dot)[2]) {
     const Int mask = _mm256_set1_epi8(0x0f);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const Int raw[2] = {LoadInt(block + j * 64), LoadInt(block + j * 64 + 32)};
-#pragma GCC unroll 2
-      for (int high = 0; high < 2; ++high) {
-        Int weights[2];
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          weights[v] = _mm256_and_si256(high ? _mm256_srli_epi16(raw[v], 4) : raw[v], mask);
-        }
-#pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t) {
-          const Int quad = _mm256_set1_epi32(LoadQuad(x[t * x_stride].q + high * 16 + j * 4));
-#pragma GCC unroll 2
-          for (int v = 0; v < 2; ++v) {
-            const Int pairs = _mm256_maddubs_epi16(weights[v], quad);
-            dot[t][v] = j + high == 0 ? pairs : _mm256_add_epi16(dot[t][v], pairs);
-          }
-        }
-      }
+      const Int low[2] = {_mm256_and_si256(raw[0], mask), _mm256_and_si256(raw[1], mask)};
+      DotQuad<kTokens>(low, tile, 0, 4 * j, j == 0, dot);
+      const Int high[2] = {_mm256_and_si256(_mm256_srli_epi16(raw[0], 4), mask),
+                           _mm256_and_si256(_mm256_srli_epi16(raw[1], 4), mask)};
+      DotQuad<kTokens>(high, tile, 0, 16 + 4 * j, false, dot);
     }
     const Int ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v) dot[t][v] = _mm256_madd_epi16(dot[t][v], ones);
     }
   }
 
-  // Products of 8 × 8 bits need 17 bits in pairs, so both sides are widened to 16: the even k and
-  // the odd k of each quad apart, which needs no shuffle.
   template <int kTokens>
-  static void Dot8(const uint8_t* block, const ActBlock* x, size_t x_stride, Int (*dot)[2]) {
-    alignas(32) int32_t wide[kTokens][2][8];
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) {
-      const Int q = LoadInt(x[t * x_stride].q);
-      _mm256_store_si256(reinterpret_cast<Int*>(wide[t][0]),
-                         _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
-      _mm256_store_si256(reinterpret_cast<Int*>(wide[t][1]), _mm256_srai_epi16(q, 8));
-      dot[t][0] = _mm256_setzero_si256();
-      dot[t][1] = _mm256_setzero_si256();
-    }
-    const Int mask = _mm256_set1_epi16(0x00ff);
+  static void Dot8(const uint8_t* block, const TileQ<8>* tile, Int (*dot)[2]) {
+    // Few tokens take both parts with each load of the weights; of many, all sums would be alive at
+    // once.
+    constexpr int kParts = kTokens <= 3 ? 2 : 1;
+    const Int factors[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(16)};
+#pragma GCC unroll 2
+    for (int part = 0; part < 2; part += kParts) {
+      if constexpr (kParts == 1) asm("" : "+r"(block));  // or the loads would be shared after all
+      Int sum[kParts][kTokens][2];
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const Int raw[2] = {LoadInt(block + j * 64), LoadInt(block + j * 64 + 32)};
+      for (int j = 0; j < 8; ++j) {
+        const Int weights[2] = {LoadInt(block + j * 64), LoadInt(block + j * 64 + 32)};
 #pragma GCC unroll 2
-      for (int odd = 0; odd < 2; ++odd) {
-        Int weights[2];
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          weights[v] = odd ? _mm256_srli_epi16(raw[v], 8) : _mm256_and_si256(raw[v], mask);
+        for (int i = 0; i < kParts; ++i) {
+          DotQuad<kTokens>(weights, tile, part + i, 4 * j, j == 0, sum[i]);
         }
-#pragma GCC unroll 4
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < kParts; ++i) {
+#pragma GCC unroll 8
         for (int t = 0; t < kTokens; ++t) {
-          const Int pair = _mm256_set1_epi32(wide[t][odd][j]);
 #pragma GCC unroll 2
           for (int v = 0; v < 2; ++v) {
-            dot[t][v] = _mm256_add_epi32(dot[t][v], _mm256_madd_epi16(weights[v], pair));
+            const Int wide = _mm256_madd_epi16(sum[i][t][v], factors[part + i]);
+            dot[t][v] = part + i == 0 ? wide : _mm256_add_epi32(dot[t][v], wide);
           }
         }
       }
+    }
+  }
+
+  template <int kBits, int kTokens>
+  static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[2]) {
+    if constexpr (kBits == 4) {
+      Dot4<kTokens>(block, tile, dot);
+    } else {
+      Dot8<kTokens>(block, tile, dot);
     }
   }
 

@@ -10,8 +10,7 @@ namespace {
 
 struct Q {
   using Int = __m512i;
-  // As many integer and as many float accumulators, of 32 registers.
-  static constexpr int kMaxTokens = 12;
+  static constexpr int kMaxTokens = 12;  // an integer and a float accumulator each, of 32 registers
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -20,36 +19,52 @@ struct Q {
   static Int Set1Int(int32_t x) { return _mm512_set1_epi32(x); }
   static Int Sub(Int a, Int b) { return _mm512_sub_epi32(a, b); }
   template <int kBits>
-  static Int ShiftLeft(Int x) {
-    return _mm512_slli_epi32(x, kBits);
+  struct TileQ {
+    int8_t q[kQuantBlock];
+  };
+  template <int kBits>
+  static void PackQ(const int8_t* q, TileQ<kBits>* out) {
+    __builtin_memcpy(out->q, q, kQuantBlock);
   }
 
-  // Four k of 16 rows times the same four of each token.
-  template <int kTokens>
-  static void DotQuad(Int weights, const int8_t* x, size_t x_stride, Int (*dot)[1]) {
+  // Four k of 16 rows, from k on, times the same four of each token.
+  template <int kTokens, typename TileQ>
+  static void DotQuad(Int weights, const TileQ* tile, int k, Int* dot) {
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
       int32_t quad;
-      __builtin_memcpy(&quad, x + t * x_stride * sizeof(ActBlock), sizeof(quad));
-      dot[t][0] = _mm512_dpbusd_epi32(dot[t][0], weights, _mm512_set1_epi32(quad));
+      __builtin_memcpy(&quad, tile[t].q + k, sizeof(quad));
+      dot[t] = _mm512_dpbusd_epi32(dot[t], weights, _mm512_set1_epi32(quad));
     }
   }
 
   template <int kBits, int kTokens>
-  static void Dot(const uint8_t* block, const ActBlock* x, size_t x_stride, Int (*dot)[1]) {
+  static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[1]) {
+    // Few tokens need several chains each, or vpdpbusd's latency shows.
+    constexpr int kChains = kTokens == 1 ? 4 : kTokens <= 3 ? 2 : 1;
+    const Int mask = _mm512_set1_epi8(0x0f);
+    Int sum[kChains][kTokens];
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c) {
 #pragma GCC unroll 16
-    for (int t = 0; t < kTokens; ++t) dot[t][0] = _mm512_setzero_si512();
+      for (int t = 0; t < kTokens; ++t) sum[c][t] = _mm512_setzero_si512();
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < kBits; ++j) {
       const Int raw = _mm512_loadu_si512(block + j * 64);
       if constexpr (kBits == 8) {
-        DotQuad<kTokens>(raw, x->q + 4 * j, x_stride, dot);
+        DotQuad<kTokens>(raw, tile, 4 * j, sum[j % kChains]);
       } else {
-        const Int mask = _mm512_set1_epi8(0x0f);
-        DotQuad<kTokens>(_mm512_and_si512(raw, mask), x->q + 4 * j, x_stride, dot);
-        DotQuad<kTokens>(_mm512_and_si512(_mm512_srli_epi16(raw, 4), mask), x->q + 16 + 4 * j,
-                         x_stride, dot);
+        DotQuad<kTokens>(_mm512_and_si512(raw, mask), tile, 4 * j, sum[2 * j % kChains]);
+        const Int high = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
+        DotQuad<kTokens>(high, tile, 16 + 4 * j, sum[(2 * j + 1) % kChains]);
       }
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      dot[t][0] = sum[0][t];
+#pragma GCC unroll 4
+      for (int c = 1; c < kChains; ++c) dot[t][0] = _mm512_add_epi32(dot[t][0], sum[c][t]);
     }
   }
 
