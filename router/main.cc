@@ -38,10 +38,7 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   ms("--body-timeout-ms", &http.body_timeout_ms, "For a request's body to come in");
   ms("--idle-timeout-ms", &http.idle_timeout_ms, "Between requests of a kept connection");
   ms("--write-timeout-ms", &http.write_timeout_ms, "Without a byte taken by the client");
-  app->add_option("--drain-grace", flags->router.drain_grace_ms,
-                  "Milliseconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0, 86'400'000))
-      ->capture_default_str();
+  AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {

@@ -24,7 +24,7 @@ struct RouterOptions {
   HttpOptions http;
   GrpcOptions grpc;
   DispatcherOptions dispatcher;
-  int64_t drain_grace_ms = 30'000;
+  uint32_t drain_grace_ms = 30'000;
 };
 
 class RouterApp {

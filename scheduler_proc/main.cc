@@ -68,9 +68,7 @@ void AddFlags(CLI::App* app, Flags* f) {
                   "Decode steps between log lines; 0: none");
   app->add_option("--watchdog-timeout", f->watchdog_timeout_s,
                   "Seconds without a rank's heartbeat before it is killed; 0: never");
-  app->add_option("--drain-grace-ms", f->drain_grace_ms,
-                  "Running requests get this long after SIGTERM")
-      ->check(CLI::Range(0u, 86'400'000u));
+  AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
   AddLogFlags(app, &f->log);
   app->option_defaults()->always_capture_default();
 }

@@ -70,6 +70,12 @@ CLI::Validator BytesFlag() {
   return validator;
 }
 
+CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value) {
+  return app->add_option(flag.name, *value, flag.help)
+      ->check(CLI::Range(flag.min, flag.max))
+      ->capture_default_str();
+}
+
 void AddLogFlags(CLI::App* app, LogOptions* options) {
   app->add_option("--log-level", options->level, "How much to log")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))

@@ -21,6 +21,17 @@ std::string FormatBytes(uint64_t bytes);
 // CLI11 validator for byte sizes; turns the text into a number of bytes.
 CLI::Validator BytesFlag();
 
+// A numeric flag that several processes have: one name, one meaning, one range. (The launcher
+// checks what it hands on, so that no process refuses it later.)
+struct SharedFlag {
+  const char* name;
+  const char* help;
+  uint32_t min, max;
+};
+inline constexpr SharedFlag kDrainGraceMsFlag = {
+    "--drain-grace-ms", "Milliseconds that running requests get after SIGTERM", 0, 86'400'000};
+CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
+
 // --log-level, --log-format
 void AddLogFlags(CLI::App* app, LogOptions* options);
 

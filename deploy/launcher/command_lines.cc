@@ -123,7 +123,7 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
   for (const std::string& address : w.replicas) argv.Flag("--replica", address);
   return argv.Flag("--policy", o.policy)
       .Flag("--notify-fd", w.notify_fd)
-      .Flag("--drain-grace", static_cast<int64_t>(o.shutdown_timeout * 1000))
+      .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
       .Log(o.log)
       .Raw(o.router_flags)

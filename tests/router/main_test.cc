@@ -142,7 +142,7 @@ TEST_F(MainTest, RunningStreamsFinishAfterSigterm) {
 }
 
 TEST_F(MainTest, TheGraceEnds) {
-  Process router(Args({"--drain-grace", "50"}));
+  Process router(Args({"--drain-grace-ms", "50"}));
   const auto port = static_cast<uint16_t>(PortIn(router.Notified(), "http="));
   engine_->Hold();
   HttpConnection connection(port);

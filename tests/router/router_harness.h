@@ -22,7 +22,7 @@ struct HarnessOptions {
   FakeEngineServiceOptions engine;
   HttpOptions http;
   GrpcOptions grpc;
-  int64_t drain_grace_ms = 10'000;
+  uint32_t drain_grace_ms = 10'000;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
 };
 
