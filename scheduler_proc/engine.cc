@@ -26,7 +26,6 @@ v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::
 EpochManager::Options EpochOptions(const EngineOptions& options) {
   EpochManager::Options epochs;
   epochs.tp_size = options.tp_size;
-  epochs.stall_timeout_ns = options.stall_timeout_ns;
   return epochs;
 }
 
@@ -76,7 +75,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
       metrics_({options.model_name, options.replica_id, options.decode_log_interval,
                 options.core.page_size},
                inputs_.registry),
-      epochs_(EpochOptions(options), inputs_.control, &port_, inputs_.kill_rank) {
+      epochs_(EpochOptions(options), inputs_.control, &port_) {
   OutputSide::Deps output;
   output.assembler = {inputs_.tokenizer, inputs_.clock,
                       detok_.get(),      &inbox_,

@@ -28,7 +28,6 @@ struct EngineOptions {
   std::string detok_request_address;
   std::string detok_reply_address;
   uint32_t decode_log_interval = 40;
-  int64_t stall_timeout_ns = 30 * kNsPerSecond;
   size_t max_large_result_bytes = 256 << 20;
   RouterChannelOptions channel;
   size_t max_call_unsent_bytes = 4 << 20;
@@ -46,7 +45,6 @@ class Engine {
     std::string model_digest;
     std::string tokenizer_file;  // bytes of "tokenizer.gguf"
     prometheus::Registry* registry = nullptr;
-    std::function<void(uint32_t pid)> kill_rank;
     // The loop ended by itself: a fatal error. Called once, by the loop's thread.
     std::function<void(const Status&)> on_fatal;
   };

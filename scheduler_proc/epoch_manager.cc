@@ -8,9 +8,8 @@
 
 namespace flotilla {
 
-EpochManager::EpochManager(const Options& options, ReplicaControlBlock* control, StepPort* port,
-                           std::function<void(uint32_t pid)> kill_rank)
-    : options_(options), control_(control), port_(port), kill_rank_(std::move(kill_rank)) {
+EpochManager::EpochManager(const Options& options, ReplicaControlBlock* control, StepPort* port)
+    : options_(options), control_(control), port_(port) {
   CHECK(options.tp_size >= 1 && options.tp_size <= kMaxRanks);
   control_->epoch.store(epoch_, std::memory_order_release);
 }
@@ -21,10 +20,9 @@ StatusOr<EpochManager::Event> EpochManager::Poll(int64_t now_ns) {
     for (uint32_t r = 0; r < options_.tp_size; ++r) {
       if (!Lost(r)) continue;
       if (state_ == State::kServing) event = Event::kLost;
-      Restart(now_ns, StrCat("rank ", r, " is gone"));
+      Restart(StrCat("rank ", r, " is gone"));
       break;
     }
-    if (state_ != State::kWaitLoaded) KillStalled(now_ns);
   }
   if (state_ == State::kWaitReady) {
     if (AllReady()) {
@@ -32,7 +30,7 @@ StatusOr<EpochManager::Event> EpochManager::Poll(int64_t now_ns) {
       ready_deadline_ns_ = INT64_MAX;
       return Event::kBegan;
     }
-    if (now_ns >= ready_deadline_ns_) Restart(now_ns, "not every rank became ready in time");
+    if (now_ns >= ready_deadline_ns_) Restart("not every rank became ready in time");
   }
   if (state_ == State::kWaitLoaded) {
     DropDeadReaders();
@@ -43,8 +41,7 @@ StatusOr<EpochManager::Event> EpochManager::Poll(int64_t now_ns) {
   return event;
 }
 
-void EpochManager::Restart(int64_t now_ns, const std::string& reason) {
-  (void)now_ns;
+void EpochManager::Restart(const std::string& reason) {
   ++epoch_;
   Log().warn("new epoch {} {}", Kv("epoch", epoch_), Kv("reason", reason));
   control_->epoch.store(epoch_, std::memory_order_release);
@@ -111,10 +108,9 @@ Status EpochManager::AdmitAll(int64_t now_ns) {
   reset.num_pages = num_pages_;
   const Status published = port_->Publish(reset);
   if (!published.ok()) {
-    Restart(now_ns, StrCat("reset was not taken: ", published.message()));
+    Restart(StrCat("reset was not taken: ", published.message()));
     return OkStatus();
   }
-  admitted_ns_ = now_ns;
   ready_deadline_ns_ = now_ns + options_.ready_timeout_ns;
   state_ = State::kWaitReady;
   return OkStatus();
@@ -128,22 +124,6 @@ bool EpochManager::AllReady() const {
       return false;
   }
   return true;
-}
-
-void EpochManager::KillStalled(int64_t now_ns) {
-  if (options_.stall_timeout_ns == 0) return;
-  for (uint32_t r = 0; r < options_.tp_size; ++r) {
-    const ProcessSlot& slot = control_->workers[r];
-    const uint32_t incarnation = slot.incarnation.load(std::memory_order_acquire);
-    const int64_t beat = std::max(slot.heartbeat_ns.load(std::memory_order_relaxed), admitted_ns_);
-    if (now_ns - beat < options_.stall_timeout_ns || killed_incarnation_[r] == incarnation)
-      continue;
-    killed_incarnation_[r] = incarnation;
-    const uint32_t pid = slot.pid.load(std::memory_order_relaxed);
-    Log().error("rank stalled, killing it {} {} {}", Kv("rank", r), Kv("pid", pid),
-                Kv("silent_ms", (now_ns - beat) / kNsPerMs));
-    if (pid != 0) kill_rank_(pid);
-  }
 }
 
 int64_t EpochManager::NextDeadlineNs() const { return ready_deadline_ns_; }

@@ -5,12 +5,12 @@
 //   kServing ── a rank dead or new, or Restart() ──▶ epoch + 1, kWaitLoaded
 //
 // Poll() never blocks; call it whenever the doorbell rang and at NextDeadlineNs(). Times are
-// CLOCK_MONOTONIC ns, passed in. Threads: the loop's. Errors: fatal ones only (a rank without
-// memory for one KV page); then the process ends.
+// CLOCK_MONOTONIC ns, passed in. A rank that hangs is killed by the launcher, and dead then.
+// Threads: the loop's. Errors: fatal ones only (a rank without memory for one KV page); then the
+// process ends.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "common/base/status.h"
@@ -24,8 +24,6 @@ class EpochManager {
   struct Options {
     uint32_t tp_size = 1;
     int64_t ready_timeout_ns = 60'000'000'000;  // Reset to ready; then the next epoch is tried
-    // A rank without heartbeat for this long while the epoch is up is killed; 0: never.
-    int64_t stall_timeout_ns = 30'000'000'000;
   };
   enum class State { kWaitLoaded, kWaitReady, kServing };
   enum class Event {
@@ -33,13 +31,11 @@ class EpochManager {
     kBegan,  // serving: BeginEpoch(epoch(), num_pages())
     kLost,   // not serving any more: plans in flight will not come back
   };
-  // `kill_rank` ends the process of a stalled rank; the launcher then reports it dead.
-  EpochManager(const Options& options, ReplicaControlBlock* control, StepPort* port,
-               std::function<void(uint32_t pid)> kill_rank);
+  EpochManager(const Options& options, ReplicaControlBlock* control, StepPort* port);
 
   StatusOr<Event> Poll(int64_t now_ns);
   // Forces the next epoch (a step failed or the step ring is stuck); Poll reports nothing for it.
-  void Restart(int64_t now_ns, const std::string& reason);
+  void Restart(const std::string& reason);
 
   State state() const { return state_; }
   bool serving() const { return state_ == State::kServing; }
@@ -53,18 +49,14 @@ class EpochManager {
   void DropDeadReaders();
   Status AdmitAll(int64_t now_ns);
   bool AllReady() const;
-  void KillStalled(int64_t now_ns);
 
   const Options options_;
   ReplicaControlBlock* const control_;
   StepPort* const port_;
-  const std::function<void(uint32_t pid)> kill_rank_;
   State state_ = State::kWaitLoaded;
   uint32_t epoch_ = 1;
   uint32_t num_pages_ = 0;
   int64_t ready_deadline_ns_ = INT64_MAX;
-  int64_t admitted_ns_ = 0;
-  uint32_t killed_incarnation_[kMaxRanks] = {};
 };
 
 }  // namespace flotilla

@@ -24,7 +24,6 @@ struct Flags {
   EngineOptions engine;
   int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1;
   std::string metrics_socket;
-  uint32_t watchdog_timeout_s = 30;
   uint32_t drain_grace_ms = 30'000;
   bool disable_radix_cache = false, disable_mixed_chunk = false;
   LogOptions log;
@@ -34,6 +33,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   EngineOptions& e = f->engine;
   SchedulerConfig& core = e.core;
   e.model_name.clear();
+  app->option_defaults()->always_capture_default();
   app->add_option("--replica-id", e.replica_id, "Name of this replica in logs and metrics");
   app->add_option("--tp", e.tp_size, "Tensor-parallel ranks")->check(CLI::Range(1u, kMaxRanks));
   app->add_option("--model", f->model_path, "Path of the .gguf file")->required();
@@ -48,16 +48,12 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--detokenizer-reply-socket", e.detok_reply_address, "ipc:// address to bind")
       ->required();
   app->add_option("--metrics-socket", f->metrics_socket, "Unix socket that gives the metrics");
-  app->add_option("--max-running-requests", core.max_running_requests, "Slots of the batch")
-      ->check(CLI::Range(1u, 4096u));
-  app->add_option("--max-queued-requests", core.max_queued_requests, "Bound of the waiting queue")
-      ->check(CLI::Range(1u, 1u << 20));
-  app->add_option("--chunked-prefill-size", core.chunked_prefill_size, "Prompt tokens a step")
-      ->check(CLI::Range(1u, 1u << 20));
+  AddFlag(app, kMaxRunningRequestsFlag, &core.max_running_requests);
+  AddFlag(app, kMaxQueuedRequestsFlag, &core.max_queued_requests);
+  AddFlag(app, kChunkedPrefillSizeFlag, &core.chunked_prefill_size);
   app->add_option("--max-prefill-tokens", core.max_prefill_tokens, "Input tokens admitted at once")
       ->check(CLI::Range(1u, 1u << 24));
-  app->add_option("--page-size", core.page_size, "Tokens of a KV page")
-      ->check(CLI::Range(1u, 1024u));
+  AddFlag(app, kPageSizeFlag, &core.page_size);
   app->add_option("--context-length", core.context_length, "Tokens of a request; 0: the model's");
   app->add_option("--schedule-policy", core.schedule_policy, "Order of the waiting queue")
       ->check(CLI::IsMember({"fcfs", "lpm"}));
@@ -66,11 +62,8 @@ void AddFlags(CLI::App* app, Flags* f) {
                 "Prefill chunks and decodes in separate steps");
   app->add_option("--decode-log-interval", e.decode_log_interval,
                   "Decode steps between log lines; 0: none");
-  app->add_option("--watchdog-timeout", f->watchdog_timeout_s,
-                  "Seconds without a rank's heartbeat before it is killed; 0: never");
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
   AddLogFlags(app, &f->log);
-  app->option_defaults()->always_capture_default();
 }
 
 struct Segments {
@@ -140,7 +133,6 @@ int Run(Flags flags) {
   // Before any thread exists, so that all inherit it and only sigwait sees the signals.
   const sigset_t signals = BlockSignals();
   EngineOptions& options = flags.engine;
-  options.stall_timeout_ns = flags.watchdog_timeout_s * kNsPerSecond;
   options.core.enable_prefix_cache = !flags.disable_radix_cache;
   options.core.enable_mixed_chunk = !flags.disable_mixed_chunk;
   StatusOr<Segments> segments = MapSegments(flags);
@@ -169,7 +161,6 @@ int Run(Flags flags) {
   inputs.model_digest = model->digest;
   inputs.tokenizer_file = std::move(model->tokenizer_file);
   inputs.registry = registry.get();
-  inputs.kill_rank = [](uint32_t pid) { kill(static_cast<pid_t>(pid), SIGKILL); };
   inputs.on_fatal = [&](const Status& status) {
     exit_code = absl::IsResourceExhausted(status) ? 2 : 1;
     kill(getpid(), SIGTERM);

@@ -120,11 +120,11 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
     deps_.results->Release();
     if (!parsed.ok()) {
       Log().error("result frame refused {}", Kv("error", std::string(parsed.message())));
-      OnRestart(now_ns, "a result frame was malformed");
+      OnRestart("a result frame was malformed");
     } else if (!deps_.epochs->serving() || result_.epoch != deps_.epochs->epoch()) {
       continue;  // of an epoch that is over
     } else if (result_.code != 0) {
-      OnStepFailed(result_, now_ns);
+      OnStepFailed(result_);
     } else {
       failed_epochs_ = 0;
       last_progress_ns_ = now_ns;
@@ -134,8 +134,8 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
   }
 }
 
-void SchedulerLoop::OnRestart(int64_t now_ns, const std::string& reason) {
-  deps_.epochs->Restart(now_ns, reason);
+void SchedulerLoop::OnRestart(const std::string& reason) {
+  deps_.epochs->Restart(reason);
   deps_.on_serving(false, deps_.epochs->num_pages());
 }
 
@@ -144,13 +144,13 @@ void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
   if (options_.step_timeout_ns == 0 || core_->plans_in_flight() == 0 ||
       now_ns - last_progress_ns_ < options_.step_timeout_ns)
     return;
-  OnRestart(now_ns, "a step was not answered in time");
+  OnRestart("a step was not answered in time");
 }
 
-void SchedulerLoop::OnStepFailed(const StepResult& result, int64_t now_ns) {
+void SchedulerLoop::OnStepFailed(const StepResult& result) {
   Log().error("step failed {} {} {}", Kv("step", result.step_id), Kv("code", result.code),
               Kv("error", result.message));
-  OnRestart(now_ns, "a step failed");
+  OnRestart("a step failed");
   if (++failed_epochs_ < options_.max_failed_epochs) return;
   failed_epochs_ = 0;
   FailAll(absl::InternalError("the replica's workers failed to run the request repeatedly"));
@@ -172,7 +172,7 @@ bool SchedulerLoop::PublishPlan(int64_t now_ns) {
   if (!core_->PlanStep(now_ns, &plan_)) return false;
   const Status published = deps_.port->Publish(plan_);
   if (!published.ok()) {
-    OnRestart(now_ns, StrCat("the step ring is stuck: ", published.message()));
+    OnRestart(StrCat("the step ring is stuck: ", published.message()));
     return true;
   }
   deps_.metrics->OnPlan(plan_, before, core_->stats(), now_ns);

@@ -68,8 +68,8 @@ class SchedulerLoop {
   void Submit(SubmitCommand&& command, int64_t now_ns);
   void CheckStepTimeout(int64_t now_ns);
   StatusOr<bool> TakeResults(int64_t now_ns);
-  void OnRestart(int64_t now_ns, const std::string& reason);
-  void OnStepFailed(const StepResult& result, int64_t now_ns);
+  void OnRestart(const std::string& reason);
+  void OnStepFailed(const StepResult& result);
   void FailAll(const Status& status);
   bool PublishPlan(int64_t now_ns);
   bool HandOutputs(int64_t now_ns);

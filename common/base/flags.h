@@ -28,6 +28,14 @@ struct SharedFlag {
   const char* help;
   uint32_t min, max;
 };
+inline constexpr SharedFlag kPageSizeFlag = {"--page-size", "Tokens a KV page", 1, 256};
+inline constexpr SharedFlag kChunkedPrefillSizeFlag = {
+    "--chunked-prefill-size", "Most prompt tokens that one step takes", 1, 65536};
+inline constexpr SharedFlag kMaxRunningRequestsFlag = {
+    "--max-running-requests", "Most requests that run at once in a replica", 1, 4096};
+inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
+    "--max-queued-requests", "Most requests that wait in a replica; beyond it clients get 429", 1,
+    1 << 20};
 inline constexpr SharedFlag kDrainGraceMsFlag = {
     "--drain-grace-ms", "Milliseconds that running requests get after SIGTERM", 0, 86'400'000};
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);

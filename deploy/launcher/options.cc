@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "shm/replica_control.h"
+
 namespace flotilla {
 namespace {
 
@@ -11,9 +13,11 @@ CLI::Validator TpFlag() {
         if (input == "auto") return {};
         uint32_t ranks = 0;
         const auto [end, error] = std::from_chars(input.data(), input.data() + input.size(), ranks);
-        if (error == std::errc() && end == input.data() + input.size() && ranks >= 1 && ranks <= 16)
+        if (error == std::errc() && end == input.data() + input.size() && ranks >= 1 &&
+            ranks <= kMaxRanks)
           return {};
-        return "'" + input + "' is neither 'auto' nor a number of ranks from 1 to 16";
+        return "'" + input + "' is neither 'auto' nor a number of ranks from 1 to " +
+               std::to_string(kMaxRanks);
       },
       "auto|N");
 }
@@ -53,27 +57,16 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
          "KV cache of one replica over all its ranks, e.g. 2GiB; 0: a share of what is free")
       ->transform(BytesFlag())
       ->capture_default_str();
-  app->add_option("--page-size", o->page_size, "Tokens a KV page")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddFlag(app, kPageSizeFlag, &o->page_size);
   app->add_option("--context-length", o->context_length,
                   "Longest prompt and output together, tokens; 0: the model's")
       ->capture_default_str();
 }
 
 void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
-  app->add_option("--chunked-prefill-size", o->chunked_prefill_size,
-                  "Most prompt tokens that one step takes")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app->add_option("--max-running-requests", o->max_running_requests,
-                  "Most requests that run at once in a replica")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app->add_option("--max-queued-requests", o->max_queued_requests,
-                  "Most requests that wait in a replica; beyond it clients get 429")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddFlag(app, kChunkedPrefillSizeFlag, &o->chunked_prefill_size);
+  AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
+  AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   app->add_option("--schedule-policy", o->schedule_policy,
                   "Which waiting request is next: first come first served, or longest prefix match")
       ->check(CLI::IsMember({"fcfs", "lpm"}))

@@ -144,7 +144,9 @@ Status Replica::Tick(int64_t now_ns, int64_t watch_from_ns) {
 }
 
 void Replica::Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns) const {
-  if (!member.process->running() || ReplicaControl::State(*member.slot) != ProcessState::kReady)
+  const ProcessState state = ReplicaControl::State(*member.slot);
+  if (!member.process->running() ||
+      (state != ProcessState::kReady && state != ProcessState::kWarmup))
     return;
   const int64_t beat =
       std::max(member.slot->heartbeat_ns.load(std::memory_order_relaxed), watch_from_ns);

@@ -6,8 +6,8 @@
 // scheduler that dies takes the rest with it: the whole replica starts anew with new segments
 // (design: "Failure").
 //
-// Watchdog: a process that is kReady and whose heartbeat is older than --watchdog-timeout is
-// killed after a dump of all states; then it is as a death.
+// Watchdog: a process that is kReady or kWarmup and whose heartbeat is older than
+// --watchdog-timeout is killed after a dump of all states; then it is as a death.
 //
 // Threads: the main thread. Ownership: Env's pointers outlive it.
 #pragma once

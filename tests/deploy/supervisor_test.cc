@@ -162,6 +162,19 @@ TEST_F(SupervisorTest, WatchdogReplacesAStoppedProcess) {
   EXPECT_THAT(Stderr(), HasSubstr("state name=worker-0 state=ready"));
 }
 
+TEST_F(SupervisorTest, WatchdogReplacesAWorkerThatHangsInItsWarmup) {
+  Start({"--tp", "2", "--watchdog-timeout", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Misbehave("worker-1", "hang-in-warmup");
+  kill(Pids("worker-1").front(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  Behave("worker-1");
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 3; }));
+  EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=worker-1"));
+  EXPECT_THAT(Stderr(), HasSubstr("state name=worker-1 state=warmup"));
+  EXPECT_THAT(Pids("scheduler"), SizeIs(1));
+}
+
 TEST_F(SupervisorTest, SigkillOfTheLauncherLeavesNothing) {
   auto shm_entries = [] {
     std::set<std::string> names;

@@ -43,7 +43,6 @@ FakeEngine::FakeEngine(FakeEngineOptions options)
   inputs.model_digest = std::string(64, 'd');
   inputs.tokenizer_file = std::string(600'000, 't');
   inputs.registry = &registry_;
-  inputs.kill_rank = [](uint32_t) {};
   auto started = Engine::Start(engine, std::move(inputs));
   CHECK_OK(started.status());
   engine_ = *std::move(started);

@@ -8,6 +8,7 @@
 //   stuck           never becomes ready
 //   ignore-term     does not end on SIGTERM
 //   silent-metrics  takes a scrape's connection and never answers
+//   hang-in-warmup  a worker that stops for good once it is admitted
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -156,6 +157,10 @@ class Fake {
     if (misbehaviour_ == "stuck") return;
     if (role_ == "worker") {
       const bool admitted = slot_->admitted.load() == slot_->incarnation.load();
+      if (admitted && misbehaviour_ == "hang-in-warmup") {
+        ReplicaControl::SetState(slot_, ProcessState::kWarmup);
+        raise(SIGSTOP);
+      }
       ReplicaControl::SetState(slot_, admitted ? ProcessState::kReady : ProcessState::kLoaded);
     } else if (role_ == "detokenizer") {
       ReplicaControl::SetState(slot_, ProcessState::kReady);

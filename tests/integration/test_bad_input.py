@@ -58,6 +58,7 @@ def test_too_many_ranks():
 
 
 @pytest.mark.parametrize("flag,value", [("--tp", "x"), ("--port", "70000"), ("--isa", "mmx"), ("--bogus", "1"),
-                                        ("--kv-cache-memory", "lots")])
+                                        ("--kv-cache-memory", "lots"), ("--max-queued-requests", "0"),
+                                        ("--page-size", "512")])
 def test_bad_flags(flag, value):
     assert flag in refused("--model", MODEL, flag, value)

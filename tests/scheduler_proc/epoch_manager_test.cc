@@ -31,9 +31,7 @@ class EpochManagerTest : public testing::Test {
   EpochManagerTest() {
     options_.tp_size = 2;
     options_.ready_timeout_ns = 100;
-    options_.stall_timeout_ns = 1000;
-    manager_ = std::make_unique<EpochManager>(options_, control_.operator->(), &port_,
-                                              [this](uint32_t pid) { killed_.push_back(pid); });
+    manager_ = std::make_unique<EpochManager>(options_, control_.operator->(), &port_);
   }
   ProcessSlot& slot(uint32_t rank) { return control_->workers[rank]; }
   void Load(uint32_t rank, uint64_t pages) {
@@ -64,7 +62,6 @@ class EpochManagerTest : public testing::Test {
   EpochManager::Options options_;
   ReplicaControl control_ = *ReplicaControl::Create(2);
   FakePort port_;
-  std::vector<uint32_t> killed_;
   std::unique_ptr<EpochManager> manager_;
   int64_t now_ns_ = 0;
 };
@@ -150,7 +147,7 @@ TEST_F(EpochManagerTest, ReadyTimeoutTriesTheNextEpoch) {
 
 TEST_F(EpochManagerTest, RestartAndStuckRing) {
   Serve();
-  manager_->Restart(now_ns_, "test");
+  manager_->Restart("test");
   EXPECT_FALSE(manager_->serving());
   port_.publish_status = absl::DeadlineExceededError("full");
   EXPECT_EQ(Poll(), Event::kNone);
@@ -161,19 +158,6 @@ TEST_F(EpochManagerTest, RestartAndStuckRing) {
   Ready(0);
   Ready(1);
   EXPECT_EQ(Poll(), Event::kBegan);
-}
-
-TEST_F(EpochManagerTest, AStalledRankIsKilledOnce) {
-  Serve();
-  now_ns_ = 900;
-  slot(0).heartbeat_ns.store(900);
-  slot(1).heartbeat_ns.store(100);
-  Poll();
-  EXPECT_TRUE(killed_.empty());
-  now_ns_ = 1100;
-  Poll();
-  Poll();
-  EXPECT_EQ(killed_, (std::vector<uint32_t>{101}));
 }
 
 TEST_F(EpochManagerTest, NoMemoryIsFatal) {

@@ -35,7 +35,7 @@ class LoopTest : public testing::Test {
         std::make_unique<Inbox>(10'000, [c = control_] { ReplicaControl::Ring(&c->doorbell); });
     EpochManager::Options epochs;
     epochs.tp_size = options.tp;
-    epochs_ = std::make_unique<EpochManager>(epochs, control_, port_.get(), [](uint32_t) {});
+    epochs_ = std::make_unique<EpochManager>(epochs, control_, port_.get());
     loop.core.page_size = options.page_size;
     loop.core.max_running_requests = options.max_slots;
     loop.core.context_length = options.context_length;

@@ -75,19 +75,12 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
                   "most 1 GiB")
       ->transform(BytesFlag())
       ->capture_default_str();
-  app->add_option("--page-size", flags->runner.page_size, "Tokens a KV page")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  AddFlag(app, kPageSizeFlag, &flags->runner.page_size);
   app->add_option("--context-length", flags->runner.context_length,
                   "Tokens a request may have; 0: the model's")
       ->capture_default_str();
-  app->add_option("--max-running-requests", flags->runner.max_running_requests, "Number of slots")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app->add_option("--chunked-prefill-size", flags->runner.chunked_prefill_size,
-                  "Prompt tokens a step, all requests together")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  AddFlag(app, kMaxRunningRequestsFlag, &flags->runner.max_running_requests);
+  AddFlag(app, kChunkedPrefillSizeFlag, &flags->runner.chunked_prefill_size);
   app->add_option("--spin-us", flags->cpu.spin_us,
                   "How long a compute thread spins for the others, and a rank for the other ranks, "
                   "before it sleeps; 0 unless each thread of each rank has a core of its own")
