@@ -21,11 +21,10 @@ from pathlib import Path
 
 import check_logits
 from logits_dump import Dump
-from run_oracle import EXTRA, MODEL, Cluster, ClusterError, run_prompts
+from run_oracle import (EXTRA, MODEL, PEER, PEER_FACTOR, Cluster, ClusterError, peer_limits,
+                        run_prompts)
 
 ROOT = Path(__file__).resolve().parents[2]
-PEER = Path(__file__).resolve().parent / "golden" / "llama_cpp.json"
-PEER_FACTOR = 1.05
 MARGIN = 0.5
 MAX_BF16_KV_KL = 1e-4
 
@@ -72,6 +71,7 @@ def main():
     head = check_logits.load_head(MODEL)
     with tempfile.TemporaryDirectory(prefix="flotilla-precision-") as name:
         folder = Path(name)
+        limits = peer_limits()
         if options.measure:
             score = measure_peer(golden, head, folder)
             report("llama.cpp", score, [])
@@ -80,11 +80,8 @@ def main():
                     "other_top1": score.other_top1, "margin": MARGIN, "wrong": score.wrong}
             if options.write:
                 PEER.write_text(json.dumps(peer, indent=2) + "\n")
-        else:
-            peer = json.loads(PEER.read_text())
-        failed = report("flotilla", *measure_ours(
-            golden, head, [], folder, min_margin=MARGIN, max_wrong=peer["wrong"],
-            max_mean_kl=PEER_FACTOR * peer["mean_kl"]))
+            limits.update(max_wrong=score.wrong, max_mean_kl=PEER_FACTOR * score.mean_kl)
+        failed = report("flotilla", *measure_ours(golden, head, [], folder, **limits))
         failed |= report("flotilla, float with bfloat16 KV", *measure_ours(
             golden, head, ["--dtype", "float32", "--kv-cache-dtype", "bfloat16"], folder,
             max_mean_kl=MAX_BF16_KV_KL, max_wrong=sum(golden.lengths)))
