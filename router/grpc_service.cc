@@ -1,7 +1,6 @@
 #include "router/grpc_service.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -39,12 +38,11 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMet
 }  // namespace
 
 GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context)
-    : options_(std::move(options)), context_(context) {}
+    : options_(std::move(options)), context_(context), health_({kServiceName}) {}
 
 GrpcServer::~GrpcServer() { Shutdown(); }
 
 Status GrpcServer::Start() {
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const std::string address = StrCat(options_.host, ":", options_.grpc_port);
   grpc::ServerBuilder builder;
@@ -53,19 +51,13 @@ Status GrpcServer::Start() {
   // Else a second server binds the same port and takes half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_grpc_message_bytes));
+  builder.RegisterService(&health_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0)
     return absl::UnavailableError(StrCat("can't listen on ", address));
   port_ = static_cast<uint16_t>(port);
-  SetServing(false);
   return OkStatus();
-}
-
-void GrpcServer::SetServing(bool serving) {
-  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus("", serving);
-  health->SetServingStatus(kServiceName, serving);
 }
 
 void GrpcServer::BeginDrain() {
@@ -74,6 +66,7 @@ void GrpcServer::BeginDrain() {
 }
 
 void GrpcServer::Shutdown() {
+  health_.Shutdown();
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   server_.reset();
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/rpc/health_service.h"
 #include "flotilla/v1/inference.grpc.pb.h"
 #include "router/completion_handler.h"
 
@@ -30,7 +31,7 @@ class GrpcServer final : public v1::Inference::CallbackService {
   Status Start();
   uint16_t port() const { return port_; }
   // Any thread.
-  void SetServing(bool serving);
+  void SetServing(bool serving) { health_.SetServing(serving); }
   // From now on Generate answers UNAVAILABLE.
   void BeginDrain();
   // Cancels what is left. Not on the io thread: calls need it to end.
@@ -59,6 +60,7 @@ class GrpcServer final : public v1::Inference::CallbackService {
  private:
   const GrpcOptions options_;
   const HandlerContext context_;
+  HealthService health_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> draining_{false};
   uint16_t port_ = 0;

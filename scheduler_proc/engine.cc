@@ -104,13 +104,20 @@ void Engine::RunLoop() {
 // On the loop's thread.
 void Engine::OnServing(bool serving, uint32_t num_pages) {
   metrics_.OnServing(serving, num_pages);
-  ProcessSlot* slot = &inputs_.control->scheduler;
-  if (!draining_.load()) {
+  if (serving) TakeRequests(num_pages);  // before anyone is told
+  std::lock_guard lock(mutex_);
+  if (!draining_) {
     server_->SetServing(serving);
-    ReplicaControl::SetState(slot, serving ? ProcessState::kReady : ProcessState::kWarmup);
+    ReplicaControl::SetState(&inputs_.control->scheduler,
+                             serving ? ProcessState::kReady : ProcessState::kWarmup);
     ReplicaControl::Ring(&inputs_.control->launcher_bell);
   }
   if (!serving) return;
+  ready_ = true;
+  ready_changed_.notify_all();
+}
+
+void Engine::TakeRequests(uint32_t num_pages) {
   const uint64_t in_cache = static_cast<uint64_t>(num_pages) * options_.core.page_size;
   const uint32_t context =
       static_cast<uint32_t>(std::min<uint64_t>(options_.core.context_length, in_cache));
@@ -123,9 +130,6 @@ void Engine::OnServing(bool serving, uint32_t num_pages) {
   measured.set_max_model_len(context);
   info_.Complete(measured);
   front_.SetServing({options_.model_name, options_.core.vocab_size, context});
-  std::lock_guard lock(mutex_);
-  ready_ = true;
-  ready_changed_.notify_all();
 }
 
 bool Engine::WaitReady(int64_t deadline_ns) {
@@ -135,11 +139,14 @@ bool Engine::WaitReady(int64_t deadline_ns) {
 }
 
 void Engine::BeginDrain() {
-  if (draining_.exchange(true)) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(draining_, true)) return;
+    server_->SetServing(false);
+    ReplicaControl::SetState(&inputs_.control->scheduler, ProcessState::kStopping);
+  }
   Log().info("draining {}", Kv("live", front_.live()));
   front_.SetDraining();
-  server_->SetServing(false);
-  ReplicaControl::SetState(&inputs_.control->scheduler, ProcessState::kStopping);
   v1::EngineFrame goodbye;
   goodbye.mutable_goodbye()->set_reason("the replica is draining");
   goodbye.mutable_goodbye()->set_draining(true);

@@ -71,6 +71,7 @@ class Engine {
   Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, RingReader results,
          std::unique_ptr<DetokLink> detok);
   void OnServing(bool serving, uint32_t num_pages);
+  void TakeRequests(uint32_t num_pages);
   void RunLoop();
 
   const EngineOptions options_;
@@ -93,8 +94,8 @@ class Engine {
   std::thread loop_thread_;
   std::mutex mutex_;
   std::condition_variable ready_changed_;
-  bool ready_ = false;  // guarded by mutex_
-  std::atomic<bool> draining_{false};
+  bool ready_ = false;     // guarded by mutex_
+  bool draining_ = false;  // guarded by mutex_
   bool stopped_ = false;
 };
 

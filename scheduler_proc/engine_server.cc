@@ -2,7 +2,6 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
@@ -16,7 +15,6 @@ Status EngineServer::Listen(const std::vector<std::string>& addresses) {
   // every orderly exit.
   static const bool keep_library = (grpc_init(), true);
   (void)keep_library;
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   ports_.assign(addresses.size(), -1);
   grpc::ServerBuilder builder;
@@ -25,15 +23,11 @@ Status EngineServer::Listen(const std::vector<std::string>& addresses) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   for (size_t i = 0; i < addresses.size(); ++i)
     builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports_[i]);
+  builder.RegisterService(&health_);
   builder.RegisterService(&engine_);
   builder.RegisterService(&inference_);
-  // A call that comes in before this returns, and needs server_, waits for the lock.
-  std::lock_guard lock(mutex_);
   server_ = builder.BuildAndStart();
-  if (server_ != nullptr) {
-    SetServingLocked(false);
-    return OkStatus();
-  }
+  if (server_ != nullptr) return OkStatus();
   for (size_t i = 0; i < addresses.size(); ++i)
     if (ports_[i] <= 0 && addresses[i].rfind("unix:", 0) != 0)
       return absl::UnavailableError(
@@ -43,30 +37,14 @@ Status EngineServer::Listen(const std::vector<std::string>& addresses) {
 
 EngineServer::~EngineServer() { Shutdown(RealClock::Now()); }
 
-void EngineServer::SetServing(bool serving) {
-  std::lock_guard lock(mutex_);
-  SetServingLocked(serving);
-}
-
-void EngineServer::SetServingLocked(bool serving) {
-  if (server_ == nullptr) return;
-  auto* health = server_->GetHealthCheckService();
-  if (health == nullptr) return;
-  for (const char* service : {"", "flotilla.v1.Engine", "flotilla.v1.Inference"})
-    health->SetServingStatus(service, serving);
-}
-
 void EngineServer::Shutdown(int64_t deadline_ns) {
-  std::unique_ptr<grpc::Server> server;
-  {
-    std::lock_guard lock(mutex_);
-    server = std::move(server_);
-  }
-  if (server == nullptr) return;
+  if (server_ == nullptr) return;
+  health_.Shutdown();
   const auto left = std::chrono::nanoseconds(deadline_ns - RealClock::Now());
-  server->Shutdown(std::chrono::system_clock::now() +
-                   std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
-  server->Wait();
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
+  server_->Wait();
+  server_.reset();
 }
 
 }  // namespace flotilla

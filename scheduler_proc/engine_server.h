@@ -1,15 +1,17 @@
 // The gRPC server of an engine: both services, grpc.health.v1 and reflection, on any number of
-// addresses (host:port, unix:/path). Not healthy until SetServing(true). Threads: any.
+// addresses (host:port, unix:/path). Not healthy until SetServing(true).
+//
+// Threads: SetServing from any; the rest by one.
 #pragma once
 
 #include <grpcpp/server.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/rpc/health_service.h"
 #include "scheduler_proc/engine_service.h"
 #include "scheduler_proc/inference_service.h"
 
@@ -22,21 +24,18 @@ class EngineServer {
 
   // Once. Calls come in from now on. Unavailable: an address can't be listened on (named).
   Status Listen(const std::vector<std::string>& addresses);
-  // No effect before Listen and after Shutdown.
-  void SetServing(bool serving);
+  void SetServing(bool serving) { health_.SetServing(serving); }
   // Calls that still run get until deadline_ns (CLOCK_MONOTONIC), then they are cancelled.
   void Shutdown(int64_t deadline_ns);
   // The bound ports, one an address (0 for unix:).
   const std::vector<int>& ports() const { return ports_; }
 
  private:
-  void SetServingLocked(bool serving);
-
+  HealthService health_{{"flotilla.v1.Engine", "flotilla.v1.Inference"}};
   EngineService engine_;
   InferenceService inference_;
   std::vector<int> ports_;
-  std::mutex mutex_;
-  std::unique_ptr<grpc::Server> server_;  // guarded by mutex_
+  std::unique_ptr<grpc::Server> server_;
 };
 
 }  // namespace flotilla

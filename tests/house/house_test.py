@@ -18,6 +18,7 @@ ALLOWED = {
     "common/base": set(),
     "common/checkpoint": {"common/base"},
     "common/text": {"common/base", "common/checkpoint"},
+    "common/rpc": {"proto"},
     "shm": {"common/base"},
     "proto": set(),
     "scheduler_proc/core": {"common/base"},
@@ -73,7 +74,7 @@ class HouseTest(unittest.TestCase):
                 continue
             for quote, header in INCLUDE.findall(read(path)):
                 target = folder_of(header)
-                if header.startswith("flotilla/v1/"):
+                if header.startswith(("flotilla/v1/", "grpc/health/")):
                     target = "proto"
                 if header.startswith("tests/"):
                     wrong.append(f"{path}: the product includes {header}")

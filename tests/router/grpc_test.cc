@@ -1,5 +1,4 @@
 // The router's gRPC: Generate as HTTP does it, the small calls, health, reflection, cancel.
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +6,7 @@
 
 #include "router/grpc_service.h"
 #include "tests/router/router_harness.h"
+#include "tests/support/health_client.h"
 
 namespace flotilla {
 namespace {
@@ -215,41 +215,15 @@ TEST_F(GrpcTest, ListsModelsAndSaysWhatIsNotBuilt) {
   EXPECT_EQ(reader->Finish().error_message(), "Chat is not built yet.");
 }
 
-// grpc.health.v1.Health/Check by hand: its generated code is not in Debian's packages.
-grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel, std::string* response) {
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  grpc::GenericStub stub(channel);
-  grpc::Slice empty;
-  grpc::ByteBuffer request(&empty, 1), reply;
-  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
-  call->StartCall();
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  std::vector<grpc::Slice> slices;
-  if (reply.Dump(&slices).ok()) {
-    for (const grpc::Slice& slice : slices)
-      response->append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return status;
-}
-
 TEST_F(GrpcTest, HealthFollowsReadiness) {
-  std::string response;
-  ASSERT_TRUE(CheckHealth(channel_, &response).ok());
-  EXPECT_EQ(response, "\x08\x01") << "status: SERVING";
+  HealthClient health(channel_);
+  EXPECT_EQ(health.Check(""), HealthClient::kServing);
+  EXPECT_EQ(health.Check("flotilla.v1.Inference"), HealthClient::kServing);
+  EXPECT_EQ(health.Check("flotilla.v1.Engine"), -1) << "not a service of the router";
   harness_.engine().SetReachable(false);
   harness_.engine().BreakStream();
-  ASSERT_TRUE(harness_.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 0));
-  response.clear();
-  for (int i = 0; i < 1000 && response != "\x08\x02"; ++i) {
-    response.clear();
-    ASSERT_TRUE(CheckHealth(channel_, &response).ok());
-  }
-  EXPECT_EQ(response, "\x08\x02") << "status: NOT_SERVING";
+  EXPECT_TRUE(health.WaitFor("", HealthClient::kNotServing));
+  EXPECT_TRUE(health.WaitFor("flotilla.v1.Inference", HealthClient::kNotServing));
 }
 
 class SlowGrpcTest : public GrpcTest {

@@ -7,7 +7,7 @@
 #include "scheduler_proc/engine.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/scheduler_proc/engine_client.h"
-#include "tests/scheduler_proc/health_client.h"
+#include "tests/support/health_client.h"
 
 namespace flotilla {
 namespace {

@@ -17,7 +17,7 @@
 #include "tests/fakes/fake_replica.h"
 #include "tests/fakes/gguf_builder.h"
 #include "tests/scheduler_proc/engine_client.h"
-#include "tests/scheduler_proc/health_client.h"
+#include "tests/support/health_client.h"
 
 namespace flotilla {
 namespace {
