@@ -1,0 +1,39 @@
+#include "worker_proc/cpu/isa.h"
+
+#include <gtest/gtest.h>
+
+namespace flotilla::cpu {
+namespace {
+
+TEST(IsaTest, EveryLevelOfThisMachineHasFloatAndIntegerKernels) {
+  const std::vector<std::string> levels = SupportedIsas();
+  ASSERT_FALSE(levels.empty()) << "the tests need x86-64-v3";
+  EXPECT_EQ(levels.back(), "reference");
+  for (const std::string& level : levels) {
+    ASSERT_TRUE(SelectKernels(level).ok());
+    EXPECT_EQ((*SelectKernels(level))->name, level);
+    ASSERT_TRUE(SelectQuantKernels(level).ok());
+  }
+  EXPECT_EQ(*SelectKernels("auto"), *SelectKernels(levels.front()));
+  EXPECT_EQ(*SelectQuantKernels("auto"), *SelectQuantKernels(levels.front()));
+}
+
+TEST(IsaTest, IntegerKernelsFollowTheLevel) {
+  EXPECT_EQ(*SelectQuantKernels("reference"), &ReferenceQuantKernels());
+  EXPECT_EQ(*SelectQuantKernels("avx2"), &Avx2QuantKernels());
+  if (!SelectKernels("avx512").ok()) GTEST_SKIP() << "no AVX-512 here";
+  // AVX-512 without VNNI has no use for wider vectors: the AVX2 table.
+  const QuantKernelTable* expected =
+      __builtin_cpu_supports("avx512vnni") ? &Avx512QuantKernels() : &Avx2QuantKernels();
+  EXPECT_EQ(*SelectQuantKernels("avx512"), expected);
+}
+
+TEST(IsaTest, AnUnknownLevelIsRefusedWithWhatThereIs) {
+  const auto kernels = SelectKernels("mmx");
+  ASSERT_EQ(kernels.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(kernels.status().message().find("reference"), std::string::npos);
+  EXPECT_EQ(SelectQuantKernels("mmx").status(), kernels.status());
+}
+
+}  // namespace
+}  // namespace flotilla::cpu
