@@ -52,7 +52,7 @@ const Matrix kMatrices[] = {{"qkv", 960, 576, false},
 class Pool {
  public:
   Pool() {
-    auto buffer = Buffer::Create(2 * kPoolBytes / sizeof(float), "the pool", Heartbeat());
+    auto buffer = Buffer::Create(2 * kPoolBytes, "the pool");
     CHECK(buffer.ok());
     buffer_ = *std::move(buffer);
   }
