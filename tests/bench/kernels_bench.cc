@@ -52,9 +52,11 @@ const Matrix kMatrices[] = {{"qkv", 960, 576, false},
 class Pool {
  public:
   Pool() {
-    auto buffer = Buffer::Create(2 * kPoolBytes / sizeof(float), "the pool", Heartbeat());
+    auto buffer = Buffer::Create(2 * kPoolBytes, "the pool");
     CHECK(buffer.ok());
     buffer_ = *std::move(buffer);
+    cpu::ThreadPool threads;
+    buffer_.Touch(&threads, Heartbeat());
   }
   void Fill(const std::vector<uint8_t>& packed) {
     matrix_bytes_ = packed.size();
