@@ -52,9 +52,10 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
                   "bfloat16 with int8, float32 with float32")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
-  app->add_option(
-         "--kv-cache-memory", o->kv_cache_memory,
-         "KV cache of one replica over all its ranks, e.g. 2GiB; 0: a share of what is free")
+  app->add_option("--kv-cache-memory", o->kv_cache_memory,
+                  "KV cache of one replica over all its ranks, e.g. 2GiB; 0: 512 MiB, or one "
+                  "context if that "
+                  "takes more, at most a quarter of what is free")
       ->transform(BytesFlag())
       ->capture_default_str();
   AddFlag(app, kPageSizeFlag, &o->page_size);

@@ -55,6 +55,8 @@ class Pool {
     auto buffer = Buffer::Create(2 * kPoolBytes, "the pool");
     CHECK(buffer.ok());
     buffer_ = *std::move(buffer);
+    cpu::ThreadPool threads;
+    buffer_.Touch(&threads, Heartbeat());
   }
   void Fill(const std::vector<uint8_t>& packed) {
     matrix_bytes_ = packed.size();

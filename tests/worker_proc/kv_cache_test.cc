@@ -39,9 +39,12 @@ TEST(HostKvPagesTest, TheFlagIsForTheWholeReplicaAndPagesAreEqualOnAllRanks) {
   }
 }
 
-TEST(HostKvPagesTest, AutomaticIsAQuarterOfWhatIsAvailableAtMostOneGiB) {
-  EXPECT_EQ(*HostKvPages(SmolLm2(0, 64 * kGiB, {737'280})), kGiB / 737'280);
-  EXPECT_EQ(*HostKvPages(SmolLm2(0, 2 * kGiB, {737'280})), kGiB / 2 / 737'280);
+TEST(HostKvPagesTest, AutomaticIsHalfAGiBOrOneContextAtMostAQuarterOfWhatIsAvailable) {
+  EXPECT_EQ(*HostKvPages(SmolLm2(0, 64 * kGiB, {737'280})), kGiB / 2 / 737'280);
+  EXPECT_EQ(*HostKvPages(SmolLm2(0, 8 * kGiB / 5, {737'280})), 8 * kGiB / 5 / 4 / 737'280);
+  // A larger model: 8192 tokens of 128 KiB.
+  EXPECT_EQ(*HostKvPages(SmolLm2(0, 64 * kGiB, {16 * 131'072})), 8192u / 16);
+  EXPECT_FALSE(HostKvPages(SmolLm2(0, 3 * kGiB, {16 * 131'072})).ok());
 }
 
 TEST(HostKvPagesTest, ErrorsNameTheFlagThatMendsThem) {

@@ -20,6 +20,13 @@ uint64_t KvCacheBytes(const DeviceMemory& memory) {
   return budget > 0 ? static_cast<uint64_t>(budget) : 0;
 }
 
+namespace {
+
+// Fresh memory can take seconds a GiB to touch, and the start waits for it.
+constexpr uint64_t kAutomaticBytes = uint64_t{512} << 20;
+
+}  // namespace
+
 StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
   const uint64_t page_bytes =
       std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
@@ -28,9 +35,9 @@ StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
       (request.context_length + request.page_size - 1) / request.page_size;
   const uint64_t needed_bytes = needed_pages * page_bytes;
   const bool chosen = request.kv_cache_memory != 0;
-  const uint64_t budget = chosen
-                              ? request.kv_cache_memory
-                              : std::min<uint64_t>(request.available_bytes / 4, uint64_t{1} << 30);
+  const uint64_t automatic =
+      std::min(request.available_bytes / 4, std::max(kAutomaticBytes, needed_bytes));
+  const uint64_t budget = chosen ? request.kv_cache_memory : automatic;
   if (chosen && budget > request.available_bytes) {
     return absl::ResourceExhaustedError(
         StrCat("--kv-cache-memory ", FormatBytes(budget), " is more than the ",

@@ -33,8 +33,8 @@ struct HostKvRequest {
   uint32_t page_size = 0;            // tokens
   uint32_t context_length = 0;       // tokens: at least one such request must fit
 };
-// Pages each rank gets (the same number on all). 0 chooses min(a quarter of what is available,
-// 1 GiB).
+// Pages each rank gets (the same number on all). 0 chooses 512 MiB, or what one context takes if
+// that is more, but at most a quarter of what is available.
 StatusOr<uint64_t> HostKvPages(const HostKvRequest& request);
 
 }  // namespace flotilla

@@ -71,8 +71,8 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
   app->add_option("--collective-fd", flags->collective_fd,
                   "Inherited collective segment; needed from 2 ranks up");
   app->add_option("--kv-cache-memory", flags->runner.kv_cache_memory,
-                  "KV cache of the replica, all ranks together; 0: a quarter of the memory, at "
-                  "most 1 GiB")
+                  "KV cache of the replica, all ranks together; 0: 512 MiB, or one context if that "
+                  "takes more, at most a quarter of the memory")
       ->transform(BytesFlag())
       ->capture_default_str();
   AddFlag(app, kPageSizeFlag, &flags->runner.page_size);
