@@ -31,13 +31,17 @@ struct Text {
 Text TextOf(const Tokenizer* tokenizer, const Stream& s, size_t count, bool last) {
   IncrementalDetokenizer detok(tokenizer, s.open.skip_special);
   Text out;
+  size_t just_text = 0;  // bytes of the first min_tokens: a stop string that ends in them is none
   for (size_t i = 0; i < count; ++i) {
     out.certain += detok.Push(s.tokens[i]);
     out.num_tokens = static_cast<uint32_t>(i + 1);
+    if (i < s.open.min_tokens) just_text = out.certain.size();
     size_t first = std::string::npos;
     for (size_t k = 0; k < s.open.stop.size(); ++k) {
-      const size_t at = out.certain.find(s.open.stop[k]);
-      if (at >= first || i + 1 <= s.open.min_tokens) continue;
+      const size_t bytes = s.open.stop[k].size();
+      const size_t at =
+          out.certain.find(s.open.stop[k], just_text + 1 - std::min(just_text + 1, bytes));
+      if (at >= first) continue;
       first = at;
       out.stop_index = static_cast<int32_t>(k);
     }

@@ -118,6 +118,18 @@ def test_ignore_eos_and_min_tokens(client, model):
     assert longer.usage.completion_tokens >= n + 10
 
 
+def test_a_stop_string_within_min_tokens_is_text(client, model):
+    arguments = dict(model=model, prompt=PROMPT, max_tokens=40, temperature=0)
+    whole = client.completions.create(**arguments).choices[0].text
+    stop = whole.split()[0]  # ends in one of the first tokens
+    stopped = client.completions.create(stop=[stop], **arguments)
+    assert stopped.choices[0].finish_reason == "stop" and stopped.usage.completion_tokens < 5
+    for stream in (False, True):
+        answer = client.completions.create(stop=[stop], stream=stream, extra_body={"min_tokens": 20}, **arguments)
+        text = "".join(c.choices[0].text for c in answer) if stream else answer.choices[0].text
+        assert stop in text and whole.startswith(text)
+
+
 def test_many_at_once_equal_alone(pair, client, model):
     prompts = [f"{i} little ducks went out one day, over the hills" for i in range(16)]
     arguments = dict(model=model, max_tokens=16, temperature=0.7, seed=3, logprobs=1)

@@ -146,6 +146,27 @@ TEST_F(InferenceTest, StopStringEndsTextUsageAndTokens) {
   ExpectIdle();
 }
 
+TEST_F(InferenceTest, MinTokensComeBeforeAnyStop) {
+  const std::vector<int32_t> prompt = Prompt(9, 25);
+  const std::vector<int32_t> all = Expected(prompt, 40);
+  // A word among the first tokens.
+  const auto word = std::find_if(all.begin(), all.end(), [](int32_t id) { return id >= 256; });
+  ASSERT_LT(word - all.begin(), 10);
+  v1::GenerateRequest request = TokenRequest(prompt, 40);
+  request.mutable_stopping()->add_stop(engine_.tokenizer().Decode(std::vector{*word}, true));
+  const Generated early = Generate(stub_.get(), request);
+  ASSERT_TRUE(early.status.ok()) << early.status.error_message();
+  ASSERT_LE(early.tokens.size(), 10u);
+  request.mutable_stopping()->set_min_tokens(20);
+  const Generated late = Generate(stub_.get(), request);
+  ASSERT_TRUE(late.status.ok()) << late.status.error_message();
+  EXPECT_GT(late.tokens.size(), 20u);
+  EXPECT_EQ(late.last.usage().completion_tokens(), static_cast<int>(late.tokens.size()));
+  EXPECT_TRUE(std::equal(late.tokens.begin(), late.tokens.end(), all.begin()));
+  EXPECT_EQ(late.text.find(early.text), 0u);
+  ExpectIdle();
+}
+
 TEST_F(InferenceTest, StopTokenIsATokenButNoText) {
   const std::vector<int32_t> prompt = Prompt(4, 10);
   const std::vector<int32_t> all = Expected(prompt, 12);

@@ -162,6 +162,40 @@ TEST_F(OutputSideTest, AStopStringTruncatesTheCoreAndWinsOverLength) {
   EXPECT_EQ(std::get<TruncateCommand>(commands[0]).num_tokens, 6u);
 }
 
+TEST_F(OutputSideTest, AStopStringWithinMinTokensIsText) {
+  StartDetokenizer();
+  StreamOptions options;
+  options.stop = {"END"};
+  options.min_tokens = 6;
+  Open(1, options);
+  Tokens(1, "oneENDtwoEND");
+  Token(1, '!', Finish::kLength, 13);
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->text, "oneENDtwo");
+  EXPECT_EQ(sink_->last.usage().completion_tokens(), 12);
+  EXPECT_EQ(sink_->last.choices(0).stop_reason(), "END");
+}
+
+TEST_F(OutputSideTest, MinTokensOutliveTheDetokenizer) {
+  StreamOptions options;
+  options.stop = {"END"};
+  options.min_tokens = 6;
+  for (const uint32_t at : {4u, 6u, 8u}) {  // tokens that the first detokenizer sees
+    const std::string text = "oneENDtwoEND";
+    sink_ = std::make_shared<RecordingSink>();
+    StartDetokenizer();
+    Open(at, options);
+    Tokens(at, text.substr(0, at));
+    ASSERT_TRUE(sink_->Wait([&] { return sink_->tokens.size() == at; }));
+    StartDetokenizer();
+    Tokens(at, text.substr(at));
+    Token(at, '!', Finish::kLength, 13);
+    ASSERT_TRUE(sink_->WaitDone());
+    EXPECT_EQ(sink_->text, "oneENDtwo") << at;
+    EXPECT_EQ(sink_->last.usage().completion_tokens(), 12) << at;
+  }
+}
+
 TEST_F(OutputSideTest, EverythingBeforeTheDetokenizerStartsIsKept) {
   Open(1, {}, {'x', 'y'});
   Tokens(1, "hello");
