@@ -21,6 +21,18 @@ constexpr size_t kSmallBytes = 2 << 10;
 constexpr int64_t kSpinNs = 200 * kNsPerUs;
 constexpr uint32_t kMaxTp = 16;
 
+// Memory as a backend's: tensors begin on a cache line.
+template <typename T>
+struct LineAllocator {
+  using value_type = T;
+  T* allocate(size_t n) { return static_cast<T*>(operator new(n * sizeof(T), kAlign)); }
+  void deallocate(T* memory, size_t) { operator delete(memory, kAlign); }
+  bool operator==(const LineAllocator&) const { return true; }
+  static constexpr std::align_val_t kAlign{64};
+};
+using AlignedFloats = std::vector<float, LineAllocator<float>>;
+using AlignedBytes = std::vector<std::byte, LineAllocator<std::byte>>;
+
 // What two cores cost each other: a word there and back.
 struct Lines {
   alignas(128) std::atomic<uint32_t> there;
@@ -82,16 +94,18 @@ class Rank {
   }
 
   std::vector<int64_t> AllReduce(int iterations, size_t bytes) {
-    std::vector<float> data(bytes / sizeof(float), 1.0f);
+    AlignedFloats memory(bytes / sizeof(float), 1.0f);
+    const std::span<float> data(memory);
     CHECK_OK(collective_->AllReduceSum(data));
     for (const float sum : data) CHECK(sum == static_cast<float>(tp_));
-    data.assign(data.size(), 0.0f);  // a sum that stays as it is however often it is formed
+    std::fill(data.begin(), data.end(),
+              0.0f);  // a sum that stays as it is however often it is formed
     return Measure(iterations, nullptr, [&] { CHECK_OK(collective_->AllReduceSum(data)); });
   }
 
   std::vector<int64_t> AllGather(int iterations, std::span<const size_t> counts) {
     const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
-    std::vector<std::byte> in(counts[rank_], static_cast<std::byte>(rank_)), out(total);
+    AlignedBytes in(counts[rank_], static_cast<std::byte>(rank_)), out(total);
     return Measure(iterations, nullptr, [&] { CHECK_OK(collective_->AllGather(in, counts, out)); });
   }
 
@@ -101,14 +115,14 @@ class Rank {
 
   // memcpy out of private into shared memory, both in this core's cache.
   std::vector<int64_t> WarmCopy(int iterations, size_t bytes) {
-    const std::vector<std::byte> from(bytes, std::byte{1});
+    const AlignedBytes from(bytes, std::byte{1});
     return Measure(iterations, nullptr, [&] { std::memcpy(Mailbox(rank_), from.data(), bytes); });
   }
 
   // memcpy of what another rank has just written into shared memory, to private memory; all ranks
   // at once, as in a collective.
   std::vector<int64_t> PeerCopy(int iterations, size_t bytes) {
-    std::vector<std::byte> to(bytes);
+    AlignedBytes to(bytes);
     int turn = 0;
     return Measure(
         iterations,
