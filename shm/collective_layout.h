@@ -1,7 +1,8 @@
 // The bytes of a collective segment. For shm/'s own files and its tests only.
 //
 // header page | staging of rank 0 | staging of rank 1 | …; each staging buffer is two halves, used
-// by odd and even rounds.
+// by even and odd rounds. It is written by its rank before a round, by its reader after it
+// (shm_collective.cc says when).
 #pragma once
 
 #include <atomic>

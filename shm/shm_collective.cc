@@ -2,18 +2,23 @@
 //
 // Round n of a rank: write its piece into half n % 2 of its staging buffer, publish n in its flag,
 // wait until every peer has published n, read the peers' pieces. A peer that has published n has
-// finished reading round n - 1, so when a rank begins round n + 1, nobody reads its half of round
+// finished with round n - 1, so when a rank begins round n + 1, nobody touches its half of round
 // n - 1 any more and it may write there. All ranks wait for all in each round, also where data
 // flows one way only; that is what makes two halves enough.
 //
+// Between a round and the next, a staged byte that has one reader belongs to it: the reader writes
+// there too, for the sake of the caches (cache_lines.h) or to leave a sum for the owner. That is
+// each byte between two ranks, and each chunk of a large all-reduce.
+//
 // Epochs: Reset publishes (epoch, 0) and waits until all peers are there. A rank that is in the new
-// epoch reads nothing of the old one, so the first write into a staging buffer happens after the
-// last old read. A survivor still in the old epoch meets a flag of a newer epoch: Aborted.
+// epoch touches nothing of the old one, so the first write into a staging buffer happens after the
+// last old one. A survivor still in the old epoch meets a flag of a newer epoch: Aborted.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "common/base/clock.h"
+#include "shm/cache_lines.h"
 #include "shm/collective.h"
 #include "shm/collective_layout.h"
 #include "shm/memory_order.h"
@@ -26,10 +31,13 @@ namespace {
 constexpr int64_t kBeatNs = 100 * kNsPerMs;
 
 // Rounds wrap from the last one to 2: odd and even still alternate, and 0 keeps its meaning.
-#ifdef FLOTILLA_SHM_POINTS
-constexpr uint32_t kLastRound = 31;  // tests see the wrap
+// Up to kOneRoundBytes, an all-reduce is one round: latency counts, and a round may be a wake-up.
+#ifdef FLOTILLA_SHM_POINTS  // tests see the wrap, and both ways with their small buffers
+constexpr uint32_t kLastRound = 31;
+constexpr size_t kOneRoundBytes = 64;
 #else
 constexpr uint32_t kLastRound = UINT32_MAX;
+constexpr size_t kOneRoundBytes = 2048;
 #endif
 static_assert(kLastRound % 2 == 1);
 uint32_t NextRound(uint32_t round) { return round == kLastRound ? 2 : round + 1; }
@@ -40,21 +48,6 @@ enum class OpKind : uint64_t { kAllReduce = 1, kAllGather, kGather, kBroadcast, 
 uint64_t OpTag(OpKind kind, uint32_t root, uint64_t bytes) {
   return static_cast<uint64_t>(kind) << 56 | uint64_t{root & 0xff} << 48 |
          (bytes & ((uint64_t{1} << 48) - 1));
-}
-
-// out[i] = parts[0][i] + parts[1][i] + …, in this order. `out` may be one of the parts.
-void SumInOrder(std::span<const float* const> parts, float* out, size_t count) {
-  constexpr size_t kBlock = 512;
-  float sum[kBlock];
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t n = std::min(kBlock, count - at);
-    std::memcpy(sum, parts[0] + at, n * sizeof(float));
-    for (size_t p = 1; p < parts.size(); ++p) {
-      const float* part = parts[p] + at;
-      for (size_t i = 0; i < n; ++i) sum[i] += part[i];
-    }
-    std::memcpy(out + at, sum, n * sizeof(float));
-  }
 }
 
 class ShmCollective final : public Collective {
@@ -83,11 +76,22 @@ class ShmCollective final : public Collective {
 
   Status Collect(OpKind kind, std::span<const std::byte> in, std::span<const size_t> counts,
                  std::span<std::byte> out, uint32_t root);
-  // Moves on to the next round; the caller then fills staging(rank()).
+  // Copies a peer's staged piece.
+  void Receive(uint32_t from, size_t bytes, std::byte* out) const;
+  Status ReduceInOneRound(uint64_t op, std::span<float> data);
+  Status ReduceInTwoRounds(uint64_t op, std::span<float> data);
+  // Moves on to the next round; the caller then fills Staging(rank()).
   Status BeginRound(uint64_t op);
-  // Publishes the round and waits for all peers' pieces.
-  Status FinishRound();
+  // Shows the peers what is there.
+  void PublishRound();
+  // Waits for all peers' pieces.
+  Status AwaitRound();
+  Status FinishRound() {
+    PublishRound();
+    return AwaitRound();
+  }
   std::byte* Staging(uint32_t rank) const { return view_.Half(rank, round_ % 2); }
+  float* FloatStaging(uint32_t rank) const { return reinterpret_cast<float*>(Staging(rank)); }
 
   void Publish(uint64_t flag);
   Status WaitForPeers();
@@ -116,14 +120,18 @@ Status ShmCollective::BeginRound(uint64_t op) {
   prev_ = std::exchange(round_, NextRound(round_));
   op_ = op;
   FLOTILLA_SHM_POINT();
-  own_->op[round_ % 2].store(op, std::memory_order_relaxed);
-  FLOTILLA_SHM_POINT();
   return OkStatus();
 }
 
-Status ShmCollective::FinishRound() {
+void ShmCollective::PublishRound() {
+  FLOTILLA_SHM_POINT();
+  // Not earlier: it shares a line with the flag, at which peers may be looking already.
+  own_->op[round_ % 2].store(op_, std::memory_order_relaxed);
   FLOTILLA_SHM_POINT();
   Publish(uint64_t{epoch_} << 32 | round_);
+}
+
+Status ShmCollective::AwaitRound() {
   Status status = WaitForPeers();
   for (uint32_t peer = 0; status.ok() && peer < size(); ++peer) {
     // Kept until the peer's round after next, which cannot begin before we publish again.
@@ -246,16 +254,56 @@ Status ShmCollective::Barrier() {
 Status ShmCollective::AllReduceSum(std::span<float> data) {
   const uint64_t op = OpTag(OpKind::kAllReduce, 0, data.size_bytes());
   const size_t piece = view_.half_bytes / sizeof(float);
-  const float* parts[kMaxRanks];
   for (size_t at = 0; at < data.size(); at += piece) {
-    const size_t n = std::min(piece, data.size() - at);
-    RETURN_IF_ERROR(BeginRound(op));
-    std::memcpy(Staging(rank()), data.data() + at, n * sizeof(float));
-    RETURN_IF_ERROR(FinishRound());
-    for (uint32_t r = 0; r < size(); ++r)
-      parts[r] = r == rank() ? data.data() + at : reinterpret_cast<const float*>(Staging(r));
-    SumInOrder({parts, size()}, data.data() + at, n);
+    const std::span<float> part = data.subspan(at, std::min(piece, data.size() - at));
+    RETURN_IF_ERROR(part.size_bytes() <= kOneRoundBytes ? ReduceInOneRound(op, part)
+                                                        : ReduceInTwoRounds(op, part));
   }
+  return OkStatus();
+}
+
+// Everyone adds everything.
+Status ShmCollective::ReduceInOneRound(uint64_t op, std::span<float> data) {
+  RETURN_IF_ERROR(BeginRound(op));
+  std::memcpy(Staging(rank()), data.data(), data.size_bytes());
+  RETURN_IF_ERROR(FinishRound());
+  const float* parts[kMaxRanks];
+  for (uint32_t r = 0; r < size(); ++r) parts[r] = r == rank() ? data.data() : FloatStaging(r);
+  float* outs[2] = {data.data()};
+  size_t num_outs = 1;
+  if (size() == 2) outs[num_outs++] = FloatStaging(1 - rank());  // its only reader takes it
+  SumInOrder({parts, size()}, {outs, num_outs}, data.size());
+  return OkStatus();
+}
+
+// Rank r adds the r-th chunk of everyone, and puts the sums where the summands were: so every line
+// of staging has one reader at a time, which is also the next to write to it.
+Status ShmCollective::ReduceInTwoRounds(uint64_t op, std::span<float> data) {
+  constexpr size_t kLineFloats = kCacheLineBytes / sizeof(float);
+  const size_t lines = (data.size() + kLineFloats - 1) / kLineFloats;
+  const auto begin_of = [&](uint32_t r) {
+    return std::min(data.size(), lines * r / size() * kLineFloats);
+  };
+  const size_t begin = begin_of(rank()), end = begin_of(rank() + 1);
+
+  RETURN_IF_ERROR(BeginRound(op));
+  float* const staged = FloatStaging(rank());
+  std::memcpy(staged, data.data(), begin * sizeof(float));
+  std::memcpy(staged + end, data.data() + end, (data.size() - end) * sizeof(float));
+  RETURN_IF_ERROR(FinishRound());
+  const float* parts[kMaxRanks];
+  float* outs[kMaxRanks];
+  for (uint32_t r = 0; r < size(); ++r) {
+    outs[r] = (r == rank() ? data.data() : FloatStaging(r)) + begin;
+    parts[r] = outs[r];
+  }
+  FLOTILLA_SHM_POINT();
+  SumInOrder({parts, size()}, {outs, size()}, end - begin);
+
+  RETURN_IF_ERROR(BeginRound(op));
+  RETURN_IF_ERROR(FinishRound());
+  std::memcpy(data.data(), staged, begin * sizeof(float));
+  std::memcpy(data.data() + end, staged + end, (data.size() - end) * sizeof(float));
   return OkStatus();
 }
 
@@ -272,7 +320,6 @@ Status ShmCollective::Collect(OpKind kind, std::span<const std::byte> in,
   }
   if (counts.size() != size() || in.size() != counts[rank()] || (receives && out.size() != total))
     return absl::InvalidArgumentError("collective: counts do not match the buffers");
-  if (receives && !in.empty()) std::memmove(out.data() + begin[rank()], in.data(), in.size());
 
   const uint64_t op = OpTag(kind, root, total);
   for (size_t at = 0; at < longest; at += view_.half_bytes) {
@@ -280,15 +327,25 @@ Status ShmCollective::Collect(OpKind kind, std::span<const std::byte> in,
       return at < counts[r] ? std::min(view_.half_bytes, counts[r] - at) : 0;
     };
     RETURN_IF_ERROR(BeginRound(op));
-    // From `in`, or from its copy in `out`: they may overlap.
-    const std::byte* from = receives ? out.data() + begin[rank()] : in.data();
-    if (piece(rank()) > 0) std::memcpy(Staging(rank()), from + at, piece(rank()));
-    RETURN_IF_ERROR(FinishRound());
+    const size_t own = piece(rank());
+    if (own > 0) std::memcpy(Staging(rank()), in.data() + at, own);
+    PublishRound();
+    if (receives && own > 0 && in.data() != out.data() + begin[rank()])
+      std::memcpy(out.data() + begin[rank()] + at, in.data() + at, own);
+    RETURN_IF_ERROR(AwaitRound());
     for (uint32_t r = 0; receives && r < size(); ++r)
-      if (r != rank() && piece(r) > 0)
-        std::memcpy(out.data() + begin[r] + at, Staging(r), piece(r));
+      if (r != rank()) Receive(r, piece(r), out.data() + begin[r] + at);
   }
   return OkStatus();
+}
+
+void ShmCollective::Receive(uint32_t from, size_t bytes, std::byte* out) const {
+  if (bytes == 0) return;
+  if (size() == 2) {
+    TakeBytes(Staging(from), bytes, out);  // we are its only reader
+  } else {
+    std::memcpy(out, Staging(from), bytes);
+  }
 }
 
 Status ShmCollective::Broadcast(std::span<std::byte> data, uint32_t root) {
@@ -299,7 +356,7 @@ Status ShmCollective::Broadcast(std::span<std::byte> data, uint32_t root) {
     RETURN_IF_ERROR(BeginRound(op));
     if (root == rank()) std::memcpy(Staging(root), data.data() + at, n);
     RETURN_IF_ERROR(FinishRound());
-    if (root != rank()) std::memcpy(data.data() + at, Staging(root), n);
+    if (root != rank()) Receive(root, n, data.data() + at);
   }
   return OkStatus();
 }

@@ -38,8 +38,9 @@ std::unique_ptr<Collective> Attach(const Segment& segment, uint32_t rank,
 
 // Runs body(rank, collective) on a thread a rank, each joined to epoch 1.
 void RunRanks(uint32_t ranks, int64_t spin_ns,
-              const std::function<void(uint32_t, Collective*)>& body) {
-  const Segment segment = MakeSegment(ranks);
+              const std::function<void(uint32_t, Collective*)>& body,
+              size_t buffer_bytes = kBuffer) {
+  const Segment segment = MakeSegment(ranks, buffer_bytes);
   std::vector<std::thread> threads;
   for (uint32_t r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
@@ -57,12 +58,12 @@ float Contribution(uint32_t rank, size_t i, uint32_t round) {
                     static_cast<int>((rank * 11 + i) % 24));
 }
 
-TEST(CollectiveTest, AllReduceAddsInRankOrder) {
+void AllReduceAddsInRankOrder(size_t buffer_bytes, std::span<const size_t> sizes) {
   for (uint32_t ranks : {1u, 2u, 3u, 5u}) {
     SCOPED_TRACE(ranks);
-    RunRanks(ranks, 0, [&](uint32_t rank, Collective* collective) {
+    const auto body = [&](uint32_t rank, Collective* collective) {
       uint32_t round = 0;
-      for (size_t n : {0u, 1u, 31u, 32u, 33u, 64u, 500u, 1u, 2000u}) {
+      for (size_t n : sizes) {
         ++round;
         std::vector<float> data(n), expected(n);
         for (size_t i = 0; i < n; ++i) {
@@ -73,8 +74,21 @@ TEST(CollectiveTest, AllReduceAddsInRankOrder) {
         ASSERT_TRUE(collective->AllReduceSum(data).ok());
         ASSERT_TRUE(n == 0 || std::memcmp(data.data(), expected.data(), n * sizeof(float)) == 0);
       }
-    });
+    };
+    RunRanks(ranks, 0, body, buffer_bytes);
   }
+}
+
+TEST(CollectiveTest, AllReduceAddsInRankOrder) {
+  const size_t sizes[] = {0, 1, 31, 32, 33, 64, 500, 1, 2000};
+  AllReduceAddsInRankOrder(kBuffer, sizes);
+}
+
+// From 2 KiB on it is a reduce-scatter and a gather: chunks of whole cache lines, some of them
+// empty.
+TEST(CollectiveTest, LargeAllReduceAddsInRankOrder) {
+  const size_t sizes[] = {511, 512, 513, 527, 528, 529, 600, 1, 1024, 2048, 2049, 5000};
+  AllReduceAddsInRankOrder(16384, sizes);
 }
 
 std::byte Pattern(uint32_t rank, size_t i, uint32_t round) {
