@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 namespace flotilla {
 namespace {
@@ -73,6 +75,12 @@ CLI::Validator BytesFlag() {
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value) {
   return app->add_option(flag.name, *value, flag.help)
       ->check(CLI::Range(flag.min, flag.max))
+      ->capture_default_str();
+}
+
+CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value) {
+  return app->add_option(flag.name, *value, flag.help)
+      ->check(CLI::IsMember(std::vector<std::string>(flag.choices.begin(), flag.choices.end())))
       ->capture_default_str();
 }
 

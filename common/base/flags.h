@@ -5,6 +5,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -38,7 +39,30 @@ inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
     1 << 20};
 inline constexpr SharedFlag kDrainGraceMsFlag = {
     "--drain-grace-ms", "Milliseconds that running requests get after SIGTERM", 0, 86'400'000};
+inline constexpr SharedFlag kThreadsFlag = {"--threads",
+                                            "Compute threads of each worker; 0: the cores that the "
+                                            "replicas may use, divided by all workers. "
+                                            "Never more than those cores",
+                                            0, 1024};
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
+
+struct SharedChoice {
+  const char* name;
+  const char* help;
+  std::array<const char*, 3> choices;
+};
+inline constexpr SharedChoice kDtypeFlag = {
+    "--dtype",
+    "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
+    "multiplied as integers; float32: they become floats, the exact but slow reference; auto: int8 "
+    "if the file is quantised",
+    {"auto", "int8", "float32"}};
+inline constexpr SharedChoice kKvCacheDtypeFlag = {
+    "--kv-cache-dtype",
+    "Element of the KV cache. bfloat16: twice the tokens in the same memory; auto: bfloat16 with "
+    "int8, float32 with float32",
+    {"auto", "bfloat16", "float32"}};
+CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 
 // --log-level, --log-format
 void AddLogFlags(CLI::App* app, LogOptions* options);

@@ -32,30 +32,15 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
                   "at most one a kv head")
       ->check(TpFlag())
       ->capture_default_str();
-  app->add_option("--threads", o->threads,
-                  "Compute threads of each worker; 0: the cores that the replicas may use, divided "
-                  "by all workers. Never more than those cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  AddFlag(app, kThreadsFlag, &o->threads);
   app->add_option("--isa", o->isa, "Instruction set of the CPU backend")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
       ->capture_default_str();
-  app->add_option(
-         "--dtype", o->dtype,
-         "Arithmetic of the matrices. int8: quantised weights stay as small as in the file "
-         "and are multiplied as integers; float32: they become floats, the exact but slow "
-         "reference; auto: int8 if the file is quantised")
-      ->check(CLI::IsMember({"auto", "int8", "float32"}))
-      ->capture_default_str();
-  app->add_option("--kv-cache-dtype", o->kv_cache_dtype,
-                  "Element of the KV cache. bfloat16: twice the tokens in the same memory; auto: "
-                  "bfloat16 with int8, float32 with float32")
-      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
-      ->capture_default_str();
+  AddFlag(app, kDtypeFlag, &o->dtype);
+  AddFlag(app, kKvCacheDtypeFlag, &o->kv_cache_dtype);
   app->add_option("--kv-cache-memory", o->kv_cache_memory,
                   "KV cache of one replica over all its ranks, e.g. 2GiB; 0: 512 MiB, or one "
-                  "context if that "
-                  "takes more, at most a quarter of what is free")
+                  "context if that takes more, at most a quarter of what is free")
       ->transform(BytesFlag())
       ->capture_default_str();
   AddFlag(app, kPageSizeFlag, &o->page_size);

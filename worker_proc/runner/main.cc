@@ -56,15 +56,9 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
   app->add_option("--model", flags->model, "Path of the model file")->required();
   app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2 or avx512")
       ->capture_default_str();
-  app->add_option("--dtype", flags->cpu.dtype, "Arithmetic of the matrices: auto, int8 or float32")
-      ->capture_default_str();
-  app->add_option("--kv-cache-dtype", flags->cpu.kv_cache_dtype,
-                  "Element of the KV cache: auto, bfloat16 or float32")
-      ->capture_default_str();
-  app->add_option(
-         "--threads", flags->cpu.threads,
-         "Compute threads of this rank; 0: the cores that it may use, divided by the ranks")
-      ->capture_default_str();
+  AddFlag(app, kDtypeFlag, &flags->cpu.dtype);
+  AddFlag(app, kKvCacheDtypeFlag, &flags->cpu.kv_cache_dtype);
+  AddFlag(app, kThreadsFlag, &flags->cpu.threads);
   app->add_option("--control-fd", flags->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", flags->result_ring_fd, "Inherited result ring")->required();
