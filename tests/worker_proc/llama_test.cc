@@ -12,6 +12,7 @@
 #include "tests/worker_proc/naive_llama.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
+#include "worker_proc/cpu/sampler_kernels.h"
 
 namespace flotilla {
 namespace {
@@ -307,8 +308,8 @@ TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;
-  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
-                               &clock};
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(),
+                               &heartbeat,        &clock,        &cpu::Avx2SamplerKernels()};
   ModelRunnerOptions options;
   options.kv_cache_memory = 64 << 20;
   options.available_memory = [] { return uint64_t{32} << 20; };
@@ -338,14 +339,15 @@ TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   ModelRunnerOptions runner;
   runner.available_memory = [] { return uint64_t{1} << 30; };
   if (opened.ok()) {  // unless the checkpoint itself refuses the name
-    const auto created = ModelRunner::Create(
-        {opened->get(), backend.get(), collective.get(), &heartbeat, &clock}, runner);
+    const auto created = ModelRunner::Create({opened->get(), backend.get(), collective.get(),
+                                              &heartbeat, &clock, &cpu::Avx2SamplerKernels()},
+                                             runner);
     ASSERT_FALSE(created.ok());
     EXPECT_NE(created.status().message().find("rope_freqs"), std::string::npos) << created.status();
   }
   Open();
-  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
-                               &clock};
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(),
+                               &heartbeat,        &clock,        &cpu::Avx2SamplerKernels()};
   runner.context_length = 513;  // the model has 512
   EXPECT_EQ(ModelRunner::Create(deps, runner).status().code(), absl::StatusCode::kInvalidArgument);
   runner.context_length = 0;
