@@ -45,6 +45,17 @@ TEST(LogitsScanTest, AnswersAsAFullSortWould) {
   }
 }
 
+TEST(LogitsScanTest, TheBoundOfTheTopIsClose) {
+  const std::vector<float> row = testing::RandomLogits(49152, 4, 3);
+  LogitsScan scan(testing::SamplerTables().front());
+  ASSERT_TRUE(scan.Reset(row).ok());
+  for (const uint32_t k : {1u, 40u, 150u, 200u, 1000u, 7000u, 20000u}) {
+    Candidates candidates;
+    scan.Collect(scan.BoundOfTop(k), &candidates);
+    EXPECT_LE(candidates.size(), 2 * k + 50) << k;
+  }
+}
+
 TEST(LogitsScanTest, ADrawOverAllLogitsWalksTheirWeights) {
   for (const NamedRow& row : AdversarialRows()) {
     LogitsScan scan(testing::SamplerTables().front());

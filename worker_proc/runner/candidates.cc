@@ -1,7 +1,9 @@
 #include "worker_proc/runner/candidates.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "common/base/check.h"
@@ -9,7 +11,9 @@
 namespace flotilla {
 namespace {
 
-constexpr size_t kSortBelow = 32;  // entries; a quickselect by weight ends with a sort of so few
+constexpr size_t kSortBelow = 32;   // entries; a quickselect by weight ends with a sort of so few
+constexpr size_t kSliceFrom = 512;  // candidates; fewer are not worth a pass of their own
+constexpr size_t kSlices = 256;
 
 }  // namespace
 
@@ -44,11 +48,12 @@ double Candidates::TotalWeight() const {
 template <typename Keep>
 void Candidates::KeepIf(Keep keep) {
   size_t kept = 0;
-  for (size_t i = 0; i < size_; ++i) {
-    if (!keep(i)) continue;
+  for (size_t i = 0; i < size_; ++i) {  // without a branch, which nobody could foretell
+    const size_t more = keep(i) ? 1 : 0;
     logits_[kept] = logits_[i];
     tokens_[kept] = tokens_[i];
-    weights_[kept++] = weights_[i];
+    weights_[kept] = weights_[i];
+    kept += more;
   }
   size_ = kept;
 }
@@ -68,9 +73,8 @@ void Candidates::KeepTopK(uint32_t k) {
 }
 
 // The key of the last candidate to keep. A quickselect: splits by likelihood, and goes on with the
-// side in which the mass is reached.
-uint64_t Candidates::CutoffKey(std::span<KeyWeight> entries, double need) {
-  double before = 0;  // weight of all that is more likely than `entries`
+// side in which the mass is reached. before: the weight of all that is more likely.
+uint64_t Candidates::CutoffKey(std::span<KeyWeight> entries, double before, double need) {
   while (entries.size() > kSortBelow) {
     const uint64_t a = entries.front().first;
     const uint64_t b = entries[entries.size() / 2].first;
@@ -97,13 +101,40 @@ uint64_t Candidates::CutoffKey(std::span<KeyWeight> entries, double need) {
   return entries.back().first;
 }
 
+// The candidates among which the last one to keep is, as entries. Of many, these are those of one
+// slice of the logits' range. Returns the weight of all that are more likely than the entries.
+double Candidates::FillEntries(double need) {
+  key_weights_.clear();
+  const auto [lowest, highest] = std::minmax_element(logits_.begin(), logits_.begin() + size_);
+  const float range = *highest - *lowest;
+  const float slices_per_unit = kSlices / range;
+  if (size_ < kSliceFrom || !std::isnormal(range) || !std::isfinite(slices_per_unit)) {
+    for (size_t i = 0; i < size_; ++i) {
+      key_weights_.emplace_back(LikelihoodKey(logits_[i], tokens_[i]), weights_[i]);
+    }
+    return 0;
+  }
+  const float max = *highest;
+  // Rounding keeps order: what is in a later slice is less likely.
+  const auto slice_of = [&](size_t i) {
+    return std::min(kSlices - 1, static_cast<size_t>((max - logits_[i]) * slices_per_unit));
+  };
+  std::array<double, kSlices> sums = {};
+  for (size_t i = 0; i < size_; ++i) sums[slice_of(i)] += weights_[i];
+  double before = 0;
+  size_t slice = 0;
+  while (slice + 1 < kSlices && before + sums[slice] < need) before += sums[slice++];
+  for (size_t i = 0; i < size_; ++i) {
+    if (slice_of(i) != slice) continue;
+    key_weights_.emplace_back(LikelihoodKey(logits_[i], tokens_[i]), weights_[i]);
+  }
+  return before;
+}
+
 void Candidates::KeepMass(double need) {
   if (size_ == 0) return;
-  key_weights_.resize(size_);
-  for (size_t i = 0; i < size_; ++i) {
-    key_weights_[i] = {LikelihoodKey(logits_[i], tokens_[i]), weights_[i]};
-  }
-  const uint64_t cutoff = CutoffKey(key_weights_, need);
+  const double before = FillEntries(need);
+  const uint64_t cutoff = CutoffKey(key_weights_, before, need);
   KeepIf([&](size_t i) { return LikelihoodKey(logits_[i], tokens_[i]) <= cutoff; });
 }
 

@@ -50,7 +50,8 @@ class Candidates {
 
  private:
   using KeyWeight = std::pair<uint64_t, float>;
-  static uint64_t CutoffKey(std::span<KeyWeight> entries, double need);
+  double FillEntries(double need);
+  static uint64_t CutoffKey(std::span<KeyWeight> entries, double before, double need);
   template <typename Keep>
   void KeepIf(Keep keep);
 

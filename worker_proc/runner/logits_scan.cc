@@ -13,7 +13,8 @@ namespace flotilla {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kSignificandBits = 53;    // of a double
+constexpr int kSignificandBits = 53;  // of a double
+constexpr int kMostHalvings = 8;
 constexpr int kFinestQuantumBits = 36;  // serves vocabularies of up to 2^17 tokens
 
 }  // namespace
@@ -82,11 +83,25 @@ float LogitsScan::BoundOfTop(uint32_t k) {
     std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
     return *kth;
   }
-  // Each tile has one that reaches the smallest maximum; from there on, twice as far each time.
+  // Each tile has one that reaches the smallest maximum. From there on twice as far each time, then
+  // back by halves, as long as that pays.
   const float smallest = *std::min_element(tile_max_.begin(), tile_max_.end());
   float margin = std::max(max_ - smallest, 1.0f);
-  while (Count(max_ - margin) < k) margin *= 2;
-  return max_ - margin;
+  float too_high = max_;
+  float bound = max_ - margin;
+  size_t count = Count(bound);
+  for (; count < k; count = Count(bound)) {
+    margin *= 2;
+    too_high = bound;
+    bound = max_ - margin;
+  }
+  for (int i = 0; i < kMostHalvings && count > 2 * size_t{k}; ++i) {
+    const float middle = bound / 2 + too_high / 2;
+    const size_t reach = Count(middle);
+    (reach < k ? too_high : bound) = middle;
+    if (reach >= k) count = reach;
+  }
+  return bound;
 }
 
 void LogitsScan::Collect(float bound, Candidates* candidates) const {

@@ -34,6 +34,18 @@ float BoundOfMinP(float max, float temperature, float min_p) {
   return std::nextafter(static_cast<float>(bound), -kInfinity);
 }
 
+// Repetition, frequency, presence. Without a branch on the logit's sign, which nobody could
+// foretell: what is above 0 and what is below, one of which is 0.
+float Penalised(float logit, const TokenCount& count, const SamplingParams& params) {
+  const bool seen = count.in_prompt + count.in_output > 0;
+  const float repetition = seen ? params.repetition_penalty : 1.0f;
+  const float above = std::max(logit, 0.0f);
+  const float below = logit - above;
+  logit = above / repetition + below * repetition;
+  logit -= params.frequency_penalty * static_cast<float>(count.in_output);
+  return logit - (count.in_output > 0 ? params.presence_penalty : 0.0f);
+}
+
 }  // namespace
 
 void Sampler::Set(std::span<float> logits, int32_t token, float value) {
@@ -47,23 +59,15 @@ void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   changed_.clear();
   if (input.position < params.min_tokens_until) {
     for (const int32_t id : eos_ids_) {
-      if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
-      // What is not finite stays, to be found.
-      if (logits[static_cast<size_t>(id)] < kInfinity) Set(logits, id, -kInfinity);
+      if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInfinity);
     }
   }
   for (const LogitBias& entry : input.logit_bias) {
     Set(logits, entry.token, logits[static_cast<size_t>(entry.token)] + entry.bias);
   }
   for (const TokenCount& count : input.counts) {
-    if (count.in_prompt + count.in_output == 0) continue;
-    float logit = logits[static_cast<size_t>(count.token)];
-    logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-    if (count.in_output > 0) {
-      logit -= params.frequency_penalty * static_cast<float>(count.in_output);
-      logit -= params.presence_penalty;
-    }
-    Set(logits, count.token, logit);
+    const float logit = logits[static_cast<size_t>(count.token)];
+    Set(logits, count.token, Penalised(logit, count, params));
   }
 }
 
@@ -75,17 +79,17 @@ void Sampler::PutBack(std::span<float> logits) {
 
 StatusOr<int32_t> Sampler::Sample(std::span<float> logits, const SampleInput& input,
                                   PositionLogprobs* logprobs) {
-  if (logprobs != nullptr) RETURN_IF_ERROR(raw_.Reset(logits));
+  // Also brings the row near, before single logits of it are asked for.
+  RETURN_IF_ERROR(raw_.Reset(logits));
   Adjust(logits, input);
   int32_t token = -1;
-  if (!changed_.empty()) {
+  if (changed_.empty()) {
+    token = Draw(&raw_, input);
+  } else {
     const Status status = adjusted_.Reset(logits);
     if (status.ok()) token = Draw(&adjusted_, input);
     PutBack(logits);
     RETURN_IF_ERROR(status);
-  } else {
-    if (logprobs == nullptr) RETURN_IF_ERROR(raw_.Reset(logits));
-    token = Draw(&raw_, input);
   }
   if (logprobs != nullptr) *logprobs = LogprobsOf(logits, token, input.params.num_logprobs);
   return token;
@@ -120,15 +124,16 @@ void Sampler::CollectSurvivors(LogitsScan* row, const SamplingParams& params, fl
 }
 
 // The mass is of all tokens; those that make it up are near the top, so the threshold is lowered
-// until it is reached.
+// until it is reached. How far to go at first: the top token's share is 1 / total.
 void Sampler::CollectNucleus(LogitsScan* row, const SamplingParams& params, float inverse) {
-  const double need = params.top_p * row->TotalWeight(inverse);
-  float margin = 0;
-  do {
-    row->Collect(row->max() - margin, &candidates_);
+  const double total = row->TotalWeight(inverse);
+  const double need = params.top_p * total;
+  auto margin = static_cast<float>(std::log(total));  // in units of the temperature
+  for (;; margin = 2 * margin + 1) {
+    row->Collect(row->max() - margin * params.temperature, &candidates_);
     candidates_.SetWeights(kernels_, row->Scale(inverse));
-    margin = margin == 0 ? 2 * params.temperature : 2 * margin;
-  } while (candidates_.TotalWeight() < need);
+    if (candidates_.TotalWeight() >= need) break;
+  }
   candidates_.KeepMass(need);
 }
 

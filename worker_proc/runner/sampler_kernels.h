@@ -2,11 +2,11 @@
 // instruction set (worker_proc/cpu/sampler_kernels*), chosen once at start and given to the
 // Sampler.
 //
-// All tables give the same bits, and no result depends on an order of summation:
-//   Exp        the polynomial of sampler_kernels_reference.cc, operation by operation.
-//   Weight(x)  = Exp((x - max) * inverse_temperature), rounded to a multiple of `quantum`, a power
-//              of two. Weights are at most 1 (exactly 1 at the largest logit), so a sum of them is
-//              exact in a double as long as the vocabulary times 1 / quantum is at most 2^53.
+// All tables give the same bits, and no result depends on an order of summation: the weight of a
+// logit is e^((logit - max) * inverse_temperature), by the polynomial of
+// sampler_kernels_reference.cc, rounded to a multiple of `quantum`, a power of two. Weights are at
+// most 1 (exactly 1 at the largest logit), so a sum of them is exact in a double as long as the
+// vocabulary divided by the quantum is at most 2^53.
 //
 // Units: a row is cut into tiles of kSamplerTile logits, the last of which may be shorter. Logits
 // may be -inf (weight 0) but not NaN, after TileMax has said so. Threads: stateless; the caller
