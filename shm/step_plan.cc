@@ -14,7 +14,8 @@ constexpr uint32_t kMaxPlanSlots = 65536;
 constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs;
 
 // Sent as they lie in memory: no padding, fixed-width members.
-static_assert(sizeof(SamplingParams) == 40 && sizeof(PlanOpen) == 48 && sizeof(PlanRow) == 24);
+static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 64 && sizeof(PlanRow) == 24 &&
+              sizeof(LogitBias) == 8);
 
 Status Bad(absl::string_view field, uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("step plan: ", field, " ", value));
@@ -51,16 +52,52 @@ Status CheckSampling(const SamplingParams& params) {
   if (!GoodLogprobs(params.num_logprobs)) return Bad("sampling.num_logprobs", params.num_logprobs);
   if (!GoodLogprobs(params.num_prompt_logprobs))
     return Bad("sampling.num_prompt_logprobs", params.num_prompt_logprobs);
-  if (params.reserved != 0) return Bad("sampling.reserved", params.reserved);
+  if (!(std::abs(params.presence_penalty) <= kMaxPenalty))
+    return absl::InvalidArgumentError("step plan: sampling.presence_penalty");
+  if (!(std::abs(params.frequency_penalty) <= kMaxPenalty))
+    return absl::InvalidArgumentError("step plan: sampling.frequency_penalty");
+  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= kMaxPenalty))
+    return absl::InvalidArgumentError("step plan: sampling.repetition_penalty");
+  return OkStatus();
+}
+
+bool IsToken(int32_t id, const StepPlanLimits& limits) {
+  return id >= 0 && static_cast<uint32_t>(id) < limits.vocab_size;
+}
+
+Status CheckLogitBias(std::span<const LogitBias> entries, const StepPlanLimits& limits) {
+  int32_t before = -1;
+  for (const LogitBias& entry : entries) {
+    if (entry.token <= before || !IsToken(entry.token, limits))
+      return Bad("logit_bias.token", static_cast<uint32_t>(entry.token));
+    if (!(std::abs(entry.bias) <= kMaxLogitBiasValue))
+      return absl::InvalidArgumentError("step plan: logit_bias.bias");
+    before = entry.token;
+  }
   return OkStatus();
 }
 
 Status CheckOpens(const StepPlan& plan, const StepPlanLimits& limits) {
   SlotSet slots(limits.max_slots);
+  uint64_t biases = 0, history = 0;
   for (const PlanOpen& open : plan.opens) {
     if (!slots.Add(open.slot)) return Bad("opens.slot", open.slot);
-    if (open.reserved != 0) return Bad("opens.reserved", open.reserved);
+    if (open.output_start > limits.max_positions)
+      return Bad("opens.output_start", open.output_start);
     RETURN_IF_ERROR(CheckSampling(open.sampling));
+    if (open.num_logit_bias > kMaxLogitBias)
+      return Bad("opens.num_logit_bias", open.num_logit_bias);
+    if (open.num_history > (open.sampling.has_penalties() ? limits.max_positions : 0))
+      return Bad("opens.num_history", open.num_history);
+    biases += open.num_logit_bias;
+    history += open.num_history;
+  }
+  if (biases != plan.logit_bias.size()) return Bad("logit_bias: the opens need", biases);
+  if (history != plan.history.size()) return Bad("history: the opens need", history);
+  std::span<const LogitBias> rest = plan.logit_bias;
+  for (const PlanOpen& open : plan.opens) {
+    RETURN_IF_ERROR(CheckLogitBias(rest.first(open.num_logit_bias), limits));
+    rest = rest.subspan(open.num_logit_bias);
   }
   return OkStatus();
 }
@@ -88,8 +125,9 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
 
 Status CheckLists(const StepPlan& plan, const StepPlanLimits& limits) {
   for (int32_t id : plan.input_ids)
-    if (id < 0 || static_cast<uint32_t>(id) >= limits.vocab_size)
-      return Bad("input_ids", static_cast<uint32_t>(id));
+    if (!IsToken(id, limits)) return Bad("input_ids", static_cast<uint32_t>(id));
+  for (int32_t id : plan.history)
+    if (!IsToken(id, limits)) return Bad("history", static_cast<uint32_t>(id));
   for (uint32_t page : plan.new_pages)
     if (page >= limits.num_pages) return Bad("new_pages", page);
   SlotSet slots(limits.max_slots);
@@ -107,7 +145,8 @@ Status CheckPlan(const StepPlan& plan, const StepPlanLimits& limits) {
     return CheckLists(plan, limits);
   }
   if (!plan.opens.empty() || !plan.rows.empty() || !plan.input_ids.empty() ||
-      !plan.new_pages.empty() || !plan.closes.empty())
+      !plan.new_pages.empty() || !plan.closes.empty() || !plan.logit_bias.empty() ||
+      !plan.history.empty())
     return absl::InvalidArgumentError("step plan: only a forward has slots, rows and pages");
   return OkStatus();
 }
@@ -128,6 +167,8 @@ void BuildStepPlan(const StepPlan& plan, std::string* frame) {
   out.PutSpan(std::span<const int32_t>(plan.input_ids));
   out.PutSpan(std::span<const uint32_t>(plan.new_pages));
   out.PutSpan(std::span<const uint32_t>(plan.closes));
+  out.PutSpan(std::span<const LogitBias>(plan.logit_bias));
+  out.PutSpan(std::span<const int32_t>(plan.history));
 }
 
 Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan) {
@@ -151,6 +192,9 @@ Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepP
   // Rows may share prefix pages, so their sum has no bound but the frame.
   if (!in.GetSpanInto(frame.size(), &plan->new_pages)) return Malformed("new_pages");
   if (!in.GetSpanInto(limits.max_slots, &plan->closes)) return Malformed("closes");
+  // As long as their counts in the opens say, which CheckOpens sees to.
+  if (!in.GetSpanInto(frame.size(), &plan->logit_bias)) return Malformed("logit_bias");
+  if (!in.GetSpanInto(frame.size(), &plan->history)) return Malformed("history");
   if (!in.AtEnd()) return Malformed("end");
   return CheckPlan(*plan, limits);
 }

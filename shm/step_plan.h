@@ -3,7 +3,11 @@
 // A plan is a delta: the worker keeps for each slot its page table and sampling state. kReset
 // empties all slots (new epoch). kForward opens slots, runs rows, then closes slots. Frames are
 // built by BuildStepPlan and read only through ParseStepPlan, which checks every count, slot,
-// length and page once.
+// length, token and page once.
+//
+// Penalties need the whole sequence. The worker takes it from the rows it runs; what a slot's first
+// row leaves out (a prefix hit) comes with the open as its history. Where the prompt ends and the
+// output begins is said too, since after a retraction a row carries both.
 //
 // Units: tokens, pages; positions are absolute in the sequence, from 0.
 #pragma once
@@ -18,8 +22,11 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 1;
+inline constexpr uint32_t kStepPlanVersion = 2;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
+inline constexpr uint32_t kMaxLogitBias = 1024;      // tokens a slot
+inline constexpr float kMaxLogitBiasValue = 100.0f;  // either way, as OpenAI's
+inline constexpr float kMaxPenalty = 2.0f;           // repetition; presence, frequency: either way
 
 enum class StepCommand : uint32_t {
   kReset = 1,  // join the epoch, allocate num_pages if not yet done, run the probe, be ready
@@ -37,16 +44,32 @@ struct SamplingParams {
   uint64_t seed = 0;
   uint32_t num_logprobs = kNoLogprobs;  // top-n beside each sampled token; kNoLogprobs: none at all
   uint32_t num_prompt_logprobs = kNoLogprobs;  // the same for prompt positions
-  uint32_t min_tokens_until = 0;  // absolute position before which eos ids are masked (min_tokens)
-  uint32_t reserved = 0;
+  uint32_t min_tokens_until = 0;   // absolute position before which eos ids are masked (min_tokens)
+  float presence_penalty = 0.0f;   // [-2, 2], of tokens in the output
+  float frequency_penalty = 0.0f;  // [-2, 2], for each time a token is in the output
+  float repetition_penalty = 1.0f;  // (0, 2], of tokens in prompt or output
+
+  bool has_penalties() const {
+    return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
+  }
+};
+
+// Added to a token's logit.
+struct LogitBias {
+  int32_t token = 0;
+  float bias = 0;  // [-100, 100]
 };
 
 // Gives the slot a fresh state (empty page table), even if it is still open: a plan may open again
 // a slot that was never closed. A slot in closes is never also opened by the same plan.
 struct PlanOpen {
   uint32_t slot = 0;
-  uint32_t reserved = 0;
+  uint32_t output_start = 0;  // position of the first output token: the prompt's length
   SamplingParams sampling;
+  uint32_t num_logit_bias = 0;  // of the plan's logit_bias, by rising token, each once
+  // Of the plan's history: the tokens at the positions 0 … num_history - 1. With penalties, at
+  // least as many as the slot's first row has before its start_pos; without, none.
+  uint32_t num_history = 0;
 };
 
 enum PlanRowFlags : uint32_t {
@@ -72,9 +95,11 @@ struct StepPlan {
   uint32_t num_pages = 0;  // kReset: pages of the KV cache (0: keep the allocated ones)
   std::vector<PlanOpen> opens;
   std::vector<PlanRow> rows;
-  std::vector<int32_t> input_ids;   // rows' tokens, concatenated
-  std::vector<uint32_t> new_pages;  // rows' new pages, concatenated
-  std::vector<uint32_t> closes;     // slots freed after the step
+  std::vector<int32_t> input_ids;     // rows' tokens, concatenated
+  std::vector<uint32_t> new_pages;    // rows' new pages, concatenated
+  std::vector<uint32_t> closes;       // slots freed after the step
+  std::vector<LogitBias> logit_bias;  // opens' biases, concatenated
+  std::vector<int32_t> history;       // opens' histories, concatenated
 };
 
 // The bounds that a plan is checked against.

@@ -131,7 +131,10 @@ void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
 void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   Req* req = row.req;
   if (!req->opened) {
-    plan->opens.push_back({.slot = req->slot, .reserved = 0, .sampling = req->spec.sampling});
+    PlanOpen& open = plan->opens.emplace_back();
+    open.slot = req->slot;
+    open.output_start = req->prompt_len;
+    open.sampling = req->spec.sampling;
     req->opened = true;
     slots.MarkOpened(req->slot);
   }

@@ -25,7 +25,18 @@ StepPlan SamplePlan() {
   open.sampling.top_k = 40;
   open.sampling.seed = 99;
   open.sampling.num_logprobs = 20;
+  open.sampling.repetition_penalty = 1.2f;
+  open.sampling.presence_penalty = -2;
+  open.output_start = 18;
+  open.num_logit_bias = 2;
+  open.num_history = 16;
   plan.opens.push_back(open);
+  open = PlanOpen();
+  open.slot = 7;
+  open.num_logit_bias = 1;
+  plan.opens.push_back(open);
+  plan.logit_bias = {{3, -100}, {999, 100}, {0, 0.5f}};
+  plan.history = {5, 5, 0, 999, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   plan.rows.push_back({.slot = 2,
                        .start_pos = 16,
                        .num_tokens = 3,
@@ -61,11 +72,26 @@ void ExpectWithinLimits(const StepPlan& plan) {
     EXPECT_TRUE(plan.rows.empty() && plan.opens.empty() && plan.closes.empty());
     return;
   }
-  size_t tokens = 0, pages = 0;
+  size_t tokens = 0, pages = 0, biases = 0, history = 0;
   for (const PlanOpen& open : plan.opens) {
     EXPECT_LT(open.slot, kLimits.max_slots);
     EXPECT_TRUE(open.sampling.temperature >= 0 && open.sampling.top_p > 0);
+    EXPECT_TRUE(open.sampling.repetition_penalty > 0 && open.sampling.repetition_penalty <= 2);
+    EXPECT_LE(std::abs(open.sampling.presence_penalty), 2);
+    EXPECT_LE(std::abs(open.sampling.frequency_penalty), 2);
+    EXPECT_LE(open.output_start, kLimits.max_positions);
+    EXPECT_TRUE(open.num_history == 0 || open.sampling.has_penalties());
+    for (uint32_t i = 0; i < open.num_logit_bias; ++i) {
+      const LogitBias& entry = plan.logit_bias.at(biases + i);
+      EXPECT_TRUE(entry.token >= 0 && entry.token < 1000 && std::abs(entry.bias) <= 100);
+      EXPECT_TRUE(i == 0 || entry.token > plan.logit_bias[biases + i - 1].token);
+    }
+    biases += open.num_logit_bias;
+    history += open.num_history;
   }
+  EXPECT_EQ(biases, plan.logit_bias.size());
+  EXPECT_EQ(history, plan.history.size());
+  for (int32_t id : plan.history) EXPECT_TRUE(id >= 0 && id < 1000);
   for (const PlanRow& row : plan.rows) {
     EXPECT_LT(row.slot, kLimits.max_slots);
     EXPECT_GE(row.num_tokens, 1u);
@@ -93,6 +119,12 @@ TEST(StepPlanTest, RoundTrips) {
   EXPECT_EQ(out.input_ids, plan.input_ids);
   EXPECT_EQ(out.new_pages, plan.new_pages);
   EXPECT_EQ(out.closes, plan.closes);
+  EXPECT_EQ(out.opens[0].sampling.repetition_penalty, 1.2f);
+  EXPECT_EQ(out.opens[0].output_start, 18u);
+  ASSERT_EQ(out.logit_bias.size(), 3u);
+  EXPECT_EQ(out.logit_bias[1].token, 999);
+  EXPECT_EQ(out.logit_bias[1].bias, 100);
+  EXPECT_EQ(out.history, plan.history);
 
   StepPlan reset;
   reset.command = StepCommand::kReset;
@@ -145,7 +177,7 @@ TEST(StepPlanTest, FlippedWordsAreInvalidOrWithinLimits) {
 
 TEST(StepPlanTest, HostileCountsNeverAllocate) {
   const std::string frame = Built(StepPlan{});
-  ASSERT_EQ(frame.size(), 28u + 5 * 4);
+  ASSERT_EQ(frame.size(), 28u + 7 * 4);
   for (size_t at = 28; at < frame.size(); at += 4) {
     for (uint32_t count : {1u, 0x100u, 0x10000000u, 0xffffffffu}) {
       std::string bad = frame;
@@ -154,7 +186,8 @@ TEST(StepPlanTest, HostileCountsNeverAllocate) {
       StepPlanLimits wide{UINT16_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
       EXPECT_FALSE(ParseStepPlan(bad, wide, &out).ok());
       EXPECT_LT(out.opens.capacity() + out.rows.capacity() + out.input_ids.capacity() +
-                    out.new_pages.capacity() + out.closes.capacity(),
+                    out.new_pages.capacity() + out.closes.capacity() + out.logit_bias.capacity() +
+                    out.history.capacity(),
                 16u);
     }
   }
@@ -167,7 +200,33 @@ TEST(StepPlanTest, NamesTheBadField) {
   };
   const Case cases[] = {
       {"opens.slot", [](StepPlan* p) { p->opens[0].slot = 8; }},
-      {"opens.slot", [](StepPlan* p) { p->opens.push_back(p->opens[0]); }},
+      {"opens.slot", [](StepPlan* p) { p->opens[1].slot = p->opens[0].slot; }},
+      {"opens.output_start", [](StepPlan* p) { p->opens[0].output_start = 513; }},
+      {"opens.num_history", [](StepPlan* p) { p->opens[0].num_history = 513; }},
+      {"opens.num_history", [](StepPlan* p) { p->opens[1].num_history = 1; }},
+      {"opens.num_history",
+       [](StepPlan* p) {
+         p->opens[0].sampling.repetition_penalty = 1;
+         p->opens[0].sampling.presence_penalty = 0;
+       }},
+      {"opens.num_logit_bias", [](StepPlan* p) { p->opens[0].num_logit_bias = 1025; }},
+      {"logit_bias: the opens", [](StepPlan* p) { p->opens[0].num_logit_bias = 1; }},
+      {"logit_bias: the opens", [](StepPlan* p) { p->logit_bias.pop_back(); }},
+      {"logit_bias.token", [](StepPlan* p) { p->logit_bias[1].token = 1000; }},
+      {"logit_bias.token", [](StepPlan* p) { p->logit_bias[0].token = -1; }},
+      {"logit_bias.token", [](StepPlan* p) { p->logit_bias[1].token = 3; }},
+      {"logit_bias.token", [](StepPlan* p) { p->logit_bias[1].token = 2; }},
+      {"logit_bias.bias", [](StepPlan* p) { p->logit_bias[2].bias = 100.1f; }},
+      {"logit_bias.bias", [](StepPlan* p) { p->logit_bias[2].bias = NAN; }},
+      {"history: the opens", [](StepPlan* p) { p->opens[0].num_history = 15; }},
+      {"history: the opens", [](StepPlan* p) { p->history.push_back(1); }},
+      {"history", [](StepPlan* p) { p->history[15] = 1000; }},
+      {"history", [](StepPlan* p) { p->history[0] = -1; }},
+      {"presence_penalty", [](StepPlan* p) { p->opens[0].sampling.presence_penalty = 2.01f; }},
+      {"frequency_penalty", [](StepPlan* p) { p->opens[0].sampling.frequency_penalty = NAN; }},
+      {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 0; }},
+      {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 2.1f; }},
+      {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = NAN; }},
       {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = -1; }},
       {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = NAN; }},
       {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = INFINITY; }},
@@ -195,6 +254,18 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"num_pages", [](StepPlan* p) { p->num_pages = 1; }},
       {"command", [](StepPlan* p) { p->command = static_cast<StepCommand>(4); }},
       {"only a forward", [](StepPlan* p) { p->command = StepCommand::kShutdown; }},
+      {"only a forward",
+       [](StepPlan* p) {
+         *p = StepPlan();
+         p->command = StepCommand::kShutdown;
+         p->logit_bias = {{1, 1}};
+       }},
+      {"only a forward",
+       [](StepPlan* p) {
+         *p = StepPlan();
+         p->command = StepCommand::kReset;
+         p->history = {1};
+       }},
   };
   ASSERT_TRUE(Check(SamplePlan()).ok());
   for (const Case& c : cases) {

@@ -12,6 +12,7 @@
 #include "tests/worker_proc/naive_llama.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
+#include "worker_proc/cpu/sampler_kernels.h"
 
 namespace flotilla {
 namespace {
@@ -32,7 +33,7 @@ class LlamaTest : public ::testing::Test {
     unlink(path.c_str());  // the mapping stays
   }
 
-  // Prompts of mixed lengths, greedy and sampled, all with logprobs.
+  // Prompts of mixed lengths, greedy and sampled, with penalties and without, all with logprobs.
   std::vector<DriverRequest> Requests() const {
     std::vector<DriverRequest> requests;
     std::mt19937 rng(4);
@@ -47,6 +48,11 @@ class LlamaTest : public ::testing::Test {
       request.sampling.seed = length;
       request.sampling.num_logprobs = 20;
       request.sampling.num_prompt_logprobs = 20;
+      if (length < 40) {
+        request.sampling.repetition_penalty = 1.5f;
+        request.sampling.frequency_penalty = 0.7f;
+        request.logit_bias = {{5, 2}, {50, -1}};
+      }
       requests.push_back(std::move(request));
     }
     return requests;
@@ -267,6 +273,48 @@ TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
   ExpectSameBits({first.rows[0].logprobs}, {second.rows[0].logprobs});
 }
 
+// After a retraction the output so far is computed again as part of the prompt, from the start or
+// behind a prefix hit.
+TEST_F(LlamaTest, PenaltiesGoOnOverARetraction) {
+  Open();
+  RankThreads ranks(checkpoint_.get(), {.tp = 1});
+  std::vector<int32_t> ids(20, 7);
+  SamplingParams sampling;
+  sampling.temperature = 0.9f;
+  sampling.presence_penalty = 1;
+  sampling.frequency_penalty = 0.5f;
+  sampling.repetition_penalty = 1.3f;
+  // The tokens from `from` on that the slot does not have yet, then the next one.
+  const auto step = [&](uint32_t slot, uint32_t from, std::vector<uint32_t> pages,
+                        std::vector<PlanOpen> opens, std::vector<int32_t> history) {
+    StepPlan plan;
+    plan.opens = std::move(opens);
+    plan.history = std::move(history);
+    plan.input_ids.assign(ids.begin() + from, ids.end());
+    plan.rows = {{slot, from, static_cast<uint32_t>(plan.input_ids.size()),
+                  static_cast<uint32_t>(pages.size()), kRowSample, -1}};
+    plan.new_pages = std::move(pages);
+    return ranks.Execute(plan).rows[0].token;
+  };
+  ids.push_back(step(0, 0, {4, 9}, {{0, 20, sampling}}, {}));
+  for (uint32_t i = 20; i < 31; ++i) ids.push_back(step(0, i, {}, {}, {}));
+  const std::vector<int32_t> undisturbed = ids;
+  ids.resize(26);
+  for (const uint32_t prefix : {0u, 16u}) {
+    const std::vector<int32_t> history(ids.begin(), ids.begin() + prefix);
+    const std::vector<uint32_t> pages =
+        prefix == 0 ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{4, 3};
+    ids.push_back(step(1, prefix, pages, {{1, 20, sampling, 0, prefix}}, history));
+    for (uint32_t i = 26; i < 31; ++i) ids.push_back(step(1, i, {}, {}, {}));
+    EXPECT_EQ(ids, undisturbed);
+    ids.resize(26);
+  }
+  // It matters where the output begins.
+  ids.push_back(step(1, 0, {1, 2}, {{1, 26, sampling}}, {}));
+  for (uint32_t i = 26; i < 31; ++i) ids.push_back(step(1, i, {}, {}, {}));
+  EXPECT_NE(ids, undisturbed);
+}
+
 TEST_F(LlamaTest, EachRankReadsOnlyItsRows) {
   Open();
   std::vector<uint64_t> read;
@@ -307,8 +355,8 @@ TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
   const auto collective = MakeSingleRankCollective();
   const Heartbeat heartbeat;
   const RealClock clock;
-  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
-                               &clock};
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(),
+                               &heartbeat,        &clock,        &cpu::Avx2SamplerKernels()};
   ModelRunnerOptions options;
   options.kv_cache_memory = 64 << 20;
   options.available_memory = [] { return uint64_t{32} << 20; };
@@ -338,14 +386,15 @@ TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   ModelRunnerOptions runner;
   runner.available_memory = [] { return uint64_t{1} << 30; };
   if (opened.ok()) {  // unless the checkpoint itself refuses the name
-    const auto created = ModelRunner::Create(
-        {opened->get(), backend.get(), collective.get(), &heartbeat, &clock}, runner);
+    const auto created = ModelRunner::Create({opened->get(), backend.get(), collective.get(),
+                                              &heartbeat, &clock, &cpu::Avx2SamplerKernels()},
+                                             runner);
     ASSERT_FALSE(created.ok());
     EXPECT_NE(created.status().message().find("rope_freqs"), std::string::npos) << created.status();
   }
   Open();
-  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(), &heartbeat,
-                               &clock};
+  const ModelRunner::Deps deps{checkpoint_.get(), backend.get(), collective.get(),
+                               &heartbeat,        &clock,        &cpu::Avx2SamplerKernels()};
   runner.context_length = 513;  // the model has 512
   EXPECT_EQ(ModelRunner::Create(deps, runner).status().code(), absl::StatusCode::kInvalidArgument);
   runner.context_length = 0;

@@ -22,6 +22,7 @@ struct DriverRequest {
   std::vector<int32_t> prompt;
   uint32_t max_new_tokens = 8;
   SamplingParams sampling;
+  std::vector<LogitBias> logit_bias;
   // results
   std::vector<int32_t> output;
   std::vector<PositionLogprobs> logprobs;         // of output
@@ -89,7 +90,10 @@ class PlanDriver {
                        [&](const Running& other) { return other.slot == r.slot; })) {
       ++r.slot;
     }
-    plan->opens.push_back({r.slot, 0, request->sampling});
+    plan->opens.push_back({r.slot, static_cast<uint32_t>(request->prompt.size()), request->sampling,
+                           static_cast<uint32_t>(request->logit_bias.size())});
+    plan->logit_bias.insert(plan->logit_bias.end(), request->logit_bias.begin(),
+                            request->logit_bias.end());
     return r;
   }
 

@@ -60,8 +60,10 @@ class RankThreads {
                                      .dtype = options.dtype,
                                      .kv_cache_dtype = options.kv_cache_dtype,
                                      .threads = {options.threads, 0}});
-      auto created = ModelRunner::Create(
-          {checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_, &clock_}, runner);
+      auto created =
+          ModelRunner::Create({checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_,
+                               &clock_, *cpu::SelectSamplerKernels(options.isa)},
+                              runner);
       CHECK_OK(created.status());
       rank.runner = std::move(*created);
     });

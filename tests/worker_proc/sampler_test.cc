@@ -3,19 +3,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
+#include <cstring>
 #include <limits>
-#include <numeric>
 #include <random>
 
-#include "worker_proc/runner/philox.h"
+#include "tests/worker_proc/sampler_cases.h"
 
 namespace flotilla {
 namespace {
 
+using testing::AdversarialRows;
 using ::testing::ElementsAre;
+using testing::NaiveInput;
+using testing::NaiveSample;
+using testing::RandomLogits;
+using testing::SamplerTables;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The known-answer vectors published with Random123.
 TEST(PhiloxTest, KnownAnswers) {
@@ -44,166 +49,246 @@ TEST(PhiloxTest, DrawsAreInRangeAndDependOnSeedPositionAndDraw) {
   EXPECT_NE(UniformDraw(1, 2, 3), UniformDraw(1, 2, 4));
 }
 
-TEST(DeterministicExpTest, MatchesLibm) {
-  for (float x = -86.5f; x <= 0; x += 0.0011f) {
-    const double exact = std::exp(static_cast<double>(x));
-    ASSERT_NEAR(DeterministicExp(x), exact, 4e-7 * exact) << x;
+// The fast sampler on a NaiveInput; the row must come back as it was.
+StatusOr<int32_t> RunSampler(Sampler* sampler, std::vector<float> row, const NaiveInput& input,
+                             PositionLogprobs* logprobs = nullptr) {
+  const std::vector<float> before = row;
+  TokenHistory history;
+  history.Reset(static_cast<uint32_t>(input.prompt.size()));
+  history.Append(input.prompt);
+  history.Append(input.output);
+  const auto token = sampler->Sample(row,
+                                     {.params = input.params,
+                                      .position = input.position,
+                                      .logit_bias = input.logit_bias,
+                                      .counts = history.counts()},
+                                     logprobs);
+  EXPECT_EQ(std::memcmp(row.data(), before.data(), row.size() * sizeof(float)), 0);
+  return token;
+}
+
+SamplingParams RandomParams(std::mt19937_64* random, size_t n) {
+  const auto pick = [&](std::initializer_list<float> values) {
+    return values.begin()[(*random)() % values.size()];
+  };
+  SamplingParams params;
+  params.temperature = pick({0, 1e-4f, 0.2f, 0.7f, 1, 1, 1.9f, 100});
+  params.top_p = pick({1, 1, 0.9999f, 0.95f, 0.5f, 1e-6f});
+  params.min_p = pick({0, 0, 0, 1e-9f, 0.01f, 0.3f, 1});
+  const uint32_t ks[] = {0,
+                         0,
+                         0,
+                         1,
+                         2,
+                         5,
+                         40,
+                         static_cast<uint32_t>(n) - 1,
+                         static_cast<uint32_t>(n),
+                         static_cast<uint32_t>(n) + 5};
+  params.top_k = ks[(*random)() % std::size(ks)];
+  params.seed = (*random)();
+  return params;
+}
+
+// Ties, rows of one value, -inf, one huge logit, denormals: whatever the filters, the threshold
+// finds what a full sort finds, with every instruction set.
+TEST(SamplerTest, ChoosesTheTokenOfAFullSort) {
+  std::mt19937_64 random(5);
+  for (const SamplerKernels* kernels : SamplerTables()) {
+    SCOPED_TRACE(kernels->name);
+    Sampler sampler(kernels, {});
+    for (const auto& row : AdversarialRows()) {
+      for (int i = 0; i < 40; ++i) {
+        NaiveInput input;
+        input.params = RandomParams(&random, row.logits.size());
+        input.position = static_cast<uint32_t>(i);
+        const auto token = RunSampler(&sampler, row.logits, input);
+        ASSERT_TRUE(token.ok()) << token.status();
+        ASSERT_EQ(*token, NaiveSample(row.logits, input))
+            << row.name << " of " << row.logits.size() << ", temperature "
+            << input.params.temperature << ", top_k " << input.params.top_k << ", top_p "
+            << input.params.top_p << ", min_p " << input.params.min_p;
+      }
+    }
   }
 }
 
-std::vector<float> Logits(size_t n, uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  std::normal_distribution<float> normal(0, 3);
-  std::vector<float> logits(n);
-  for (float& x : logits) x = normal(rng);
-  return logits;
+TEST(SamplerTest, ChoosesTheTokenOfAFullSortOfARealVocabulary) {
+  constexpr size_t kVocab = 49152;
+  std::mt19937_64 random(6);
+  for (const float deviation : {0.3f, 2.5f, 6.0f}) {
+    std::vector<float> row = RandomLogits(kVocab, 11, deviation);
+    // As a head with few distinct values would give them: many ties.
+    if (deviation > 5) {
+      for (float& x : row) x = std::round(x * 4) / 4;
+    }
+    for (const SamplerKernels* kernels : SamplerTables()) {
+      Sampler sampler(kernels, {});
+      for (int i = 0; i < 25; ++i) {
+        NaiveInput input;
+        input.params = RandomParams(&random, i % 2 == 0 ? 300 : kVocab);
+        input.position = static_cast<uint32_t>(i);
+        ASSERT_EQ(*RunSampler(&sampler, row, input), NaiveSample(row, input)) << kernels->name;
+      }
+    }
+  }
 }
 
-TEST(LogSumExpTest, MatchesDoubleForAnySize) {
-  for (size_t n : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 49152u}) {
-    const auto logits = Logits(n, n);
-    double sum = 0;
-    for (float x : logits) sum += std::exp(static_cast<double>(x));
-    EXPECT_NEAR(LogSumExp(logits), std::log(sum), 1e-6) << n;
+TEST(SamplerTest, PenaltiesBiasAndMaskAreTheDefinitions) {
+  std::mt19937_64 random(7);
+  const auto some = [&](size_t count, size_t below) {
+    std::vector<int32_t> ids(count);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % below);
+    return ids;
+  };
+  const auto within = [&](float lo, float hi) {
+    return std::uniform_real_distribution<float>(lo, hi)(random);
+  };
+  Sampler sampler(SamplerTables().front(), {3, 0});
+  uint32_t differs = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const size_t vocab = i % 3 == 0 ? 20 : 700;
+    const std::vector<float> row = RandomLogits(vocab, random(), 2);
+    NaiveInput input;
+    input.params = RandomParams(&random, vocab);
+    input.position = static_cast<uint32_t>(random() % 20);
+    input.params.min_tokens_until = i % 2 == 0 ? 10 : 0;
+    input.eos_ids = {3, 0};
+    if (i % 4 != 0) input.params.presence_penalty = within(-2, 2);
+    if (i % 5 != 0) input.params.frequency_penalty = within(-2, 2);
+    if (i % 6 != 0) input.params.repetition_penalty = within(0.1f, 2);
+    if (input.params.has_penalties()) {
+      input.prompt = some(random() % 40, vocab);
+      input.output = some(random() % 40, vocab);
+    }
+    int32_t token = 0;
+    for (uint32_t b = static_cast<uint32_t>(random() % 8); b > 0; --b, token += 2) {
+      input.logit_bias.push_back({token, within(-100, 100)});
+    }
+    ASSERT_EQ(*RunSampler(&sampler, row, input), NaiveSample(row, input)) << i;
+    NaiveInput plain = input;
+    plain.params.presence_penalty = plain.params.frequency_penalty = 0;
+    plain.params.repetition_penalty = 1;
+    plain.params.min_tokens_until = 0;
+    plain.logit_bias.clear();
+    differs += NaiveSample(row, plain) != NaiveSample(row, input);
   }
+  EXPECT_GT(differs, 500u) << "the adjustments change what is drawn";
+}
+
+// Small enough to follow by hand; greedy shows the order of the adjusted logits.
+TEST(SamplerTest, PenaltiesByHand) {
+  Sampler sampler(SamplerTables().front(), {});
+  NaiveInput input;
+  input.params.temperature = 0;
+  const auto token = [&](std::vector<float> row) {
+    return *RunSampler(&sampler, std::move(row), input);
+  };
+  input.prompt = {0};
+  input.output = {1, 1, 1};
+  input.params.presence_penalty = 2;
+  EXPECT_EQ(token({1, 5, 2.9f}), 1);  // 5 - 2, once however often it occurred
+  EXPECT_EQ(token({3.5f, 5, 2.9f}), 0) << "the prompt is not penalised";
+  input.params.presence_penalty = 0;
+  input.params.frequency_penalty = 1;
+  EXPECT_EQ(token({1, 5, 2.1f}), 2);  // 5 - 3 · 1
+  EXPECT_EQ(token({3, 5, 2.1f}), 0) << "the prompt is not penalised";
+  input.params.frequency_penalty = -1;
+  EXPECT_EQ(token({7.9f, 5, 0}), 1);
+  input.params.frequency_penalty = 0;
+  input.params.repetition_penalty = 2;
+  EXPECT_EQ(token({4, 4.2f, 2.2f}), 2);     // prompt and output: 4 / 2, 4.2 / 2
+  EXPECT_EQ(token({-1, -1.2f, -1.9f}), 2);  // below 0: -1 · 2, -1.2 · 2
+  input.params.repetition_penalty = 1;
+  input.logit_bias = {{0, 100}, {2, -100}};
+  EXPECT_EQ(token({-50, 20, 90}), 0);
+  // The bias comes before the repetition penalty: (-1 + 3) / 2 = 1, not -1 · 2 + 3.
+  input.params.repetition_penalty = 2;
+  input.logit_bias = {{0, 3}};
+  EXPECT_EQ(token({-1, -9, 0.9f}), 0);
+  EXPECT_EQ(token({-1, -9, 1.1f}), 2);
 }
 
 TEST(SamplerTest, GreedyTakesTheLowestIdAmongEquals) {
-  Sampler sampler({});
-  SamplingParams params;
-  params.temperature = 0;
-  EXPECT_EQ(*sampler.Sample(std::vector<float>{1, 5, 2, 5, 5}, params, 0), 1);
-  EXPECT_EQ(*sampler.Sample(std::vector<float>{-3, -1, -1}, params, 0), 1);
+  Sampler sampler(SamplerTables().front(), {});
+  NaiveInput input;
+  input.params.temperature = 0;
+  EXPECT_EQ(*RunSampler(&sampler, {1, 5, 2, 5, 5}, input), 1);
+  EXPECT_EQ(*RunSampler(&sampler, {-3, -1, -1}, input), 1);
+  std::vector<float> row(1000, -1);
+  row[700] = row[300] = row[999] = 4;
+  EXPECT_EQ(*RunSampler(&sampler, row, input), 300);
 }
 
 TEST(SamplerTest, MinTokensMasksEosUntilItsPosition) {
-  Sampler sampler({2, 1});
-  SamplingParams params;
-  params.min_tokens_until = 10;
+  Sampler sampler(SamplerTables().front(), {2, 1, 99, -1});
+  NaiveInput input;
+  input.params.min_tokens_until = 10;
   const std::vector<float> logits = {1, 30, 40, 2};
   for (float temperature : {0.0f, 1.0f, 0.01f}) {
-    params.temperature = temperature;
-    for (uint32_t position = 0; position < 10; ++position) {
-      const int32_t token = *sampler.Sample(logits, params, position);
+    input.params.temperature = temperature;
+    for (input.position = 0; input.position < 10; ++input.position) {
+      const int32_t token = *RunSampler(&sampler, logits, input);
       EXPECT_TRUE(token == 0 || token == 3) << token;
     }
-    EXPECT_EQ(*sampler.Sample(logits, params, 10), 2);
+    EXPECT_EQ(*RunSampler(&sampler, logits, input), 2);
   }
 }
 
 TEST(SamplerTest, LogitsThatAreNotFiniteAreAnError) {
-  Sampler sampler({});
-  SamplingParams params;
   const float nan = std::nanf("");
-  const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(sampler.Sample(std::vector<float>{nan, nan}, params, 0).status().code(),
-            absl::StatusCode::kDataLoss);
-  EXPECT_FALSE(sampler.Sample(std::vector<float>{1, inf}, params, 0).ok());
-  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, nan}, 0, 1).ok());
-  EXPECT_TRUE(sampler.Sample(std::vector<float>{1, -inf}, params, 0).ok());
-}
-
-// The exact distribution of a setting, by the definition.
-std::vector<double> Exact(const std::vector<float>& logits, const SamplingParams& params) {
-  std::vector<size_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-  std::vector<double> p(logits.size());
-  for (size_t i = 0; i < p.size(); ++i) {
-    p[i] = std::exp((static_cast<double>(logits[i]) - logits[order[0]]) / params.temperature);
-  }
-  const auto normalise = [&] {
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (double& x : p) x /= sum;
+  Sampler sampler(SamplerTables().front(), {1});
+  NaiveInput input;
+  const auto code = [&](const std::vector<float>& row) {
+    return RunSampler(&sampler, row, input).status().code();
   };
-  for (double& x : p) x = x >= params.min_p * 1.0 ? x : 0;  // relative to the largest, which is 1
-  if (params.top_k > 0) {
-    for (size_t i = params.top_k; i < order.size(); ++i) p[order[i]] = 0;
+  for (const bool adjusted : {false, true}) {
+    input.params.min_tokens_until = adjusted ? 5 : 0;
+    if (adjusted) input.logit_bias = {{0, 1}};
+    EXPECT_EQ(code({nan, nan}), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(code({1, nan, 2}), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(code({1, kInf, 2}), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(code({-kInf, -kInf}), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(code({1, -kInf}), absl::StatusCode::kOk);
   }
-  normalise();
-  double sum = 0;
-  for (size_t i : order) {
-    if (sum >= params.top_p) p[i] = 0;
-    sum += p[i];
-  }
-  normalise();
-  return p;
+  PositionLogprobs logprobs;
+  EXPECT_FALSE(RunSampler(&sampler, {1, nan}, input, &logprobs).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, nan}, 0, 1).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, kInf}, 0, 1).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{-kInf, -kInf}, 0, 1).ok());
 }
-
-struct Setting {
-  const char* name;
-  float temperature, top_p, min_p;
-  uint32_t top_k;
-};
-
-class DistributionTest : public ::testing::TestWithParam<Setting> {};
-
-TEST_P(DistributionTest, ChiSquareOverManyPositions) {
-  constexpr size_t kVocab = 24;
-  constexpr uint32_t kDraws = 100'000;
-  const std::vector<float> logits = [] {
-    std::vector<float> l = Logits(kVocab, 3);
-    for (float& x : l) x *= 0.5f;
-    return l;
-  }();
-  SamplingParams params;
-  params.temperature = GetParam().temperature;
-  params.top_p = GetParam().top_p;
-  params.min_p = GetParam().min_p;
-  params.top_k = GetParam().top_k;
-  params.seed = 12345;
-  Sampler sampler({});
-  std::vector<uint32_t> seen(kVocab, 0);
-  for (uint32_t position = 0; position < kDraws; ++position) {
-    ++seen[static_cast<size_t>(*sampler.Sample(logits, params, position))];
-  }
-  const std::vector<double> p = Exact(logits, params);
-  double chi = 0;
-  int degrees = -1;
-  for (size_t i = 0; i < kVocab; ++i) {
-    if (p[i] == 0) {
-      EXPECT_EQ(seen[i], 0u) << "token " << i << " was filtered";
-      continue;
-    }
-    const double expected = p[i] * kDraws;
-    chi += (seen[i] - expected) * (seen[i] - expected) / expected;
-    ++degrees;
-  }
-  // Mean and 4.5 deviations of the chi-square distribution: one in 100,000 at this fixed seed.
-  EXPECT_LT(chi, degrees + 4.5 * std::sqrt(2.0 * std::max(degrees, 1)) + 6);
-  EXPECT_GE(degrees, 1);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Settings, DistributionTest,
-    ::testing::Values(Setting{"plain", 1, 1, 0, 0}, Setting{"hot", 2.5f, 1, 0, 0},
-                      Setting{"cool", 0.5f, 1, 0, 0}, Setting{"top_k", 1, 1, 0, 5},
-                      Setting{"top_p", 1, 0.8f, 0, 0}, Setting{"min_p", 1, 1, 0.2f, 0},
-                      Setting{"all", 1.3f, 0.9f, 0.05f, 10}),
-    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SamplerTest, ADrawDependsOnSeedAndPositionOnly) {
-  const auto logits = Logits(1000, 9);
-  SamplingParams params;
-  params.seed = 7;
-  params.top_p = 0.9f;
-  Sampler one({});
-  Sampler other({});
+  const auto logits = RandomLogits(1000, 9, 3);
+  NaiveInput input;
+  input.params.seed = 7;
+  input.params.top_p = 0.9f;
+  Sampler one(SamplerTables().front(), {});
+  Sampler other(SamplerTables().back(), {});
+  const auto draw = [&](Sampler* sampler, uint32_t position) {
+    input.position = position;
+    return *RunSampler(sampler, logits, input);
+  };
   std::vector<int32_t> first;
-  for (uint32_t p = 0; p < 200; ++p) first.push_back(*one.Sample(logits, params, p));
+  for (uint32_t p = 0; p < 200; ++p) first.push_back(draw(&one, p));
   for (uint32_t p = 200; p-- > 0;) {
-    (void)*other.Sample(Logits(50, p), SamplingParams{}, p);  // someone else's row in between
-    EXPECT_EQ(*other.Sample(logits, params, p), first[p]);
+    // Someone else's row in between, with what leaves the most behind.
+    NaiveInput noise;
+    noise.params.repetition_penalty = 1.5f;
+    noise.output = {1, 2, 3};
+    noise.params.num_logprobs = 4;
+    PositionLogprobs logprobs;
+    ASSERT_TRUE(RunSampler(&other, RandomLogits(50 + p, p, 3), noise, &logprobs).ok());
+    EXPECT_EQ(draw(&other, p), first[p]);
   }
-  params.seed = 8;
+  input.params.seed = 8;
   std::vector<int32_t> second;
-  for (uint32_t p = 0; p < 200; ++p) second.push_back(*one.Sample(logits, params, p));
+  for (uint32_t p = 0; p < 200; ++p) second.push_back(draw(&one, p));
   EXPECT_NE(first, second);
 }
 
 TEST(LogprobsTest, RankTopAndTies) {
-  Sampler sampler({});
+  Sampler sampler(SamplerTables().front(), {});
   const std::vector<float> logits = {0, 2, 1, 2, -1};
   const auto logprobs = sampler.Logprobs(logits, 3, 3);
   ASSERT_TRUE(logprobs.ok());
@@ -221,15 +306,67 @@ TEST(LogprobsTest, RankTopAndTies) {
   EXPECT_TRUE(sampler.Logprobs(logits, 4, 0)->top.empty());
 }
 
-TEST(LogprobsTest, TopTwentyOfManyIsTheSortedHead) {
-  Sampler sampler({});
-  const auto logits = Logits(5000, 11);
-  std::vector<float> sorted = logits;
-  std::sort(sorted.begin(), sorted.end(), std::greater<float>());
-  const auto result = sampler.Logprobs(logits, 0, 20);
-  ASSERT_EQ(result->top.size(), 20u);
-  for (size_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(logits[static_cast<size_t>(result->top[i].token)], sorted[i]);
+TEST(LogprobsTest, AreTheDefinitionOnEveryRow) {
+  for (const SamplerKernels* kernels : SamplerTables()) {
+    Sampler sampler(kernels, {});
+    for (const auto& row : AdversarialRows()) {
+      SCOPED_TRACE(::testing::Message() << row.name << " of " << row.logits.size());
+      const std::vector<size_t> order = testing::ByLikelihood(row.logits);
+      const double max = row.logits[order[0]];
+      double sum = 0;
+      for (float x : row.logits) sum += std::exp(x - max);
+      const double log_sum = max + std::log(sum);
+      const auto expect_logprob = [&](float got, float logit) {
+        const double exact = logit - log_sum;
+        if (std::isfinite(static_cast<float>(exact))) {
+          EXPECT_NEAR(got, exact, 1e-6 + 2e-7 * std::abs(exact));
+        } else {
+          EXPECT_EQ(got, -kInf);
+        }
+      };
+      for (size_t rank = 0; rank < order.size(); rank += 1 + rank / 3) {
+        const auto token = static_cast<int32_t>(order[rank]);
+        const auto got = sampler.Logprobs(row.logits, token, 20);
+        ASSERT_TRUE(got.ok());
+        EXPECT_EQ(got->rank, rank + 1);
+        expect_logprob(got->logprob, row.logits[order[rank]]);
+        ASSERT_EQ(got->top.size(), std::min<size_t>(20, order.size()));
+        for (size_t i = 0; i < got->top.size(); ++i) {
+          EXPECT_EQ(got->top[i].token, static_cast<int32_t>(order[i]));
+          expect_logprob(got->top[i].logprob, row.logits[order[i]]);
+        }
+      }
+    }
+  }
+}
+
+// Beside a drawn token they are of the raw logits, to the bit, whatever was adjusted and drawn.
+TEST(LogprobsTest, OfADrawnTokenAreThoseOfTheRawRow) {
+  const std::vector<float> row = RandomLogits(3000, 12, 3);
+  NaiveInput input;
+  input.params.num_logprobs = 5;
+  Sampler sampler(SamplerTables().front(), {7});
+  Sampler apart(SamplerTables().back(), {});
+  for (const float temperature : {0.0f, 1.0f, 0.7f}) {
+    for (const bool adjusted : {false, true}) {
+      input.params.temperature = temperature;
+      input.params.frequency_penalty = adjusted ? 1.5f : 0;
+      input.params.min_tokens_until = adjusted ? 1000 : 0;
+      input.logit_bias.clear();
+      if (adjusted) input.logit_bias = {{4, 12}, {9, -50}};
+      input.output = adjusted ? std::vector<int32_t>{1, 1, 4} : std::vector<int32_t>{};
+      for (input.position = 0; input.position < 30; ++input.position) {
+        PositionLogprobs got;
+        const auto token = RunSampler(&sampler, row, input, &got);
+        ASSERT_TRUE(token.ok());
+        EXPECT_EQ(got.token, *token);
+        const auto expected = apart.Logprobs(row, *token, 5);
+        EXPECT_EQ(std::memcmp(&got.logprob, &expected->logprob, sizeof(float)), 0);
+        EXPECT_EQ(got.rank, expected->rank);
+        ASSERT_EQ(got.top.size(), 5u);
+        EXPECT_EQ(std::memcmp(got.top.data(), expected->top.data(), 5 * sizeof(TokenLogprob)), 0);
+      }
+    }
   }
 }
 

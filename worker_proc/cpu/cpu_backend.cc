@@ -102,8 +102,8 @@ class CpuBackend final : public Backend {
     return gather_->Run(collective, cols, local, root, out);
   }
   Status Finish() override { return OkStatus(); }
-  StatusOr<std::span<const float>> ReadLogits(Tensor logits) override {
-    return std::span<const float>(F32(logits), static_cast<size_t>(logits.rows) * logits.cols);
+  StatusOr<std::span<float>> ReadLogits(Tensor logits) override {
+    return std::span<float>(F32(logits), static_cast<size_t>(logits.rows) * logits.cols);
   }
 
  private:

@@ -12,6 +12,7 @@ struct Level {
   bool (*supported)();
   const KernelTable& (*kernels)();
   const QuantKernelTable& (*quant_kernels)();
+  const SamplerKernels& (*sampler_kernels)();
 };
 
 // The compiler's cpuid helper also asks xgetbv whether the system saves the registers.
@@ -30,9 +31,9 @@ const QuantKernelTable& VnniOrAvx2QuantKernels() {
 
 // Best first. The reference too is compiled for AVX2 (as plain loops).
 constexpr std::array<Level, 3> kLevels = {
-    {{"avx512", HasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels},
-     {"avx2", HasAvx2, Avx2Kernels, Avx2QuantKernels},
-     {"reference", HasAvx2, ReferenceKernels, ReferenceQuantKernels}}};
+    {{"avx512", HasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels, Avx512SamplerKernels},
+     {"avx2", HasAvx2, Avx2Kernels, Avx2QuantKernels, Avx2SamplerKernels},
+     {"reference", HasAvx2, ReferenceKernels, ReferenceQuantKernels, ReferenceSamplerKernels}}};
 
 StatusOr<const Level*> SelectLevel(std::string_view name) {
   const std::vector<std::string> supported = SupportedIsas();
@@ -67,6 +68,11 @@ StatusOr<const KernelTable*> SelectKernels(std::string_view name) {
 StatusOr<const QuantKernelTable*> SelectQuantKernels(std::string_view name) {
   ASSIGN_OR_RETURN(const Level* level, SelectLevel(name));
   return &level->quant_kernels();
+}
+
+StatusOr<const SamplerKernels*> SelectSamplerKernels(std::string_view name) {
+  ASSIGN_OR_RETURN(const Level* level, SelectLevel(name));
+  return &level->sampler_kernels();
 }
 
 }  // namespace flotilla::cpu

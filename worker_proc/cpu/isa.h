@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "worker_proc/cpu/kernels.h"
 #include "worker_proc/cpu/quant_kernels.h"
+#include "worker_proc/cpu/sampler_kernels.h"
 
 namespace flotilla::cpu {
 
@@ -23,5 +24,8 @@ StatusOr<const KernelTable*> SelectKernels(std::string_view name);
 
 // The integer kernels beside it, by the same names.
 StatusOr<const QuantKernelTable*> SelectQuantKernels(std::string_view name);
+
+// The sampler's passes, by the same names.
+StatusOr<const SamplerKernels*> SelectSamplerKernels(std::string_view name);
 
 }  // namespace flotilla::cpu

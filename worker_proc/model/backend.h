@@ -180,8 +180,8 @@ class Backend {
 
   // Waits for the step's ops; their first error.
   virtual Status Finish() = 0;
-  // logits.rows × logits.cols floats on the host, valid until the next op on that tensor.
-  virtual StatusOr<std::span<const float>> ReadLogits(Tensor logits) = 0;
+  // logits.rows × logits.cols floats on the host, the reader's until the next op on that tensor.
+  virtual StatusOr<std::span<float>> ReadLogits(Tensor logits) = 0;
 };
 
 }  // namespace flotilla

@@ -21,6 +21,7 @@
 #include "worker_proc/comm/timed_collective.h"
 #include "worker_proc/cpu/cpu_backend.h"
 #include "worker_proc/cpu/cpu_options.h"
+#include "worker_proc/cpu/isa.h"
 #include "worker_proc/runner/memory_info.h"
 #include "worker_proc/runner/model_runner.h"
 #include "worker_proc/runner/worker_loop.h"
@@ -156,6 +157,7 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   TimedCollective collective(std::move(inner), &clock, registry.get());
   Log().info("startup step=comm {}", Kv("ranks", flags.tp));
 
+  ASSIGN_OR_RETURN(const SamplerKernels* sampler_kernels, cpu::SelectSamplerKernels(flags.cpu.isa));
   if (flags.rank == 0) {
     ASSIGN_OR_RETURN(flags.runner.eos_ids, ReadEosIds(flags.model));
   }
@@ -163,10 +165,10 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
     flags.runner.kv_pages_chosen |= control->workers[rank].ready_epoch.load() != 0;
   }
   flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<ModelRunner> runner,
-      ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat, &clock},
-                          flags.runner));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner,
+                   ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat,
+                                        &clock, sampler_kernels},
+                                       flags.runner));
 
   std::unique_ptr<RingWriter> results;
   if (flags.rank == 0) {

@@ -83,7 +83,7 @@ ModelRunner::ModelRunner(const Deps& deps, const ModelRunnerOptions& options, Tp
       config_(deps.checkpoint->config()),
       context_length_(ContextLength(config_, options.context_length)),
       slots_(options.max_running_requests, options.page_size, context_length_),
-      sampler_(options.eos_ids) {}
+      sampler_(deps.sampler_kernels, options.eos_ids) {}
 
 StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(const Deps& deps,
                                                            const ModelRunnerOptions& options) {
@@ -232,7 +232,7 @@ Status ModelRunner::Run(Visit visit) {
     for (size_t i = begin; i < end; ++i) tile_rows_.push_back(batch_.logits_rows[i].token_index);
     ASSIGN_OR_RETURN(const Tensor tensor, model_->ComputeLogits(hidden, tile_rows_));
     if (!is_root()) continue;
-    ASSIGN_OR_RETURN(const std::span<const float> logits, deps_.backend->ReadLogits(tensor));
+    ASSIGN_OR_RETURN(const std::span<float> logits, deps_.backend->ReadLogits(tensor));
     for (size_t i = begin; i < end && first_error.ok(); ++i) {
       first_error = visit(batch_.logits_rows[i],
                           logits.subspan((i - begin) * config_.vocab_size, config_.vocab_size));
@@ -242,10 +242,11 @@ Status ModelRunner::Run(Visit visit) {
   return first_error;
 }
 
-Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row,
-                              std::span<const float> logits, StepResult* result) {
+Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
+                              StepResult* result) {
   RowResult& out = result->rows[row.row];
-  const SamplingParams& params = slots_.slot(plan.rows[row.row].slot).sampling;
+  const Slot& slot = slots_.slot(plan.rows[row.row].slot);
+  const SamplingParams& params = slot.sampling;
   if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
   if (row.prompt_logprobs && row.target >= 0) {
     const uint32_t n = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
@@ -254,11 +255,13 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row,
     out.prompt_logprobs.push_back(std::move(logprobs));
   }
   if (!row.sample) return OkStatus();
-  ASSIGN_OR_RETURN(out.token, sampler_.Sample(logits, params, row.position + 1));
-  if (params.num_logprobs != kNoLogprobs) {
-    ASSIGN_OR_RETURN(out.logprobs, sampler_.Logprobs(logits, out.token, params.num_logprobs));
-    out.has_logprobs = true;
-  }
+  out.has_logprobs = params.num_logprobs != kNoLogprobs;
+  ASSIGN_OR_RETURN(out.token, sampler_.Sample(logits,
+                                              {.params = params,
+                                               .position = row.position + 1,
+                                               .logit_bias = slot.logit_bias,
+                                               .counts = slot.history.counts()},
+                                              out.has_logprobs ? &out.logprobs : nullptr));
   return OkStatus();
 }
 
@@ -268,7 +271,7 @@ Status ModelRunner::Execute(const StepPlan& plan, StepResult* result) {
   PrepareBatch(plan, slots_, &batch_);
   result->rows.resize(plan.rows.size());
   for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].slot = plan.rows[i].slot;
-  const Status status = Run([&](const LogitsRow& row, std::span<const float> logits) {
+  const Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
     return UseLogits(plan, row, logits, result);
   });
   slots_.Close(plan);

@@ -48,6 +48,7 @@ class ModelRunner {
     Collective* collective = nullptr;
     const Heartbeat* heartbeat = nullptr;
     const Clock* clock = nullptr;
+    const SamplerKernels* sampler_kernels = nullptr;
   };
   static StatusOr<std::unique_ptr<ModelRunner>> Create(const Deps& deps,
                                                        const ModelRunnerOptions& options);
@@ -76,7 +77,7 @@ class ModelRunner {
   // Forward, then the head over logits_rows in tiles; visit(row, logits) on rank 0.
   template <typename Visit>
   Status Run(Visit visit);
-  Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<const float> logits,
+  Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                    StepResult* result);
   bool is_root() const { return partition_.rank == 0; }
 

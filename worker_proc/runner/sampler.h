@@ -1,58 +1,71 @@
 // From a row of logits to a token and its logprobs.
 //
-// Sampling, in vLLM's order: min_tokens masks eos, temperature, min_p, top_k, top_p, then one draw
-// by inverse distribution; temperature 0 takes the largest logit, the lowest id among equals.
-// Logprobs are of the raw logits, before any of that. Everything has one fixed order and an exp of
-// our own, so the bits depend on the logits, the parameters and the position only.
+// In vLLM's order: min_tokens masks eos; logit bias; penalties (repetition: logits above 0 are
+// divided by it, others multiplied; then frequency; then presence); temperature; min_p; top_k;
+// top_p; one draw by inverse distribution over the remaining tokens in order of id. Temperature 0
+// takes the largest logit after the penalties, the lowest id among equals. Logprobs are of the raw
+// logits, before any of that.
+//
+// Mask, bias and penalties change only the logits they concern, in the row itself, and put them
+// back. No filter sorts the vocabulary: a threshold that is sure to be low enough is found first,
+// and only what reaches it is looked at (logits_scan.h, candidates.h). The token is the same as
+// from a full sort and depends on logits, parameters, history and position only.
 //
 // Units: natural log; positions as in step_plan.h. Threads: one a Sampler (it owns scratch).
-// Errors: DataLoss when the logits are not finite.
+// Errors: DataLoss when the logits are not finite; the row is then as it was.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "shm/step_plan.h"
 #include "shm/step_result.h"
+#include "worker_proc/runner/candidates.h"
+#include "worker_proc/runner/logits_scan.h"
+#include "worker_proc/runner/sampler_kernels.h"
+#include "worker_proc/runner/token_history.h"
 
 namespace flotilla {
 
-// e^x for x in [-87, 0] within 3 ulp, without libm or FMA; below -87 as at -87.
-float DeterministicExp(float x);
-
-// log(sum(e^logits)): tiles of 1024, each in 16 lanes, folded in order. -inf … are allowed, NaN
-// gives NaN.
-double LogSumExp(std::span<const float> logits);
+// What is drawn: the token that will stand at `position`.
+struct SampleInput {
+  const SamplingParams& params;
+  uint32_t position = 0;
+  std::span<const LogitBias> logit_bias = {};
+  std::span<const TokenCount> counts = {};  // of the sequence before `position`, with penalties
+};
 
 class Sampler {
  public:
-  explicit Sampler(std::vector<int32_t> eos_ids) : eos_ids_(std::move(eos_ids)) {}
+  // Tokens, floats, bits: all tables of kernels give the same.
+  Sampler(const SamplerKernels* kernels, std::vector<int32_t> eos_ids)
+      : eos_ids_(std::move(eos_ids)), raw_(kernels), adjusted_(kernels), kernels_(*kernels) {}
 
-  // The token that will stand at `position`.
-  StatusOr<int32_t> Sample(std::span<const float> logits, const SamplingParams& params,
-                           uint32_t position);
+  // logprobs: null, or where to put those of the drawn token with params.num_logprobs others
+  // beside it. The row is changed meanwhile, and the same again when this returns.
+  StatusOr<int32_t> Sample(std::span<float> logits, const SampleInput& input,
+                           PositionLogprobs* logprobs);
   // Of `token`, with the n most likely ones beside it.
   StatusOr<PositionLogprobs> Logprobs(std::span<const float> logits, int32_t token, uint32_t n);
 
  private:
-  struct Candidate {
-    float weight;  // unnormalised probability
-    int32_t token;
-  };
-  static bool MoreLikely(const Candidate& a, const Candidate& b) {
-    return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
-  }
-  bool Masked(int32_t token, const SamplingParams& params, uint32_t position) const;
-  void FillCandidates(std::span<const float> logits, float max, const SamplingParams& params,
-                      uint32_t position);
-  void KeepTopK(uint32_t k);
-  void KeepTopP(float top_p);
+  void Adjust(std::span<float> logits, const SampleInput& input);
+  void Set(std::span<float> logits, int32_t token, float value);
+  void PutBack(std::span<float> logits);
+  int32_t Draw(LogitsScan* row, const SampleInput& input);
+  void CollectSurvivors(LogitsScan* row, const SamplingParams& params, float inverse);
+  void CollectNucleus(LogitsScan* row, const SamplingParams& params, float inverse);
+  PositionLogprobs LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n);
 
   const std::vector<int32_t> eos_ids_;
-  std::vector<Candidate> candidates_;
-  std::vector<float> weights_;
+  LogitsScan raw_;
+  LogitsScan adjusted_;
+  const SamplerKernels& kernels_;
+  Candidates candidates_;
+  std::vector<std::pair<int32_t, float>> changed_;  // token and former logit, in order of change
 };
 
 }  // namespace flotilla

@@ -1,6 +1,7 @@
 #include "worker_proc/runner/slot_table.h"
 
 #include <algorithm>
+#include <span>
 
 namespace flotilla {
 
@@ -15,14 +16,16 @@ Status SlotTable::Check(const StepPlan& plan) const {
   const auto bad = [](uint32_t slot, std::string_view what) {
     return absl::InvalidArgumentError(StrCat("step plan: slot ", slot, " ", what));
   };
-  const auto opened = [&](uint32_t index) {
-    return std::any_of(plan.opens.begin(), plan.opens.end(),
-                       [&](const PlanOpen& open) { return open.slot == index; });
+  // Opening gives a slot a fresh state, also one whose close was never sent.
+  const auto opened = [&](uint32_t index) -> const PlanOpen* {
+    const auto at = std::find_if(plan.opens.begin(), plan.opens.end(),
+                                 [&](const PlanOpen& open) { return open.slot == index; });
+    return at == plan.opens.end() ? nullptr : &*at;
   };
   for (const PlanRow& row : plan.rows) {
     const Slot& slot = slots_[row.slot];
-    // Opening gives a slot a fresh state, also one whose close was never sent.
-    const bool fresh = opened(row.slot);
+    const PlanOpen* open = opened(row.slot);
+    const bool fresh = open != nullptr;
     if (!slot.open && !fresh) return bad(row.slot, "has a row but is not open");
     const size_t old_pages = fresh ? 0 : slot.pages.size();
     const uint64_t pages = old_pages + row.num_new_pages;
@@ -34,28 +37,51 @@ Status SlotTable::Check(const StepPlan& plan) const {
     if (!fresh && slot.num_tokens > 0 && row.start_pos > slot.num_tokens) {
       return bad(row.slot, "has a gap before start_pos");
     }
+    const SamplingParams& sampling = fresh ? open->sampling : slot.sampling;
+    if (sampling.has_penalties() &&
+        row.start_pos > (fresh ? open->num_history : slot.history.size())) {
+      return bad(row.slot, "has penalties but no history up to start_pos");
+    }
   }
   for (uint32_t index : plan.closes) {
-    if (!slots_[index].open && !opened(index)) return bad(index, "is closed but not open");
+    if (!slots_[index].open && opened(index) == nullptr)
+      return bad(index, "is closed but not open");
   }
   return OkStatus();
 }
 
-Status SlotTable::Apply(const StepPlan& plan) {
-  RETURN_IF_ERROR(Check(plan));
+void SlotTable::Open(const StepPlan& plan) {
+  auto bias = plan.logit_bias.begin();
+  std::span<const int32_t> history = plan.history;
   for (const PlanOpen& open : plan.opens) {
     Slot& slot = slots_[open.slot];
     slot.open = true;
     slot.sampling = open.sampling;
+    slot.logit_bias.assign(bias, bias + open.num_logit_bias);
+    bias += open.num_logit_bias;
+    slot.history.Reset(open.output_start);
+    slot.history.Append(history.first(open.num_history));
+    history = history.subspan(open.num_history);
     slot.pages.clear();
     slot.num_tokens = 0;
   }
+}
+
+Status SlotTable::Apply(const StepPlan& plan) {
+  RETURN_IF_ERROR(Check(plan));
+  Open(plan);
   auto page = plan.new_pages.begin();
+  std::span<const int32_t> ids = plan.input_ids;
   for (const PlanRow& row : plan.rows) {
     Slot& slot = slots_[row.slot];
     slot.pages.insert(slot.pages.end(), page, page + row.num_new_pages);
     page += row.num_new_pages;
     slot.num_tokens = row.start_pos + row.num_tokens;
+    if (slot.sampling.has_penalties()) {
+      slot.history.Truncate(row.start_pos);
+      slot.history.Append(ids.first(row.num_tokens));
+    }
+    ids = ids.subspan(row.num_tokens);
   }
   return OkStatus();
 }

@@ -1,7 +1,8 @@
 // The worker's memory between plans: what a slot (a running request) has been told once and keeps.
 //
 // A plan is a delta (shm/step_plan.h): Apply opens slots and appends pages, Close frees slots after
-// the step. Every rank applies the same plans, so the tables are equal.
+// the step. Every rank applies the same plans, so the tables are equal. After Apply a slot with
+// penalties knows its whole sequence up to the end of its row.
 //
 // Units: pages, tokens. Threads: one. Errors: InvalidArgument naming slot and field; the table is
 // then unchanged.
@@ -12,12 +13,15 @@
 
 #include "common/base/status.h"
 #include "shm/step_plan.h"
+#include "worker_proc/runner/token_history.h"
 
 namespace flotilla {
 
 struct Slot {
   bool open = false;
   SamplingParams sampling;
+  std::vector<LogitBias> logit_bias;
+  TokenHistory history;         // empty without penalties
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
 };
@@ -37,6 +41,7 @@ class SlotTable {
 
  private:
   Status Check(const StepPlan& plan) const;
+  void Open(const StepPlan& plan);
 
   const uint32_t page_size_;
   const uint32_t max_pages_per_slot_;

@@ -1,0 +1,191 @@
+#include "worker_proc/runner/slot_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace flotilla {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint32_t kPageSize = 4;
+
+PlanRow Row(uint32_t slot, uint32_t start, uint32_t tokens, uint32_t pages, uint32_t flags = 0) {
+  return {slot, start, tokens, pages, flags, -1};
+}
+
+TEST(SlotTableTest, OpeningAnOpenSlotStartsAfresh) {
+  SlotTable slots(2, kPageSize, 16);
+  StepPlan first;
+  first.opens = {{0, 0, {}}};
+  first.rows = {Row(0, 0, 8, 2)};
+  first.input_ids.assign(8, 1);
+  first.new_pages = {3, 4};
+  ASSERT_TRUE(slots.Apply(first).ok());
+  // Another request gets the slot before its close was sent; it begins behind a prefix hit.
+  StepPlan second;
+  second.opens = {{0, 0, {}}};
+  second.opens[0].sampling.seed = 9;
+  second.rows = {Row(0, 12, 2, 4)};
+  second.input_ids.assign(2, 1);
+  second.new_pages = {5, 6, 7, 8};
+  ASSERT_TRUE(slots.Apply(second).ok());
+  EXPECT_THAT(slots.slot(0).pages, ElementsAre(5, 6, 7, 8));
+  EXPECT_EQ(slots.slot(0).sampling.seed, 9u);
+  EXPECT_EQ(slots.num_open(), 1u);
+}
+
+TEST(SlotTableTest, RefusesPlansThatDoNotFitAndStaysAsItWas) {
+  SlotTable slots(2, kPageSize, 16);
+  const auto code = [&](const StepPlan& plan) { return slots.Apply(plan).code(); };
+  StepPlan open;
+  open.opens = {{0, 0, {}}};
+  open.rows = {Row(0, 0, 4, 1)};
+  open.input_ids.assign(4, 1);
+  open.new_pages = {3};
+  ASSERT_TRUE(slots.Apply(open).ok());
+  StepPlan row;
+  row.rows = {Row(1, 0, 1, 1)};
+  row.new_pages = {4};
+  EXPECT_EQ(code(row), absl::StatusCode::kInvalidArgument);  // not open
+  row.rows = {Row(0, 4, 1, 0)};
+  row.new_pages = {};
+  EXPECT_EQ(code(row), absl::StatusCode::kInvalidArgument);  // no page for the fifth token
+  row.rows = {Row(0, 6, 1, 1)};
+  row.new_pages = {4};
+  EXPECT_EQ(code(row), absl::StatusCode::kInvalidArgument);  // gap
+  row.rows = {Row(0, 4, 1, 4)};
+  row.new_pages = {4, 5, 6, 7};
+  EXPECT_EQ(code(row), absl::StatusCode::kInvalidArgument);  // more pages than the context has
+  StepPlan close;
+  close.closes = {1};
+  EXPECT_EQ(code(close), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(slots.slot(0).pages, ElementsAre(3));
+  EXPECT_EQ(slots.num_open(), 1u);
+  row.rows = {Row(0, 4, 1, 1)};
+  row.new_pages = {4};
+  EXPECT_TRUE(slots.Apply(row).ok());
+  EXPECT_THAT(slots.slot(0).pages, ElementsAre(3, 4));
+  close.closes = {0};
+  ASSERT_TRUE(slots.Apply(close).ok());
+  slots.Close(close);
+  EXPECT_EQ(slots.num_open(), 0u);
+}
+
+using Counts = std::map<int32_t, std::pair<uint32_t, uint32_t>>;  // token → in prompt, in output
+
+Counts CountsOf(const Slot& slot) {
+  Counts counts;
+  for (const TokenCount& c : slot.history.counts()) {
+    if (c.in_prompt + c.in_output > 0) counts[c.token] = {c.in_prompt, c.in_output};
+  }
+  return counts;
+}
+
+PlanOpen Penalised(uint32_t slot, uint32_t output_start, uint32_t num_history) {
+  PlanOpen open;
+  open.slot = slot;
+  open.output_start = output_start;
+  open.sampling.presence_penalty = 1;
+  open.num_history = num_history;
+  return open;
+}
+
+// A prompt of 6 in two chunks, then two decodes.
+TEST(SlotTableTest, ASlotWithPenaltiesCountsTheTokensItRuns) {
+  SlotTable slots(2, kPageSize, 16);
+  StepPlan plan;
+  plan.opens = {Penalised(1, 6, 0), {}};
+  plan.opens[1].slot = 0;  // without penalties: nothing is counted
+  plan.rows = {Row(0, 0, 1, 1), Row(1, 0, 4, 4)};
+  plan.input_ids = {9, 5, 5, 7, 5};
+  plan.new_pages = {0, 1, 2, 3, 4};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_EQ(CountsOf(slots.slot(1)), (Counts{{5, {3, 0}}, {7, {1, 0}}}));
+  EXPECT_EQ(slots.slot(0).history.size(), 0u);
+  const auto next = [&](uint32_t start, std::vector<int32_t> ids) {
+    StepPlan step;
+    step.rows = {Row(1, start, static_cast<uint32_t>(ids.size()), 0)};
+    step.input_ids = std::move(ids);
+    return slots.Apply(step);
+  };
+  ASSERT_TRUE(next(4, {8, 7}).ok());
+  ASSERT_TRUE(next(6, {7}).ok());
+  ASSERT_TRUE(next(7, {1}).ok());
+  EXPECT_EQ(CountsOf(slots.slot(1)), (Counts{{1, {0, 1}}, {5, {3, 0}}, {7, {2, 1}}, {8, {1, 0}}}));
+  // Positions that are run again count once.
+  ASSERT_TRUE(next(5, {7, 7, 2}).ok());
+  EXPECT_EQ(CountsOf(slots.slot(1)), (Counts{{2, {0, 1}}, {5, {3, 0}}, {7, {2, 1}}, {8, {1, 0}}}));
+}
+
+// After a retraction: prompt of 3, output of 4, of which the first row leaves out a prefix hit.
+TEST(SlotTableTest, HistoryAndRowsTogetherAreTheSequence) {
+  SlotTable slots(1, kPageSize, 16);
+  StepPlan plan;
+  plan.opens = {Penalised(0, 3, 5)};
+  plan.history = {1, 1, 2, 2, 3};
+  plan.rows = {Row(0, 5, 2, 2)};
+  plan.input_ids = {3, 1};
+  plan.new_pages = {0, 1};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  const Counts expected = {{1, {2, 1}}, {2, {1, 1}}, {3, {0, 2}}};
+  EXPECT_EQ(CountsOf(slots.slot(0)), expected);
+  // The same without the hit, and with a history that is longer than it need be.
+  plan.opens = {Penalised(0, 3, 0)};
+  plan.history = {};
+  plan.rows = {Row(0, 0, 7, 2)};
+  plan.input_ids = {1, 1, 2, 2, 3, 3, 1};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_EQ(CountsOf(slots.slot(0)), expected);
+  plan.opens = {Penalised(0, 3, 7)};
+  plan.history = plan.input_ids;
+  plan.rows = {Row(0, 4, 3, 2)};
+  plan.input_ids = {3, 3, 1};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_EQ(CountsOf(slots.slot(0)), expected);
+}
+
+TEST(SlotTableTest, AGapInTheHistoryIsRefused) {
+  SlotTable slots(1, kPageSize, 16);
+  StepPlan plan;
+  plan.opens = {Penalised(0, 3, 4)};
+  plan.history = {1, 2, 3, 4};
+  plan.rows = {Row(0, 5, 1, 2)};
+  plan.input_ids = {1};
+  plan.new_pages = {0, 1};
+  const Status status = slots.Apply(plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("history"), std::string::npos) << status;
+  EXPECT_EQ(slots.num_open(), 0u);
+  plan.opens[0].sampling = {};
+  plan.opens[0].num_history = 0;
+  plan.history = {};
+  EXPECT_TRUE(slots.Apply(plan).ok()) << "nobody asks for it without penalties";
+}
+
+TEST(SlotTableTest, BiasesGoToTheirSlots) {
+  SlotTable slots(3, kPageSize, 16);
+  StepPlan plan;
+  plan.opens.resize(3);
+  for (uint32_t i = 0; i < 3; ++i) plan.opens[i].slot = 2 - i;
+  plan.opens[0].num_logit_bias = 2;
+  plan.opens[2].num_logit_bias = 1;
+  plan.logit_bias = {{4, 1}, {6, -1}, {5, 100}};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  ASSERT_EQ(slots.slot(2).logit_bias.size(), 2u);
+  EXPECT_EQ(slots.slot(2).logit_bias[1].token, 6);
+  EXPECT_TRUE(slots.slot(1).logit_bias.empty());
+  ASSERT_EQ(slots.slot(0).logit_bias.size(), 1u);
+  EXPECT_EQ(slots.slot(0).logit_bias[0].bias, 100);
+  // The next request in the slot has none of it.
+  StepPlan again;
+  again.opens.resize(1);
+  again.opens[0].slot = 0;
+  ASSERT_TRUE(slots.Apply(again).ok());
+  EXPECT_TRUE(slots.slot(0).logit_bias.empty());
+}
+
+}  // namespace
+}  // namespace flotilla

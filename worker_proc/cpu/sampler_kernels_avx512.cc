@@ -1,0 +1,35 @@
+// The sampler's passes for AVX-512 F. Compiled with -mavx512f; called only where the CPU and the
+// system have it.
+#include <immintrin.h>
+
+#include "worker_proc/cpu/sampler_kernels.h"
+
+namespace flotilla::cpu {
+namespace {
+
+#include "worker_proc/cpu/simd_avx512.inc"
+
+struct S : V {
+  using Sums = __m512i;
+  static Reg FmaSub(Reg a, Reg b, Reg c) { return _mm512_fmsub_ps(a, b, c); }
+  static Reg TimesPow2(Reg p, Reg shifted) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
+  }
+  static bool AnyNan(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
+  static uint32_t AtLeast(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  static Sums ZeroSums() { return _mm512_setzero_si512(); }
+  static Sums AddBits(Sums sums, Reg x) { return _mm512_add_epi32(sums, _mm512_castps_si512(x)); }
+  static uint32_t Total(Sums sums) { return static_cast<uint32_t>(_mm512_reduce_add_epi32(sums)); }
+};
+
+#include "worker_proc/cpu/sampler_kernels.inc"
+
+}  // namespace
+
+const SamplerKernels& Avx512SamplerKernels() {
+  static constexpr SamplerKernels kTable = {"avx512", TileMax, TileSums, Weights, Count, Collect};
+  return kTable;
+}
+
+}  // namespace flotilla::cpu
