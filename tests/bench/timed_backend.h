@@ -104,7 +104,7 @@ class TimedBackend final : public Backend {
                  [&] { return inner_.GatherColumns(collective, cols, local, root, out); });
   }
   Status Finish() override { return inner_.Finish(); }
-  StatusOr<std::span<const float>> ReadLogits(Tensor logits) override {
+  StatusOr<std::span<float>> ReadLogits(Tensor logits) override {
     return inner_.ReadLogits(logits);
   }
 
