@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-// Wider moves where the CPU has them (chosen once, by the loader): a sixth of an all-reduce.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Wider moves where the CPU has them (chosen once, by the loader): a sixth of an all-reduce. The
+// loader's choice runs before ThreadSanitizer is ready for it.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define FLOTILLA_WIDE __attribute__((target_clones("avx2", "default")))
 #else
 #define FLOTILLA_WIDE
