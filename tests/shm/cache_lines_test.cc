@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 namespace flotilla {
@@ -12,10 +11,10 @@ namespace {
 TEST(CacheLinesTest, TakesEveryByteAndWritesToEveryLine) {
   alignas(kCacheLineBytes) std::byte from[512];
   for (size_t bytes = 0; bytes <= 300; ++bytes) {
-    std::vector<std::byte> expected(bytes), out(bytes + 1, std::byte{0xee});
+    std::vector<std::byte> out(bytes + 1, std::byte{0xee});
     for (size_t i = 0; i < sizeof(from); ++i)
       from[i] = static_cast<std::byte>(1 + (i + bytes) % 255);
-    std::memcpy(expected.data(), from, bytes);
+    const std::vector<std::byte> expected(from, from + bytes);
     TakeBytes(from, bytes, out.data());
     ASSERT_EQ(out.back(), std::byte{0xee}) << bytes;
     out.pop_back();

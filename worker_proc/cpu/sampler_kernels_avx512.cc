@@ -20,7 +20,14 @@ struct S : V {
   static uint32_t AtLeast(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
   static Sums ZeroSums() { return _mm512_setzero_si512(); }
   static Sums AddBits(Sums sums, Reg x) { return _mm512_add_epi32(sums, _mm512_castps_si512(x)); }
-  static uint32_t Total(Sums sums) { return static_cast<uint32_t>(_mm512_reduce_add_epi32(sums)); }
+  // Not _mm512_reduce_add_epi32: it adds as signed, and these sums wrap.
+  static uint32_t Total(Sums sums) {
+    uint32_t lanes[16];
+    _mm512_storeu_si512(lanes, sums);
+    uint32_t total = 0;
+    for (uint32_t lane : lanes) total += lane;
+    return total;
+  }
 };
 
 #include "worker_proc/cpu/sampler_kernels.inc"
