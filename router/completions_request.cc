@@ -1,6 +1,8 @@
 #include "router/completions_request.h"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "router/generate_check.h"
@@ -30,11 +32,20 @@ bool IsNeutral(const json::value& value) {
 }
 
 // Known wishes that no code fulfils yet. Absent, null, false, 0 and empty mean "not wished".
-constexpr std::array<const char*, 15> kNotBuilt = {
-    "suffix",        "logit_bias",         "guided_json",         "guided_regex",
-    "guided_choice", "guided_grammar",     "structured_outputs",  "use_beam_search",
-    "bad_words",     "allowed_token_ids",  "logits_processors",   "truncate_prompt_tokens",
-    "prompt_embeds", "kv_transfer_params", "return_hidden_states"};
+constexpr std::array<const char*, 14> kNotBuilt = {"suffix",
+                                                   "guided_json",
+                                                   "guided_regex",
+                                                   "guided_choice",
+                                                   "guided_grammar",
+                                                   "structured_outputs",
+                                                   "use_beam_search",
+                                                   "bad_words",
+                                                   "allowed_token_ids",
+                                                   "logits_processors",
+                                                   "truncate_prompt_tokens",
+                                                   "prompt_embeds",
+                                                   "kv_transfer_params",
+                                                   "return_hidden_states"};
 
 MaybeError CheckNotBuilt(const json::object& body) {
   for (const char* name : kNotBuilt) {
@@ -54,6 +65,35 @@ MaybeError CheckNotBuilt(const json::object& body) {
   return std::nullopt;
 }
 
+// {"<token id>": number}, as OpenAI's. Ranges are generate_check's business.
+void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
+  const json::object* entries = reader->Object("logit_bias");
+  if (entries == nullptr) return;
+  if (entries->size() > kMaxLogitBias) {
+    reader->Fail("logit_bias",
+                 StrCat("may have at most ", kMaxLogitBias, " tokens, not ", entries->size()));
+    return;
+  }
+  for (const auto& [key, value] : *entries) {
+    int32_t token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      reader->Fail("logit_bias", StrCat("must have token ids as keys, not '",
+                                        std::string(key.substr(0, 64)), "'"));
+      return;
+    }
+    if (!value.is_number()) {
+      reader->Fail("logit_bias", StrCat("must have numbers as values; token ", token, " has none"));
+      return;
+    }
+    const double bias = std::clamp(value.to_number<double>(), -1e9, 1e9);
+    if (!out->mutable_logit_bias()->insert({token, static_cast<float>(bias)}).second) {
+      reader->Fail("logit_bias", StrCat("has token ", token, " twice"));
+      return;
+    }
+  }
+}
+
 void ReadSampling(FieldReader* reader, v1::SamplingParams* out) {
   if (auto v = reader->Number("temperature")) out->set_temperature(static_cast<float>(*v));
   if (auto v = reader->Number("top_p")) out->set_top_p(static_cast<float>(*v));
@@ -65,6 +105,7 @@ void ReadSampling(FieldReader* reader, v1::SamplingParams* out) {
     out->set_frequency_penalty(static_cast<float>(*v));
   if (auto v = reader->Number("repetition_penalty"))
     out->set_repetition_penalty(static_cast<float>(*v));
+  ReadLogitBias(reader, out);
   if (auto v = reader->Uint64("seed")) out->set_seed(*v);
   if (auto v = reader->Int("n", INT32_MIN, INT32_MAX)) out->set_n(static_cast<int>(*v));
   if (auto v = reader->Int("best_of", INT32_MIN, INT32_MAX)) out->set_best_of(static_cast<int>(*v));

@@ -26,11 +26,18 @@ MaybeError CheckPenalties(const v1::SamplingParams& s) {
     return OutOfRange("frequency_penalty", "a number from -2 to 2");
   if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && s.repetition_penalty() <= 2))
     return OutOfRange("repetition_penalty", "a number above 0 and at most 2");
-  if (s.presence_penalty() != 0) return NotBuilt("presence_penalty", "a value other than 0");
-  if (s.frequency_penalty() != 0) return NotBuilt("frequency_penalty", "a value other than 0");
-  if (s.has_repetition_penalty() && s.repetition_penalty() != 1)
-    return NotBuilt("repetition_penalty", "a value other than 1");
-  if (s.logit_bias_size() > 0) return NotBuilt("logit_bias", "a bias on tokens");
+  return std::nullopt;
+}
+
+MaybeError CheckLogitBias(const v1::SamplingParams& s, const ModelHandle& model) {
+  if (static_cast<size_t>(s.logit_bias_size()) > kMaxLogitBias)
+    return OutOfRange("logit_bias", StrCat("at most ", kMaxLogitBias, " tokens"));
+  for (const auto& [token, bias] : s.logit_bias()) {
+    if (auto error = CheckTokenIds({&token, 1}, "logit_bias", model)) return error;
+    if (!Within(bias, -100, 100))
+      return OutOfRange("logit_bias",
+                        StrCat("numbers from -100 to 100, and token ", token, " has a ", bias));
+  }
   return std::nullopt;
 }
 
@@ -48,7 +55,8 @@ MaybeError CheckSampling(const v1::SamplingParams& s, const ModelHandle& model) 
     return OutOfRange("best_of", StrCat("an integer from ", n, " (n) to 16"));
   if (n != 1) return NotBuilt("n", "more than one choice");
   if (s.has_best_of() && s.best_of() != 1) return NotBuilt("best_of", "more than one candidate");
-  return CheckPenalties(s);
+  if (auto error = CheckPenalties(s)) return error;
+  return CheckLogitBias(s, model);
 }
 
 MaybeError CheckStopping(const v1::StopParams& s, const ModelHandle& model) {

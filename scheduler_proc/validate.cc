@@ -12,7 +12,6 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxKeyBytes = 255;
-constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int kMaxStopTokenIds = 64;
@@ -53,25 +52,33 @@ Status CheckChoices(const v1::SamplingParams& in) {
   return OkStatus();
 }
 
-Status CheckPenalties(const v1::SamplingParams& in, uint32_t vocab_size) {
-  RETURN_IF_ERROR(InRange("sampling.presence_penalty", in.presence_penalty(), -2, 2));
-  RETURN_IF_ERROR(InRange("sampling.frequency_penalty", in.frequency_penalty(), -2, 2));
-  if (in.has_repetition_penalty())
-    RETURN_IF_ERROR(Above0("sampling.repetition_penalty", in.repetition_penalty(), 2));
-  if (in.logit_bias_size() > kMaxLogitBias)
+Status CheckPenalties(const v1::SamplingParams& in, SamplingParams* out) {
+  RETURN_IF_ERROR(
+      InRange("sampling.presence_penalty", in.presence_penalty(), -kMaxPenalty, kMaxPenalty));
+  RETURN_IF_ERROR(
+      InRange("sampling.frequency_penalty", in.frequency_penalty(), -kMaxPenalty, kMaxPenalty));
+  out->presence_penalty = in.presence_penalty();
+  out->frequency_penalty = in.frequency_penalty();
+  if (!in.has_repetition_penalty()) return OkStatus();
+  RETURN_IF_ERROR(Above0("sampling.repetition_penalty", in.repetition_penalty(), kMaxPenalty));
+  out->repetition_penalty = in.repetition_penalty();
+  return OkStatus();
+}
+
+Status CheckLogitBias(const v1::SamplingParams& in, uint32_t vocab_size,
+                      std::vector<LogitBias>* out) {
+  if (static_cast<uint32_t>(in.logit_bias_size()) > kMaxLogitBias)
     return Bad("sampling.logit_bias",
                StrCat(in.logit_bias_size(), " entries; at most ", kMaxLogitBias));
   for (const auto& [token, bias] : in.logit_bias()) {
     const std::string field = StrCat("sampling.logit_bias[", token, "]");
     if (token < 0 || static_cast<uint32_t>(token) >= vocab_size)
       return Bad(field, StrCat("not a token id of 0 … ", vocab_size - 1));
-    RETURN_IF_ERROR(InRange(field, bias, -100, 100));
+    RETURN_IF_ERROR(InRange(field, bias, -kMaxLogitBiasValue, kMaxLogitBiasValue));
+    out->push_back({token, bias});
   }
-  if (in.presence_penalty() != 0) return NotBuilt("sampling.presence_penalty", "penalties are");
-  if (in.frequency_penalty() != 0) return NotBuilt("sampling.frequency_penalty", "penalties are");
-  if (in.has_repetition_penalty() && in.repetition_penalty() != 1)
-    return NotBuilt("sampling.repetition_penalty", "penalties are");
-  if (in.logit_bias_size() > 0) return NotBuilt("sampling.logit_bias", "biases are");
+  std::sort(out->begin(), out->end(),
+            [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
   return OkStatus();
 }
 
@@ -83,8 +90,9 @@ uint64_t SeedOf(const v1::GenerateRequest& request, float temperature) {
   return std::stoull(Sha256Hex(request.idempotency_key()).substr(0, 16), nullptr, 16);
 }
 
-Status CheckSampling(const v1::GenerateRequest& request, uint32_t vocab_size, SamplingParams* out) {
+Status CheckSampling(const v1::GenerateRequest& request, uint32_t vocab_size, ReqSpec* spec) {
   const v1::SamplingParams& in = request.sampling();
+  SamplingParams* const out = &spec->sampling;
   if (in.has_temperature()) {
     RETURN_IF_ERROR(InRange("sampling.temperature", in.temperature(), 0, 2));
     out->temperature = in.temperature();
@@ -102,7 +110,8 @@ Status CheckSampling(const v1::GenerateRequest& request, uint32_t vocab_size, Sa
     out->min_p = in.min_p();
   }
   RETURN_IF_ERROR(CheckChoices(in));
-  RETURN_IF_ERROR(CheckPenalties(in, vocab_size));
+  RETURN_IF_ERROR(CheckPenalties(in, out));
+  RETURN_IF_ERROR(CheckLogitBias(in, vocab_size, &spec->logit_bias));
   out->seed = SeedOf(request, out->temperature);
   return OkStatus();
 }
@@ -248,7 +257,7 @@ StatusOr<CheckedRequest> CheckRequest(
     const Tokenizer* tokenizer) {
   CheckedRequest out;
   RETURN_IF_ERROR(CheckEnvelope(request, limits, &out));
-  RETURN_IF_ERROR(CheckSampling(request, limits.vocab_size, &out.spec.sampling));
+  RETURN_IF_ERROR(CheckSampling(request, limits.vocab_size, &out.spec));
   RETURN_IF_ERROR(CheckOutput(request.output(), &out));
   RETURN_IF_ERROR(CheckPrompt(request, limits, tokenizer, &out.spec.prompt_ids));
   RETURN_IF_ERROR(CheckStopping(request.stopping(), limits, &out));

@@ -29,7 +29,8 @@ void KvPool::Detach(Req* req) {
 
 std::span<const int32_t> KvPool::Matchable(const Req& req) const {
   if (!enable_prefix_cache_ || !req.may_read_cache()) return {};
-  return std::span(req.token_ids).first(req.len() - 1);
+  const uint32_t most = req.spec.sampling.has_penalties() ? kMaxHistoryTokens : UINT32_MAX;
+  return std::span(req.token_ids).first(std::min(req.len() - 1, most));
 }
 
 uint32_t KvPool::PeekPrefix(const Req& req) const {

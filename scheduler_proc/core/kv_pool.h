@@ -16,6 +16,10 @@
 
 namespace flotilla {
 
+// So many tokens of its prefix, at most, a request with penalties reads from the cache: they are
+// sent with the plan, which must fit the step ring's frame.
+inline constexpr uint32_t kMaxHistoryTokens = 128 * 1024;
+
 class KvPool {
  public:
   KvPool(uint32_t page_size, bool enable_prefix_cache)

@@ -124,17 +124,30 @@ void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
   plan->input_ids.clear();
   plan->new_pages.clear();
   plan->closes.clear();
+  plan->logit_bias.clear();
+  plan->history.clear();
   for (const BatchRow& row : batch.rows) FillRow(row, plan);
   slots.MoveClosesTo(&plan->closes);
+}
+
+void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
+  const ReqSpec& spec = req.spec;
+  PlanOpen& open = plan->opens.emplace_back();
+  open.slot = req.slot;
+  open.output_start = req.prompt_len;
+  open.sampling = spec.sampling;
+  open.num_logit_bias = static_cast<uint32_t>(spec.logit_bias.size());
+  plan->logit_bias.insert(plan->logit_bias.end(), spec.logit_bias.begin(), spec.logit_bias.end());
+  if (!spec.sampling.has_penalties()) return;
+  // The workers see the rest in the rows.
+  open.num_history = start;
+  plan->history.insert(plan->history.end(), req.token_ids.begin(), req.token_ids.begin() + start);
 }
 
 void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   Req* req = row.req;
   if (!req->opened) {
-    PlanOpen& open = plan->opens.emplace_back();
-    open.slot = req->slot;
-    open.output_start = req->prompt_len;
-    open.sampling = req->spec.sampling;
+    FillOpen(*req, row.start, plan);
     req->opened = true;
     slots.MarkOpened(req->slot);
   }

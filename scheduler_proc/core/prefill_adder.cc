@@ -75,14 +75,22 @@ bool PrefillAdder::HeldBack(const Req& req) const {
   return false;
 }
 
+uint32_t PrefillAdder::OpenWords(const Req& req) {
+  const uint32_t history = req.spec.sampling.has_penalties() ? req.num_computed : 0;
+  return history + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
+}
+
 AddReqResult PrefillAdder::AddOneReq(Req* req) {
   if (HeldBack(*req)) return AddReqResult::kHeldBack;
   // Locked first: what it matches must not be counted as evictable too.
   kv_.TakePrefix(req);
   const uint32_t num_tokens = ChunkLength(req->num_computed, req->len());
   const int64_t input_tokens = int64_t{kv_.PagesFor(req->num_pending())} * int64_t{kv_.page_size()};
+  const uint32_t open_words = OpenWords(*req);
+  const bool over_budget = input_tokens > rem_input_tokens_ ||
+                           (open_words > 0 && open_words_ + open_words > kMaxOpenWords);
   AddReqResult refused = AddReqResult::kContinue;
-  if (num_tokens == 0 || (input_tokens > rem_input_tokens_ && num_admitted_ > 0)) {
+  if (num_tokens == 0 || (over_budget && num_admitted_ > 0)) {
     refused = AddReqResult::kOther;
   } else if (reserved_pages_ + ReservedPages(*req) > kv_.available_pages() &&
              (!nothing_runs_ || num_admitted_ > 0)) {
@@ -96,6 +104,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   }
   reserved_pages_ += ReservedPages(*req);
   rem_input_tokens_ -= input_tokens;
+  open_words_ += open_words;
   ++num_admitted_;
   AddRow(req, num_tokens);
   return AddReqResult::kContinue;

@@ -2,8 +2,9 @@
 // waiting requests, within the step's budgets. Lives for one step.
 //
 // Budgets: chunked_prefill_size tokens computed a step; max_prefill_tokens of the admitted prompts,
-// rounded up to pages (the first is always allowed); and pages: a request is admitted if what is
-// free and evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
+// rounded up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly
+// opened slots (the first is always allowed); and pages: a request is admitted if what is free and
+// evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
 // clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
 // anyway (Scheduler::Add refused what can never fit).
 //
@@ -29,6 +30,8 @@ enum class AddReqResult : uint32_t {
 
 // A request is held back for at least so many shared tokens: a common first word is no reason.
 inline constexpr uint32_t kInBatchPrefixTokens = 32;
+// Words of 4 bytes, histories and logit biases together: a plan must fit the step ring's frame.
+inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 
 class PrefillAdder {
  public:
@@ -48,6 +51,8 @@ class PrefillAdder {
   // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
   uint32_t ChunkLength(uint32_t start, uint32_t end) const;
   bool HeldBack(const Req& req) const;
+  // What opening the request's slot adds to the plan beside the open itself.
+  static uint32_t OpenWords(const Req& req);
   void AddRow(Req* req, uint32_t num_tokens);
 
   const SchedulerConfig& config_;
@@ -56,6 +61,7 @@ class PrefillAdder {
   bool nothing_runs_;
   uint32_t rem_chunk_tokens_;
   int64_t rem_input_tokens_;
+  uint32_t open_words_ = 0;
   uint64_t reserved_pages_ = 0;
   uint32_t num_admitted_ = 0;
 };

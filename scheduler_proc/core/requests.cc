@@ -1,5 +1,6 @@
 // Scheduler::Impl: requests that come in, and the ways in which they end.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "common/base/check.h"
@@ -34,6 +35,30 @@ Status CheckSampling(const SamplingParams& sampling) {
   }
   if (sampling.num_prompt_logprobs != kNoLogprobs && sampling.num_prompt_logprobs > kMaxLogprobs) {
     return Bad("prompt_logprobs: at most ", kMaxLogprobs);
+  }
+  const auto within = [](float value, float bound) { return std::abs(value) <= bound; };
+  if (!within(sampling.presence_penalty, kMaxPenalty) ||
+      !within(sampling.frequency_penalty, kMaxPenalty)) {
+    return Bad("presence_penalty, frequency_penalty: must be within [-2, 2]");
+  }
+  if (!(sampling.repetition_penalty > 0) || !within(sampling.repetition_penalty, kMaxPenalty)) {
+    return Bad("repetition_penalty: must be within (0, 2]");
+  }
+  return OkStatus();
+}
+
+Status CheckLogitBias(const std::vector<LogitBias>& entries, uint32_t vocab_size) {
+  if (entries.size() > kMaxLogitBias) return Bad("logit_bias: at most ", kMaxLogitBias);
+  int32_t before = -1;
+  for (const LogitBias& entry : entries) {
+    if (entry.token <= before || static_cast<uint32_t>(entry.token) >= vocab_size) {
+      return Bad("logit_bias: token ", entry.token, " is out of order or of the vocabulary of ",
+                 vocab_size);
+    }
+    if (!(std::abs(entry.bias) <= kMaxLogitBiasValue)) {
+      return Bad("logit_bias: must be within [-100, 100]");
+    }
+    before = entry.token;
   }
   return OkStatus();
 }
@@ -74,6 +99,7 @@ Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
   RETURN_IF_ERROR(CheckTokens("prompt_ids", spec.prompt_ids, config.vocab_size));
   RETURN_IF_ERROR(CheckTokens("resumed_ids", spec.resumed_ids, config.vocab_size));
   RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  RETURN_IF_ERROR(CheckLogitBias(spec.logit_bias, config.vocab_size));
   if (spec.max_new_tokens == 0) return Bad("max_new_tokens: must be at least 1");
   if (spec.min_new_tokens > spec.max_new_tokens) {
     return Bad("min_new_tokens: ", spec.min_new_tokens, " exceeds max_new_tokens ",

@@ -52,7 +52,8 @@ struct ReqSpec {
   std::vector<int32_t>
       resumed_ids;  // output already delivered elsewhere (resume); counts as output
   SamplingParams sampling;
-  uint32_t max_new_tokens = 0;  // output tokens in all, resumed ones included
+  std::vector<LogitBias> logit_bias;  // by rising token, each once
+  uint32_t max_new_tokens = 0;        // output tokens in all, resumed ones included
   uint32_t min_new_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;

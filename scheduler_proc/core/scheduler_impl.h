@@ -69,6 +69,7 @@ struct Scheduler::Impl {
   void Admit(Req* req, int64_t now_ns);
   void Retract(Req* req);
   void FillPlan(const ScheduleBatch& batch, StepPlan* plan);
+  void FillOpen(const Req& req, uint32_t start, StepPlan* plan);
   void FillRow(const BatchRow& row, StepPlan* plan);
 
   // process_result.cc: what a batch brought.

@@ -14,9 +14,11 @@ from cluster import BIN, MODEL, Cluster, children_of, cpu_seconds, pss_bytes, wa
 
 
 def complete(client, model, i, tokens=48):
+    """Every other request has penalties, whose history must outlive what happens."""
+    penalties = [{}, {"frequency_penalty": 0.8, "repetition_penalty": 1.3, "logit_bias": {"28": 2}}][i % 2]
     answer = client.completions.create(
         model=model, prompt=f"Story number {i}: once upon a time", max_tokens=tokens,
-        temperature=0.8, seed=i, logprobs=2, extra_body={"ignore_eos": True},
+        temperature=0.8, seed=i, logprobs=2, extra_body={"ignore_eos": True} | penalties,
     )
     choice = answer.choices[0]
     return choice.text, tuple(choice.logprobs.token_logprobs)
@@ -51,6 +53,28 @@ def test_a_killed_process_is_not_noticed(victim):
         assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
         # What would fail a cluster that nobody disturbs.
         assert any(f"name={victim}" in line for line in c.complaints())
+
+
+def test_a_retraction_is_not_noticed():
+    """More output than the KV cache holds: the last to come are put back and computed again."""
+    with Cluster("--tp", "1", "--kv-cache-memory", "12MiB", "--context-length", "256") as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=300)
+        model = client.models.list().data[0].id
+        count, tokens = 6, 120
+        alone = [complete(client, model, i, tokens) for i in range(count)]
+        assert c.metric("flotilla_scheduler_retractions_total") == 0
+        together = [None] * count
+
+        def run(i):
+            together[i] = complete(client, model, i, tokens)
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        assert c.metric("flotilla_scheduler_retractions_total") > 0
+        assert together == alone
 
 
 def alive(pids):

@@ -130,6 +130,72 @@ def test_a_stop_string_within_min_tokens_is_text(client, model):
         assert stop in text and whole.startswith(text)
 
 
+COUNTING = "1 2 3 4 1 2 3 4 1 2 3 4 1 2"
+
+
+def tokens_of(client, model, **arguments):
+    """Ids of 48 tokens that continue the counting, greedily if nothing else is said."""
+    extra = {"ignore_eos": True, "return_token_ids": True} | arguments.pop("extra_body", {})
+    answer = client.completions.create(
+        **dict(model=model, prompt=COUNTING, max_tokens=48, temperature=0, extra_body=extra) | arguments
+    )
+    return answer.choices[0].model_dump()["token_ids"]
+
+
+def most_repeated(ids):
+    return max(ids.count(i) for i in ids)
+
+
+def test_penalties_keep_from_repeating(client, model):
+    plain = tokens_of(client, model)
+    assert most_repeated(plain) >= 16, "without penalties the model repeats itself"
+    for penalties in (
+        dict(frequency_penalty=2.0),
+        dict(presence_penalty=2.0),
+        dict(extra_body={"repetition_penalty": 1.5}),
+        dict(presence_penalty=0.5, frequency_penalty=0.5, extra_body={"repetition_penalty": 1.2}),
+    ):
+        penalised = tokens_of(client, model, **penalties)
+        assert most_repeated(penalised) < most_repeated(plain) / 2, penalties
+        # On the other replica, and with the prompt's pages in the cache: the history is the same.
+        for _ in range(3):
+            assert tokens_of(client, model, **penalties) == penalised
+    # Below 0 they make it repeat all the more.
+    assert most_repeated(tokens_of(client, model, frequency_penalty=-2.0)) > most_repeated(plain)
+
+
+def test_penalties_leave_logprobs_raw(client, model):
+    plain = client.completions.create(model=model, prompt=COUNTING, max_tokens=1, temperature=0, logprobs=5)
+    biased = client.completions.create(
+        model=model, prompt=COUNTING, max_tokens=1, temperature=0, logprobs=5, logit_bias={"100": 100},
+        extra_body={"return_token_ids": True},
+    )
+    assert biased.choices[0].model_dump()["token_ids"] == [100]
+    best, chosen = plain.choices[0].logprobs, biased.choices[0].logprobs
+    assert chosen.token_logprobs[0] < best.token_logprobs[0]
+    for token, value in best.top_logprobs[0].items():
+        assert chosen.top_logprobs[0][token] == value
+
+
+def test_logit_bias(client, model):
+    first = tokens_of(client, model, max_tokens=1)[0]
+    assert tokens_of(client, model, max_tokens=1, logit_bias={str(first): -100})[0] != first
+    assert tokens_of(client, model, max_tokens=6, logit_bias={"3000": 100}) == [3000] * 6
+    banned = {str(i): -100 for i in set(tokens_of(client, model, temperature=0.9, seed=5))}
+    assert not set(map(int, banned)) & set(tokens_of(client, model, temperature=0.9, seed=5, logit_bias=banned))
+
+
+def test_every_sampling_field_together(client, model):
+    arguments = dict(
+        temperature=0.9, top_p=0.95, seed=11, presence_penalty=0.3, frequency_penalty=0.2,
+        logit_bias={"30": 1.5, "42": -3}, extra_body={"top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1},
+    )
+    ids = tokens_of(client, model, **arguments)
+    assert len(ids) == 48
+    assert [tokens_of(client, model, **arguments) for _ in range(2)] == [ids, ids]
+    assert tokens_of(client, model, **arguments | {"seed": 12}) != ids
+
+
 def test_many_at_once_equal_alone(pair, client, model):
     prompts = [f"{i} little ducks went out one day, over the hills" for i in range(16)]
     arguments = dict(model=model, max_tokens=16, temperature=0.7, seed=3, logprobs=1)
@@ -159,6 +225,13 @@ BAD = [
     (dict(max_tokens=100000), "max_tokens"),
     (dict(top_p=0.0), "top_p"),
     (dict(logprobs=21), "logprobs"),
+    (dict(presence_penalty=2.5), "presence_penalty"),
+    (dict(frequency_penalty=-2.5), "frequency_penalty"),
+    (dict(logit_bias={"49152": 1}), "logit_bias"),
+    (dict(logit_bias={"5": 101}), "logit_bias"),
+    (dict(logit_bias={"Paris": 1}), "logit_bias"),
+    (dict(extra_body={"repetition_penalty": 0}), "repetition_penalty"),
+    (dict(extra_body={"min_p": 1.5}), "min_p"),
     (dict(prompt=[1, 2, 49152]), "prompt"),
     (dict(prompt=[]), "prompt"),
     (dict(prompt="a " * 9000), "prompt"),

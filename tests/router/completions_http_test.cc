@@ -47,7 +47,8 @@ TEST_F(CompletionsHttpTest, AnswersWhole) {
 
 TEST_F(CompletionsHttpTest, SubmitsWhatTheClientAskedFor) {
   Json(R"({"model":"smol","prompt":"Hello there","temperature":0.5,"top_p":0.9,"top_k":7,
-           "min_p":0.25,"seed":42,"stop":["a","bc"],"stop_token_ids":[5,6],"min_tokens":2,
+           "min_p":0.25,"presence_penalty":1.5,"frequency_penalty":-0.5,"repetition_penalty":1.25,
+           "logit_bias":{"7":-100,"40000":2.5},"seed":42,"stop":["a","bc"],"stop_token_ids":[5,6],"min_tokens":2,
            "ignore_eos":true,"include_stop_str_in_output":true,"skip_special_tokens":false})");
   const v1::GenerateRequest sent = harness_.engine().submits()[0].request();
   EXPECT_EQ(sent.token_ids().ids_size(), 2);
@@ -55,6 +56,12 @@ TEST_F(CompletionsHttpTest, SubmitsWhatTheClientAskedFor) {
   EXPECT_FLOAT_EQ(sent.sampling().top_p(), 0.9f);
   EXPECT_EQ(sent.sampling().top_k(), 7);
   EXPECT_FLOAT_EQ(sent.sampling().min_p(), 0.25f);
+  EXPECT_FLOAT_EQ(sent.sampling().presence_penalty(), 1.5f);
+  EXPECT_FLOAT_EQ(sent.sampling().frequency_penalty(), -0.5f);
+  EXPECT_FLOAT_EQ(sent.sampling().repetition_penalty(), 1.25f);
+  EXPECT_EQ(sent.sampling().logit_bias_size(), 2);
+  EXPECT_FLOAT_EQ(sent.sampling().logit_bias().at(7), -100);
+  EXPECT_FLOAT_EQ(sent.sampling().logit_bias().at(40000), 2.5f);
   EXPECT_EQ(sent.sampling().seed(), 42u);
   EXPECT_EQ(sent.stopping().max_tokens(), 16) << "OpenAI's default";
   EXPECT_EQ(sent.stopping().min_tokens(), 2);

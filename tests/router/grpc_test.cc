@@ -110,6 +110,19 @@ TEST_F(GrpcTest, BadFieldsAreNamed) {
        grpc::StatusCode::INVALID_ARGUMENT, "temperature"},
       {[](v1::GenerateRequest* r) { r->mutable_sampling()->set_top_p(0); },
        grpc::StatusCode::INVALID_ARGUMENT, "top_p"},
+      {[](v1::GenerateRequest* r) { r->mutable_sampling()->set_repetition_penalty(0); },
+       grpc::StatusCode::INVALID_ARGUMENT, "repetition_penalty"},
+      {[](v1::GenerateRequest* r) { (*r->mutable_sampling()->mutable_logit_bias())[-1] = 1; },
+       grpc::StatusCode::INVALID_ARGUMENT, "logit_bias"},
+      {[](v1::GenerateRequest* r) {
+         (*r->mutable_sampling()->mutable_logit_bias())[1] =
+             std::numeric_limits<float>::quiet_NaN();
+       },
+       grpc::StatusCode::INVALID_ARGUMENT, "logit_bias"},
+      {[](v1::GenerateRequest* r) {
+         for (int i = 0; i < 1025; ++i) (*r->mutable_sampling()->mutable_logit_bias())[i] = 1;
+       },
+       grpc::StatusCode::INVALID_ARGUMENT, "1024"},
       {[](v1::GenerateRequest* r) { r->mutable_stopping()->set_max_tokens(0); },
        grpc::StatusCode::INVALID_ARGUMENT, "max_tokens"},
       {[](v1::GenerateRequest* r) { r->mutable_stopping()->set_max_tokens(5000); },

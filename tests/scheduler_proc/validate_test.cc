@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -59,12 +60,15 @@ const Case kCases[] = {
     {"sampling.min_p", Code::kInvalidArgument, SAMPLING(set_min_p(1.01f))},
     {nullptr, Code::kOk, SAMPLING(set_presence_penalty(0))},
     {"sampling.presence_penalty", Code::kInvalidArgument, SAMPLING(set_presence_penalty(2.1f))},
-    {"sampling.presence_penalty", Code::kUnimplemented, SAMPLING(set_presence_penalty(2))},
+    {nullptr, Code::kOk, SAMPLING(set_presence_penalty(2))},
+    {"sampling.presence_penalty", Code::kInvalidArgument, SAMPLING(set_presence_penalty(kNan))},
     {"sampling.frequency_penalty", Code::kInvalidArgument, SAMPLING(set_frequency_penalty(-3))},
-    {"sampling.frequency_penalty", Code::kUnimplemented, SAMPLING(set_frequency_penalty(-1))},
+    {nullptr, Code::kOk, SAMPLING(set_frequency_penalty(-2))},
     {nullptr, Code::kOk, SAMPLING(set_repetition_penalty(1))},
     {"sampling.repetition_penalty", Code::kInvalidArgument, SAMPLING(set_repetition_penalty(0))},
-    {"sampling.repetition_penalty", Code::kUnimplemented, SAMPLING(set_repetition_penalty(1.5f))},
+    {nullptr, Code::kOk, SAMPLING(set_repetition_penalty(1.5f))},
+    {"sampling.repetition_penalty", Code::kInvalidArgument, SAMPLING(set_repetition_penalty(2.1f))},
+    {"sampling.repetition_penalty", Code::kInvalidArgument, SAMPLING(set_repetition_penalty(kNan))},
     {"sampling.logit_bias[512]", Code::kInvalidArgument,
      [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[512] = 1; }},
     {"sampling.logit_bias[3]", Code::kInvalidArgument,
@@ -73,8 +77,12 @@ const Case kCases[] = {
      [](auto* r) {
        for (int i = 0; i < 1025; ++i) (*r->mutable_sampling()->mutable_logit_bias())[i] = 1;
      }},
-    {"sampling.logit_bias", Code::kUnimplemented,
-     [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = 1; }},
+    {"sampling.logit_bias[-1]", Code::kInvalidArgument,
+     [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[-1] = 1; }},
+    {"sampling.logit_bias[3]", Code::kInvalidArgument,
+     [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = kNan; }},
+    {nullptr, Code::kOk,
+     [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[511] = -100; }},
     {nullptr, Code::kOk, SAMPLING(set_n(1))},
     {"sampling.n", Code::kInvalidArgument, SAMPLING(set_n(0))},
     {"sampling.n", Code::kInvalidArgument, SAMPLING(set_n(17))},
@@ -159,6 +167,27 @@ TEST(Validate, DefaultsAreThoseOfTheProto) {
   EXPECT_TRUE(r.options.skip_special);
   EXPECT_TRUE(r.return_token_ids);
   EXPECT_FALSE(r.request_id.empty());
+}
+
+TEST(Validate, PenaltiesAndBiasesGoToTheWorkers) {
+  v1::GenerateRequest request = Good();
+  v1::SamplingParams* sampling = request.mutable_sampling();
+  for (const int token : {300, 2, 511, 17}) {
+    (*sampling->mutable_logit_bias())[token] = static_cast<float>(token) / 10;
+  }
+  EXPECT_FALSE(Check(request)->spec.sampling.has_penalties());
+  sampling->set_presence_penalty(-1);
+  sampling->set_frequency_penalty(0.5f);
+  sampling->set_repetition_penalty(1.5f);
+  const ReqSpec spec = Check(request)->spec;
+  EXPECT_EQ(spec.sampling.presence_penalty, -1);
+  EXPECT_EQ(spec.sampling.frequency_penalty, 0.5f);
+  EXPECT_EQ(spec.sampling.repetition_penalty, 1.5f);
+  ASSERT_EQ(spec.logit_bias.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(spec.logit_bias[i].token, (std::array{2, 17, 300, 511})[i]) << "by rising token";
+    EXPECT_EQ(spec.logit_bias[i].bias, static_cast<float>(spec.logit_bias[i].token) / 10);
+  }
 }
 
 TEST(Validate, SeedIsGivenZeroHashedOrRandom) {

@@ -77,6 +77,36 @@ TEST_F(PrefillAdderTest, ACutBelowAPageIsMadeOnlyIfNothingElseRuns) {
   EXPECT_EQ(next->last_node, kNoNode);
 }
 
+TEST_F(PrefillAdderTest, WhatOpensTellTheWorkersIsBoundedAndTheFirstIsSpared) {
+  kv_.Reset(64 * 1024);
+  config_.max_prefill_tokens = 1u << 30;
+  const auto penalised = [&](uint32_t len) {
+    Req* req = MakeReq(len, 1, 5);
+    req->spec.sampling.repetition_penalty = 1.1f;
+    return req;
+  };
+  // A long prefix in the cache, which the requests read instead of computing it.
+  Req* writer = MakeReq(90'000, 1, 5);
+  kv_.TakePrefix(writer);
+  ASSERT_TRUE(kv_.Grow(writer, 90'000));
+  writer->num_computed = 90'000;
+  kv_.Release(writer, 90'000);
+  PrefillAdder adder = Adder();
+  Req* first = penalised(kMaxOpenWords + 5);
+  EXPECT_EQ(adder.AddOneReq(first), AddReqResult::kContinue);
+  EXPECT_GE(first->num_computed, kMaxOpenWords);
+  Req* biased = MakeReq(6, 1);
+  biased->spec.logit_bias.resize(1);
+  EXPECT_EQ(adder.AddOneReq(biased), AddReqResult::kOther);
+  EXPECT_TRUE(biased->pages.empty());
+  EXPECT_EQ(adder.AddOneReq(MakeReq(6, 1)), AddReqResult::kContinue) << "tells nothing more";
+  batch_.Clear();
+  PrefillAdder next = Adder();
+  EXPECT_EQ(next.AddOneReq(biased), AddReqResult::kContinue);
+  EXPECT_EQ(next.AddOneReq(penalised(kMaxOpenWords - 50)), AddReqResult::kContinue);
+  EXPECT_EQ(next.AddOneReq(penalised(300)), AddReqResult::kOther);
+}
+
 TEST_F(PrefillAdderTest, MaxPrefillTokensCountsWholePagesAndSparesTheFirst) {
   config_.max_prefill_tokens = 12;
   PrefillAdder adder = Adder();

@@ -97,6 +97,9 @@ class Workload {
     if (Chance(300)) spec.stop_token_ids = RandomTokens(3);
     if (Chance(200)) spec.sampling.num_prompt_logprobs = 0;
     if (Chance(300)) spec.sampling.num_logprobs = 2;
+    if (Chance(300)) spec.sampling.frequency_penalty = 0.5f;
+    if (Chance(100)) spec.logit_bias.assign(1 + Below(3), {static_cast<int32_t>(Below(9)), 1});
+    for (size_t i = 1; i < spec.logit_bias.size(); ++i) spec.logit_bias[i].token += 10 * i;
     if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
     if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
     if (spec.deadline_ns <= cluster->now()) spec.deadline_ns = cluster->now() + 1;

@@ -5,13 +5,15 @@
 // the next token. The "KV cache" holds, for each (page, offset), the hash of the prefix that ends
 // there. A row computes the hashes of its tokens from the one it finds in front of it, and then
 // compares every position it may read with what the request's sequence says should stand there:
-// a wrongly shared, stale or overwritten page, or a wrong position, cannot go unnoticed.
+// a wrongly shared, stale or overwritten page, or a wrong position, cannot go unnoticed. Likewise
+// biases, and the tokens that a slot with penalties was told.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -114,10 +116,7 @@ class SimWorker {
     result->step_id = plan.step_id;
     result->epoch = plan.epoch;
     result->rows.clear();
-    for (const PlanOpen& open : plan.opens) {
-      ASSERT_LT(open.slot, slots_.size());
-      slots_[open.slot] = Slot{.open = true, .sampling = open.sampling, .pages = {}};
-    }
+    ASSERT_NO_FATAL_FAILURE(Open(plan));
     const int32_t* tokens = plan.input_ids.data();
     const uint32_t* pages = plan.new_pages.data();
     std::vector<uint8_t> seen(slots_.size(), 0);
@@ -127,6 +126,8 @@ class SimWorker {
       seen[row.slot] = 1;
       Slot& slot = slots_[row.slot];
       ASSERT_TRUE(slot.open);
+      ASSERT_TRUE(!slot.sampling.has_penalties() || row.start_pos <= slot.known);
+      slot.known = row.start_pos + row.num_tokens;
       slot.pages.insert(slot.pages.end(), pages, pages + row.num_new_pages);
       Write(slot, row, tokens);
       pages += row.num_new_pages;
@@ -157,7 +158,31 @@ class SimWorker {
     bool open = false;
     SamplingParams sampling;
     std::vector<uint32_t> pages;
+    uint32_t known = 0;  // tokens told by history and rows
   };
+
+  void Open(const StepPlan& plan) {
+    std::span<const LogitBias> biases = plan.logit_bias;
+    std::span<const int32_t> history = plan.history;
+    for (const PlanOpen& open : plan.opens) {
+      ASSERT_LT(open.slot, slots_.size());
+      slots_[open.slot] = Slot{.open = true, .sampling = open.sampling, .pages = {}};
+      slots_[open.slot].known = open.num_history;
+      const Expected& request = requests_->at(open.sampling.seed);
+      ASSERT_EQ(open.output_start, request.spec.prompt_ids.size());
+      ASSERT_EQ(open.num_logit_bias, request.spec.logit_bias.size());
+      for (uint32_t i = 0; i < open.num_logit_bias; ++i) {
+        ASSERT_EQ(biases[i].token, request.spec.logit_bias[i].token);
+        ASSERT_EQ(biases[i].bias, request.spec.logit_bias[i].bias);
+      }
+      for (uint32_t i = 0; i < open.num_history; ++i) {
+        ASSERT_EQ(history[i], request.sequence[i]) << "request " << request.spec.id;
+      }
+      biases = biases.subspan(open.num_logit_bias);
+      history = history.subspan(open.num_history);
+    }
+    ASSERT_TRUE(biases.empty() && history.empty());
+  }
 
   uint64_t& Cell(const Slot& slot, uint32_t position) {
     return kv_.at(size_t{slot.pages.at(position / page_size_)} * page_size_ +
