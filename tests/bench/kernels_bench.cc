@@ -27,12 +27,14 @@ namespace {
 
 using cpu::ActBlock;
 using cpu::Buffer;
+using cpu::kPanelRows;
 using cpu::kQuantBlock;
 using cpu::QuantFormat;
 using cpu::QuantKernelTable;
 
 constexpr size_t kPoolBytes = size_t{128} << 20;
 constexpr size_t kPassBytes = size_t{4} << 20;  // short enough to be seldom interrupted
+constexpr double kPassMacs = 1.5e8;
 constexpr uint32_t kTokens[] = {1, 4, 8, 32, 128, 512};
 
 struct Matrix {
@@ -102,15 +104,17 @@ struct MatrixRun {
   std::vector<float> y;
   std::vector<ActBlock> acts;
 
-  void Call(const uint8_t* weight) {
+  // Panels, or blocks of columns with their gate and up.
+  uint32_t units() const { return matrix->out / (matrix->gate_up ? 2 * kQuantBlock : kPanelRows); }
+  void Call(const uint8_t* weight, uint32_t begin, uint32_t end) {
     const uint32_t blocks = matrix->in / kQuantBlock;
     if (matrix->gate_up) {
       const uint32_t columns = matrix->out / 2;
       table->gate_up_silu({format, weight, matrix->in, columns, x.data(), blocks, tokens,
-                           acts.data(), columns / kQuantBlock, 0, columns / kQuantBlock});
+                           acts.data(), columns / kQuantBlock, begin, end});
     } else {
       table->gemm({format, weight, matrix->in, matrix->out, x.data(), blocks, tokens, y.data(),
-                   matrix->out, 0, matrix->out / cpu::kPanelRows});
+                   matrix->out, begin, end});
     }
   }
 };
@@ -132,18 +136,23 @@ void RunMatrix(benchmark::State& state, Context& context, const QuantKernelTable
                 cpu::testing::RandomActs(tokens, matrix->in, 2),
                 std::vector<float>(size_t{tokens} * matrix->out),
                 std::vector<ActBlock>(size_t{tokens} * matrix->out / 2 / kQuantBlock)};
-  // Passes of about as many bytes or operations.
+  // Passes short enough to be seldom interrupted: several calls, or a share of one.
   const double macs = static_cast<double>(tokens) * matrix->out * matrix->in;
-  const size_t calls =
-      std::max<size_t>(1, std::min(kPassBytes / packed.size(), static_cast<size_t>(1e8 / macs)));
+  const size_t calls = std::max<size_t>(
+      1, std::min(kPassBytes / packed.size(), static_cast<size_t>(kPassMacs / macs)));
+  const uint32_t units = run.units();
+  const uint32_t share =
+      std::clamp(static_cast<uint32_t>(units * kPassMacs / macs), std::min(units, 8u), units);
   double best = 1e9;
   double best_read = 1e9;
+  uint32_t begin = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < calls; ++i) run.Call(context.pool.Next());
+    for (size_t i = 0; i < calls; ++i) run.Call(context.pool.Next(), begin, begin + share);
     const double seconds = Seconds(start);
     state.SetIterationTime(seconds);
-    best = std::min(best, seconds / static_cast<double>(calls));
+    best = std::min(best, seconds * units / static_cast<double>(calls * share));
+    begin = begin + 2 * share <= units ? begin + share : 0;
     if (tokens <= 8) best_read = std::min(best_read, context.pool.ReadPassSeconds());
   }
   const double bandwidth = static_cast<double>(packed.size()) / best;
