@@ -79,6 +79,7 @@ void ReplicaClient::Connect() {
   ++connection_;
   welcomed_ = false;
   SetState(State::kConnecting);
+  Log().debug("connecting {}", Kv("address", options_.address));
   auto on_end = [weak = weak_from_this(), connection = connection_](const grpc::Status& status) {
     const std::shared_ptr<ReplicaClient> self = weak.lock();
     if (self == nullptr || self->connection_ != connection) return;
@@ -138,6 +139,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
     stream_->Cancel();
     return;
   }
+  Log().debug("welcome {}", Kv("address", options_.address));
   welcomed_ = true;
   backoff_ms_ = 0;
   last_failure_.clear();

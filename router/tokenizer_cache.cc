@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "common/base/log.h"
 #include "router/collect_call.h"
 
 namespace flotilla {
@@ -43,6 +44,7 @@ void TokenizerCache::Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine
   };
   auto done = [this, bytes, request, stub, sha256 = file.sha256()](const grpc::Status& status) {
     if (status.ok()) {
+      Log().debug("tokenizer fetched {}", Kv("bytes", bytes->size()));
       Build(sha256, bytes);
     } else {
       Finish(sha256, absl::UnavailableError(

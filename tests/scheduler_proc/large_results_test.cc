@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 namespace flotilla {
 namespace {
 
@@ -35,6 +38,39 @@ TEST(LargeResults, TheOldestGoFirstWhenFull) {
   EXPECT_TRUE(results.Take(b).has_value());
   EXPECT_TRUE(results.Take(c).has_value());
   EXPECT_EQ(results.Put(Entries(100)), 0u);  // larger than all that may be kept
+}
+
+TEST(LargeResults, EachIsTakenOnceThoughManyWantIt) {
+  FakeClock clock;
+  LargeResults results(&clock, 1 << 20);
+  constexpr int kRounds = 50, kTakers = 3;
+  std::atomic<uint64_t> offered{0};
+  std::atomic<int> round{0}, taken{0};
+  std::vector<std::thread> takers;
+  for (int t = 0; t < kTakers; ++t) {
+    takers.emplace_back([&] {
+      while (round.load() < kRounds) {
+        const auto entries = results.Take(offered.load());
+        if (entries.has_value()) {
+          EXPECT_EQ(entries->size(), 3u);
+          ++taken;
+        } else {
+          std::this_thread::yield();
+        }
+      }
+    });
+  }
+  for (int i = 1; i <= kRounds; ++i) {
+    offered.store(results.Put(Entries(3)));
+    while (taken.load() < i) {
+      EXPECT_LE(results.bytes(), 1u << 20);
+      std::this_thread::yield();
+    }
+    round.store(i);
+  }
+  for (std::thread& taker : takers) taker.join();
+  EXPECT_EQ(taken.load(), kRounds);
+  EXPECT_EQ(results.bytes(), 0u);
 }
 
 TEST(LargeResults, PiecesAreBounded) {
