@@ -57,8 +57,7 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   resolved.model_name =
       options.model_name.empty() ? ModelNameOfPath(resolved.model_path) : options.model_name;
   const uint32_t cores = AllowedCores();
-  ASSIGN_OR_RETURN(resolved.tp,
-                   ResolveTp(options.tp, cores, options.replicas, config.num_key_value_heads));
+  ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_key_value_heads));
   const uint32_t workers = resolved.tp * options.replicas;
   resolved.threads = ThreadsOfEach(options.threads, workers, cores);
   resolved.spin_us = SpinUs(resolved.threads, workers, cores);

@@ -22,9 +22,9 @@ StatusOr<ModelConfig> InspectModel(const std::string& path);
 // "/m/SmolLM2-135M-Instruct.Q4_1.gguf" → "SmolLM2-135M-Instruct"
 std::string ModelNameOfPath(const std::string& path);
 
-// "auto" → one rank a core that a replica may use, at most one a kv head. Error InvalidArgument: a
-// number of ranks that the kv heads can't be split into.
-StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t cores, uint32_t replicas,
-                             uint32_t kv_heads);
+// "auto" → 1: threads share weights and steps with less waiting than ranks do
+// (docs/performance.md). Error InvalidArgument: a number of ranks that the kv heads can't be split
+// into.
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t kv_heads);
 
 }  // namespace flotilla

@@ -27,9 +27,10 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
       ->capture_default_str();
   app->add_option("--model-name", o->model_name,
                   "The name clients call it by (default: from the file's name)");
-  app->add_option("--tp", o->tp,
-                  "Tensor-parallel workers a replica; auto: one a core that the replicas may use, "
-                  "at most one a kv head")
+  app->add_option(
+         "--tp", o->tp,
+         "Tensor-parallel workers a replica, at most one a kv head; auto: 1, whose threads "
+         "use the replica's cores")
       ->check(TpFlag())
       ->capture_default_str();
   AddFlag(app, kThreadsFlag, &o->threads);

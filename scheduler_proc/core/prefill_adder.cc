@@ -77,7 +77,8 @@ bool PrefillAdder::HeldBack(const Req& req) const {
 
 uint32_t PrefillAdder::OpenWords(const Req& req) {
   const uint32_t history = req.spec.sampling.has_penalties() ? req.num_computed : 0;
-  return history + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
+  const auto prefix_pages = static_cast<uint32_t>(req.pages.size());
+  return history + prefix_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
 }
 
 AddReqResult PrefillAdder::AddOneReq(Req* req) {

@@ -30,7 +30,8 @@ enum class AddReqResult : uint32_t {
 
 // A request is held back for at least so many shared tokens: a common first word is no reason.
 inline constexpr uint32_t kInBatchPrefixTokens = 32;
-// Words of 4 bytes, histories and logit biases together: a plan must fit the step ring's frame.
+// Words of 4 bytes, histories, prefixes' pages and logit biases together: a plan must fit the step
+// ring's frame.
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 
 class PrefillAdder {

@@ -20,13 +20,11 @@ TEST(ModelTest, NamesComeFromTheFile) {
   EXPECT_EQ(ModelNameOfPath("plain"), "plain");
 }
 
-TEST(ModelTest, TpFollowsCoresReplicasAndKvHeads) {
-  EXPECT_EQ(ResolveTp("auto", 2, 1, 3).value(), 2u);
-  EXPECT_EQ(ResolveTp("auto", 2, 2, 3).value(), 1u);
-  EXPECT_EQ(ResolveTp("auto", 8, 1, 3).value(), 3u);
-  EXPECT_EQ(ResolveTp("auto", 1, 4, 3).value(), 1u);
-  EXPECT_EQ(ResolveTp("3", 1, 1, 3).value(), 3u);
-  EXPECT_THAT(std::string(ResolveTp("4", 8, 1, 3).status().message()), HasSubstr("--tp"));
+TEST(ModelTest, TpIsAtMostTheKvHeads) {
+  EXPECT_EQ(ResolveTp("auto", 3).value(), 1u);
+  EXPECT_EQ(ResolveTp("3", 3).value(), 3u);
+  EXPECT_THAT(std::string(ResolveTp("4", 3).status().message()), HasSubstr("--tp"));
+  EXPECT_THAT(std::string(ResolveTp("0", 3).status().message()), HasSubstr("--tp"));
 }
 
 TEST(ModelTest, ReadsTheDefaultModelsHeader) {

@@ -103,8 +103,13 @@ TEST_F(PrefillAdderTest, WhatOpensTellTheWorkersIsBoundedAndTheFirstIsSpared) {
   batch_.Clear();
   PrefillAdder next = Adder();
   EXPECT_EQ(next.AddOneReq(biased), AddReqResult::kContinue);
-  EXPECT_EQ(next.AddOneReq(penalised(kMaxOpenWords - 50)), AddReqResult::kContinue);
+  EXPECT_EQ(next.AddOneReq(penalised(kMaxOpenWords / 5 * 4 - 50)), AddReqResult::kContinue);
   EXPECT_EQ(next.AddOneReq(penalised(300)), AddReqResult::kOther);
+  batch_.Clear();
+  PrefillAdder of_pages = Adder();  // 22,500 pages each
+  EXPECT_EQ(of_pages.AddOneReq(MakeReq(90'002, 1, 5)), AddReqResult::kContinue);
+  EXPECT_EQ(of_pages.AddOneReq(MakeReq(90'002, 1, 5)), AddReqResult::kContinue);
+  EXPECT_EQ(of_pages.AddOneReq(MakeReq(90'002, 1, 5)), AddReqResult::kOther);
 }
 
 TEST_F(PrefillAdderTest, MaxPrefillTokensCountsWholePagesAndSparesTheFirst) {
