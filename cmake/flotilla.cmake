@@ -70,16 +70,23 @@ function(flotilla_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(FLOTILLA_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
   flotilla_label_targets("${ARG_LABELS}" ${name} ${ARG_PROGRAMS})
 endfunction()
 
 # flotilla_script_test(name COMMAND ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
-# [SERIAL]): a script as a test, run in the repository's root. A COMMAND that begins with "python"
-# runs in the tests' venv.
+# [SERIAL] [RELEASE_ONLY]): a script as a test, run in the repository's root. A COMMAND that begins
+# with "python" runs in the tests' venv. RELEASE_ONLY: it measures, or runs none of our compiled code,
+# so a sanitizer's build has nothing to add.
 function(flotilla_script_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "COMMAND;LABELS;ENV;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;RELEASE_ONLY" "TIMEOUT" "COMMAND;LABELS;ENV;PROGRAMS" ${ARGN})
+  if(ARG_RELEASE_ONLY AND FLOTILLA_SANITIZE)
+    return()
+  endif()
   list(GET ARG_COMMAND 0 program)
   if(program STREQUAL "python")
     list(REMOVE_AT ARG_COMMAND 0)
@@ -88,6 +95,9 @@ function(flotilla_script_test name)
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(FLOTILLA_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin")

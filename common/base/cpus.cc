@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
@@ -38,8 +39,8 @@ std::optional<uint32_t> QuotaCores(const std::string& root) {
         take(CoresOfCpuMax(ReadFile(root + group + "/cpu.max")));
       } else {
         const std::string at = root + "/" + fields[1] + group;
-        take(CoresOfCpuMax(ReadFile(at + "/cpu.cfs_quota_us") + " " +
-                           ReadFile(at + "/cpu.cfs_period_us")));
+        take(CoresOfCpuMax(absl::StrCat(ReadFile(at + "/cpu.cfs_quota_us"), " ",
+                                        ReadFile(at + "/cpu.cfs_period_us"))));
       }
       const size_t slash = group.rfind('/');
       if (group.empty() || slash == std::string::npos) break;
