@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
 
-constexpr int64_t kReadyNs = 20 * kNsPerSecond;
+constexpr int64_t kReadyNs = kPatience.count() * kNsPerSecond;
 
 std::string MakeFolder() {
   std::string path = (std::filesystem::temp_directory_path() / "fake-engine-XXXXXX").string();

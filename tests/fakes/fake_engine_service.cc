@@ -11,11 +11,11 @@
 #include "common/base/check.h"
 #include "common/base/sha256.h"
 #include "common/checkpoint/gguf.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
 
-constexpr auto kWaitLimit = std::chrono::seconds(20);
 constexpr size_t kChunkBytes = 256 << 10;
 
 TestModel* LoadTestModel() {
@@ -182,7 +182,7 @@ size_t FakeEngineService::active() const {
 
 bool FakeEngineService::WaitFor(const std::function<bool()>& condition) const {
   std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, kWaitLimit, condition);
+  return changed_.wait_for(lock, kPatience, condition);
 }
 
 bool FakeEngineService::WaitForSubmits(size_t count) const {

@@ -7,6 +7,7 @@
 #include "router/grpc_service.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/health_client.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -28,7 +29,7 @@ class GrpcTest : public testing::Test {
 
   Answer Generate(const v1::GenerateRequest& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
     Answer answer;
     auto reader = stub_->Generate(&context, request);
     v1::GenerateResponse message;

@@ -9,12 +9,13 @@
 #include <cstdlib>
 
 #include "common/base/status.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 
 HttpConnection::HttpConnection(uint16_t port, int receive_buffer_bytes)
     : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  const timeval limit{.tv_sec = kPatience.count(), .tv_usec = 0};
   setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (receive_buffer_bytes > 0)
@@ -39,7 +40,8 @@ bool HttpConnection::Send(std::string_view bytes) {
 bool HttpConnection::Fill() {
   char bytes[16384];
   const ssize_t n = recv(fd_.get(), bytes, sizeof(bytes), 0);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) ADD_FAILURE() << "nothing came for 20 s";
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    ADD_FAILURE() << "nothing came for " << kPatience.count() << " s";
   if (n <= 0) return false;
   buffer_.append(bytes, static_cast<size_t>(n));
   return true;

@@ -1,6 +1,6 @@
 // A small HTTP/1.1 client over a plain socket, for tests that need to see every byte.
 //
-// Reads wait at most 20 s and then fail the test. Threads: one at a time.
+// Reads wait as long as tests are patient and then fail the test. Threads: one at a time.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
 #include "tests/router/router_harness.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -70,7 +71,8 @@ class Process {
     char c = 0;
     while (true) {
       pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-      if (poll(&ready, 1, 20'000) <= 0 || read(fd, &c, 1) <= 0) return out;
+      if (poll(&ready, 1, static_cast<int>(kPatience.count()) * 1000) <= 0 || read(fd, &c, 1) <= 0)
+        return out;
       out.push_back(c);
       if (c == until) return out;
     }

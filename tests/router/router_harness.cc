@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/metrics.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 
@@ -66,7 +67,7 @@ double RouterHarness::Metric(const std::string& line_start) {
 }
 
 bool RouterHarness::WaitForMetric(const std::string& line_start, double value) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
   while (Metric(line_start) != value) {
     if (std::chrono::steady_clock::now() > limit) return false;
     std::this_thread::yield();

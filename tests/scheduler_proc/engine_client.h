@@ -14,6 +14,7 @@
 
 #include "flotilla/v1/engine.grpc.pb.h"
 #include "flotilla/v1/inference.grpc.pb.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 
@@ -115,7 +116,7 @@ class TestRouter {
   template <typename Condition>
   bool Wait(Condition done) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return done() || ended_; });
+    changed_.wait_for(lock, kPatience, [&] { return done() || ended_; });
     return done();
   }
   bool WaitDone(uint64_t stream) {

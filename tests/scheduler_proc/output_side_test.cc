@@ -10,6 +10,7 @@
 
 #include "tests/fakes/fake_detokenizer.h"
 #include "tests/fakes/fake_tokenizer.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -31,7 +32,7 @@ class RecordingSink final : public OutputSink {
   template <typename Condition>
   bool Wait(Condition condition) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, std::chrono::seconds(20), condition);
+    return changed.wait_for(lock, kPatience, condition);
   }
   bool Done() {
     std::lock_guard lock(mutex);

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 
@@ -29,7 +30,7 @@ class HealthClient {
     return stub_->Check(&context, request, &response).ok() ? response.status() : -1;
   }
   bool WaitFor(const std::string& service, int wanted) {
-    const int64_t deadline = RealClock::Now() + 20 * kNsPerSecond;
+    const int64_t deadline = RealClock::Now() + kPatience.count() * kNsPerSecond;
     while (RealClock::Now() < deadline) {
       if (Check(service) == wanted) return true;
       std::this_thread::yield();
