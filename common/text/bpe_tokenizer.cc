@@ -5,11 +5,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
+#include "common/base/utf8.h"
 #include "common/text/bpe_merger.h"
 #include "common/text/byte_level.h"
 #include "common/text/pre_tokenizer.h"
 #include "common/text/special_token_matcher.h"
-#include "common/text/utf8.h"
 #include "common/text/vocabulary.h"
 
 namespace flotilla {

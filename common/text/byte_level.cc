@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 namespace {

@@ -1,6 +1,6 @@
 #include "common/text/incremental_detokenizer.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 

@@ -1,8 +1,8 @@
 #include "common/text/tokenizer.h"
 
+#include "common/base/utf8.h"
 #include "common/text/bpe_tokenizer.h"
 #include "common/text/incremental_detokenizer.h"
-#include "common/text/utf8.h"
 
 namespace flotilla {
 

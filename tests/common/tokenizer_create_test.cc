@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/base/utf8.h"
 #include "common/text/byte_level.h"
 #include "common/text/tokenizer.h"
-#include "common/text/utf8.h"
 #include "tests/fakes/gguf_builder.h"
 
 namespace flotilla {

@@ -12,8 +12,8 @@
 #include <random>
 #include <sstream>
 
+#include "common/base/utf8.h"
 #include "common/text/incremental_detokenizer.h"
-#include "common/text/utf8.h"
 
 namespace flotilla {
 namespace {
