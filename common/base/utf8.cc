@@ -88,4 +88,20 @@ void AppendUtf8(char32_t code_point, std::string* out) {
   }
 }
 
+char32_t CodePointAt(std::string_view text, size_t begin, size_t* length) {
+  const auto tail = [&](size_t i) { return static_cast<uint8_t>(text[begin + i]) & 0x3fu; };
+  const uint32_t lead = static_cast<uint8_t>(text[begin]);
+  *length = LeadOf(static_cast<uint8_t>(lead)).length;
+  switch (*length) {
+    case 2:
+      return (lead & 0x1f) << 6 | tail(1);
+    case 3:
+      return (lead & 0x0f) << 12 | tail(1) << 6 | tail(2);
+    case 4:
+      return (lead & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3);
+    default:
+      return lead;
+  }
+}
+
 }  // namespace flotilla
