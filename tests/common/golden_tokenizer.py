@@ -86,6 +86,9 @@ class Reference:
         self._add_tokens()
         assert self.tokenizer.get_vocab_size() == len(self.tokens)
         self.bytes = [self._token_bytes(i) for i in range(len(self.tokens))]
+        # The ids of single bytes.
+        self.byte_tokens = {b[0]: i for i, b in enumerate(self.bytes) if len(b) == 1 and
+                            self.types[i] == (NORMAL if self.byte_level else BYTE)}
 
     def get(self, key, default=None):
         return self.fields[key].contents() if key in self.fields else default
@@ -145,16 +148,13 @@ class Reference:
     def user_defined_tokens(self):
         return [t for t, kind in zip(self.tokens, self.types) if kind == USER_DEFINED]
 
-    def byte_tokens(self):
-        """The ids of single bytes."""
-        return {b[0]: i for i, b in enumerate(self.bytes)
-                if len(b) == 1 and self.types[i] == (NORMAL if self.byte_level else BYTE)}
-
     def normalized(self, text):
         """What becomes of a text: normalised, and without what has no token."""
-        if self.tokenizer.normalizer is not None and self.byte_level:
+        if self.pre in NFC:
             text = self.tokenizer.normalizer.normalize_str(text)
-        known = self.byte_tokens() if self.byte_level else range(256)
+        if not self.byte_level:
+            text = text.replace("▁", " ")
+        known = self.byte_tokens if self.byte_level else range(256)
         kept = bytes(b for b in text.encode() if b in known)
         return kept.decode("utf-8", errors="replace")
 

@@ -43,9 +43,8 @@ TEST(PreTokenizerTest, SmollmCutsEachDigitFirst) {
 }
 
 TEST(PreTokenizerTest, Llama3) {
-  EXPECT_THAT(
-      SplitBy("llama-bpe", "I'LL (go) 12345\n\n  'ſ x"),
-      ElementsAre("I", "'LL", " (", "go", ")", " ", "123", "45", "\n\n", " ", " ", "'ſ", " x"));
+  EXPECT_THAT(SplitBy("llama-bpe", "I'LL (go) 12345\n\n'ſ  x"),
+              ElementsAre("I", "'LL", " (", "go", ")", " ", "123", "45", "\n\n", "'ſ", " ", " x"));
 }
 
 TEST(PreTokenizerTest, Qwen) {
@@ -127,7 +126,7 @@ TEST(PreTokenizerTest, SaysWhenATextIsTooHard) {
   const StatusOr<PreTokenizer> pre_tokenizer = PreTokenizer::Create(std::span(&stage, 1));
   ASSERT_TRUE(pre_tokenizer.ok()) << pre_tokenizer.status();
   std::vector<std::string_view> pieces;
-  const Status status = pre_tokenizer->Split(std::string(200, 'a'), &pieces);
+  const Status status = pre_tokenizer->Split(std::string(200, 'a') + "dc", &pieces);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("too hard to cut into words, at byte 0"));
 }

@@ -174,7 +174,7 @@ def test_decoding_is_pythons(reference, tool):
 
 def test_every_sequence_of_bytes_decodes_as_pythons(reference, tool):
     """All leads with the second bytes where the rules change, cut at each length."""
-    byte_token = reference.byte_tokens()
+    byte_token = reference.byte_tokens
     edges = [0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC3, 0xE0, 0xF0]
     leads = [b for b in byte_token if b >= 0x80]
     assert_decodes_as_python(reference, tool, [
