@@ -209,18 +209,14 @@ def sentencepiece_processor(reference):
     return processor
 
 
-def write_gguf(source, pre, path):
-    """A copy of a byte-level vocabulary that names another pre-tokenizer."""
-    fields = gguf.GGUFReader(source).fields
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, field in fields.items():
-        key = key.removeprefix("tokenizer.ggml.")
-        if key in ("tokens", "merges"):
-            writer.add_array("tokenizer.ggml." + key, field.contents())
-        elif key == "token_type":
-            writer.add_token_types(field.contents())
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+def write_vocabulary(source, path, pre=None):
+    """A GGUF with the tokenizer of `source` alone; `pre` overrides its pre-tokenizer."""
+    writer = gguf.GGUFWriter(path, "vocabulary")
+    for key, field in gguf.GGUFReader(source).fields.items():
+        if key.startswith("tokenizer.ggml."):
+            value = pre if pre and key.endswith(".pre") else field.contents()
+            sub_type = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, value, field.types[0], sub_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
