@@ -35,17 +35,25 @@ size_t SpaceAtEnd(std::string_view text) {
   return text.size() - begin;
 }
 
+Status CheckLength(std::string_view text) {
+  if (text.size() <= SpecialTokenMatcher::kMaxLength) return OkStatus();
+  return absl::InvalidArgumentError(StrCat("a special token has ", text.size(), " bytes; at most ",
+                                           SpecialTokenMatcher::kMaxLength, " are supported"));
+}
+
 }  // namespace
 
 Status AddedTokens::Add(const AddedToken& token, const Normalizer& normalizer) {
+  RETURN_IF_ERROR(CheckLength(token.text));
   std::string scratch;
   const std::string_view text =
       token.normalized ? normalizer.Apply(token.text, /*at_start=*/true, &scratch) : token.text;
+  RETURN_IF_ERROR(CheckLength(text));
   if (text.empty()) return OkStatus();
-  if (text.size() > SpecialTokenMatcher::kMaxLength) {
-    return absl::InvalidArgumentError(StrCat("a special token has ", text.size(),
-                                             " bytes; at most ", SpecialTokenMatcher::kMaxLength,
-                                             " are supported"));
+  num_bytes_ += text.size();
+  if (num_bytes_ > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        StrCat("the special tokens have over ", kMaxBytes, " bytes together"));
   }
   Kind& kind = token.normalized ? normalized_ : as_it_is_;
   kind.empty = false;

@@ -28,7 +28,11 @@ struct AddedToken {
 
 class AddedTokens {
  public:
-  // An empty text is left out. Errors: InvalidArgument if it is longer than the matcher takes.
+  // Of all tokens; some vocabularies have 10,000 of 30 bytes each.
+  static constexpr size_t kMaxBytes = 4u << 20;
+
+  // An empty text is left out. Errors: InvalidArgument if it is longer than the matcher takes, or
+  // all together have over kMaxBytes.
   Status Add(const AddedToken& token, const Normalizer& normalizer);
 
   struct Part {
@@ -51,6 +55,7 @@ class AddedTokens {
   };
   std::vector<Part> CutBy(const Kind& kind, std::string_view text, bool parse_special) const;
 
+  size_t num_bytes_ = 0;
   Kind as_it_is_;
   Kind normalized_;
   absl::flat_hash_map<TokenId, Flags> strips_;  // only of those that strip

@@ -153,8 +153,7 @@ StatusOr<BpeMerger> ReadMerges(const GgufFile& gguf, const IdByText& ids) {
   return merger;
 }
 
-// --- tokenizer.ggml.model
-// -------------------------------------------------------------------------
+// --- tokenizer.ggml.model ---
 
 // "gpt2": byte level.
 Status ReadByteLevel(const GgufFile& gguf, const Tokens& tokens, BpeParts* parts) {
@@ -169,9 +168,14 @@ Status ReadByteLevel(const GgufFile& gguf, const Tokens& tokens, BpeParts* parts
   ASSIGN_OR_RETURN(parts->pre_tokenizer, PreTokenizer::Create(row->used_stages()));
   parts->ignore_merges = row->ignore_merges;
   for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view text = (*tokens.texts)[i];
+    TokenType type = tokens.types[i];
     std::optional<std::string> bytes;
-    if (tokens.types[i] == TokenType::kNormal) bytes = ByteLevelToBytes((*tokens.texts)[i]);
-    RETURN_IF_ERROR(parts->vocabulary.Add(bytes ? *bytes : (*tokens.texts)[i], tokens.types[i]));
+    if (type == TokenType::kNormal) {
+      bytes = ByteLevelToBytes(text);
+      if (!bytes.has_value()) type = TokenType::kUnused;  // no text is written with it
+    }
+    RETURN_IF_ERROR(parts->vocabulary.Add(bytes.has_value() ? *bytes : text, type));
   }
   const IdByText ids = tokens.Ids();
   for (uint32_t byte = 0; byte < 256; ++byte) {

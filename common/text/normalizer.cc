@@ -1,5 +1,6 @@
 #include "common/text/normalizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_replace.h"
@@ -7,8 +8,17 @@
 #include "common/text/nfc.h"
 
 namespace flotilla {
+
+void Normalizer::Grow(size_t factor) { growth_ = std::min(growth_ * factor, kMaxGrowth + 1); }
+
+void Normalizer::AddNfc() {
+  Grow(3);  // Unicode's FAQ on normalisation; U+1D160 … of 4 bytes become 12
+  steps_.push_back({Step::Kind::kNfc, "", ""});
+}
+
 void Normalizer::AddReplace(std::string from, std::string to) {
   CHECK(!from.empty() && to.size() <= kMaxReplacement);
+  Grow(std::max<size_t>(1, (to.size() + from.size() - 1) / from.size()));
   steps_.push_back({Step::Kind::kReplace, std::move(from), std::move(to)});
 }
 

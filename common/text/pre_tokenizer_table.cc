@@ -9,8 +9,7 @@
 namespace flotilla {
 namespace {
 
-// --- Regular expressions, as the models' tokenizer.json files write them
-// --------------------------
+// --- Regular expressions, as the models' tokenizer.json files write them ---
 
 // Llama 3, GLM 4, DBRX, …: words with one leading character, numbers in groups of three.
 #define CONTRACTIONS R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
@@ -38,17 +37,15 @@ constexpr std::string_view kTekken =
 // line ends in these are the characters themselves; the escapes in kDeepseekLetters are characters
 // that an editor might normalise.
 constexpr std::string_view kLineEnd = "[\r\n]";
+// It would break these lines anew each time:
+// clang-format off
 constexpr std::string_view kDeepseekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-"
-    "ᲺᲽ-"
-    "Ჿᴀ-"
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-"
     "ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕ"
-    "ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-"
-    "ℿⅅ-ⅉⅎↃↄⰀ-ⱻ"
-    "Ȿ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"
-    "𐲲𐳀-"
-    "𐳲𑢠-"
-    "𑣟𞤀-𞥃]+";
+    "ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-"
+    "ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"
+    "𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+// clang-format on
 constexpr std::string_view kDeepseekPunctuation = "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+";
 constexpr std::string_view kDeepseekEast = "[一-龥ࠀ-一가-\uD7FF]+";
 constexpr std::string_view kSpacesAtEnd = "\\s+$";
@@ -94,8 +91,7 @@ constexpr SplitStage Stage(std::string_view regex) {
   return {.pattern = regex};
 }
 
-// --- Names
-// ----------------------------------------------------------------------------------------
+// --- Names ---
 
 using Stages = std::array<SplitStage, PreTokenizerRow::kMaxStages>;
 constexpr Stages kDigitThenGpt2 = {Stage(kDigit), Stage(kGpt2Words)};

@@ -41,7 +41,7 @@ inline constexpr std::string_view kGpt2Words =  // ByteLevel with use_regex
 inline constexpr std::string_view kDigit = R"(\p{is_numeric})";    // Digits, individual_digits
 inline constexpr std::string_view kDigits = R"(\p{is_numeric}+)";  // Digits
 inline constexpr std::string_view kPunctuation = R"(\p{is_punctuation})";  // Punctuation, Isolated
-inline constexpr std::string_view kPunctuations = R"(\p{is_punctuation}+)";  // …, Contiguous
+inline constexpr std::string_view kPunctuations = R"(\p{is_punctuation}++)";  // …, Contiguous
 inline constexpr std::string_view kWordsAfterSpace = "[^ ]*+ |[^ ]++";  // Split " ", with previous
 inline constexpr std::string_view kMetaspaceWords = "▁[^▁]*+|[^▁]++";   // Metaspace, split
 // Digits after ByteLevel: of the characters that stand for bytes, these six are numbers too

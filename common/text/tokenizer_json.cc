@@ -200,14 +200,19 @@ Status FillVocabulary(const File& file, const internal::Decoding& decoding, Voca
   out->Reserve(file.tokens.size());
   for (const Token& token : file.tokens) {
     std::string bytes(token.text);
+    TokenType type = token.type;
     if (token.type == TokenType::kByte && decoding.byte_fallback) {
       bytes.assign(1, static_cast<char>(*ParseByteToken(token.text)));
     } else if (token.type == TokenType::kNormal && decoding.byte_level) {
-      bytes = ByteLevelToBytes(token.text).value_or(bytes);
+      if (std::optional<std::string> read = ByteLevelToBytes(token.text); read.has_value()) {
+        bytes = *std::move(read);
+      } else {
+        type = TokenType::kUnused;  // no text is written with it
+      }
     } else if (token.type == TokenType::kNormal && decoding.metaspace) {
       bytes = MetaspaceToBytes(token.text);
     }
-    RETURN_IF_ERROR(out->Add(bytes, token.type));
+    RETURN_IF_ERROR(out->Add(bytes, type));
   }
   return OkStatus();
 }

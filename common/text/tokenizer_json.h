@@ -8,9 +8,12 @@
 // transformers ignores them unless asked.
 //
 // The file has no roles: bos is the first token that add_special puts before a text, eos are the
-// control tokens with well-known names. Threads: pure function. Memory: some ten times the file
-// while it is read. Errors: InvalidArgument naming the field and, for a component that is not
-// supported, what it is and what is known.
+// control tokens with well-known names. The last of equal keys counts. What would let a small file
+// take much memory or time is bounded: ids (twice the number of tokens), steps and growth of the
+// normalizer, stages of the pre-tokenizer, ids of the template.
+//
+// Threads: pure function. Memory: some ten times the file while it is read. Errors: InvalidArgument
+// naming the field and, for a component that is not supported, what it is and what is known.
 // Source: tokenizers 0.23 (the Rust crate's deserialisation and components).
 #pragma once
 

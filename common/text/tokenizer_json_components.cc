@@ -10,6 +10,10 @@
 namespace flotilla::internal {
 namespace {
 
+// What keeps a small file from taking much memory or time; models have at most 6 and 1.
+constexpr size_t kMaxStages = 16;       // each is a compiled pattern
+constexpr size_t kMaxTemplateIds = 64;  // before or after a text
+
 // Calls read(element) for each element of the array.
 template <typename Read>
 Status ForEach(const JsonNode& array, Read read) {
@@ -53,19 +57,24 @@ Status ReadNormalizer(const JsonNode& node, Normalizer* normalizer) {
   }
   if (type == "NFC") {
     normalizer->AddNfc();
-    return OkStatus();
-  }
-  if (type == "Replace") return ReadReplace(node, normalizer);
-  if (type == "Prepend") {
+  } else if (type == "Replace") {
+    RETURN_IF_ERROR(ReadReplace(node, normalizer));
+  } else if (type == "Prepend") {
     ASSIGN_OR_RETURN(std::string prefix, Replacement(node["prepend"]));
     normalizer->AddPrepend(std::move(prefix));
-    return OkStatus();
+  } else {
+    return node.Unsupported(type, "NFC, Prepend, Replace, Sequence");
   }
-  return node.Unsupported(type, "NFC, Prepend, Replace, Sequence");
+  if (normalizer->num_steps() > Normalizer::kMaxSteps)
+    return node.Error(StrCat("is one step too many: ", Normalizer::kMaxSteps, " are supported"));
+  if (normalizer->growth() > Normalizer::kMaxGrowth) {
+    return node.Error(StrCat("lets a text grow to over ", Normalizer::kMaxGrowth,
+                             " times its bytes: not supported"));
+  }
+  return OkStatus();
 }
 
-// --- Pre-tokenizers
-// -------------------------------------------------------------------------------
+// --- Pre-tokenizers ---
 
 namespace {
 
@@ -165,6 +174,8 @@ Status ReadPreTokenizer(const JsonNode& node, PreTokenization* out) {
     return ForEach(node["pretokenizers"],
                    [&](const JsonNode& element) { return ReadPreTokenizer(element, out); });
   }
+  if (out->stages.size() >= kMaxStages)
+    return node.Error(StrCat("is one stage too many: ", kMaxStages, " are supported"));
   if (type == "ByteLevel") return ReadByteLevel(node, out);
   if (type == "Digits") return ReadDigits(node, out);
   if (type == "Metaspace") return ReadMetaspace(node, out);
@@ -173,8 +184,7 @@ Status ReadPreTokenizer(const JsonNode& node, PreTokenization* out) {
   return node.Unsupported(type, "ByteLevel, Digits, Metaspace, Punctuation, Sequence, Split");
 }
 
-// --- Decoders and post-processors
-// -----------------------------------------------------------------
+// --- Decoders and post-processors ---
 
 namespace {
 
@@ -201,6 +211,8 @@ Status ReadTemplateToken(const JsonNode& piece, const JsonNode& special_tokens, 
                          std::vector<TokenId>* ids) {
   ASSIGN_OR_RETURN(const std::string_view name, piece["SpecialToken"]["id"].String());
   return ForEach(special_tokens[name]["ids"], [&](const JsonNode& element) -> Status {
+    if (ids->size() >= kMaxTemplateIds)
+      return element.Error(StrCat("is one id too many: ", kMaxTemplateIds, " are supported"));
     ASSIGN_OR_RETURN(const uint32_t id, element.Uint(num_tokens - 1));
     ids->push_back(static_cast<TokenId>(id));
     return OkStatus();

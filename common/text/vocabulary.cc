@@ -7,10 +7,17 @@
 namespace flotilla {
 namespace {
 
-constexpr std::array<std::string_view, 11> kEndOfTextNames = {
-    "<|endoftext|>", "<|im_end|>", "<|end_of_text|>",       "<|eot_id|>",
-    "<|eom_id|>",    "<|end|>",    "<end_of_turn>",         "</s>",
-    "<eos>",         "<turn|>",    "<｜end▁of▁sentence｜>",
+// <|end|> ends a text unless there is a <|return|>: there (gpt-oss) it ends one message of several.
+constexpr std::string_view kEndOfMessage = "<|end|>";
+constexpr std::string_view kEndOfMessages = "<|return|>";
+constexpr std::array<std::string_view, 14> kEndOfTextNames = {
+    "<|endoftext|>",   "<|im_end|>",
+    "<|end_of_text|>", "<|eot_id|>",
+    "<|eom_id|>",      kEndOfMessage,
+    "<end_of_turn>",   "</s>",
+    "<eos>",           "<turn|>",
+    kEndOfMessages,    "<|call|>",
+    "<|eot|>",         "<｜end▁of▁sentence｜>",
 };
 
 }  // namespace
@@ -33,12 +40,18 @@ Status Vocabulary::Add(std::string_view bytes, TokenType type) {
 
 void Vocabulary::SetEosIds(std::vector<TokenId> ids) {
   eos_ids_ = std::move(ids);
+  std::vector<TokenId> end_of_message;
+  bool has_end_of_messages = false;
   for (TokenId id = 0; Contains(id); ++id) {
-    if (Type(id) == TokenType::kControl && std::find(kEndOfTextNames.begin(), kEndOfTextNames.end(),
-                                                     Bytes(id)) != kEndOfTextNames.end()) {
-      eos_ids_.push_back(id);
-    }
+    if (Type(id) != TokenType::kControl) continue;
+    const std::string_view text = Bytes(id);
+    if (std::find(kEndOfTextNames.begin(), kEndOfTextNames.end(), text) == kEndOfTextNames.end())
+      continue;
+    has_end_of_messages |= text == kEndOfMessages;
+    (text == kEndOfMessage ? end_of_message : eos_ids_).push_back(id);
   }
+  if (!has_end_of_messages)
+    eos_ids_.insert(eos_ids_.end(), end_of_message.begin(), end_of_message.end());
   std::sort(eos_ids_.begin(), eos_ids_.end());
   eos_ids_.erase(std::unique(eos_ids_.begin(), eos_ids_.end()), eos_ids_.end());
 }

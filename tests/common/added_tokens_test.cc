@@ -61,6 +61,19 @@ TEST(AddedTokensTest, RefusesOneThatIsTooLong) {
   const std::string text(2000, 'x');
   const Status status = tokens.Add({.id = 1, .text = text}, Normalizer());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  Normalizer longer;
+  longer.AddReplace("x", "xxxx");
+  EXPECT_TRUE(tokens.Add({.id = 1, .text = text.substr(0, 512)}, longer).ok());
+  EXPECT_FALSE(tokens.Add({.id = 1, .text = text.substr(0, 512), .normalized = true}, longer).ok());
+}
+
+TEST(AddedTokensTest, RefusesMoreTextThanVocabulariesHave) {
+  AddedTokens tokens;
+  const Normalizer none;
+  const std::string text(1024, 'x');
+  for (size_t i = 0; i < AddedTokens::kMaxBytes / text.size(); ++i)
+    ASSERT_TRUE(tokens.Add({.id = 1, .text = text}, none).ok());
+  EXPECT_EQ(tokens.Add({.id = 1, .text = "x"}, none).code(), absl::StatusCode::kInvalidArgument);
 }
 
 std::vector<TokenId> Symbols(const SymbolTable& table, std::string_view piece) {

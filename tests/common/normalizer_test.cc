@@ -92,6 +92,22 @@ TEST(NormalizerTest, PrependUnlessThere) {
   EXPECT_EQ(Apply(first, "a", false), "a");
 }
 
+TEST(NormalizerTest, KnowsHowFarATextMayGrow) {
+  Normalizer normalizer;
+  EXPECT_EQ(normalizer.growth(), 1u);
+  normalizer.AddReplace("  ", "_");
+  normalizer.AddPrepend("__");
+  EXPECT_EQ(normalizer.growth(), 1u);
+  normalizer.AddReplace("ab", "xyz");
+  EXPECT_EQ(normalizer.growth(), 2u);
+  normalizer.AddNfc();
+  EXPECT_EQ(normalizer.growth(), 6u);
+  EXPECT_EQ(ToNfc("\U0001D160").size(), 12u);  // what NFC makes longest
+  for (int i = 0; i < 100; ++i) normalizer.AddReplace(" ", std::string(64, ' '));
+  EXPECT_EQ(normalizer.growth(), Normalizer::kMaxGrowth + 1);
+  EXPECT_EQ(normalizer.num_steps(), 104u);
+}
+
 TEST(NormalizerTest, WhatDoesNotChangeIsNotCopied) {
   Normalizer normalizer;
   normalizer.AddNfc();

@@ -7,6 +7,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/text/pre_tokenizer_table.h"
@@ -116,6 +117,33 @@ TEST(PreTokenizerTest, NoPieceIsLostOrEmpty) {
         joined += piece;
       }
       ASSERT_EQ(joined, text) << name;
+    }
+  }
+}
+
+// One match over a long run must not need PCRE2's stack, which holds some thousand steps.
+TEST(PreTokenizerTest, ALongRunIsNotTooHard) {
+  std::vector<std::pair<std::string, std::vector<SplitStage>>> rules;
+  for (std::string_view name : {"command-r", "deepseek-coder", "deepseek-llm", "deepseek-v3",
+                                "falcon", "gpt-4o", "llama-bpe", "qwen35", "tekken"}) {
+    const auto stages = FindPreTokenizer(name)->used_stages();
+    rules.push_back({std::string(name), {stages.begin(), stages.end()}});
+  }
+  for (std::string_view pattern :
+       {kDigits, kPunctuation, kPunctuations, kWordsAfterSpace, kMetaspaceWords})
+    rules.push_back({std::string(pattern), {{.pattern = pattern}}});
+  std::vector<std::string_view> pieces;
+  for (const auto& [name, stages] : rules) {
+    const StatusOr<PreTokenizer> pre_tokenizer = PreTokenizer::Create(stages);
+    ASSERT_TRUE(pre_tokenizer.ok()) << pre_tokenizer.status();
+    for (const std::string part :
+         {"a",    "A", "Aa",      "!",      "$",  "「", "1",  "½", " ", "\n", " \n",
+          "\r\n", "é", "e\u0301", "\u0301", "日", "한", "'s", "ǅ", "😀", "▁"}) {
+      std::string text;
+      while (text.size() < 20'000) text += part;
+      pieces.clear();
+      const Status status = pre_tokenizer->Split(text, &pieces);
+      EXPECT_TRUE(status.ok()) << name << ", '" << part << "': " << status;
     }
   }
 }

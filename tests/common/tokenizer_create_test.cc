@@ -58,6 +58,34 @@ void ExpectRefused(const Fields& fields, const std::string& message) {
   EXPECT_THAT(tokenizer.status().ToString(), HasSubstr(message));
 }
 
+// gpt-oss: <|end|> ends one message of several there.
+TEST(TokenizerCreateTest, EndOfAMessageIsNotTheEndWhereThereIsAReturn) {
+  Fields fields;
+  fields.tokens.insert(fields.tokens.end(), {"<|return|>", "<|call|>"});
+  fields.types.insert(fields.types.end(), {3, 3});
+  auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(259, 260));
+  fields.types[259] = 1;  // an ordinary word
+  tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(257, 260));
+}
+
+// llama-bpe takes a piece that is a token as it is. "日" is not written in the byte-level alphabet,
+// so the library never finds it.
+TEST(TokenizerCreateTest, ATokenThatNoTextIsWrittenWithIsOnlyDecoded) {
+  Fields fields;
+  fields.pre = "llama-bpe";
+  fields.tokens.emplace_back("日");
+  fields.types.push_back(1);
+  const auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode("日"), ElementsAre(0xe6, 0x97, 0xa5));
+  EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{259}, true), "日");
+  EXPECT_THAT(*(*tokenizer)->Encode(" a"), ElementsAre(256));
+}
+
 TEST(TokenizerCreateTest, TokensOfEachTypeAreFoundAndHidden) {
   Fields fields;
   fields.more = [](testing::GgufBuilder* builder) {

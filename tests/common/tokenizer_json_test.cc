@@ -218,6 +218,47 @@ TEST(TokenizerJsonTest, RefusesWhatIsBroken) {
   ExpectRefused(without_q, "model.vocab has no token for 'q'");
 }
 
+// `count` times `element`, with commas.
+std::string Repeat(const std::string& element, int count) {
+  std::string list;
+  for (int i = 0; i < count; ++i) StrAppend(&list, i == 0 ? "" : ", ", element);
+  return list;
+}
+
+TEST(TokenizerJsonTest, ASmallFileCannotAskForMuch) {
+  const json::object bytes = ByteLevelFile();
+  const auto sequence = [](const char* name, const std::string& element, int count) {
+    return StrCat(R"({"type": "Sequence", ")", std::string(name), R"(": [)", Repeat(element, count),
+                  "]}");
+  };
+  const std::string prepend = R"({"type": "Prepend", "prepend": "x"})";
+  Create(With(bytes, "/normalizer", sequence("normalizers", prepend, 16)));
+  ExpectRefused(With(bytes, "/normalizer", sequence("normalizers", prepend, 17)),
+                "normalizer.normalizers[16] is one step too many");
+  const std::string replace =
+      R"({"type": "Replace", "pattern": {"String": "x"}, "content": "xxxx"})";
+  Create(With(bytes, "/normalizer", sequence("normalizers", replace, 2)));
+  ExpectRefused(With(bytes, "/normalizer", sequence("normalizers", replace, 3)),
+                "normalizer.normalizers[2] lets a text grow");
+  const std::string digits = R"({"type": "Digits"})";
+  ExpectRefused(With(bytes, "/pre_tokenizer", sequence("pretokenizers", digits, 1000)),
+                "pre_tokenizer.pretokenizers[16] is one stage too many");
+  ExpectRefused(With(bytes, "/post_processor/processors/1/special_tokens/<|end|>/ids",
+                     StrCat("[", Repeat("257", 100), "]")),
+                "special_tokens.<|end|>.ids[64] is one id too many");
+  ExpectRefused(With(bytes, "/normalizer/type", StrCat(std::string(20, '['), std::string(20, ']'))),
+                "normalizer.type must be a string");
+  ExpectRefused(With(bytes, "/added_tokens/0/id", "4000000000"), "added_tokens[0].id must be");
+}
+
+TEST(TokenizerJsonTest, TheLastOfEqualKeysCounts) {
+  std::string text = json::serialize(ByteLevelFile());
+  const std::string field = R"("decoder":{)";
+  ASSERT_NE(text.find(field), std::string::npos);
+  text.replace(text.find(field), field.size(), R"("decoder":{"type":"WordPiece"},)" + field);
+  EXPECT_TRUE(CreateTokenizerFromJson(text).ok());
+}
+
 TEST(TokenizerJsonTest, RefusesWhatIsNoJson) {
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[1]"), std::string("{\"a\": \"\xff\"}"),
