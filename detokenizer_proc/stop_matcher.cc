@@ -1,6 +1,6 @@
 #include "detokenizer_proc/stop_matcher.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 

@@ -75,8 +75,8 @@ ChoiceFormatter::ChoiceFormatter(const CompletionRequest& request, size_t prompt
     : request_(request),
       prompt_(request.prompts[prompt_index]),
       tokenizer_(*request.model->tokenizer),
-      prompt_offsets_(&tokenizer_, false),
-      output_offsets_(&tokenizer_, request.params.output().skip_special_tokens()) {}
+      prompt_offsets_({&tokenizer_, false, IncrementalDetokenizer::Begins::kSequence}),
+      output_offsets_({&tokenizer_, request.params.output().skip_special_tokens()}) {}
 
 ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
   ChoicePiece piece;
@@ -180,7 +180,7 @@ void ChoiceFormatter::AppendTokenText(TokenId id, std::string* out) const {
   if (request_.return_tokens_as_token_ids)
     StrAppend(out, "\"token_id:", id, "\"");
   else
-    AppendJsonString(tokenizer_.Decode({&id, 1}, false), out);
+    AppendJsonString(tokenizer_.DecodeRest({&id, 1}, false), out);
 }
 
 // The token itself, then the most likely ones; of two with one text the first stays.
@@ -206,7 +206,7 @@ void ChoiceFormatter::AppendPromptEntry(const v1::TokenLogprobs& entry, std::str
     StrAppend(out, "\"", id, "\":{\"logprob\":");
     AppendJsonFloat(logprob, out);
     StrAppend(out, ",\"rank\":", rank, ",\"decoded_token\":");
-    AppendJsonString(tokenizer_.Decode({&id, 1}, false), out);
+    AppendJsonString(tokenizer_.DecodeRest({&id, 1}, false), out);
     out->push_back('}');
   };
   out->push_back('{');

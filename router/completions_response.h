@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/text/incremental_detokenizer.h"
@@ -38,8 +39,7 @@ struct ChoicePiece {
 // Counts the code points that come before each token.
 class TextOffsets {
  public:
-  TextOffsets(const Tokenizer* tokenizer, bool skip_special)
-      : detokenizer_(tokenizer, skip_special) {}
+  explicit TextOffsets(IncrementalDetokenizer detokenizer) : detokenizer_(std::move(detokenizer)) {}
   size_t Next(TokenId id);
 
  private:

@@ -145,7 +145,8 @@ void DirectCall::AddEchoLocked(v1::GenerateResponse* response) {
   choice->mutable_token_ids()->Add(options_.prompt_ids.begin(), options_.prompt_ids.end());
   choice->mutable_token_ids()->MergeFrom(output.token_ids());
   if (!options_.want_logprobs) return;
-  IncrementalDetokenizer text(&tokenizer, options_.skip_special);
+  IncrementalDetokenizer text(&tokenizer, options_.skip_special,
+                              IncrementalDetokenizer::Begins::kSequence);
   int32_t offset = 0;
   for (size_t i = 0; i < options_.prompt_ids.size(); ++i) {
     v1::TokenLogprobs* entry = choice->add_logprobs();

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 namespace {
@@ -42,8 +42,8 @@ std::optional<std::string> ByteLevelToBytes(std::string_view written) {
   for (size_t i = 0; i < written.size();) {
     const Utf8Sequence next = NextUtf8Sequence(written.substr(i));
     if (next.kind != Utf8Sequence::Kind::kCharacter || next.length > 2) return std::nullopt;
-    const auto at = [&](size_t k) { return static_cast<uint8_t>(written[i + k]); };
-    const uint32_t character = next.length == 1 ? at(0) : (at(0) & 0x1fu) << 6 | (at(1) & 0x3fu);
+    size_t length = 0;
+    const char32_t character = CodePointAt(written, i, &length);
     if (character >= kToByte.size() || kToByte[character] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(kToByte[character]));
     i += next.length;

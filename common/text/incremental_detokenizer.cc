@@ -1,6 +1,6 @@
 #include "common/text/incremental_detokenizer.h"
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 
@@ -22,7 +22,12 @@ size_t DecodeUtf8Replacing(std::string_view bytes, std::string* out) {
 std::string IncrementalDetokenizer::Push(TokenId id) {
   std::string text;
   if (skip_special_ && tokenizer_->IsSpecial(id)) return text;
-  held_back_.append(tokenizer_->TokenBytes(id));
+  std::string_view bytes = tokenizer_->TokenBytes(id);
+  if (strip_space_ && !bytes.empty()) {
+    strip_space_ = false;
+    if (bytes[0] == ' ') bytes.remove_prefix(1);
+  }
+  held_back_.append(bytes);
   held_back_.erase(0, DecodeUtf8Replacing(held_back_, &text));
   return text;
 }

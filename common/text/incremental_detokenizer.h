@@ -1,8 +1,9 @@
 // Text of one generation as its tokens come: never emits half a UTF-8 character.
 //
 // Bytes that may still become a character are held back; what can no longer become one is emitted
-// as U+FFFD, so that the concatenation of all emitted text equals Tokenizer::Decode of all ids,
-// i.e. Python's decode(errors="replace"). Threads: one at a time.
+// as U+FFFD, so that the concatenation of all emitted text equals Tokenizer::DecodeRest of all ids
+// (what a model writes follows a prompt), or Tokenizer::Decode if they are a whole sequence.
+// Threads: one at a time.
 #pragma once
 
 #include <span>
@@ -20,8 +21,12 @@ size_t DecodeUtf8Replacing(std::string_view bytes, std::string* out);
 
 class IncrementalDetokenizer {
  public:
-  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  enum class Begins { kAfterPrompt, kSequence };
+  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special,
+                         Begins begins = Begins::kAfterPrompt)
+      : tokenizer_(tokenizer),
+        skip_special_(skip_special),
+        strip_space_(begins == Begins::kSequence && tokenizer->strips_leading_space()) {}
 
   // The text that became certain with this token.
   std::string Push(TokenId id);
@@ -33,6 +38,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  bool strip_space_;  // of the text that is still to begin
   std::string held_back_;
 };
 

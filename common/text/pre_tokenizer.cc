@@ -3,48 +3,14 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <array>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
+#include "common/base/check.h"
+#include "common/text/split_pattern.h"
 
 namespace flotilla {
 namespace {
-
-// Members of the classes that %L, %N and %S stand for inside [ ] below. They are spelt out where
-// PCRE2's own differ from those the tokenizers library has: PCRE2 10.42 knows Unicode 14, so the
-// letters and numbers added up to Unicode 17 follow the property (tests/common/
-// tokenizer_live_test.py compares every code point); and its \s has U+180E, which is no white space
-// since Unicode 6.3.
-constexpr const char kLetters[] =
-    R"(\p{L}\x{1C89}-\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3})"
-    R"(\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{1123F}-\x{11240})"
-    R"(\x{11380}-\x{11389}\x{1138B}\x{1138E}\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3})"
-    R"(\x{11BC0}-\x{11BE0}\x{11F02}\x{11F04}-\x{11F10}\x{11F12}-\x{11F33}\x{1342F})"
-    R"(\x{13441}-\x{13446}\x{13460}-\x{143FA}\x{16100}-\x{1611D}\x{16D40}-\x{16D6C}\x{18CFF})"
-    R"(\x{1B132}\x{1B155}\x{1DF25}-\x{1DF2A}\x{1E030}-\x{1E06D}\x{1E4D0}-\x{1E4EB})"
-    R"(\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2B739}\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})";
-constexpr const char kNumbers[] =
-    R"(\p{N}\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{11DE0}-\x{11DE9})"
-    R"(\x{11F50}-\x{11F59}\x{16130}-\x{16139}\x{16D70}-\x{16D79}\x{16FF4}-\x{16FF6})"
-    R"(\x{1CCF0}-\x{1CCF9}\x{1D2C0}-\x{1D2D3}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})";
-constexpr const char kSpaces[] =
-    R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-
-// GPT-2's words. Possessive (++) where nothing follows: the same matches, no backtracking.
-constexpr const char kGpt2Words[] =
-    R"('(?:[sdmt]|ll|ve|re)| ?[%L]++| ?[%N]++| ?[^%S%L%N]++|[%S]+(?![^%S])|[%S]++)";
-constexpr const char kSingleNumber[] = "[%N]";
-
-struct Rule {
-  const char* name;                   // tokenizer.ggml.pre
-  std::array<const char*, 2> stages;  // null: no stage
-};
-constexpr Rule kRules[] = {
-    {"gpt-2", {kGpt2Words, nullptr}},
-    {"smollm", {kSingleNumber, kGpt2Words}},
-};
 
 struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -63,22 +29,22 @@ std::string PcreMessage(int code) {
 
 class PreTokenizer::Stage {
  public:
-  static StatusOr<Stage> Compile(const char* pattern) {
-    const std::string full =
-        absl::StrReplaceAll(pattern, {{"%L", kLetters}, {"%N", kNumbers}, {"%S", kSpaces}});
+  static StatusOr<Stage> Compile(const SplitStage& stage) {
+    const std::string pattern = ToPcre2(stage.pattern);
+    const uint32_t options = stage.of_bytes ? 0 : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
     int error = 0;
     PCRE2_SIZE offset = 0;
     std::unique_ptr<pcre2_code, FreeCode> code(
-        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(full.data()), full.size(),
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error,
+                      &offset, nullptr));
     if (code == nullptr) {
       return absl::InternalError(
-          absl::StrCat("pre-tokenizer pattern, offset ", offset, ": ", PcreMessage(error)));
+          StrCat("pre-tokenizer pattern, offset ", offset, ": ", PcreMessage(error)));
     }
     // Without JIT (a kernel that forbids writable code) pcre2_match interprets: slower, same
     // result.
     pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-    return Stage(std::move(code));
+    return Stage(std::move(code), stage.drop_gaps);
   }
 
   Status Split(std::string_view text, pcre2_match_data* match,
@@ -90,48 +56,49 @@ class PreTokenizer::Stage {
                                  text.size(), done, PCRE2_NO_UTF_CHECK, match, nullptr);
       if (rc == PCRE2_ERROR_NOMATCH) break;
       if (rc < 0) {
-        return absl::InternalError(
-            absl::StrCat("pre-tokenizer at byte ", done, ": ", PcreMessage(rc)));
+        return absl::ResourceExhaustedError(
+            StrCat("the text is too hard to cut into words, at byte ", done, " of a part of ",
+                   text.size(), " bytes: ", PcreMessage(rc)));
       }
-      if (bounds[0] > done) pieces->push_back(text.substr(done, bounds[0] - done));
+      CHECK(bounds[1] > bounds[0]);  // no pattern of the table matches nothing
+      if (bounds[0] > done) Gap(text.substr(done, bounds[0] - done), pieces);
       pieces->push_back(text.substr(bounds[0], bounds[1] - bounds[0]));
       done = bounds[1];
     }
-    if (done < text.size()) pieces->push_back(text.substr(done));
+    if (done < text.size()) Gap(text.substr(done), pieces);
     return OkStatus();
   }
 
  private:
-  explicit Stage(std::unique_ptr<pcre2_code, FreeCode> code) : code_(std::move(code)) {}
+  Stage(std::unique_ptr<pcre2_code, FreeCode> code, bool drop_gaps)
+      : code_(std::move(code)), drop_gaps_(drop_gaps) {}
+  void Gap(std::string_view gap, std::vector<std::string_view>* pieces) const {
+    if (!drop_gaps_) pieces->push_back(gap);
+  }
+
   std::unique_ptr<pcre2_code, FreeCode> code_;
+  bool drop_gaps_;
 };
 
 PreTokenizer::PreTokenizer() = default;
 PreTokenizer::~PreTokenizer() = default;
+PreTokenizer::PreTokenizer(PreTokenizer&& other) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&& other) noexcept = default;
 
-StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(std::string_view name) {
-  for (const Rule& rule : kRules) {
-    if (rule.name != name) continue;
-    std::unique_ptr<PreTokenizer> result(new PreTokenizer());
-    for (const char* pattern : rule.stages) {
-      if (pattern == nullptr) continue;
-      ASSIGN_OR_RETURN(Stage stage, Stage::Compile(pattern));
-      result->stages_.push_back(std::move(stage));
-    }
-    return result;
+StatusOr<PreTokenizer> PreTokenizer::Create(std::span<const SplitStage> stages) {
+  PreTokenizer result;
+  for (const SplitStage& stage : stages) {
+    ASSIGN_OR_RETURN(Stage compiled, Stage::Compile(stage));
+    result.stages_.push_back(std::move(compiled));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("tokenizer.ggml.pre is '", std::string(name.substr(0, 64)),
-                   "', which is not supported; known: ", KnownNames()));
-}
-
-std::string PreTokenizer::KnownNames() {
-  std::vector<std::string> names;
-  for (const Rule& rule : kRules) names.push_back(rule.name);
-  return absl::StrJoin(names, ", ");
+  return result;
 }
 
 Status PreTokenizer::Split(std::string_view text, std::vector<std::string_view>* pieces) const {
+  if (stages_.empty()) {
+    pieces->push_back(text);
+    return OkStatus();
+  }
   std::unique_ptr<pcre2_match_data, FreeMatchData> match(pcre2_match_data_create(1, nullptr));
   if (match == nullptr) return absl::ResourceExhaustedError("no memory for a match");
   std::vector<std::string_view> from = {text};

@@ -1,12 +1,17 @@
 #include "common/text/tokenizer.h"
 
-#include "common/text/bpe_tokenizer.h"
+#include "common/base/utf8.h"
 #include "common/text/incremental_detokenizer.h"
-#include "common/text/utf8.h"
 
 namespace flotilla {
 
 std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
+  std::string text = DecodeRest(ids, skip_special);
+  if (strips_leading_space() && !text.empty() && text[0] == ' ') text.erase(0, 1);
+  return text;
+}
+
+std::string Tokenizer::DecodeRest(std::span<const TokenId> ids, bool skip_special) const {
   std::string bytes;
   for (TokenId id : ids) {
     if (!skip_special || !IsSpecial(id)) bytes.append(TokenBytes(id));
@@ -15,14 +20,6 @@ std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special) c
   text.reserve(bytes.size());
   if (DecodeUtf8Replacing(bytes, &text) < bytes.size()) text.append(kReplacementCharacter);
   return text;
-}
-
-StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizer(const GgufFile& gguf) {
-  ASSIGN_OR_RETURN(const std::string_view model, gguf.GetString("tokenizer.ggml.model"));
-  if (model == "gpt2") return CreateBpeTokenizer(gguf);
-  return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.model is '",
-                                                 std::string(model.substr(0, 64)),
-                                                 "', which is not supported; known: gpt2"));
 }
 
 }  // namespace flotilla

@@ -1,12 +1,17 @@
-// Text ↔ token ids. Byte-level BPE from a GGUF's own vocabulary and merges, with the pre-tokenizer
-// that `tokenizer.ggml.pre` names ("smollm": single digits, then GPT-2's pattern, byte level).
+// Text ↔ token ids, equal to what Hugging Face's tokenizers or SentencePiece make of the same
+// model: byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek, …) and SentencePiece's BPE with byte
+// fallback (Llama 2, Phi-3, Gemma), from a GGUF's own vocabulary or from a tokenizer.json
+// (tokenizer_json.h).
 //
 // Threads: const methods from any thread. Errors: Create refuses a vocabulary that cannot write
-// plain text (no token for a printable ASCII byte) or whose merges or ids lead out of it, and names
-// the field; Encode refuses invalid UTF-8 with the offset of the byte.
+// plain text (no token for a printable ASCII character), whose merges or ids lead out of it, or
+// that asks for what is not supported, and names the field; Encode refuses invalid UTF-8 with the
+// offset of the byte, and a text that its pre-tokenizer cannot cut within PCRE2's limits.
 //
-// A byte that has no token vanishes in Encode, as in the tokenizers library: SmolLM2 has none for
-// six control characters (04 06 13 14 16 1D) and for the leads F1 and F2 of unassigned planes.
+// A byte or character that has no token vanishes in Encode, or becomes the unknown token where the
+// model has one, as in the tokenizers library: SmolLM2 has no token for six control characters (04
+// 06 13 14 16 1D) and for the leads F1 and F2 of unassigned planes. Some models (Qwen, GPT-NeoX,
+// Command R) normalise text to NFC first.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +33,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Control tokens written in `text` become their ids if parse_special, user-defined ones always.
-  // Adds bos only if the model says so (add_bos_token) and add_special is set.
+  // With add_special, bos (and eos) are added if the model says so.
   struct EncodeOptions {
     bool parse_special = true;
     bool add_special = true;
@@ -48,9 +53,15 @@ class Tokenizer {
   virtual std::vector<TokenId> eos_ids() const = 0;
   virtual TokenId bos_id() const = 0;  // -1: none
 
-  // All of `ids` at once; invalid UTF-8 becomes U+FFFD exactly as Python's
-  // decode(errors="replace").
+  // True if Encode puts a space before a text, so that Decode takes it away again.
+  virtual bool strips_leading_space() const { return false; }
+
+  // The text of a whole sequence, all of `ids` at once. It is the tokens' bytes, joined; invalid
+  // UTF-8 becomes U+FFFD exactly as in Python's bytes.decode(errors="replace"), and a space at the
+  // start goes if strips_leading_space().
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const;
+  // The text of tokens that follow others: the same without the last.
+  std::string DecodeRest(std::span<const TokenId> ids, bool skip_special) const;
 };
 
 // From a parsed GGUF (metadata_only is enough). The tokenizer copies what it needs.

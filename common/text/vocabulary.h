@@ -1,19 +1,15 @@
-// The tokens of a GGUF: their bytes, types and special roles, whatever the algorithm that uses
-// them.
+// The tokens of a model: their bytes, types and special roles, whatever the algorithm that uses
+// them and the file they come from.
 //
-// Threads: const after Read. Ownership: copies everything it keeps. Errors: InvalidArgument naming
-// the field of the file.
+// Threads: const after the last change. Ownership: copies everything it keeps.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/checkpoint/gguf.h"
 #include "common/text/tokenizer.h"
 
 namespace flotilla {
@@ -30,10 +26,12 @@ enum class TokenType : uint8_t {
 
 class Vocabulary {
  public:
-  // `to_bytes` turns the text of a normal token into its bytes; none: the text stands for itself,
-  // as that of special tokens always does.
-  using ToBytes = std::function<std::optional<std::string>(std::string_view)>;
-  static StatusOr<Vocabulary> Read(const GgufFile& gguf, const ToBytes& to_bytes);
+  static constexpr size_t kMaxTokens = 1u << 24;
+  static constexpr size_t kMaxBytes = 1u << 30;  // of all tokens
+
+  void Reserve(size_t num_tokens);
+  // The next id. Errors: InvalidArgument beyond kMaxTokens or kMaxBytes.
+  Status Add(std::string_view bytes, TokenType type);
 
   uint32_t size() const { return static_cast<uint32_t>(types_.size()); }
   bool Contains(TokenId id) const { return id >= 0 && static_cast<uint32_t>(id) < size(); }
@@ -43,17 +41,16 @@ class Vocabulary {
   TokenType Type(TokenId id) const;
 
   TokenId bos_id() const { return bos_id_; }  // −1: none
-  bool add_bos() const { return add_bos_; }
+  void set_bos_id(TokenId id) { bos_id_ = id; }
   const std::vector<TokenId>& eos_ids() const { return eos_ids_; }
+  // These, and all control tokens that are the end of a text by their well-known names.
+  void SetEosIds(std::vector<TokenId> ids);
 
  private:
-  Status ReadRoles(const GgufFile& gguf);
-
   std::string bytes_;           // of all tokens, one after the other
   std::vector<uint32_t> ends_;  // token i is bytes_[ends_[i - 1], ends_[i])
   std::vector<TokenType> types_;
   TokenId bos_id_ = -1;
-  bool add_bos_ = false;
   std::vector<TokenId> eos_ids_;
 };
 

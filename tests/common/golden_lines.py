@@ -118,7 +118,7 @@ def edge_lines(count, special_tokens):
             kind = rng.random()
             if kind < 0.55:
                 parts.append(rng.choice(WORDS))
-            elif kind < 0.65:
+            elif kind < 0.65 and special_tokens:
                 parts.append(rng.choice(special_tokens))
             elif kind < 0.75:
                 parts.append(str(rng.randrange(10**rng.randint(1, 12))))

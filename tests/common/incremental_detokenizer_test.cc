@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/fakes/byte_vocabulary.h"
 
 namespace flotilla {

@@ -1,4 +1,4 @@
-// The parts of the BPE tokenizer: merging against a naive one, special tokens, pre-tokenizer rules.
+// The parts of the BPE tokenizer: merging against a naive one, and special tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,6 @@
 #include <random>
 
 #include "common/text/bpe_merger.h"
-#include "common/text/pre_tokenizer.h"
 #include "common/text/special_token_matcher.h"
 
 namespace flotilla {
@@ -57,6 +56,21 @@ TEST(BpeMergerTest, ShortAndLongWordsMergeAsDefined) {
   }
 }
 
+TEST(BpeMergerTest, EqualRanksMergeFromTheLeft) {
+  BpeMerger merger;  // runs of one letter: 2, 3 and 4 of it, all of one rank
+  for (TokenId left = 1; left <= 3; ++left) {
+    for (TokenId right = 1; left + right <= 4; ++right) merger.Add(left, right, 7, left + right);
+  }
+  for (size_t length : {5u, 10u, 200u}) {
+    std::vector<TokenId> word(length, 1);
+    std::vector<TokenId> out;
+    merger.Apply(&word, &out);
+    std::vector<TokenId> expected(length / 4, 4);
+    if (length % 4 > 0) expected.push_back(static_cast<TokenId>(length % 4));
+    EXPECT_EQ(out, expected) << length;
+  }
+}
+
 TEST(SpecialTokenMatcherTest, FindsTheLongestFromLeftToRight) {
   SpecialTokenMatcher matcher;
   matcher.Add("<a>", 1);
@@ -74,53 +88,6 @@ TEST(SpecialTokenMatcherTest, FindsTheLongestFromLeftToRight) {
   EXPECT_THAT(found, ElementsAre(std::pair(3u, 2), std::pair(9u, 1), std::pair(15u, 3)));
   EXPECT_EQ(matcher.Find(text, text.size()).begin, text.size());
   EXPECT_EQ(SpecialTokenMatcher().Find("abc", 0).begin, 3u);
-}
-
-std::vector<std::string> SplitBy(const char* name, std::string_view text) {
-  auto pre_tokenizer = PreTokenizer::Create(name);
-  EXPECT_TRUE(pre_tokenizer.ok()) << pre_tokenizer.status();
-  std::vector<std::string_view> pieces;
-  EXPECT_TRUE((*pre_tokenizer)->Split(text, &pieces).ok());
-  return {pieces.begin(), pieces.end()};
-}
-
-TEST(PreTokenizerTest, Gpt2) {
-  EXPECT_THAT(SplitBy("gpt-2", "I'll go  to\n\n x2024 !?  "),
-              ElementsAre("I", "'ll", " go", " ", " to", "\n\n", " x", "2024", " !?", "  "));
-}
-
-TEST(PreTokenizerTest, SmollmCutsEachDigitFirst) {
-  EXPECT_THAT(SplitBy("smollm", "a   12b ٣½"),
-              ElementsAre("a", "   ", "1", "2", "b", " ", "٣", "½"));
-  EXPECT_THAT(SplitBy("smollm", "a   b"), ElementsAre("a", "  ", " b"));
-}
-
-TEST(PreTokenizerTest, ListsTheKnownRules) {
-  const auto unknown = PreTokenizer::Create("dbrx");
-  ASSERT_FALSE(unknown.ok());
-  EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(unknown.status().message()),
-              ::testing::AllOf(::testing::HasSubstr("'dbrx'"),
-                               ::testing::HasSubstr("known: gpt-2, smollm")));
-}
-
-TEST(PreTokenizerTest, NoPieceIsLost) {
-  std::mt19937 random(23);
-  const std::vector<std::string> parts = {" ",      "  ",     "\n", "\t", "a", "Z",  "é",
-                                          "'s",     "'",      "1",  "٣",  "!", "日", "😀",
-                                          "\u180e", "\u00a0", "\v", "-",  "Ⅻ"};
-  for (int round = 0; round < 3000; ++round) {
-    std::string text;
-    for (uint32_t n = random() % 30; n > 0; --n) text += parts[random() % parts.size()];
-    for (const char* name : {"gpt-2", "smollm"}) {
-      std::string joined;
-      for (const std::string& piece : SplitBy(name, text)) {
-        ASSERT_FALSE(piece.empty());
-        joined += piece;
-      }
-      ASSERT_EQ(joined, text);
-    }
-  }
 }
 
 }  // namespace

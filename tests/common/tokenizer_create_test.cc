@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/base/utf8.h"
 #include "common/text/byte_level.h"
 #include "common/text/tokenizer.h"
-#include "common/text/utf8.h"
 #include "tests/fakes/gguf_builder.h"
 
 namespace flotilla {
@@ -58,6 +58,34 @@ void ExpectRefused(const Fields& fields, const std::string& message) {
   EXPECT_THAT(tokenizer.status().ToString(), HasSubstr(message));
 }
 
+// gpt-oss: <|end|> ends one message of several there.
+TEST(TokenizerCreateTest, EndOfAMessageIsNotTheEndWhereThereIsAReturn) {
+  Fields fields;
+  fields.tokens.insert(fields.tokens.end(), {"<|return|>", "<|call|>"});
+  fields.types.insert(fields.types.end(), {3, 3});
+  auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(259, 260));
+  fields.types[259] = 1;  // an ordinary word
+  tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(257, 260));
+}
+
+// llama-bpe takes a piece that is a token as it is. "日" is not written in the byte-level alphabet,
+// so the library never finds it.
+TEST(TokenizerCreateTest, ATokenThatNoTextIsWrittenWithIsOnlyDecoded) {
+  Fields fields;
+  fields.pre = "llama-bpe";
+  fields.tokens.emplace_back("日");
+  fields.types.push_back(1);
+  const auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode("日"), ElementsAre(0xe6, 0x97, 0xa5));
+  EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{259}, true), "日");
+  EXPECT_THAT(*(*tokenizer)->Encode(" a"), ElementsAre(256));
+}
+
 TEST(TokenizerCreateTest, TokensOfEachTypeAreFoundAndHidden) {
   Fields fields;
   fields.more = [](testing::GgufBuilder* builder) {
@@ -91,6 +119,26 @@ TEST(TokenizerCreateTest, ABosThatIsNotAskedForIsNotAdded) {
   EXPECT_THAT(*(*tokenizer)->Encode("b"), ElementsAre('b'));
 }
 
+TEST(TokenizerCreateTest, WhatTheNameOfThePreTokenizerSays) {
+  Fields fields;
+  fields.pre = "llama-bpe";
+  fields.more = [](testing::GgufBuilder* builder) {
+    builder->AddUint32("tokenizer.ggml.bos_token_id", 257);
+    builder->AddUint32("tokenizer.ggml.eos_token_id", 256);
+    builder->AddBool("tokenizer.ggml.add_eos_token", true);
+  };
+  fields.tokens.push_back("Ġab");  // no merge makes it: only ignore_merges finds it
+  fields.types.push_back(1);
+  auto tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode(" ab a"), ElementsAre(257, 259, 256, 256));
+  fields.pre = "qwen2";  // NFC, and no bos unless the file asks for it
+  tokenizer = fields.Create();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode("e\u0301", {.add_special = false}), ElementsAre(0xc3, 0xa9));
+  EXPECT_THAT(*(*tokenizer)->Encode(" ab"), ElementsAre(256, 'b', 256));
+}
+
 TEST(TokenizerCreateTest, AByteWithoutATokenVanishes) {
   Fields fields;
   fields.tokens[0x01] = "(gone)";
@@ -105,12 +153,16 @@ TEST(TokenizerCreateTest, AByteWithoutATokenVanishes) {
 TEST(TokenizerCreateTest, RefusesWhatItDoesNotKnow) {
   Fields fields;
   fields.model = "llama";
-  ExpectRefused(fields, "tokenizer.ggml.model is 'llama', which is not supported; known: gpt2");
+  ExpectRefused(fields, "tokenizer.ggml.scores must be an array of 259 floats");
+  fields.model = "t5";
+  ExpectRefused(fields,
+                "tokenizer.ggml.model is 't5', which is not supported; known: gemma4, gpt2, llama");
   fields.model = "";
   ExpectRefused(fields, "tokenizer.ggml.model");
   fields = Fields();
   fields.pre = "viking";
-  ExpectRefused(fields, "'viking', which is not supported; known: gpt-2, smollm");
+  ExpectRefused(fields,
+                "tokenizer.ggml.pre is 'viking', which is not supported; known: command-r, ");
   fields.pre = "";
   ExpectRefused(fields, "tokenizer.ggml.pre");
 }
@@ -124,10 +176,10 @@ TEST(TokenizerCreateTest, RefusesBrokenVocabularies) {
   ExpectRefused(fields, "tokenizer.ggml.token_type[7] is 9");
   fields = Fields();
   fields.tokens['q'] = "(no q)";
-  ExpectRefused(fields, "no token for the byte 0x71 (written 'q')");
+  ExpectRefused(fields, "tokenizer.ggml.tokens has no token for 'q'");
   fields = Fields();
   fields.tokens[257] = std::string(2000, 'x');
-  ExpectRefused(fields, "tokenizer.ggml.tokens[257], a special token, has 2000 bytes");
+  ExpectRefused(fields, "tokenizer.ggml.tokens[257]: a special token has 2000 bytes");
   fields = Fields();
   fields.tokens.clear();
   fields.types.clear();

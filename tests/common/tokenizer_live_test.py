@@ -1,4 +1,5 @@
-"""Our tokenizer against the tokenizers library, live, on this machine's files and edge cases.
+"""Our tokenizer against the tokenizers library, live, on this machine's files and edge cases: the
+default model. tokenizer_vocabularies_test.py has the other vocabularies.
 
 Needs FLOTILLA_TEST_MODEL (a GGUF) and FLOTILLA_TOKENIZE_TOOL (the built tokenize_tool); both are
 set by `./flotilla test`.
@@ -59,11 +60,18 @@ class Tool:
             return ValueError(read(size).decode())
         return read(size)
 
-    def encode(self, texts, parse_special=True):
-        answers = self.ask(b"e" if parse_special else b"p", [t.encode() for t in texts])
+    def encode(self, texts, operation=b"e"):
+        answers = self.ask(operation, [t.encode() for t in texts])
         for text, answer in zip(texts, answers):
             assert not isinstance(answer, ValueError), (text, answer)
         return [list(struct.unpack(f"<{len(a) // 4}i", a)) for a in answers]
+
+    def timed_encode(self, text):
+        """CPU seconds, number of ids and bytes they decode to."""
+        (answer,) = self.ask(b"t", [text.encode()])
+        assert not isinstance(answer, ValueError), answer
+        nanoseconds, ids, size = struct.unpack("<3q", answer)
+        return nanoseconds * 1e-9, ids, size
 
     def decode(self, lists, operation=b"d"):
         return [a.decode() for a in
@@ -94,28 +102,28 @@ def assert_same_ids(reference, tool, lines):
 
 def assert_round_trip(reference, tool, lines):
     """The text comes back, but for bytes that the vocabulary has no token for."""
-    known = {b[0] for b, kind in zip(reference.bytes, reference.types)
-             if len(b) == 1 and kind == golden_tokenizer.NORMAL}
     for line, text in zip(lines, tool.decode(tool.encode(lines))):
-        kept = bytes(b for b in line.encode() if b in known)
-        assert text == kept.decode("utf-8", errors="replace")
+        assert text == reference.normalized(line)
+
+
+def lines_of_this_machine(reference, count=NUM_LINES, edge_count=NUM_EDGE_LINES):
+    added = reference.special_tokens()[:40] + reference.user_defined_tokens()[:40]
+    edges = golden_lines.edge_lines(edge_count, added)
+    lines = golden_lines.machine_lines(count - len(edges)) + edges
+    # A bare machine may lack documentation: the rest is more edge cases, never fewer lines.
+    lines += golden_lines.edge_lines(edge_count + count - len(lines), added)[edge_count:]
+    assert len(lines) == count
+    return lines
 
 
 def test_lines_of_this_machine_and_edge_cases(reference, tool):
-    edges = golden_lines.edge_lines(NUM_EDGE_LINES, reference.special_tokens())
-    lines = golden_lines.machine_lines(NUM_LINES - len(edges)) + edges
-    # A bare machine may lack documentation: the rest is more edge cases, never fewer lines.
-    more = golden_lines.edge_lines(NUM_EDGE_LINES + NUM_LINES - len(lines),
-                                   reference.special_tokens())[NUM_EDGE_LINES:]
-    lines += more
-    assert len(lines) == NUM_LINES
+    lines = lines_of_this_machine(reference)
     letters = set("".join(lines))
     for script in "яαא한文のع":
         assert script in letters
     assert_same_ids(reference, tool, lines)
     assert_round_trip(reference, tool, lines)
-    print(f"{len(lines)} lines, {sum(map(len, lines))} characters, "
-          f"{len(edges) + len(more)} generated")
+    print(f"{len(lines)} lines, {sum(map(len, lines))} characters")
 
 
 def test_every_code_point(reference, tool):
@@ -126,7 +134,7 @@ def test_every_code_point(reference, tool):
 
 def test_control_tokens_stay_text_unless_asked_for(reference, tool):
     for token in reference.special_tokens():
-        (plain,) = tool.encode([f"a{token}b"], parse_special=False)
+        (plain,) = tool.encode([f"a{token}b"], b"p")
         assert not any(reference.types[i] == golden_tokenizer.CONTROL for i in plain)
         assert tool.decode([plain]) == [f"a{token}b"]
 
@@ -139,28 +147,36 @@ def test_invalid_utf8_is_refused_with_its_offset(tool):
         assert str(answer).endswith(f"at offset {offset}"), (text, answer)
 
 
-def test_decoding_is_pythons(reference, tool):
+def random_ids(reference, count):
     rng = random.Random(7)
     single = [i for i, b in enumerate(reference.bytes) if len(b) == 1]
     broken = [i for i, b in enumerate(reference.bytes)
               if "\ufffd" in b.decode("utf-8", errors="replace")]
     pools = [single, broken, range(len(reference.bytes)), range(20)]
-    lists = [[rng.choice(rng.choice(pools)) for _ in range(rng.randint(0, 40))]
-             for _ in range(5000)]
-    lists += [[i] for i in range(len(reference.bytes))]
+    return [[rng.choice(rng.choice(pools)) for _ in range(rng.randint(0, 40))]
+            for _ in range(count)]
+
+
+def assert_decodes_as_python(reference, tool, lists):
     for operation, skip in ((b"d", False), (b"i", False), (b"s", True)):
         for ids, text in zip(lists, tool.decode(lists, operation)):
             assert text == reference.decode(ids, skip), ids
+    # What follows a prompt: no token's space is taken away.
+    for ids, text in zip(lists, tool.decode(lists, b"r")):
+        whole = b"".join(reference.bytes[i] for i in ids).decode("utf-8", errors="replace")
+        assert text == whole, ids
+
+
+def test_decoding_is_pythons(reference, tool):
+    assert_decodes_as_python(reference, tool, random_ids(reference, 5000))
+    assert_decodes_as_python(reference, tool, [[i] for i in range(len(reference.bytes))])
 
 
 def test_every_sequence_of_bytes_decodes_as_pythons(reference, tool):
     """All leads with the second bytes where the rules change, cut at each length."""
-    byte_token = {b[0]: i for i, b in enumerate(reference.bytes)
-                  if len(b) == 1 and reference.types[i] == golden_tokenizer.NORMAL}
+    byte_token = reference.byte_tokens
     edges = [0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC3, 0xE0, 0xF0]
     leads = [b for b in byte_token if b >= 0x80]
-    lists = [[byte_token[b] for b in (lead, second, third, 0x80)[:length]]
-             for lead in leads for second in edges for third in edges for length in (1, 2, 3, 4)]
-    for operation in (b"d", b"i"):
-        for ids, text in zip(lists, tool.decode(lists, operation)):
-            assert text == reference.decode(ids), ids
+    assert_decodes_as_python(reference, tool, [
+        [byte_token[b] for b in (lead, second, third, 0x80)[:length]]
+        for lead in leads for second in edges for third in edges for length in (1, 2, 3, 4)])

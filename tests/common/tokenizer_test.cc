@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <boost/json/src.hpp>
+#include <boost/json.hpp>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -12,8 +12,8 @@
 #include <random>
 #include <sstream>
 
+#include "common/base/utf8.h"
 #include "common/text/incremental_detokenizer.h"
-#include "common/text/utf8.h"
 
 namespace flotilla {
 namespace {

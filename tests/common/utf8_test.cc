@@ -1,5 +1,5 @@
 // Strictness and replacement of common/text/utf8, by cases and against a naive decoder.
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <random>
 
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/fakes/byte_vocabulary.h"
 
 namespace flotilla {

@@ -137,6 +137,14 @@ void GgufBuilder::AddInts(std::string_view key, const std::vector<int32_t>& valu
   AddRaw(key, GgufType::kArray, bytes);
 }
 
+void GgufBuilder::AddFloats(std::string_view key, const std::vector<float>& values) {
+  std::string bytes;
+  Put(&bytes, GgufType::kFloat32);
+  Put<uint64_t>(&bytes, values.size());
+  for (const float value : values) Put(&bytes, value);
+  AddRaw(key, GgufType::kArray, bytes);
+}
+
 void GgufBuilder::AddTensor(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type,
                             std::string_view data, int64_t offset) {
   data_.resize((data_.size() + alignment_ - 1) / alignment_ * alignment_);

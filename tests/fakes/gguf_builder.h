@@ -44,6 +44,7 @@ class GgufBuilder {
   void AddString(std::string_view key, std::string_view value);
   void AddStrings(std::string_view key, const std::vector<std::string>& values);
   void AddInts(std::string_view key, const std::vector<int32_t>& values);
+  void AddFloats(std::string_view key, const std::vector<float>& values);
   // A key with any bytes for its value, which follow the type.
   void AddRaw(std::string_view key, GgufType type, std::string_view value);
 

@@ -1,4 +1,4 @@
-#include "common/text/utf8.h"
+#include "common/base/utf8.h"
 
 #include <cstdint>
 #include <cstring>
@@ -85,6 +85,22 @@ void AppendUtf8(char32_t code_point, std::string* out) {
     put(0x80 | (c >> 12 & 0x3f));
     put(0x80 | (c >> 6 & 0x3f));
     put(0x80 | (c & 0x3f));
+  }
+}
+
+char32_t CodePointAt(std::string_view text, size_t begin, size_t* length) {
+  const auto tail = [&](size_t i) { return static_cast<uint8_t>(text[begin + i]) & 0x3fu; };
+  const uint32_t lead = static_cast<uint8_t>(text[begin]);
+  *length = LeadOf(static_cast<uint8_t>(lead)).length;
+  switch (*length) {
+    case 2:
+      return (lead & 0x1f) << 6 | tail(1);
+    case 3:
+      return (lead & 0x0f) << 12 | tail(1) << 6 | tail(2);
+    case 4:
+      return (lead & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3);
+    default:
+      return lead;
   }
 }
 

@@ -29,6 +29,9 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
 void AppendUtf8(char32_t code_point, std::string* out);
 
+// The code point that begins at offset `begin` of valid UTF-8, and its bytes in *length.
+char32_t CodePointAt(std::string_view text, size_t begin, size_t* length);
+
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 
 }  // namespace flotilla
