@@ -19,6 +19,7 @@ ALLOWED = {
     "common/checkpoint": {"common/base"},
     "common/text": {"common/base", "common/checkpoint"},
     "common/rpc": {"proto"},
+    "common/template": {"common/base"},
     "shm": {"common/base"},
     "proto": set(),
     "scheduler_proc/core": {"common/base"},
