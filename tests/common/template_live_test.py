@@ -87,6 +87,7 @@ def test_templates_of_models(reference, templates):
     print(f"{len(templates)} templates, {count} texts equal")
 
 
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # of the code that jinja2 generates
 def test_generated_expressions():
     assert_same(template_generator.expressions(3000),
                 template_reference.Reference(optimized=False))
