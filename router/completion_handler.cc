@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "router/chat_request.h"
+#include "router/chat_response.h"
 #include "router/generate_check.h"
 #include "router/random.h"
 
@@ -28,9 +30,9 @@ class CompletionHandler::Sink final : public GenerateSink {
   const size_t index_;
 };
 
-CompletionHandler::CompletionHandler(const HandlerContext& context,
+CompletionHandler::CompletionHandler(const HandlerContext& context, Form form,
                                      std::shared_ptr<HttpExchange> exchange, int64_t received_ns)
-    : context_(context), exchange_(std::move(exchange)), received_ns_(received_ns) {
+    : context_(context), form_(form), exchange_(std::move(exchange)), received_ns_(received_ns) {
   context_.metrics->InFlight(1);
 }
 
@@ -39,14 +41,14 @@ CompletionHandler::~CompletionHandler() { context_.metrics->InFlight(-1); }
 void CompletionHandler::Start(std::string body) {
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
-  if (body.size() <= kParseOffThreadBytes) {
-    OnParsed(ParseCompletion(body, *models));
+  if (form_ == Form::kCompletion && body.size() <= kParseOffThreadBytes) {
+    OnParsed(Parse(body, *models));
     return;
   }
   context_.calls->Add();
   boost::asio::post(*context_.pool, [self = shared_from_this(), body = std::move(body),
                                      models = std::move(models)]() mutable {
-    auto parsed = std::make_shared<Parsed>(ParseCompletion(body, *models));
+    auto parsed = std::make_shared<Parsed>(self->Parse(body, *models));
     CallTracker* const calls = self->context_.calls;
     boost::asio::io_context* const io = self->context_.io;
     // The handler's last reference must not go on this thread.
@@ -57,6 +59,11 @@ void CompletionHandler::Start(std::string body) {
   });
 }
 
+CompletionHandler::Parsed CompletionHandler::Parse(std::string_view body,
+                                                   const ModelTable& models) const {
+  return form_ == Form::kChat ? ParseChat(body, models) : ParseCompletion(body, models);
+}
+
 void CompletionHandler::OnParsed(Parsed parsed) {
   if (ended_) return;  // the client left meanwhile
   if (auto* error = std::get_if<ApiError>(&parsed)) {
@@ -65,7 +72,7 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   }
   request_ = std::move(std::get<CompletionRequest>(parsed));
   SetSeed(RandomU64(), &request_.params);
-  envelope_.id = StrCat("cmpl-", RandomHex128());
+  envelope_.id = StrCat(request_.chat ? "chatcmpl-" : "cmpl-", RandomHex128());
   envelope_.created = std::time(nullptr);
   envelope_.model = request_.model->name;
   envelope_.system_fingerprint = request_.model->fingerprint;
@@ -101,9 +108,17 @@ void CompletionHandler::OnDelta(size_t index, const v1::Delta& delta) {
   if (!request_.stream)
     choices_[index].Append(piece);
   else if (!piece.empty())
-    WriteStream(CompletionChunk(envelope_, request_, index, piece));
+    WritePiece(index, piece);
   if (ended_ || !delta.last()) return;  // writing may have found the client gone
   if (++finished_ == request_.prompts.size()) Finish();
+}
+
+void CompletionHandler::WritePiece(size_t index, const ChoicePiece& piece) {
+  if (!request_.chat) {
+    WriteStream(CompletionChunk(envelope_, request_, index, piece));
+    return;
+  }
+  WriteStream(ChatChunk(envelope_, request_, index, piece, !std::exchange(role_said_, true)));
 }
 
 void CompletionHandler::WriteStream(std::string_view data) {
@@ -123,7 +138,7 @@ void CompletionHandler::Finish() {
     total.set_cached_tokens(total.cached_tokens() + usage.cached_tokens());
   }
   if (request_.stream) {
-    std::string tail = request_.include_usage ? UsageChunk(envelope_, total) : "";
+    std::string tail = request_.include_usage ? UsageChunk(envelope_, request_, total) : "";
     tail.append("data: [DONE]\n\n");
     WriteStream(tail);
     if (ended_) return;
@@ -132,7 +147,9 @@ void CompletionHandler::Finish() {
     return;
   }
   ended_ = true;
-  exchange_->Reply(200, "application/json", CompletionJson(envelope_, request_, choices_, total));
+  exchange_->Reply(200, "application/json",
+                   request_.chat ? ChatJson(envelope_, request_, choices_, total)
+                                 : CompletionJson(envelope_, request_, choices_, total));
 }
 
 void CompletionHandler::OnError(const ApiError& error) {

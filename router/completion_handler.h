@@ -1,6 +1,8 @@
-// One POST /v1/completions: parse, submit each prompt, answer whole or as a stream.
+// One POST /v1/completions or /v1/chat/completions: parse, submit each prompt, answer whole or as a
+// stream.
 //
-// A body over 64 KiB is parsed and tokenised on the worker pool. The status line is sent with the
+// A body over 64 KiB is parsed and tokenised on the worker pool; so is each conversation, since a
+// template from a model's file may take its time. The status line is sent with the
 // first piece, so that whatever fails before it is a plain HTTP error; a failure after it is an
 // "error" event, and no [DONE].
 // Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
@@ -30,8 +32,9 @@ struct HandlerContext {
 
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
-  CompletionHandler(const HandlerContext& context, std::shared_ptr<HttpExchange> exchange,
-                    int64_t received_ns);
+  enum class Form { kCompletion, kChat };
+  CompletionHandler(const HandlerContext& context, Form form,
+                    std::shared_ptr<HttpExchange> exchange, int64_t received_ns);
   ~CompletionHandler();
 
   void Start(std::string body);
@@ -40,6 +43,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   class Sink;
   using Parsed = std::variant<CompletionRequest, ApiError>;
 
+  Parsed Parse(std::string_view body, const ModelTable& models) const;
   void OnParsed(Parsed parsed);
   void SubmitAll();
   void OnDelta(size_t index, const v1::Delta& delta);
@@ -47,9 +51,11 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void OnDisconnect();
   void Finish();
   void CancelAll();
+  void WritePiece(size_t index, const ChoicePiece& piece);
   void WriteStream(std::string_view data);
 
   const HandlerContext context_;
+  const Form form_;
   const std::shared_ptr<HttpExchange> exchange_;
   const int64_t received_ns_;
   CompletionRequest request_;
@@ -57,6 +63,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::vector<uint64_t> handles_;
   std::vector<ChoiceFormatter> formatters_;
   std::vector<ChoicePiece> choices_;
+  bool role_said_ = false;
   size_t finished_ = 0;
   bool stream_started_ = false;
   bool ttft_seen_ = false;

@@ -38,7 +38,10 @@ struct CompletionPrompt {
   std::vector<int32_t> ids;
 };
 
+// A request of either form: /v1/completions, or /v1/chat/completions, whose prompt is the rendered
+// conversation.
 struct CompletionRequest {
+  bool chat = false;
   std::shared_ptr<const ModelHandle> model;
   std::vector<CompletionPrompt> prompts;  // choice i answers prompt i
   v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each

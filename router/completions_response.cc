@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "router/chat_response.h"
 #include "router/json_writer.h"
 
 namespace flotilla {
@@ -53,6 +54,7 @@ void ChoicePiece::Append(const ChoicePiece& next) {
   JoinInto(next.token_logprobs, &token_logprobs);
   JoinInto(next.top_logprobs, &top_logprobs);
   JoinInto(next.text_offsets, &text_offsets);
+  JoinInto(next.content_logprobs, &content_logprobs);
   JoinInto(next.token_ids, &token_ids);
   JoinInto(next.prompt_token_ids, &prompt_token_ids);
   JoinInto(next.prompt_logprobs, &prompt_logprobs);
@@ -61,8 +63,8 @@ void ChoicePiece::Append(const ChoicePiece& next) {
 }
 
 bool ChoicePiece::empty() const {
-  return text.empty() && tokens.empty() && token_ids.empty() && prompt_token_ids.empty() &&
-         prompt_logprobs.empty() && finish_reason.empty();
+  return text.empty() && tokens.empty() && content_logprobs.empty() && token_ids.empty() &&
+         prompt_token_ids.empty() && prompt_logprobs.empty() && finish_reason.empty();
 }
 
 size_t TextOffsets::Next(TokenId id) {
@@ -146,6 +148,10 @@ void ChoiceFormatter::AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piec
 
 void ChoiceFormatter::AddLogprob(const v1::TokenLogprobs& entry, TextOffsets* offsets,
                                  ChoicePiece* piece) {
+  if (request_.chat) {
+    AppendChatLogprob(entry, request_, &piece->content_logprobs);
+    return;
+  }
   AppendComma(&piece->tokens);
   AppendTokenText(entry.token_id(), &piece->tokens);
   AppendComma(&piece->token_logprobs);
@@ -220,12 +226,10 @@ void ChoiceFormatter::AppendPromptEntry(const v1::TokenLogprobs& entry, std::str
   out->push_back('}');
 }
 
-namespace {
-
-void AppendEnvelope(const CompletionEnvelope& envelope, std::string* out) {
+void AppendEnvelope(const CompletionEnvelope& envelope, const char* object, std::string* out) {
   StrAppend(out, "{\"id\":");
   AppendJsonString(envelope.id, out);
-  StrAppend(out, ",\"object\":\"text_completion\",\"created\":", envelope.created, ",\"model\":");
+  StrAppend(out, ",\"object\":\"", object, "\",\"created\":", envelope.created, ",\"model\":");
   AppendJsonString(envelope.model, out);
   StrAppend(out, ",\"system_fingerprint\":");
   AppendJsonString(envelope.system_fingerprint, out);
@@ -237,6 +241,10 @@ void AppendUsage(const v1::Usage& usage, std::string* out) {
             static_cast<int64_t>(usage.prompt_tokens()) + usage.completion_tokens(),
             ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens(), "}}");
 }
+
+namespace {
+
+constexpr const char* kObject = "text_completion";
 
 void AppendChoice(const CompletionRequest& request, size_t index, const ChoicePiece& piece,
                   std::string* out) {
@@ -270,7 +278,7 @@ void AppendChoice(const CompletionRequest& request, size_t index, const ChoicePi
 std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
                            const std::vector<ChoicePiece>& choices, const v1::Usage& usage) {
   std::string out;
-  AppendEnvelope(envelope, &out);
+  AppendEnvelope(envelope, kObject, &out);
   out.append(",\"choices\":[");
   for (size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) out.push_back(',');
@@ -285,16 +293,17 @@ std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionR
 std::string CompletionChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                             size_t index, const ChoicePiece& piece) {
   std::string out = "data: ";
-  AppendEnvelope(envelope, &out);
+  AppendEnvelope(envelope, kObject, &out);
   out.append(",\"choices\":[");
   AppendChoice(request, index, piece, &out);
   out.append(request.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
   return out;
 }
 
-std::string UsageChunk(const CompletionEnvelope& envelope, const v1::Usage& usage) {
+std::string UsageChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                       const v1::Usage& usage) {
   std::string out = "data: ";
-  AppendEnvelope(envelope, &out);
+  AppendEnvelope(envelope, request.chat ? "chat.completion.chunk" : kObject, &out);
   out.append(",\"choices\":[]");
   AppendUsage(usage, &out);
   out.append("}\n\n");

@@ -26,6 +26,7 @@ namespace flotilla {
 struct ChoicePiece {
   std::string text;
   std::string tokens, token_logprobs, top_logprobs, text_offsets;
+  std::string content_logprobs;  // of chat
   std::string token_ids;
   std::string prompt_token_ids;
   std::string prompt_logprobs;
@@ -86,12 +87,18 @@ struct CompletionEnvelope {
   std::string system_fingerprint;
 };
 
+// {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":… without the closing brace.
+void AppendEnvelope(const CompletionEnvelope& envelope, const char* object, std::string* out);
+// ,"usage":{…}
+void AppendUsage(const v1::Usage& usage, std::string* out);
+
 std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
                            const std::vector<ChoicePiece>& choices, const v1::Usage& usage);
 // "data: {…}\n\n"
 std::string CompletionChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                             size_t index, const ChoicePiece& piece);
-// The last chunk with stream_options.include_usage.
-std::string UsageChunk(const CompletionEnvelope& envelope, const v1::Usage& usage);
+// The last chunk with stream_options.include_usage, of either form.
+std::string UsageChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                       const v1::Usage& usage);
 
 }  // namespace flotilla

@@ -119,14 +119,14 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
 }
 
 MaybeError FitToContext(size_t prompt_tokens, const ModelHandle& model,
-                        v1::GenerateRequest* request) {
+                        v1::GenerateRequest* request, const std::string& field) {
   if (prompt_tokens == 0)
-    return InvalidField("prompt", "'prompt' is empty: at least one token is needed.");
+    return InvalidField(field, StrCat("'", field, "' is empty: at least one token is needed."));
   const size_t context = model.max_model_len;
   if (prompt_tokens >= context)
-    return InvalidField("prompt",
-                        StrCat("'prompt' has ", prompt_tokens, " tokens; the model's context of ",
-                               context, " leaves no room for an answer."));
+    return InvalidField(
+        field, StrCat("'", field, "' has ", prompt_tokens, " tokens; the model's context of ",
+                      context, " leaves no room for an answer."));
   v1::StopParams* stopping = request->mutable_stopping();
   if (!stopping->has_max_tokens())
     stopping->set_max_tokens(static_cast<int32_t>(context - prompt_tokens));

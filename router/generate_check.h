@@ -28,8 +28,10 @@ std::optional<ApiError> CheckTokenIds(std::span<const int32_t> ids, std::string_
                                       const ModelHandle& model);
 
 // Sets max_tokens if absent (what is left of the context) and refuses what does not fit.
+// `field`: what the prompt came from.
 std::optional<ApiError> FitToContext(size_t prompt_tokens, const ModelHandle& model,
-                                     v1::GenerateRequest* request);
+                                     v1::GenerateRequest* request,
+                                     const std::string& field = "prompt");
 
 // Sets the seed if absent: 0 with temperature 0, else `random`.
 void SetSeed(uint64_t random, v1::GenerateRequest* request);

@@ -5,45 +5,64 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "router/chat_request.h"
 #include "router/generate_check.h"
 #include "router/random.h"
 
 namespace flotilla {
 namespace {
 
-constexpr const char* kRoute = "flotilla.v1.Inference/Generate";
+constexpr const char* kGenerateRoute = "flotilla.v1.Inference/Generate";
+constexpr const char* kChatRoute = "flotilla.v1.Inference/Chat";
 
 }  // namespace
 
-GrpcGenerate::GrpcGenerate(const HandlerContext& context, uint64_t max_buffer_bytes)
-    : context_(context), max_buffer_bytes_(max_buffer_bytes), received_ns_(RealClock::Now()) {
+GrpcGenerate::GrpcGenerate(const HandlerContext& context, const char* route,
+                           uint64_t max_buffer_bytes)
+    : context_(context),
+      route_(route),
+      max_buffer_bytes_(max_buffer_bytes),
+      received_ns_(RealClock::Now()) {
   context_.metrics->InFlight(1);
   context_.calls->Add();
 }
 
 GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, uint64_t max_buffer_bytes,
-                                  const v1::GenerateRequest& client_request) {
-  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, max_buffer_bytes));
+                                  const v1::GenerateRequest& request) {
+  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kGenerateRoute, max_buffer_bytes));
+  return StartCall(std::move(call), request, nullptr);
+}
+
+GrpcGenerate* GrpcGenerate::StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                      const v1::ChatRequest& request) {
+  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kChatRoute, max_buffer_bytes));
+  return StartCall(std::move(call), request.base(), &request);
+}
+
+GrpcGenerate* GrpcGenerate::StartCall(std::shared_ptr<GrpcGenerate> call,
+                                      v1::GenerateRequest request, const v1::ChatRequest* chat) {
   call->self_ = call;
-  v1::GenerateRequest request = client_request;
-  if (const std::optional<ApiError> error = call->Prepare(&request)) {
+  if (const std::optional<ApiError> error = call->Prepare(chat, &request)) {
     call->End(ToGrpcStatus(*error));
     return call.get();
   }
-  boost::asio::post(*context.io, [call, request = std::move(request)]() mutable {
+  boost::asio::post(*call->context_.io, [call, request = std::move(request)]() mutable {
     call->Submit(std::move(request));
   });
   return call.get();
 }
 
-std::optional<ApiError> GrpcGenerate::Prepare(v1::GenerateRequest* request) {
+std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
+                                              v1::GenerateRequest* request) {
   auto model = FindModel(*context_.dispatcher->models(), request->model());
   if (auto* error = std::get_if<ApiError>(&model)) return *error;
   model_ = std::get<std::shared_ptr<const ModelHandle>>(model);
   request->set_model(model_->name);
   if (auto error = CheckParams(*request, *model_)) return error;
-  if (auto error = FillPrompt(request)) return error;
-  if (auto error = FitToContext(prompt_ids_.size(), *model_, request)) return error;
+  if (auto error = chat != nullptr ? FillPromptFromChat(*chat, request) : FillPrompt(request))
+    return error;
+  const char* const field = chat != nullptr ? "messages" : "prompt";
+  if (auto error = FitToContext(prompt_ids_.size(), *model_, request, field)) return error;
   SetSeed(RandomU64(), request);
   if (request->request_id().empty()) request->set_request_id("gen-" + RandomHex128());
   request_id_ = request->request_id();
@@ -71,6 +90,19 @@ std::optional<ApiError> GrpcGenerate::FillPrompt(v1::GenerateRequest* request) {
   prompt_ids_.assign(given.begin(), given.end());
   if (auto error = CheckTokenIds(prompt_ids_, "token_ids", *model_)) return error;
   if (echo) echo_text_ = model_->tokenizer->Decode(prompt_ids_, false);
+  return std::nullopt;
+}
+
+std::optional<ApiError> GrpcGenerate::FillPromptFromChat(const v1::ChatRequest& chat,
+                                                         v1::GenerateRequest* request) {
+  if (request->prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
+    return InvalidField("base.prompt", "'base.prompt' must be empty: the messages are the prompt.");
+  auto prompt = ChatPrompt(chat, *model_);
+  if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
+  CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);
+  if (request->output().echo()) echo_text_ = std::move(rendered.text);
+  prompt_ids_ = std::move(rendered.ids);
+  request->mutable_token_ids()->mutable_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
   return std::nullopt;
 }
 
@@ -170,7 +202,7 @@ void GrpcGenerate::OnCancel() {
 
 void GrpcGenerate::OnDone() {
   context_.metrics->InFlight(-1);
-  context_.metrics->Request(kRoute, std::to_string(static_cast<int>(status_->error_code())),
+  context_.metrics->Request(route_, std::to_string(static_cast<int>(status_->error_code())),
                             static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
   CallTracker* const calls = context_.calls;
   self_.reset();

@@ -1,4 +1,4 @@
-// One Inference.Generate call on the router.
+// One Inference.Generate or Chat call on the router.
 //
 // Checks and tokenises on gRPC's thread, submits on the io thread, writes what comes. Unsent
 // messages are bounded in bytes: a client that reads too slowly gets RESOURCE_EXHAUSTED. Cancelling
@@ -27,14 +27,22 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // Never null; gRPC's until OnDone.
   static GrpcGenerate* Start(const HandlerContext& context, uint64_t max_buffer_bytes,
                              const v1::GenerateRequest& request);
+  // Its prompt is the rendered conversation.
+  static GrpcGenerate* StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                 const v1::ChatRequest& request);
 
   void OnDelta(const v1::Delta& delta) override;
   void OnError(const ApiError& error) override;
 
  private:
-  GrpcGenerate(const HandlerContext& context, uint64_t max_buffer_bytes);
-  std::optional<ApiError> Prepare(v1::GenerateRequest* request);
+  GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);
+  // `chat`: null unless the prompt comes from a conversation.
+  static GrpcGenerate* StartCall(std::shared_ptr<GrpcGenerate> call, v1::GenerateRequest request,
+                                 const v1::ChatRequest* chat);
+  std::optional<ApiError> Prepare(const v1::ChatRequest* chat, v1::GenerateRequest* request);
   std::optional<ApiError> FillPrompt(v1::GenerateRequest* request);
+  std::optional<ApiError> FillPromptFromChat(const v1::ChatRequest& chat,
+                                             v1::GenerateRequest* request);
   void Submit(v1::GenerateRequest request);
   void Push(v1::GenerateResponse response);
   void End(const grpc::Status& status);
@@ -45,6 +53,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnDone() override;
 
   const HandlerContext context_;
+  const char* const route_;  // of metrics
   const uint64_t max_buffer_bytes_;
   const int64_t received_ns_;
   std::shared_ptr<GrpcGenerate> self_;

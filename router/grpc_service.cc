@@ -73,17 +73,20 @@ void GrpcServer::Shutdown() {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
     grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  if (draining_.load()) {
-    context_.metrics->Rejection("draining");
-    return new EndedStream(
-        grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
-  }
+  if (draining_.load()) return RefuseWhileDraining();
   return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(grpc::CallbackServerContext*,
-                                                                 const v1::ChatRequest*) {
-  return new EndedStream(NotBuilt("Chat"));
+                                                                 const v1::ChatRequest* request) {
+  if (draining_.load()) return RefuseWhileDraining();
+  return GrpcGenerate::StartChat(context_, options_.max_stream_buffer_bytes, *request);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining() {
+  context_.metrics->Rejection("draining");
+  return new EndedStream(
+      grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
 }
 
 grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context,

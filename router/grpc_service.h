@@ -58,6 +58,8 @@ class GrpcServer final : public v1::Inference::CallbackService {
                                   v1::AbortResponse* response) override;
 
  private:
+  grpc::ServerWriteReactor<v1::GenerateResponse>* RefuseWhileDraining();
+
   const GrpcOptions options_;
   const HandlerContext context_;
   HealthService health_;

@@ -19,16 +19,19 @@ struct Route {
   const char* path;
   const char* method;
 };
-constexpr std::array<Route, 5> kRoutes = {{{"/v1/completions", "POST"},
+constexpr const char* kChatPath = "/v1/chat/completions";
+constexpr const char* kCompletionsPath = "/v1/completions";
+constexpr std::array<Route, 6> kRoutes = {{{kChatPath, "POST"},
+                                           {kCompletionsPath, "POST"},
                                            {"/v1/models", "GET"},
                                            {"/health/live", "GET"},
                                            {"/health/ready", "GET"},
                                            {"/version", "GET"}}};
 
 // OpenAI's and vLLM's other paths: known, so that nobody hunts for a typing error.
-constexpr std::array<const char*, 8> kLater = {
-    "/v1/chat/completions", "/v1/embeddings",  "/v1/responses",         "/v1/messages", "/tokenize",
-    "/detokenize",          "/apply-template", "/v1/completions/render"};
+constexpr std::array<const char*, 7> kLater = {
+    "/v1/embeddings", "/v1/responses",   "/v1/messages",          "/tokenize",
+    "/detokenize",    "/apply-template", "/v1/completions/render"};
 
 const Route* FindRoute(std::string_view path) {
   for (const Route& route : kRoutes) {
@@ -92,14 +95,16 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
 
 void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::string& path = request.head.path;
-  if (path == "/v1/completions") {
+  if (path == kCompletionsPath || path == kChatPath) {
     if (draining_) {
       context_.metrics->Rejection("draining");
       exchange->ReplyError(Unavailable("This router is shutting down; try again.", 1000));
       return;
     }
-    auto handler =
-        std::make_shared<CompletionHandler>(context_, std::move(exchange), request.received_ns);
+    const auto form =
+        path == kChatPath ? CompletionHandler::Form::kChat : CompletionHandler::Form::kCompletion;
+    auto handler = std::make_shared<CompletionHandler>(context_, form, std::move(exchange),
+                                                       request.received_ns);
     handler->Start(std::move(request.body));
   } else if (path == "/v1/models") {
     ReplyModels(exchange.get());

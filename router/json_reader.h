@@ -1,10 +1,9 @@
 // Strict JSON of clients, and typed reading of an object's fields with errors that name the field.
 //
-// ParseJson refuses what RFC 8259 refuses (NaN, comments, trailing commas, lone surrogates),
-// invalid UTF-8, duplicate keys, and nesting deeper than 32. FieldReader keeps the first error and
-// then returns "absent" for everything, so that a handler reads all its fields and checks once.
-// null is the same as absent. An integral number written as 16.0 is an integer. Threads: one at a
-// time. Errors: ApiError with code INVALID_ARGUMENT.
+// ParseJson is common/base's strict parser. FieldReader keeps the first error and then returns
+// "absent" for everything, so that a handler reads all its fields and checks once. null is the same
+// as absent. An integral number written as 16.0 is an integer. Threads: one at a time. Errors:
+// ApiError with code INVALID_ARGUMENT.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -17,8 +16,6 @@
 #include "router/api_error.h"
 
 namespace flotilla {
-
-inline constexpr size_t kMaxJsonDepth = 32;
 
 std::optional<ApiError> ParseJson(std::string_view text, boost::json::value* out);
 

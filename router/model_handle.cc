@@ -7,15 +7,14 @@
 
 namespace flotilla {
 
-StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(std::string_view bytes,
-                                                         std::string_view sha256) {
+StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha256) {
   if (Sha256Hex(bytes) != sha256)
     return absl::DataLossError("the tokenizer file does not have the digest the replica named");
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
   ASSIGN_OR_RETURN(const GgufFile gguf,
                    GgufFile::Parse({data, bytes.size()}, {.metadata_only = true}));
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, CreateTokenizer(gguf));
-  return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
+  return TextModel{std::move(tokenizer), ChatFormat::Create(gguf)};
 }
 
 }  // namespace flotilla

@@ -2,7 +2,7 @@
 //
 // The tokenizer comes from the replica itself: the head of a GGUF ("tokenizer.gguf"), fetched once
 // by digest and shared by all replicas that name the same digest.
-// Threads: immutable after construction, any thread. Errors: LoadTokenizer says what is wrong with
+// Threads: immutable after construction, any thread. Errors: LoadTextModel says what is wrong with
 // the file (digest, format, vocabulary).
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/text/chat_format.h"
 #include "common/text/tokenizer.h"
 
 namespace flotilla {
@@ -27,10 +28,16 @@ struct ModelHandle {
   uint32_t vocab_size = 0;
   int64_t created = 0;  // Unix seconds
   std::shared_ptr<const Tokenizer> tokenizer;
+  StatusOr<ChatFormat> chat_format = absl::NotFoundError("it has no chat template");
+};
+
+// What a tokenizer file holds.
+struct TextModel {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  StatusOr<ChatFormat> chat_format;  // an error is no error of the file: it can't chat, that is all
 };
 
 // Checks the digest, parses and builds: some 100 ms, so not on the io thread.
-StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(std::string_view bytes,
-                                                         std::string_view sha256);
+StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha256);
 
 }  // namespace flotilla

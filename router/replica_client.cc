@@ -193,7 +193,12 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   model->max_model_len = info.max_model_len();
   model->vocab_size = info.vocab_size();
   model->created = info.created();
-  model->tokenizer = *result;
+  model->tokenizer = result->tokenizer;
+  model->chat_format = result->chat_format;
+  if (!model->chat_format.ok() && !absl::IsNotFound(model->chat_format.status())) {
+    Log().warn("model can't chat {} {}", Kv("model", model->name),
+               Kv("error", std::string(model->chat_format.status().message())));
+  }
   model_ = std::move(model);
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));

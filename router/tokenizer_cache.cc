@@ -17,10 +17,9 @@ constexpr uint64_t kMaxTokenizerBytes = 256ull << 20;
 void TokenizerCache::Get(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub,
                          Callback callback) {
   Entry& entry = entries_[file.sha256()];
-  if (entry.tokenizer != nullptr) {
-    boost::asio::post(executor_, [callback = std::move(callback), tokenizer = entry.tokenizer] {
-      callback(tokenizer);
-    });
+  if (entry.model.has_value()) {
+    boost::asio::post(executor_,
+                      [callback = std::move(callback), model = *entry.model] { callback(model); });
     return;
   }
   entry.waiting.push_back(std::move(callback));
@@ -61,7 +60,7 @@ void TokenizerCache::Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine
 void TokenizerCache::Build(std::string sha256, std::shared_ptr<std::string> bytes) {
   calls_->Add();
   boost::asio::post(*pool_, [this, sha256 = std::move(sha256), bytes = std::move(bytes)] {
-    Result result = LoadTokenizer(*bytes, sha256);
+    Result result = LoadTextModel(*bytes, sha256);
     boost::asio::post(executor_,
                       [this, sha256, result = std::move(result)] { Finish(sha256, result); });
     calls_->Remove();
@@ -73,7 +72,7 @@ void TokenizerCache::Finish(const std::string& sha256, const Result& result) {
   if (found == entries_.end()) return;
   std::vector<Callback> waiting = std::move(found->second.waiting);
   if (result.ok()) {
-    found->second.tokenizer = *result;
+    found->second.model = *result;
     found->second.waiting.clear();
   } else {
     entries_.erase(found);

@@ -1,4 +1,5 @@
-// Tokenizers by digest: fetched from a replica once, built on the worker pool, shared.
+// Tokenizers and chat templates by digest: fetched from a replica once, built on the worker pool,
+// shared.
 //
 // Threads: the io thread; callbacks come on it. Errors: the callback's status (the replica's file
 // is too large, differs from its digest, or is no tokenizer); a failed digest is tried again at the
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,7 @@ namespace flotilla {
 
 class TokenizerCache {
  public:
-  using Result = StatusOr<std::shared_ptr<const Tokenizer>>;
+  using Result = StatusOr<TextModel>;
   using Callback = std::function<void(const Result&)>;
 
   TokenizerCache(boost::asio::any_io_executor executor, boost::asio::thread_pool* pool,
@@ -32,7 +34,7 @@ class TokenizerCache {
 
  private:
   struct Entry {
-    std::shared_ptr<const Tokenizer> tokenizer;
+    std::optional<TextModel> model;
     std::vector<Callback> waiting;
   };
   void Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub);

@@ -65,7 +65,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
       inbox_(options.core.max_queued_requests + options.core.max_running_requests,
              [control = inputs_.control] { ReplicaControl::Ring(&control->doorbell); }),
       large_results_(inputs_.clock, options.max_large_result_bytes),
-      front_({&inbox_, &load_, inputs_.tokenizer, inputs_.clock,
+      front_({&inbox_, &load_, inputs_.tokenizer, inputs_.chat_format, inputs_.clock,
               [this](absl::StatusCode code) { metrics_.OnRejected(code); }}),
       hub_(options.channel,
            {inputs_.clock, [this](v1::Load* load) { load_.Fill(load); },

@@ -38,6 +38,7 @@ class Engine {
   struct Inputs {
     const Clock* clock = nullptr;
     const Tokenizer* tokenizer = nullptr;
+    const ChatFormat* chat_format = nullptr;  // null: the model can't chat
     ReplicaControlBlock* control = nullptr;
     const Segment* step_ring = nullptr;
     const Segment* result_ring = nullptr;

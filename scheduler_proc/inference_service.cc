@@ -1,5 +1,6 @@
 #include "scheduler_proc/inference_service.h"
 
+#include "common/rpc/render_chat.h"
 #include "scheduler_proc/direct_call.h"
 #include "scheduler_proc/errors.h"
 
@@ -31,6 +32,24 @@ Status Tokenize(const RequestFront& front, const v1::TokenizeRequest& request,
   return OkStatus();
 }
 
+// With the rendered conversation's token ids for its prompt.
+StatusOr<v1::GenerateRequest> FromChat(const RequestFront& front, const v1::ChatRequest& chat) {
+  RETURN_IF_ERROR(front.Ready());
+  v1::GenerateRequest request = chat.base();
+  RETURN_IF_ERROR(CheckModel(request.model(), front.limits().model_name));
+  if (request.prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
+    return absl::InvalidArgumentError(
+        "base.prompt: must be empty, since the messages are the prompt");
+  if (front.chat_format() == nullptr)
+    return absl::InvalidArgumentError("model: has no chat template that works; use Generate");
+  ASSIGN_OR_RETURN(const std::string text, RenderChat(chat, *front.chat_format(), LocalTime()));
+  StatusOr<std::vector<TokenId>> ids =
+      front.tokenizer().Encode(text, {.parse_special = true, .add_special = false});
+  if (!ids.ok()) return Annotate(ids.status(), "messages");
+  request.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
+  return request;
+}
+
 Status Detokenize(const RequestFront& front, const v1::DetokenizeRequest& request,
                   v1::DetokenizeResponse* response) {
   RETURN_IF_ERROR(front.Ready());
@@ -48,10 +67,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   return new GenerateReactor(&deps_, *request);
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(grpc::CallbackServerContext*,
-                                                                       const v1::ChatRequest*) {
-  return new RefusedStream(
-      {grpc::StatusCode::UNIMPLEMENTED, "Chat: chat templates are not built yet; use Generate"});
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
+    grpc::CallbackServerContext*, const v1::ChatRequest* request) {
+  const StatusOr<v1::GenerateRequest> generate = FromChat(*deps_.front, *request);
+  if (!generate.ok()) return new RefusedStream(ToGrpc(generate.status()));
+  return new GenerateReactor(&deps_, *generate);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context,

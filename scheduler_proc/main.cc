@@ -89,6 +89,7 @@ struct Model {
   std::string digest;
   std::string tokenizer_file;
   std::unique_ptr<Tokenizer> tokenizer;
+  StatusOr<ChatFormat> chat_format = absl::UnknownError("not read");
 };
 
 // Fills what the model decides in *options.
@@ -98,6 +99,11 @@ StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
   ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
   Model model;
   ASSIGN_OR_RETURN(model.tokenizer, CreateTokenizer(gguf));
+  model.chat_format = ChatFormat::Create(gguf);
+  if (!model.chat_format.ok()) {
+    Log().warn("model can't chat {}",
+               Kv("error", std::string(model.chat_format.status().message())));
+  }
   model.digest = checkpoint->Digest();
   model.tokenizer_file.assign(reinterpret_cast<const char*>(file.bytes().data()),
                               gguf.header_bytes());
@@ -154,6 +160,7 @@ int Run(Flags flags) {
   Engine::Inputs inputs;
   inputs.clock = &clock;
   inputs.tokenizer = model->tokenizer.get();
+  if (model->chat_format.ok()) inputs.chat_format = &*model->chat_format;
   inputs.control = control;
   inputs.step_ring = &segments->steps;
   inputs.result_ring = &segments->results;

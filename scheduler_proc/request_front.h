@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "common/base/clock.h"
+#include "common/text/chat_format.h"
 #include "common/text/tokenizer.h"
 #include "scheduler_proc/inbox.h"
 #include "scheduler_proc/load_board.h"
@@ -28,6 +29,7 @@ class RequestFront {
     Inbox* inbox = nullptr;
     LoadBoard* load = nullptr;
     const Tokenizer* tokenizer = nullptr;
+    const ChatFormat* chat_format = nullptr;  // null: the model can't chat
     const Clock* clock = nullptr;
     std::function<void(absl::StatusCode)> on_refused;  // for the metric; any thread
   };
@@ -41,6 +43,7 @@ class RequestFront {
   Status Ready() const;
   const RequestLimits& limits() const { return limits_; }  // only after Ready() was OK
   const Tokenizer& tokenizer() const { return *deps_.tokenizer; }
+  const ChatFormat* chat_format() const { return deps_.chat_format; }
 
   ReqId NewId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // text_allowed: the prompt may be text (a router sends token ids).

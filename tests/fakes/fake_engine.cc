@@ -38,6 +38,7 @@ FakeEngine::FakeEngine(FakeEngineOptions options)
   Engine::Inputs inputs;
   inputs.clock = &clock_;
   inputs.tokenizer = &tokenizer_;
+  inputs.chat_format = &*chat_format_;
   inputs.control = replica_->control().operator->();
   inputs.step_ring = replica_->step_ring();
   inputs.result_ring = replica_->result_ring();

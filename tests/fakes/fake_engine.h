@@ -40,6 +40,8 @@ class FakeEngine {
   const FakeEngineOptions options_;
   RealClock clock_;
   FakeTokenizer tokenizer_;
+  const StatusOr<ChatFormat> chat_format_ = ChatFormat::Create(
+      "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}", {}, {});
   prometheus::Registry registry_;
   std::string folder_;
   std::string address_;

@@ -1,4 +1,5 @@
 // The router's gRPC: Generate as HTTP does it, the small calls, health, reflection, cancel.
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -224,9 +225,44 @@ TEST_F(GrpcTest, ListsModelsAndSaysWhatIsNotBuilt) {
   const grpc::Status embed = stub_->Embed(&embed_context, {}, &embedding);
   EXPECT_EQ(embed.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(embed.error_message(), "Embed is not built yet.");
-  grpc::ClientContext chat_context;
-  auto reader = stub_->Chat(&chat_context, {});
-  EXPECT_EQ(reader->Finish().error_message(), "Chat is not built yet.");
+}
+
+TEST_F(GrpcTest, ChatRendersTheConversation) {
+  v1::ChatRequest request;
+  request.mutable_base()->mutable_stopping()->set_max_tokens(4);
+  v1::ChatMessage* message = request.add_messages();
+  message->set_role("user");
+  message->set_content("Hello");
+  grpc::ClientContext context;
+  auto reader = stub_->Chat(&context, request);
+  v1::GenerateResponse response;
+  std::string text;
+  while (reader->Read(&response)) {
+    for (const v1::ChoiceDelta& choice : response.choices()) text += choice.text();
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  const v1::GenerateRequest sent = harness_.engine().submits()[0].request();
+  const Tokenizer& tokenizer = *GetTestModel().tokenizer;
+  EXPECT_EQ(text, tokenizer.Decode(harness_.engine().AnswerIds(sent), true));
+  const auto& ids = sent.token_ids().ids();
+  EXPECT_TRUE(tokenizer.Decode({ids.data(), static_cast<size_t>(ids.size())}, false)
+                  .ends_with("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"));
+}
+
+TEST_F(GrpcTest, ChatNamesTheFieldThatIsWrong) {
+  auto refused = [&](const v1::ChatRequest& request) {
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->Chat(&context, request)->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  v1::ChatRequest request;
+  EXPECT_THAT(refused(request), testing::HasSubstr("messages"));
+  request.add_messages()->set_role("robot");
+  EXPECT_THAT(refused(request), testing::HasSubstr("messages[0].role"));
+  request.mutable_messages(0)->set_role("user");
+  request.mutable_base()->set_text("and a prompt");
+  EXPECT_THAT(refused(request), testing::HasSubstr("base.prompt"));
 }
 
 TEST_F(GrpcTest, HealthFollowsReadiness) {

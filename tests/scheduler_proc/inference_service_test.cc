@@ -258,18 +258,37 @@ TEST_F(InferenceTest, TokenizeDetokenizeListModels) {
 }
 
 TEST_F(InferenceTest, WhatIsNotBuiltSaysSo) {
-  grpc::ClientContext c1, c2;
-  v1::GenerateResponse response;
-  auto chat = stub_->Chat(&c1, {});
-  EXPECT_FALSE(chat->Read(&response));
-  EXPECT_EQ(chat->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  grpc::ClientContext c1;
   v1::EmbedResponse embedding;
-  EXPECT_EQ(stub_->Embed(&c2, {}, &embedding).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(stub_->Embed(&c1, {}, &embedding).error_code(), grpc::StatusCode::UNIMPLEMENTED);
   v1::GenerateRequest request = TokenRequest(Prompt(1, 4), 4);
   request.mutable_sampling()->set_n(2);
   const Generated got = Generate(stub_.get(), request);
   EXPECT_EQ(got.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(got.status.error_message(), "sampling.n: more than one choice is not built yet");
+}
+
+TEST_F(InferenceTest, ChatIsGenerateOfTheRenderedConversation) {
+  v1::ChatRequest chat;
+  chat.mutable_base()->mutable_stopping()->set_max_tokens(6);
+  chat.mutable_base()->mutable_sampling()->set_temperature(0);
+  grpc::ClientContext c1, c2;
+  EXPECT_EQ(stub_->Chat(&c1, chat)->Finish().error_message(),
+            "messages: must have at least one message");
+  v1::ChatMessage* message = chat.add_messages();
+  message->set_role("user");
+  message->set_content("hé");
+  auto reader = stub_->Chat(&c2, chat);
+  v1::GenerateResponse response;
+  std::vector<int32_t> ids;
+  while (reader->Read(&response)) {
+    for (const v1::ChoiceDelta& choice : response.choices())
+      ids.insert(ids.end(), choice.token_ids().begin(), choice.token_ids().end());
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  const Generated direct = Generate(stub_.get(), TokenRequest({'u', ':', 'h', 0xc3, 0xa9, ';'}, 6));
+  EXPECT_EQ(ids, direct.tokens);
+  EXPECT_EQ(ids.size(), 6u);
 }
 
 TEST_F(InferenceTest, RandomAbortsLeaveNoLockedPage) {

@@ -51,7 +51,8 @@ class RequestFrontTest : public testing::Test {
   std::atomic<int> refused_{0};
   Inbox inbox_{64, [] {}};
   LoadBoard load_;
-  RequestFront front_{{&inbox_, &load_, &tokenizer_, &clock_, [this](auto) { ++refused_; }}};
+  RequestFront front_{
+      {&inbox_, &load_, &tokenizer_, nullptr, &clock_, [this](auto) { ++refused_; }}};
   uint64_t taken_ = 0, taken_tokens_ = 0;
 };
 

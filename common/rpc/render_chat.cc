@@ -1,0 +1,99 @@
+#include "common/rpc/render_chat.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/strict_json.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
+Status Wrong(std::string_view field, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(std::string(field), ": ", std::string(what)));
+}
+
+StatusOr<json::value> ParseField(std::string_view field, std::string_view text) {
+  json::value value;
+  StrictJsonError error;
+  if (!ParseStrictJson(text, &value, &error))
+    return Wrong(field, absl::StrCat("is not valid JSON: ", error.message));
+  return value;
+}
+
+StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string& field) {
+  if (std::find(kRoles.begin(), kRoles.end(), message.role()) == kRoles.end())
+    return Wrong(field + ".role", "must be system, developer, user, assistant or tool");
+  json::object out;
+  out["role"] = message.role() == "developer" ? "system" : message.role();
+  out["content"] = message.content();
+  if (!message.name().empty()) out["name"] = message.name();
+  if (!message.tool_call_id().empty()) out["tool_call_id"] = message.tool_call_id();
+  if (!message.tool_calls_json().empty()) {
+    const std::string calls_field = field + ".tool_calls_json";
+    ASSIGN_OR_RETURN(json::value calls, ParseField(calls_field, message.tool_calls_json()));
+    if (!calls.is_array()) return Wrong(calls_field, "must be an array");
+    out["tool_calls"] = std::move(calls);
+  }
+  return out;
+}
+
+StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request) {
+  const int count = request.messages_size();
+  if (count == 0) return Wrong("messages", "must have at least one message");
+  if (count > kMaxChatMessages)
+    return Wrong("messages",
+                 absl::StrCat("may have at most ", kMaxChatMessages, " messages, not ", count));
+  ChatTemplateInput input;
+  json::array messages;
+  messages.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(json::object message,
+                     Message(request.messages(i), absl::StrCat("messages[", i, "]")));
+    messages.push_back(std::move(message));
+  }
+  input.messages = std::move(messages);
+  if (!request.tools_json().empty()) {
+    ASSIGN_OR_RETURN(input.tools, ParseField("tools_json", request.tools_json()));
+    if (!input.tools.is_array()) return Wrong("tools_json", "must be an array");
+  }
+  if (!request.template_kwargs_json().empty()) {
+    ASSIGN_OR_RETURN(json::value extra,
+                     ParseField("template_kwargs_json", request.template_kwargs_json()));
+    if (!extra.is_object()) return Wrong("template_kwargs_json", "must be an object");
+    input.extra = std::move(extra.get_object());
+  }
+  input.add_generation_prompt =
+      !request.has_add_generation_prompt() || request.add_generation_prompt();
+  return input;
+}
+
+}  // namespace
+
+StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
+                                 const std::tm& now) {
+  ASSIGN_OR_RETURN(ChatTemplateInput input, Input(request));
+  input.now = now;
+  StatusOr<std::string> text = format.Render(std::move(input));
+  if (text.ok()) return text;
+  // A conversation that a model can't take is the request's fault, whatever the template ran into.
+  return Wrong("messages", absl::StrCat("the model's chat template refuses them: ",
+                                        std::string(text.status().message())));
+}
+
+std::tm LocalTime() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&seconds, &now);
+  return now;
+}
+
+}  // namespace flotilla

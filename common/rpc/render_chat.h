@@ -1,0 +1,26 @@
+// A Chat request's conversation → the prompt's text, the same in the router and in the engine.
+//
+// Each message becomes what templates expect: {"role", "content", …} with name, tool_call_id and
+// tool_calls where given; the role "developer" becomes "system", which models know. Ranges are
+// proto/flotilla/v1/inference.proto's.
+// Threads: any. Errors: InvalidArgument that begins with the field's name and a colon
+// ("messages[2].role: …"); what the template says about the conversation is about "messages".
+#pragma once
+
+#include <ctime>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/text/chat_format.h"
+#include "flotilla/v1/inference.pb.h"
+
+namespace flotilla {
+
+inline constexpr int kMaxChatMessages = 1024;
+
+// `now`: the local time that a template may write into its system message.
+StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
+                                 const std::tm& now);
+std::tm LocalTime();
+
+}  // namespace flotilla

@@ -1,0 +1,203 @@
+#include "router/chat_request.h"
+
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "common/rpc/render_chat.h"
+#include "router/generate_check.h"
+#include "router/request_fields.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
+
+// One entry of an array of content parts.
+MaybeError AppendPart(const json::value& part, const std::string& field, std::string* out) {
+  if (!part.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
+  FieldReader reader(part.get_object(), field + ".");
+  const std::optional<std::string_view> type = reader.String("type");
+  if (!reader.error().has_value() && !type.has_value()) reader.Fail("type", "is missing");
+  if (!reader.error().has_value() && *type != "text")
+    reader.Fail("type", "must be 'text': this model takes no images, audio or files");
+  const std::optional<std::string_view> text = reader.String("text");
+  if (!reader.error().has_value() && !text.has_value()) reader.Fail("text", "is missing");
+  if (reader.error().has_value()) return reader.error();
+  out->append(*text);
+  return std::nullopt;
+}
+
+// A string, an array of text parts, or absent where the assistant only called tools.
+MaybeError ReadContent(const json::value* content, const std::string& field, bool required,
+                       std::string* out) {
+  if (content == nullptr) {
+    if (required) return InvalidField(field, StrCat("'", field, "' is missing."));
+    return std::nullopt;
+  }
+  if (content->is_string()) {
+    out->assign(View(content->get_string()));
+    return std::nullopt;
+  }
+  if (!content->is_array())
+    return InvalidField(field, StrCat("'", field, "' must be a string or an array of text parts."));
+  size_t i = 0;
+  for (const json::value& part : content->get_array()) {
+    if (i > 0) out->push_back('\n');
+    if (auto error = AppendPart(part, StrCat(field, "[", i++, "]"), out)) return error;
+  }
+  return std::nullopt;
+}
+
+// Templates take arguments as objects, clients send them as JSON text.
+MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
+  if (!calls.is_array()) return InvalidField(field, StrCat("'", field, "' must be an array."));
+  json::array parsed = calls.get_array();
+  for (json::value& call : parsed) {
+    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
+    if (function == nullptr || !function->is_object())
+      return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
+    json::value* arguments = function->get_object().if_contains("arguments");
+    if (arguments == nullptr || !arguments->is_string()) continue;
+    json::value value;
+    if (ParseJson(View(arguments->get_string()), &value).has_value())
+      return InvalidField(field, StrCat("'", field, "' has arguments that are not valid JSON."));
+    *arguments = std::move(value);
+  }
+  *out = json::serialize(parsed);
+  return std::nullopt;
+}
+
+MaybeError ReadMessage(const json::value& value, const std::string& field, v1::ChatMessage* out) {
+  if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
+  FieldReader reader(value.get_object(), field + ".");
+  const std::optional<std::string_view> role = reader.String("role");
+  if (!reader.error().has_value() && !role.has_value()) reader.Fail("role", "is missing");
+  const auto name = reader.String("name");
+  const auto call_id = reader.String("tool_call_id");
+  if (reader.error().has_value()) return reader.error();
+  out->set_role(std::string(*role));
+  if (name.has_value()) out->set_name(std::string(*name));
+  if (call_id.has_value()) out->set_tool_call_id(std::string(*call_id));
+  const json::value* calls = reader.Find("tool_calls");
+  if (calls != nullptr) {
+    if (auto error = ReadToolCalls(*calls, field + ".tool_calls", out->mutable_tool_calls_json()))
+      return error;
+  }
+  return ReadContent(reader.Find("content"), field + ".content", calls == nullptr,
+                     out->mutable_content());
+}
+
+// Wishes of chat alone that no code fulfils yet.
+constexpr std::array<const char*, 6> kNotBuilt = {
+    "functions", "function_call", "audio", "chat_template", "continue_final_message", "documents"};
+
+MaybeError CheckChatNotBuilt(const json::object& body) {
+  for (const char* name : kNotBuilt) {
+    const json::value* value = body.if_contains(name);
+    if (value == nullptr || value->is_null()) continue;
+    if (value->is_bool() && !value->get_bool()) continue;
+    if (std::string_view(name) == "chat_template")
+      return InvalidField(name, "'chat_template' can't be set: the model's own is used.");
+    return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
+  }
+  const json::value* tools = body.if_contains("tools");
+  if (tools == nullptr || tools->is_null()) return std::nullopt;
+  if (!tools->is_array()) return InvalidField("tools", "'tools' must be an array.");
+  const json::value* choice = body.if_contains("tool_choice");
+  const bool none = choice != nullptr && choice->is_string() && choice->get_string() == "none";
+  if (tools->get_array().empty() || none) return std::nullopt;
+  return NotBuiltYet("tools",
+                     "'tools': calls are not read from the model's text yet; leave it out, or set "
+                     "'tool_choice' to 'none'.");
+}
+
+void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
+  auto max_tokens = reader->Int("max_completion_tokens", INT32_MIN, INT32_MAX);
+  const auto older = reader->Int("max_tokens", INT32_MIN, INT32_MAX);
+  if (!max_tokens.has_value()) max_tokens = older;
+  if (max_tokens.has_value())
+    request->params.mutable_stopping()->set_max_tokens(static_cast<int>(*max_tokens));
+}
+
+void ReadLogprobs(FieldReader* reader, CompletionRequest* request) {
+  const bool wanted = reader->Bool("logprobs").value_or(false);
+  const auto top = reader->Int("top_logprobs", 0, 20);
+  if (!wanted && top.value_or(0) > 0) reader->Fail("top_logprobs", "needs 'logprobs': true");
+  if (!wanted) return;
+  request->logprobs = static_cast<int>(top.value_or(0));
+  request->params.mutable_output()->set_logprobs(*request->logprobs);
+}
+
+}  // namespace
+
+MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  const json::value* messages = reader.Find("messages");
+  if (messages == nullptr) return InvalidField("messages", "'messages' is missing.");
+  if (!messages->is_array()) return InvalidField("messages", "'messages' must be an array.");
+  const json::array& array = messages->get_array();
+  if (array.size() > static_cast<size_t>(kMaxChatMessages))
+    return InvalidField("messages", StrCat("'messages' may have at most ", kMaxChatMessages,
+                                           " messages, not ", array.size(), "."));
+  size_t i = 0;
+  for (const json::value& message : array) {
+    if (auto error = ReadMessage(message, StrCat("messages[", i++, "]"), out->add_messages()))
+      return error;
+  }
+  if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
+  if (const json::object* extra = reader.Object("chat_template_kwargs"))
+    out->set_template_kwargs_json(json::serialize(*extra));
+  return reader.error();
+}
+
+std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,
+                                                    const ModelHandle& model) {
+  if (!model.chat_format.ok()) {
+    return InvalidField("model", StrCat("This model can't chat: ",
+                                        std::string(model.chat_format.status().message()),
+                                        ". Use /v1/completions or Generate."));
+  }
+  StatusOr<std::string> text = RenderChat(request, *model.chat_format, LocalTime());
+  if (!text.ok()) {
+    // "field: what", as RenderChat promises.
+    const std::string message(text.status().message());
+    const size_t colon = message.find(": ");
+    const std::string field = message.substr(0, colon);
+    return InvalidField(field, StrCat("'", field, "' ", message.substr(colon + 2), "."));
+  }
+  // The template writes bos where the model wants it.
+  StatusOr<std::vector<TokenId>> ids =
+      model.tokenizer->Encode(*text, {.parse_special = true, .add_special = false});
+  if (!ids.ok()) return InvalidField("messages", std::string(ids.status().message()));
+  return CompletionPrompt{std::move(*text), std::move(*ids)};
+}
+
+std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
+                                                    const ModelTable& models) {
+  json::value root;
+  CompletionRequest request;
+  request.chat = true;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
+  const json::object& object = root.get_object();
+  FieldReader reader(object);
+  ReadMaxTokens(&reader, &request);
+  ReadLogprobs(&reader, &request);
+  if (auto error = ReadCommonFields(object, &reader, &request)) return *error;
+  if (auto error = CheckChatNotBuilt(object)) return *error;
+  if (auto error = CheckParams(request.params, *request.model)) return *error;
+  v1::ChatRequest conversation;
+  if (auto error = ReadConversation(object, &conversation)) return *error;
+  auto prompt = ChatPrompt(conversation, *request.model);
+  if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
+  request.prompts.push_back(std::move(std::get<CompletionPrompt>(prompt)));
+  const size_t prompt_tokens = request.prompts[0].ids.size();
+  if (auto error = FitToContext(prompt_tokens, *request.model, &request.params, "messages"))
+    return *error;
+  return request;
+}
+
+}  // namespace flotilla

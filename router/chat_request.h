@@ -1,0 +1,31 @@
+// /v1/chat/completions: the body's JSON → proto ChatRequest → the prompt that the model's own chat
+// template makes of it, with token ids.
+//
+// Content is a string, or an array of text parts, which are joined with line ends (as vLLM does for
+// templates that take strings). Callers can't bring a template of their own, only variables
+// (chat_template_kwargs). Fields are those of OpenAI's chat completions and of vLLM's extensions;
+// docs/chat_completions.md lists them.
+// Threads: pure functions; parsing, rendering and tokenising belong on a worker thread. Errors:
+// ApiError naming the field. Source: OpenAI's API reference; vLLM's server documentation.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <string_view>
+#include <variant>
+
+#include "flotilla/v1/inference.pb.h"
+#include "router/completions_request.h"
+
+namespace flotilla {
+
+std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
+                                                    const ModelTable& models);
+
+// The conversation's part of the body, without ranges: those are RenderChat's business.
+std::optional<ApiError> ReadConversation(const boost::json::object& body, v1::ChatRequest* out);
+
+// The conversation as a prompt with its ids.
+std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,
+                                                    const ModelHandle& model);
+
+}  // namespace flotilla

@@ -1,0 +1,117 @@
+#include "router/chat_response.h"
+
+#include <algorithm>
+
+#include "router/json_writer.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kWhole = "chat.completion";
+constexpr const char* kChunk = "chat.completion.chunk";
+
+// "token":…,"logprob":…,"bytes":[…]
+void AppendToken(TokenId id, float logprob, const CompletionRequest& request, std::string* out) {
+  const Tokenizer& tokenizer = *request.model->tokenizer;
+  out->append("\"token\":");
+  if (request.return_tokens_as_token_ids)
+    StrAppend(out, "\"token_id:", id, "\"");
+  else
+    AppendJsonString(tokenizer.Decode({&id, 1}, false), out);
+  out->append(",\"logprob\":");
+  AppendJsonFloat(logprob, out);
+  std::string bytes;
+  for (const char c : tokenizer.TokenBytes(id)) {
+    AppendComma(&bytes);
+    StrAppend(&bytes, static_cast<int>(static_cast<uint8_t>(c)));
+  }
+  StrAppend(out, ",\"bytes\":[", bytes, "]");
+}
+
+// What follows "message" or "delta" in a choice.
+void AppendChoiceTail(const CompletionRequest& request, const ChoicePiece& piece,
+                      std::string* out) {
+  if (request.logprobs.has_value() && !piece.content_logprobs.empty())
+    StrAppend(out, ",\"logprobs\":{\"content\":[", piece.content_logprobs, "],\"refusal\":null}");
+  else
+    out->append(",\"logprobs\":null");
+  out->append(",\"finish_reason\":");
+  if (piece.finish_reason.empty())
+    out->append("null");
+  else
+    AppendJsonString(piece.finish_reason, out);
+  StrAppend(out, ",\"stop_reason\":", piece.stop_reason.empty() ? "null" : piece.stop_reason);
+  if (request.return_token_ids) StrAppend(out, ",\"token_ids\":[", piece.token_ids, "]");
+  out->push_back('}');
+}
+
+// What vLLM adds beside the choices.
+void AppendPromptPart(const ChoicePiece& piece, std::string* out) {
+  if (!piece.prompt_token_ids.empty())
+    StrAppend(out, ",\"prompt_token_ids\":[", piece.prompt_token_ids, "]");
+  if (!piece.prompt_logprobs.empty())
+    StrAppend(out, ",\"prompt_logprobs\":[", piece.prompt_logprobs, "]");
+}
+
+void AppendChunk(const CompletionEnvelope& envelope, const CompletionRequest& request, size_t index,
+                 std::string_view delta, const ChoicePiece& piece, std::string* out) {
+  out->append("data: ");
+  AppendEnvelope(envelope, kChunk, out);
+  StrAppend(out, ",\"choices\":[{\"index\":", index, ",\"delta\":{", delta, "}");
+  AppendChoiceTail(request, piece, out);
+  out->push_back(']');
+  AppendPromptPart(piece, out);
+  out->append(request.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+}
+
+}  // namespace
+
+void AppendChatLogprob(const v1::TokenLogprobs& entry, const CompletionRequest& request,
+                       std::string* out) {
+  AppendComma(out);
+  out->push_back('{');
+  AppendToken(entry.token_id(), entry.logprob(), request, out);
+  out->append(",\"top_logprobs\":[");
+  const int count = std::min(entry.top_size(), request.logprobs.value_or(0));
+  for (int i = 0; i < count; ++i) {
+    out->append(i > 0 ? ",{" : "{");
+    AppendToken(entry.top(i).token_id(), entry.top(i).logprob(), request, out);
+    out->push_back('}');
+  }
+  out->append("]}");
+}
+
+std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                     const std::vector<ChoicePiece>& choices, const v1::Usage& usage) {
+  std::string out;
+  AppendEnvelope(envelope, kWhole, &out);
+  out.append(",\"choices\":[");
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) out.push_back(',');
+    StrAppend(&out, "{\"index\":", i, ",\"message\":{\"role\":\"assistant\",\"content\":");
+    AppendJsonString(choices[i].text, &out);
+    out.append(",\"refusal\":null}");
+    AppendChoiceTail(request, choices[i], &out);
+  }
+  out.push_back(']');
+  AppendPromptPart(choices[0], &out);
+  AppendUsage(usage, &out);
+  out.push_back('}');
+  return out;
+}
+
+std::string ChatChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                      size_t index, const ChoicePiece& piece, bool first) {
+  std::string out;
+  if (first)
+    AppendChunk(envelope, request, index, "\"role\":\"assistant\",\"content\":\"\"", {}, &out);
+  std::string delta;
+  if (!piece.text.empty()) {
+    delta = "\"content\":";
+    AppendJsonString(piece.text, &delta);
+  }
+  AppendChunk(envelope, request, index, delta, piece, &out);
+  return out;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,26 @@
+// What the bodies of /v1/completions and /v1/chat/completions have in common: the model, sampling,
+// stopping, streaming and output fields, and wishes that no code fulfils yet.
+//
+// Threads: pure functions. Errors: ApiError naming the field; readers keep the first one.
+// Source: OpenAI's API reference; vLLM's OpenAI-compatible server documentation.
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <optional>
+#include <string_view>
+
+#include "router/completions_request.h"
+#include "router/json_reader.h"
+
+namespace flotilla {
+
+// Parses the body, which must be an object that names a model, into `root`; sets the model.
+std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
+                                    boost::json::value* root, CompletionRequest* request);
+
+// All common fields but max_tokens and logprobs, which each form spells in its own way. `reader`
+// reads `body` and may have failed before.
+std::optional<ApiError> ReadCommonFields(const boost::json::object& body, FieldReader* reader,
+                                         CompletionRequest* request);
+
+}  // namespace flotilla

@@ -1,0 +1,107 @@
+#include "common/rpc/render_chat.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace flotilla {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Says everything that a message has.
+constexpr const char* kTemplate =
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}{% if m.name %}/{{ m.name }}{% endif %}]"
+    "{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}"
+    "{% if m.tool_call_id %}#{{ m.tool_call_id }}{% endif %}{% endfor %}"
+    "{% if tools %}T{{ tools | length }}{% endif %}{% if flag is defined %}F{{ flag }}{% endif %}"
+    "{% if add_generation_prompt %}>{% endif %}";
+
+class RenderChatTest : public testing::Test {
+ protected:
+  v1::ChatMessage* Add(const std::string& role, const std::string& content) {
+    v1::ChatMessage* message = request_.add_messages();
+    message->set_role(role);
+    message->set_content(content);
+    return message;
+  }
+  std::string Render() {
+    const StatusOr<std::string> text = RenderChat(request_, *format_, {});
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.value_or("");
+  }
+  std::string Error() {
+    const Status status = RenderChat(request_, *format_, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+
+  StatusOr<ChatFormat> format_ = ChatFormat::Create(kTemplate, "<s>", "</s>");
+  v1::ChatRequest request_;
+};
+
+TEST_F(RenderChatTest, WritesEachMessageAsTheTemplateSays) {
+  Add("system", "Be brief.");
+  Add("user", "Hé 😀")->set_name("Ann");
+  EXPECT_EQ(Render(), "<s>[system]Be brief.[user/Ann]Hé 😀>");
+  request_.set_add_generation_prompt(false);
+  EXPECT_EQ(Render(), "<s>[system]Be brief.[user/Ann]Hé 😀");
+}
+
+TEST_F(RenderChatTest, ADeveloperIsASystemToModels) {
+  Add("developer", "x");
+  EXPECT_EQ(Render(), "<s>[system]x>");
+}
+
+TEST_F(RenderChatTest, ToolsAndVariablesReachTheTemplate) {
+  Add("assistant", "")
+      ->set_tool_calls_json(
+          R"([{"id":"1","type":"function","function":{"name":"f","arguments":{"a":1}}}])");
+  Add("tool", "42")->set_tool_call_id("1");
+  request_.set_tools_json(R"([{"type":"function"},{"type":"function"}])");
+  request_.set_template_kwargs_json(R"({"flag":false})");
+  EXPECT_EQ(Render(), "<s>[assistant]f[tool]42#1T2FFalse>");
+}
+
+TEST_F(RenderChatTest, NamesTheFieldThatIsWrong) {
+  EXPECT_EQ(Error(), "messages: must have at least one message");
+  Add("user", "x");
+  Add("robot", "x");
+  EXPECT_THAT(Error(), StartsWith("messages[1].role: must be system,"));
+  request_.mutable_messages(1)->set_role("assistant");
+  request_.mutable_messages(1)->set_tool_calls_json("[1");
+  EXPECT_THAT(Error(), StartsWith("messages[1].tool_calls_json: is not valid JSON"));
+  request_.mutable_messages(1)->set_tool_calls_json("{}");
+  EXPECT_THAT(Error(), StartsWith("messages[1].tool_calls_json: must be an array"));
+  request_.mutable_messages(1)->clear_tool_calls_json();
+  request_.set_tools_json("{}");
+  EXPECT_THAT(Error(), StartsWith("tools_json: must be an array"));
+  request_.clear_tools_json();
+  request_.set_template_kwargs_json("[]");
+  EXPECT_THAT(Error(), StartsWith("template_kwargs_json: must be an object"));
+  request_.clear_template_kwargs_json();
+  for (int i = 0; i < kMaxChatMessages; ++i) Add("user", "x");
+  EXPECT_THAT(Error(), StartsWith("messages: may have at most 1024"));
+}
+
+TEST_F(RenderChatTest, SaysWhatTheTemplateSays) {
+  format_ = ChatFormat::Create("{{ raise_exception('roles must alternate') }}", {}, {});
+  Add("user", "x");
+  EXPECT_THAT(Error(), StartsWith("messages: "));
+  EXPECT_THAT(Error(), HasSubstr("roles must alternate"));
+}
+
+TEST_F(RenderChatTest, ATemplateThatNeverEndsIsStopped) {
+  format_ = ChatFormat::Create(
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", {}, {});
+  Add("user", "x");
+  EXPECT_THAT(Error(), HasSubstr("steps"));
+}
+
+TEST(ChatFormatTest, AFileWithoutTemplateCannotChat) {
+  const GgufFile gguf;
+  EXPECT_EQ(ChatFormat::Create(gguf).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace flotilla
