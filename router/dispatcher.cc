@@ -120,8 +120,18 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 std::variant<uint64_t, ApiError> Dispatcher::Submit(v1::GenerateRequest request,
                                                     std::shared_ptr<const ModelHandle> model,
                                                     std::shared_ptr<GenerateSink> sink) {
+  if (requests_.size() >= options_.max_requests) {
+    metrics_->Rejection("max_requests");
+    ApiError error = Unavailable(
+        StrCat("This router already has ", options_.max_requests, " requests; try again."),
+        kRetryAfterMs);
+    error.code = absl::StatusCode::kResourceExhausted;
+    return error;
+  }
   auto stream = std::make_shared<RequestStream>();
   stream->request = std::move(request);
+  if (!stream->request.has_deadline_ms() || stream->request.deadline_ms() > options_.max_request_ms)
+    stream->request.set_deadline_ms(options_.max_request_ms);
   stream->model = std::move(model);
   stream->sink = std::move(sink);
   stream->arrival_unix_ms = UnixMs();

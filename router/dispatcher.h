@@ -32,6 +32,8 @@ namespace flotilla {
 struct DispatcherOptions {
   std::vector<std::string> replicas;  // addresses
   std::string policy = "round_robin";
+  uint32_t max_requests = 4096;        // in flight, both APIs
+  int64_t max_request_ms = 3'600'000;  // no deadline is later
   uint32_t max_attempts = 3;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;

@@ -50,6 +50,10 @@ Status GrpcServer::Start() {
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
   // Else a second server binds the same port and takes half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             static_cast<int>(options_.max_metadata_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(options_.max_grpc_streams));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_grpc_message_bytes));
   builder.RegisterService(&health_);
   builder.RegisterService(this);

@@ -21,6 +21,8 @@ struct GrpcOptions {
   uint16_t grpc_port = 50051;                  // 0: any
   uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
   uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
+  uint64_t max_metadata_bytes = 16 << 10;      // of a call
+  uint32_t max_grpc_streams = 1024;            // calls at once on a connection
 };
 
 class GrpcServer final : public v1::Inference::CallbackService {

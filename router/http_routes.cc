@@ -154,4 +154,8 @@ void HttpRoutes::OnAnswered(const std::string& path, int status, double seconds)
 
 void HttpRoutes::OnRefused(const char* reason) { context_.metrics->Rejection(reason); }
 
+void HttpRoutes::OnBodyBytes(int64_t delta) {
+  context_.metrics->BodyBytes(static_cast<double>(delta));
+}
+
 }  // namespace flotilla

@@ -90,4 +90,16 @@ void HttpServer::Stop() {
   for (HttpSession* session : sessions) session->Close();
 }
 
+bool HttpServer::ReserveBody(uint64_t bytes) {
+  if (bytes > options_.max_buffered_body_bytes - buffered_body_bytes_) return false;
+  buffered_body_bytes_ += bytes;
+  if (bytes > 0) service_->OnBodyBytes(static_cast<int64_t>(bytes));
+  return true;
+}
+
+void HttpServer::ReturnBody(uint64_t bytes) {
+  buffered_body_bytes_ -= bytes;
+  if (bytes > 0) service_->OnBodyBytes(-static_cast<int64_t>(bytes));
+}
+
 }  // namespace flotilla

@@ -33,6 +33,9 @@ class HttpServer {
   HttpService* service() const { return service_; }
   bool draining() const { return draining_; }
   size_t connections() const { return sessions_.size(); }
+  // Room for a body until ReturnBody; false: max_buffered_body_bytes are taken.
+  bool ReserveBody(uint64_t bytes);
+  void ReturnBody(uint64_t bytes);
   void Forget(HttpSession* session) { sessions_.erase(session); }
 
  private:
@@ -45,6 +48,7 @@ class HttpServer {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer retry_timer_;
   std::unordered_set<HttpSession*> sessions_;
+  uint64_t buffered_body_bytes_ = 0;
   uint16_t port_ = 0;
   bool draining_ = false;
 };

@@ -63,6 +63,7 @@ void HttpSession::Close() {
   if (phase_ == Phase::kClosed) return;
   const bool handling = phase_ == Phase::kHandling;
   phase_ = Phase::kClosed;
+  ReturnBody();
   ErrorCode ignored;
   socket_.close(ignored);
   read_timer_.cancel();
@@ -158,7 +159,26 @@ std::optional<ApiError> HttpSession::CheckHeader() {
   head.path = path_;
   head.content_type = std::string(View(message[http::field::content_type]));
   head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
-  return server_->service()->CheckHead(head);
+  if (std::optional<ApiError> refusal = server_->service()->CheckHead(head)) return refusal;
+  return ReserveBody();
+}
+
+std::optional<ApiError> HttpSession::ReserveBody() {
+  // A chunked body may become as large as any. One that says to be larger is refused while it is
+  // read.
+  const uint64_t most = server_->options().max_body_bytes;
+  const auto length = parser_->content_length();
+  const uint64_t bytes = parser_->chunked() ? most : length ? std::min<uint64_t>(*length, most) : 0;
+  if (!server_->ReserveBody(bytes)) {
+    server_->service()->OnRefused("body_memory");
+    return Unavailable("This router has no memory for another body now; try again.", 1000);
+  }
+  reserved_ = bytes;
+  return std::nullopt;
+}
+
+void HttpSession::ReturnBody() {
+  if (server_ != nullptr) server_->ReturnBody(std::exchange(reserved_, 0));
 }
 
 void HttpSession::ReadBody() {

@@ -51,6 +51,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void Dispatch();
   void RefuseBytes(ErrorCode error);
   std::optional<ApiError> CheckHeader();
+  // Memory for the body, until the answer begins.
+  std::optional<ApiError> ReserveBody();
+  void ReturnBody();
 
   // Watching the socket while a request is answered.
   void ReadAhead();
@@ -93,9 +96,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   uint64_t number_ = 0;  // of the request on this connection
   int64_t received_ns_ = 0;
   std::string path_;
-  std::string out_;       // waits for writing_
-  std::string in_write_;  // being written
-  size_t written_ = 0;    // of in_write_
+  std::string out_;        // waits for writing_
+  std::string in_write_;   // being written
+  size_t written_ = 0;     // of in_write_
+  uint64_t reserved_ = 0;  // bytes of the body
   std::function<void()> on_disconnect_;
 };
 

@@ -32,6 +32,7 @@ class SessionExchange final : public HttpExchange {
   void StartStream() override {
     if (!Current()) return;
     session_->streaming_ = true;
+    session_->ReturnBody();
     if (!session_->http_11_) session_->keep_alive_ = false;  // the end of the stream is the close
     session_->Send(FormatStreamHead(session_->MakeHead(), session_->http_11_));
   }
@@ -78,6 +79,7 @@ ResponseHead HttpSession::MakeHead() const {
 void HttpSession::SendFinal(std::string bytes, int status) {
   if (server_->draining()) keep_alive_ = false;
   answered_ = true;
+  ReturnBody();
   on_disconnect_ = nullptr;
   streaming_ = false;
   server_->service()->OnAnswered(path_, status, (RealClock::Now() - received_ns_) * 1e-9);

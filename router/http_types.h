@@ -18,15 +18,16 @@ namespace flotilla {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8000;                        // 0: any
-  uint64_t max_header_bytes = 16 << 10;        // request line and fields
-  uint64_t max_body_bytes = 8 << 20;           // of a request
-  uint32_t max_connections = 4096;             // more are answered with 503 and closed
-  uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent bytes of a stream before it is dropped
-  int64_t header_timeout_ms = 10'000;          // from a request's first byte to its last header
-  int64_t body_timeout_ms = 60'000;            // from the last header to the body's last byte
-  int64_t idle_timeout_ms = 75'000;            // between requests on a kept connection
-  int64_t write_timeout_ms = 30'000;           // without a byte taken by the client
+  uint16_t port = 8000;                          // 0: any
+  uint64_t max_header_bytes = 16 << 10;          // request line and fields
+  uint64_t max_body_bytes = 8 << 20;             // of a request
+  uint64_t max_buffered_body_bytes = 256 << 20;  // of all requests that are not answered yet
+  uint32_t max_connections = 4096;               // more are answered with 503 and closed
+  uint64_t max_stream_buffer_bytes = 1 << 20;    // unsent bytes of a stream before it is dropped
+  int64_t header_timeout_ms = 10'000;            // from a request's first byte to its last header
+  int64_t body_timeout_ms = 60'000;              // from the last header to the body's last byte
+  int64_t idle_timeout_ms = 75'000;              // between requests on a kept connection
+  int64_t write_timeout_ms = 30'000;             // without a byte taken by the client
 };
 
 struct HttpHead {
@@ -64,6 +65,8 @@ class HttpService {
   // For metrics. `path` is empty if no request could be read.
   virtual void OnAnswered(const std::string& path, int status, double seconds) = 0;
   virtual void OnRefused(const char* reason) = 0;
+  // The memory that bodies take has changed by so much.
+  virtual void OnBodyBytes(int64_t delta) = 0;
 };
 
 }  // namespace flotilla

@@ -31,13 +31,22 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   bytes("--max-body-bytes", &http.max_body_bytes, "Body or gRPC message of a request, at most");
   bytes("--max-stream-buffer-bytes", &http.max_stream_buffer_bytes,
         "Unsent bytes of a stream before its slow client is dropped");
-  app->add_option("--max-connections", http.max_connections, "HTTP connections at once")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+  bytes("--max-buffered-body-bytes", &http.max_buffered_body_bytes,
+        "Bodies of all HTTP requests that are not answered yet, together");
+  auto count = [&](const char* name, uint32_t* value, const char* help) {
+    app->add_option(name, *value, help)->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  };
+  count("--max-connections", &http.max_connections, "HTTP connections at once");
+  count("--max-grpc-streams", &flags->router.grpc.max_grpc_streams,
+        "gRPC calls at once on a connection");
+  count("--max-requests", &flags->router.dispatcher.max_requests,
+        "Requests in flight, HTTP and gRPC together");
   ms("--header-timeout-ms", &http.header_timeout_ms, "For a request's header to come in");
   ms("--body-timeout-ms", &http.body_timeout_ms, "For a request's body to come in");
   ms("--idle-timeout-ms", &http.idle_timeout_ms, "Between requests of a kept connection");
   ms("--write-timeout-ms", &http.write_timeout_ms, "Without a byte taken by the client");
+  ms("--max-request-ms", &flags->router.dispatcher.max_request_ms,
+     "For a whole request; a later deadline is drawn in");
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
 }
 
@@ -81,6 +90,7 @@ int Run(int argc, char** argv) {
   InitLog(flags.log);
   flags.router.grpc.host = flags.router.http.host;
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
+  flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
 
   // Blocked before any thread starts: every thread inherits it, and one waits for them.

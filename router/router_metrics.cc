@@ -32,6 +32,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                          kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
+      body_bytes_(
+          AddGauge(registry, {"flotilla_router_http_buffered_body_bytes",
+                              "Memory for bodies of HTTP requests that are not answered yet"})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
                                          "Clients that went away before the answer's end."})) {}
 

@@ -24,6 +24,7 @@ class RouterMetrics {
   void Rejection(const std::string& reason) { rejections_.Add({{"reason", reason}}).Increment(); }
   void Retry(const std::string& reason) { retries_.Add({{"reason", reason}}).Increment(); }
   void ClientDisconnect() { disconnects_.Increment(); }
+  void BodyBytes(double delta) { body_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
   void Backend(const std::string& replica, bool healthy, double active) {
     healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);
@@ -43,6 +44,7 @@ class RouterMetrics {
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
   prometheus::Gauge& in_flight_;
+  prometheus::Gauge& body_bytes_;
   prometheus::Counter& disconnects_;
 };
 

@@ -23,6 +23,8 @@ struct HarnessOptions {
   HttpOptions http;
   GrpcOptions grpc;
   uint32_t drain_grace_ms = 10'000;
+  uint32_t max_requests = 4096;
+  int64_t max_request_ms = 3'600'000;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
 };
 
