@@ -13,6 +13,7 @@ class Reflected:
     """Calls a service by name, its messages learned from the server."""
 
     def __init__(self, target):
+        self.address = target
         self.channel = grpc.insecure_channel(target)
         database = ProtoReflectionDescriptorDatabase(self.channel)
         self.services = database.get_services()

@@ -1,0 +1,101 @@
+"""Hostile requests beside ordinary streams: each gets its documented answer, and the streams notice nothing."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from cluster import Cluster
+from hostile_requests import LIST, Target
+from test_grpc_client import Reflected
+
+STREAMS = 8
+TOKENS = 500
+SLOW_CLIENTS = {"a header that stops", "a body that stops"}
+MOST_P99_RATIO = 1.5
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    flags = ["--kv-cache-memory", "512MiB", "--router-flag=--header-timeout-ms=2000",
+             "--router-flag=--body-timeout-ms=2000"]
+    with Cluster(*flags) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def target(cluster):
+    client = openai.OpenAI(base_url=cluster.http + "/v1", api_key="none")
+    address = urlsplit(cluster.http)
+    return Target(address.hostname, address.port, client.models.list().data[0].id, Reflected(cluster.grpc))
+
+
+def stream(cluster, target, i):
+    """(text, seconds between its chunks)"""
+    client = openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300)
+    chunks, times = [], []
+    for chunk in client.completions.create(
+            model=target.model, prompt=f"Story number {i}:", max_tokens=TOKENS, temperature=0.7, seed=i, stream=True,
+            extra_body={"ignore_eos": True}):
+        times.append(time.perf_counter())
+        chunks.append(chunk.choices[0].text)
+    return "".join(chunks), [b - a for a, b in zip(times, times[1:])]
+
+
+def run_streams(cluster, target):
+    """Texts, and the 99th percentile of the time between two chunks."""
+    with ThreadPoolExecutor(STREAMS) as pool:
+        results = list(pool.map(lambda i: stream(cluster, target, i), range(STREAMS)))
+    gaps = sorted(gap for _, all_gaps in results for gap in all_gaps)
+    return [text for text, _ in results], gaps[int(len(gaps) * 0.99)]
+
+
+def attack(target, stop):
+    """The whole list at least once, until told to stop. Returns what was answered otherwise than promised."""
+    slow = [entry for entry in LIST if entry[0] in SLOW_CLIENTS]
+    fast = [entry for entry in LIST if entry[0] not in SLOW_CLIENTS]
+    wrong = []
+
+    def send(entry):
+        name, deed, expected = entry
+        got = deed(target)
+        if got not in (expected if isinstance(expected, set) else {expected}):
+            wrong.append(f"{name}: {got} instead of {expected}")
+
+    with ThreadPoolExecutor(len(slow)) as pool:
+        waiting = [pool.submit(send, entry) for entry in slow]
+        rounds = 0
+        while rounds == 0 or not stop.is_set():
+            for entry in fast:
+                send(entry)
+                if rounds and stop.is_set():
+                    break
+            rounds += 1
+        for job in waiting:
+            job.result()
+    return wrong, rounds
+
+
+def test_each_gets_its_answer_and_streams_go_on(cluster, target):
+    assert len(LIST) >= 50
+    run_streams(cluster, target)  # warms up
+    texts, quiet_p99 = run_streams(cluster, target)
+    outcome = {}
+    stop = threading.Event()
+    attacker = threading.Thread(target=lambda: outcome.update(result=attack(target, stop)))
+    attacker.start()
+    attacked_texts, attacked_p99 = run_streams(cluster, target)
+    stop.set()
+    attacker.join()
+    wrong, rounds = outcome["result"]
+    print(f"\n{len(LIST)} hostile requests, {rounds} rounds; p99 between chunks {quiet_p99 * 1e3:.1f} ms alone, "
+          f"{attacked_p99 * 1e3:.1f} ms meanwhile ({attacked_p99 / quiet_p99:.2f} x)")
+    assert not wrong, "\n".join(wrong)
+    assert attacked_texts == texts, "byte for byte"
+    assert attacked_p99 <= MOST_P99_RATIO * quiet_p99
+    metrics = cluster.metrics()
+    restarts = {name: value for name, value in metrics.items() if "restarts_total" in name}
+    assert not any(restarts.values()), restarts
