@@ -26,6 +26,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  public:
   // Never null; gRPC's until OnDone.
   static GrpcGenerate* Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+                             grpc::CallbackServerContext* server_context,
                              const v1::GenerateRequest& request);
 
   void OnDelta(const v1::Delta& delta) override;
@@ -37,6 +38,8 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::optional<ApiError> FillPrompt(v1::GenerateRequest* request);
   void Submit(v1::GenerateRequest request);
   void Push(v1::GenerateResponse response);
+  void CountQueued(uint64_t bytes);
+  void Fail(const ApiError& error);
   void End(const grpc::Status& status);
   void CancelOnIo();
 

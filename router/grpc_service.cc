@@ -72,13 +72,13 @@ void GrpcServer::Shutdown() {
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   if (draining_.load()) {
     context_.metrics->Rejection("draining");
     return new EndedStream(
         grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
   }
-  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, *request);
+  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, context, *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(grpc::CallbackServerContext*,

@@ -149,4 +149,8 @@ void HttpRoutes::OnAnswered(const std::string& path, int status, double seconds)
 
 void HttpRoutes::OnRefused(const char* reason) { context_.metrics->Rejection(reason); }
 
+void HttpRoutes::OnUnsent(int64_t delta_bytes) {
+  context_.metrics->StreamBuffer(static_cast<double>(delta_bytes));
+}
+
 }  // namespace flotilla

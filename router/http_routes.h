@@ -24,6 +24,7 @@ class HttpRoutes final : public HttpService {
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   void OnAnswered(const std::string& path, int status, double seconds) override;
   void OnRefused(const char* reason) override;
+  void OnUnsent(int64_t delta_bytes) override;
 
  private:
   void ReplyHealth(bool serving, HttpExchange* exchange) const;

@@ -45,6 +45,8 @@ struct HttpRequest {
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
+  // The client's X-Request-Id, or one made here.
+  virtual const std::string& request_id() const = 0;
   virtual void Reply(int status, const std::string& content_type, std::string body) = 0;
   virtual void ReplyError(const ApiError& error) = 0;
   // Server-sent events: header, then pieces, then the end.
@@ -64,6 +66,8 @@ class HttpService {
   // For metrics. `path` is empty if no request could be read.
   virtual void OnAnswered(const std::string& path, int status, double seconds) = 0;
   virtual void OnRefused(const char* reason) = 0;
+  // Bytes of answers that wait for their clients have become more, or less.
+  virtual void OnUnsent(int64_t delta_bytes) = 0;
 };
 
 }  // namespace flotilla

@@ -32,8 +32,17 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                          kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
+      stream_buffer_(AddGauge(registry, {"flotilla_router_stream_buffer_bytes",
+                                         "Bytes of answers that clients have not taken yet."})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
-                                         "Clients that went away before the answer's end."})) {}
+                                         "Clients that went away before the answer's end."})) {
+  // All reasons from the start: a rate needs the 0 before the first.
+  for (const char* reason :
+       {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
+        "header_limit", "body_limit", "bad_request"})
+    rejections_.Add({{"reason", reason}});
+  for (const char* reason : {"refused", "replica_lost"}) retries_.Add({{"reason", reason}});
+}
 
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
   requests_.Add({{"route", route}, {"code", code}}).Increment();

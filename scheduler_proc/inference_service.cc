@@ -1,5 +1,6 @@
 #include "scheduler_proc/inference_service.h"
 
+#include "common/rpc/call_request_id.h"
 #include "scheduler_proc/direct_call.h"
 #include "scheduler_proc/errors.h"
 
@@ -44,8 +45,10 @@ Status Detokenize(const RequestFront& front, const v1::DetokenizeRequest& reques
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  return new GenerateReactor(&deps_, *request);
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  v1::GenerateRequest with_id = *request;
+  with_id.set_request_id(TakeRequestId(context, request->request_id()));
+  return new GenerateReactor(&deps_, with_id);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(grpc::CallbackServerContext*,
