@@ -51,6 +51,7 @@ void DetokenizerCore::Open(const DetokStreamEvent& event, Outcome* outcome) {
   if (streams_.size() >= limits_.max_streams || stop_bytes > limits_.max_stop_bytes ||
       event.emitted_tokens > event.tokens.size()) {
     ++outcome->rejected_events;
+    outcome->troubled_ids.push_back(event.request_id);
     End(event.stream);
     return;
   }
@@ -76,6 +77,7 @@ void DetokenizerCore::Tokens(const DetokStreamEvent& event, Outcome* outcome) {
   }
   Stream& stream = found->second;
   if (event.offset > stream.num_tokens) {
+    outcome->troubled_ids.push_back(stream.request_id);
     streams_.erase(found);
     outcome->resync = true;
     return;

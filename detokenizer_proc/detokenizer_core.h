@@ -46,6 +46,8 @@ class DetokenizerCore {
     uint64_t num_tokens = 0;  // that were turned into text
     uint64_t rejected_events = 0;
     bool resync = false;  // say hello again: a stream's tokens are missing
+    // For logs, the requests whose events were rejected, or which lack tokens and are known.
+    std::vector<std::string> troubled_ids;
   };
   // A request of another generation than the last one's begins with no streams.
   Outcome Apply(const DetokRequest& request);
@@ -60,11 +62,13 @@ class DetokenizerCore {
     Stream(const Tokenizer* tokenizer, const DetokStreamEvent& open)
         : detokenizer(tokenizer, open.skip_special),
           matcher(open.stop),
+          request_id(open.request_id),
           include_stop(open.include_stop),
           min_tokens(open.min_tokens) {}
 
     IncrementalDetokenizer detokenizer;
     StopMatcher matcher;
+    std::string request_id;
     bool include_stop;
     uint32_t min_tokens;
     uint32_t num_tokens = 0;

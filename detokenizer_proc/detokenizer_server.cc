@@ -155,6 +155,11 @@ void DetokenizerServer::HandleFrame(const std::string& frame) {
                Kv("reason", std::string(status.message())));
     return;
   }
+  for (const DetokStreamEvent& event : request.events) {
+    if (event.kind == DetokStreamEvent::Kind::kOpen)
+      Log().debug("opened {} {} {}", Kv("request_id", event.request_id), Kv("req", event.stream),
+                  Kv("history", event.tokens.size()));
+  }
   const DetokenizerCore::Outcome outcome = core_.Apply(request);
   if (outcome.rejected_events > 0) {
     metrics_->rejected_events.Increment(static_cast<double>(outcome.rejected_events));
@@ -164,6 +169,8 @@ void DetokenizerServer::HandleFrame(const std::string& frame) {
     Log().warn("tokens of a stream are missing; asking for all of them");
     hello_due_ = true;
   }
+  for (const std::string& id : outcome.troubled_ids)
+    Log().warn("stream dropped {}", Kv("request_id", id));
   if (!outcome.reply.texts.empty()) SendReply(outcome.reply);
   metrics_->tokens.Increment(static_cast<double>(outcome.num_tokens));
   metrics_->streams.Set(static_cast<double>(core_.num_streams()));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/text/incremental_detokenizer.h"
 
@@ -74,6 +75,12 @@ ApiError FromEngineError(const v1::Error& engine_error) {
   error.param = engine_error.field();
   error.retry_after_ms = engine_error.retry_after_ms();
   return error;
+}
+
+void LogFailure(const std::string& request_id, const ApiError& error) {
+  Log().log(HttpStatus(error) == 500 ? spdlog::level::warn : spdlog::level::debug,
+            "failed {} {} {}", Kv("request_id", request_id), Kv("status", HttpStatus(error)),
+            Kv("error", error.message));
 }
 
 int HttpStatus(const ApiError& error) {

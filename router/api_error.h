@@ -32,6 +32,9 @@ ApiError Unavailable(std::string message, int64_t retry_after_ms);
 // For HTTP's own conditions (405, 408, 411, 413, 415, 431).
 ApiError HttpError(int status, std::string message);
 
+// For the log: a warning if the fault is ours, else for debugging only.
+void LogFailure(const std::string& request_id, const ApiError& error);
+
 // What a replica said about a request.
 ApiError FromEngineError(const v1::Error& error);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "router/chat_request.h"
 #include "router/chat_response.h"
 #include "router/generate_check.h"
@@ -73,6 +74,8 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   request_ = std::move(std::get<CompletionRequest>(parsed));
   SetSeed(RandomU64(), &request_.params);
   envelope_.id = StrCat(request_.chat ? "chatcmpl-" : "cmpl-", RandomHex128());
+  Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),
+              Kv("id", envelope_.id), Kv("prompts", request_.prompts.size()));
   envelope_.created = std::time(nullptr);
   envelope_.model = request_.model->name;
   envelope_.system_fingerprint = request_.model->fingerprint;
@@ -85,7 +88,7 @@ void CompletionHandler::SubmitAll() {
   for (size_t i = 0; i < request_.prompts.size(); ++i) formatters_.emplace_back(request_, i);
   for (size_t i = 0; i < request_.prompts.size(); ++i) {
     v1::GenerateRequest request = request_.params;
-    request.set_request_id(envelope_.id);
+    request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.prompts[i].ids;
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
     auto submitted = context_.dispatcher->Submit(std::move(request), request_.model,
@@ -155,6 +158,7 @@ void CompletionHandler::Finish() {
 void CompletionHandler::OnError(const ApiError& error) {
   if (ended_) return;
   ended_ = true;
+  LogFailure(exchange_->request_id(), error);
   CancelAll();
   if (!stream_started_) {
     exchange_->ReplyError(error);

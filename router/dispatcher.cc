@@ -144,6 +144,8 @@ std::variant<uint64_t, ApiError> Dispatcher::Submit(v1::GenerateRequest request,
                        kRetryAfterMs);
   }
   requests_[stream->handle] = stream;
+  Log().debug("dispatched {} {}", Kv("request_id", stream->request.request_id()),
+              Kv("replica", replica->replica_id()));
   replica->Submit(stream);
   UpdateBackendMetrics(*replica);
   return stream->handle;
@@ -268,7 +270,7 @@ void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
   stream->fetching_large = false;
   stream->waiting.clear();
   if (Retry(stream, "replica_lost", /*same_replica_too=*/true)) return;
-  Log().warn("request lost with its replica {} {}", Kv("request", stream->request.request_id()),
+  Log().warn("request lost with its replica {} {}", Kv("request_id", stream->request.request_id()),
              Kv("replica", replicas_[stream->replica]->replica_id()));
   Fail(stream,
        Unavailable("The replica that worked on this request was lost; try again.", kRetryAfterMs));
@@ -289,6 +291,8 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
   if (replica == nullptr && same_replica_too) replica = Pick(*stream, /*again=*/true);
   if (replica == nullptr) return false;
   metrics_->Retry(reason);
+  Log().info("retried {} {} {}", Kv("request_id", stream->request.request_id()),
+             Kv("reason", reason), Kv("replica", replica->replica_id()));
   ++stream->attempts;
   stream->id = next_id_++;
   stream->prompt_logprobs = 0;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "common/base/request_id.h"
+
 namespace flotilla {
 namespace {
 
@@ -99,7 +101,8 @@ MaybeError CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
 }
 
 MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& model) {
-  if (request.request_id().size() > 128) return OutOfRange("request_id", "at most 128 bytes");
+  if (!request.request_id().empty() && !IsRequestId(request.request_id()))
+    return OutOfRange("request_id", kRequestIdRule);
   if (auto error = CheckSampling(request.sampling(), model)) return error;
   if (auto error = CheckStopping(request.stopping(), model)) return error;
   if (auto error = CheckOutput(request.output())) return error;

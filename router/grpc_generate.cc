@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/rpc/call_request_id.h"
 #include "router/chat_request.h"
 #include "router/generate_check.h"
 #include "router/random.h"
@@ -28,22 +30,27 @@ GrpcGenerate::GrpcGenerate(const HandlerContext& context, const char* route,
 }
 
 GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                  grpc::CallbackServerContext* server_context,
                                   const v1::GenerateRequest& request) {
   std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kGenerateRoute, max_buffer_bytes));
-  return StartCall(std::move(call), request, nullptr);
+  return StartCall(std::move(call), server_context, request, nullptr);
 }
 
 GrpcGenerate* GrpcGenerate::StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                      grpc::CallbackServerContext* server_context,
                                       const v1::ChatRequest& request) {
   std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kChatRoute, max_buffer_bytes));
-  return StartCall(std::move(call), request.base(), &request);
+  return StartCall(std::move(call), server_context, request.base(), &request);
 }
 
 GrpcGenerate* GrpcGenerate::StartCall(std::shared_ptr<GrpcGenerate> call,
+                                      grpc::CallbackServerContext* server_context,
                                       v1::GenerateRequest request, const v1::ChatRequest* chat) {
   call->self_ = call;
+  request.set_request_id(TakeRequestId(server_context, request.request_id()));
+  call->request_id_ = request.request_id();
   if (const std::optional<ApiError> error = call->Prepare(chat, &request)) {
-    call->End(ToGrpcStatus(*error));
+    call->Fail(*error);
     return call.get();
   }
   boost::asio::post(*call->context_.io, [call, request = std::move(request)]() mutable {
@@ -64,8 +71,6 @@ std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
   const char* const field = chat != nullptr ? "messages" : "prompt";
   if (auto error = FitToContext(prompt_ids_.size(), *model_, request, field)) return error;
   SetSeed(RandomU64(), request);
-  if (request->request_id().empty()) request->set_request_id("gen-" + RandomHex128());
-  request_id_ = request->request_id();
   created_ = std::time(nullptr);
   v1::OutputOptions* output = request->mutable_output();
   return_token_ids_ = !output->has_return_token_ids() || output->return_token_ids();
@@ -112,7 +117,7 @@ void GrpcGenerate::Submit(v1::GenerateRequest request) {
   if (gone_) return;
   auto submitted = context_.dispatcher->Submit(std::move(request), model_, shared_from_this());
   if (auto* error = std::get_if<ApiError>(&submitted))
-    End(ToGrpcStatus(*error));
+    Fail(*error);
   else
     handle_ = std::get<uint64_t>(submitted);
 }
@@ -148,7 +153,7 @@ void GrpcGenerate::OnDelta(const v1::Delta& delta) {
   if (delta.last()) End(grpc::Status::OK);
 }
 
-void GrpcGenerate::OnError(const ApiError& error) { End(ToGrpcStatus(error)); }
+void GrpcGenerate::OnError(const ApiError& error) { Fail(error); }
 
 // --- Both --------------------------------------------------------------------------------------
 
@@ -157,9 +162,10 @@ void GrpcGenerate::Push(v1::GenerateResponse response) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.has_value()) return;
-    queued_bytes_ += response.ByteSizeLong();
-    overflow = queued_bytes_ > max_buffer_bytes_ && !queue_.empty();
+    const uint64_t bytes = response.ByteSizeLong();
+    overflow = queued_bytes_ + bytes > max_buffer_bytes_ && !queue_.empty();
     if (!overflow) {
+      CountQueued(queued_bytes_ + bytes);
       queue_.push_back(std::move(response));
       if (queue_.size() == 1) StartWrite(&queue_.front());
     }
@@ -171,6 +177,16 @@ void GrpcGenerate::Push(v1::GenerateResponse response) {
   CancelOnIo();
 }
 
+void GrpcGenerate::Fail(const ApiError& error) {
+  LogFailure(request_id_, error);
+  End(ToGrpcStatus(error));
+}
+
+void GrpcGenerate::CountQueued(uint64_t bytes) {
+  context_.metrics->StreamBuffer(static_cast<double>(bytes) - static_cast<double>(queued_bytes_));
+  queued_bytes_ = bytes;
+}
+
 void GrpcGenerate::End(const grpc::Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (status_.has_value()) return;
@@ -180,7 +196,7 @@ void GrpcGenerate::End(const grpc::Status& status) {
 
 void GrpcGenerate::OnWriteDone(bool ok) {
   std::lock_guard<std::mutex> lock(mutex_);
-  queued_bytes_ -= queue_.front().ByteSizeLong();
+  CountQueued(queued_bytes_ - queue_.front().ByteSizeLong());
   queue_.pop_front();
   if (!ok) queue_.clear();
   if (!queue_.empty())
@@ -201,9 +217,13 @@ void GrpcGenerate::OnCancel() {
 }
 
 void GrpcGenerate::OnDone() {
+  CountQueued(0);
   context_.metrics->InFlight(-1);
+  const double seconds = static_cast<double>(RealClock::Now() - received_ns_) * 1e-9;
+  Log().debug("answered {} {} {}", Kv("request_id", request_id_),
+              Kv("code", static_cast<int>(status_->error_code())), Kv("seconds", seconds));
   context_.metrics->Request(route_, std::to_string(static_cast<int>(status_->error_code())),
-                            static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
+                            seconds);
   CallTracker* const calls = context_.calls;
   self_.reset();
   calls->Remove();

@@ -26,9 +26,11 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  public:
   // Never null; gRPC's until OnDone.
   static GrpcGenerate* Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+                             grpc::CallbackServerContext* server_context,
                              const v1::GenerateRequest& request);
   // Its prompt is the rendered conversation.
   static GrpcGenerate* StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+                                 grpc::CallbackServerContext* server_context,
                                  const v1::ChatRequest& request);
 
   void OnDelta(const v1::Delta& delta) override;
@@ -37,14 +39,17 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  private:
   GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);
   // `chat`: null unless the prompt comes from a conversation.
-  static GrpcGenerate* StartCall(std::shared_ptr<GrpcGenerate> call, v1::GenerateRequest request,
-                                 const v1::ChatRequest* chat);
+  static GrpcGenerate* StartCall(std::shared_ptr<GrpcGenerate> call,
+                                 grpc::CallbackServerContext* server_context,
+                                 v1::GenerateRequest request, const v1::ChatRequest* chat);
   std::optional<ApiError> Prepare(const v1::ChatRequest* chat, v1::GenerateRequest* request);
   std::optional<ApiError> FillPrompt(v1::GenerateRequest* request);
   std::optional<ApiError> FillPromptFromChat(const v1::ChatRequest& chat,
                                              v1::GenerateRequest* request);
   void Submit(v1::GenerateRequest request);
   void Push(v1::GenerateResponse response);
+  void CountQueued(uint64_t bytes);
+  void Fail(const ApiError& error);
   void End(const grpc::Status& status);
   void CancelOnIo();
 

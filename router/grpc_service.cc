@@ -76,9 +76,9 @@ void GrpcServer::Shutdown() {
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, *request);
+  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, context, *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(grpc::CallbackServerContext*,

@@ -27,6 +27,7 @@ std::string Head(const ResponseHead& head) {
   std::string out = StrCat("HTTP/1.1 ", head.status, " ", ReasonPhrase(head.status),
                            "\r\nServer: flotilla\r\nDate: ", DateNow(),
                            "\r\nContent-Type: ", head.content_type, "\r\n");
+  if (!head.request_id.empty()) StrAppend(&out, "X-Request-Id: ", head.request_id, "\r\n");
   if (head.close) out.append("Connection: close\r\n");
   if (head.keep_alive_10 && !head.close) out.append("Connection: keep-alive\r\n");
   if (head.retry_after_s > 0) StrAppend(&out, "Retry-After: ", head.retry_after_s, "\r\n");

@@ -13,11 +13,12 @@ namespace flotilla {
 struct ResponseHead {
   int status = 200;
   std::string_view content_type = "application/json";
-  bool close = false;          // Connection: close
-  bool keep_alive_10 = false;  // HTTP/1.0 client that asked to keep the connection
-  bool head_only = false;      // answer to HEAD: the body is left out
-  int64_t retry_after_s = 0;   // 0: none
-  std::string_view allow;      // with 405
+  bool close = false;           // Connection: close
+  bool keep_alive_10 = false;   // HTTP/1.0 client that asked to keep the connection
+  bool head_only = false;       // answer to HEAD: the body is left out
+  int64_t retry_after_s = 0;    // 0: none
+  std::string_view allow;       // with 405
+  std::string_view request_id;  // X-Request-Id; empty: none
 };
 
 const char* ReasonPhrase(int status);

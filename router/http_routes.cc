@@ -158,4 +158,8 @@ void HttpRoutes::OnBodyBytes(int64_t delta) {
   context_.metrics->BodyBytes(static_cast<double>(delta));
 }
 
+void HttpRoutes::OnUnsent(int64_t delta_bytes) {
+  context_.metrics->StreamBuffer(static_cast<double>(delta_bytes));
+}
+
 }  // namespace flotilla

@@ -25,6 +25,7 @@ class HttpRoutes final : public HttpService {
   void OnAnswered(const std::string& path, int status, double seconds) override;
   void OnRefused(const char* reason) override;
   void OnBodyBytes(int64_t delta) override;
+  void OnUnsent(int64_t delta_bytes) override;
 
  private:
   void ReplyHealth(bool serving, HttpExchange* exchange) const;

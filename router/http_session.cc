@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/request_id.h"
 #include "common/base/status.h"
 #include "router/http_server.h"
 
@@ -70,7 +71,10 @@ void HttpSession::Close() {
   write_timer_.cancel();
   std::function<void()> callback = std::move(on_disconnect_);
   on_disconnect_ = nullptr;
-  if (server_ != nullptr) server_->Forget(this);
+  if (server_ != nullptr) {
+    CountUnsent(0);
+    server_->Forget(this);
+  }
   server_ = nullptr;
   if (handling && callback) callback();
 }
@@ -99,6 +103,7 @@ void HttpSession::ReadHeader() {
   keep_alive_ = answered_ = streaming_ = head_only_ = false;
   http_11_ = true;
   path_.clear();
+  request_id_ = NewRequestId();
   received_ns_ = RealClock::Now();
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->options().max_header_bytes));
@@ -120,6 +125,8 @@ void HttpSession::OnHeader(ErrorCode error) {
   const std::string_view target = View(parser_->get().target());
   path_ = std::string(target.substr(0, target.find('?')));
   head_only_ = parser_->get().method() == http::verb::head;
+  const std::string_view id = View(parser_->get()[kRequestIdHeader]);
+  if (IsRequestId(id)) request_id_ = std::string(id);
   if (const std::optional<ApiError> refusal = CheckHeader()) {
     phase_ = Phase::kHandling;
     // An unread body would be taken for the next request; a broken client's next one is not
@@ -277,7 +284,7 @@ void HttpSession::OnReadAhead(ErrorCode error, size_t bytes) {
 
 void HttpSession::ClientGone(const char* reason) {
   if (std::string_view(reason) != "disconnect") server_->service()->OnRefused(reason);
-  server_->service()->OnAnswered(path_, 499, (RealClock::Now() - received_ns_) * 1e-9);
+  CountAnswer(499);
   Close();
 }
 

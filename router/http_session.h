@@ -66,6 +66,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void SendFinal(std::string bytes, int status);
   void Send(std::string_view bytes);
   void StartWrite();
+  void CountUnsent(size_t bytes);
+  void CountAnswer(int status);
   void OnWrite(ErrorCode error, size_t bytes);
   void ResponseDone();
   void Linger();
@@ -96,10 +98,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   uint64_t number_ = 0;  // of the request on this connection
   int64_t received_ns_ = 0;
   std::string path_;
+  std::string request_id_;
   std::string out_;        // waits for writing_
   std::string in_write_;   // being written
   size_t written_ = 0;     // of in_write_
   uint64_t reserved_ = 0;  // bytes of the body
+  size_t unsent_ = 0;      // as last told to the service
   std::function<void()> on_disconnect_;
 };
 

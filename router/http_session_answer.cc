@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "router/http_server.h"
 #include "router/http_session.h"
 
@@ -16,7 +17,9 @@ constexpr int64_t kLingerMs = 3'000;
 class SessionExchange final : public HttpExchange {
  public:
   SessionExchange(std::shared_ptr<HttpSession> session, uint64_t number)
-      : session_(std::move(session)), number_(number) {}
+      : session_(std::move(session)), number_(number), request_id_(session_->request_id_) {}
+
+  const std::string& request_id() const override { return request_id_; }
 
   void Reply(int status, const std::string& content_type, std::string body) override {
     if (!Current()) return;
@@ -62,6 +65,7 @@ class SessionExchange final : public HttpExchange {
 
   const std::shared_ptr<HttpSession> session_;
   const uint64_t number_;
+  const std::string request_id_;
 };
 
 std::shared_ptr<HttpExchange> HttpSession::MakeExchange() {
@@ -73,6 +77,7 @@ ResponseHead HttpSession::MakeHead() const {
   head.close = !keep_alive_ || server_->draining();
   head.keep_alive_10 = !http_11_;
   head.head_only = head_only_;
+  head.request_id = request_id_;
   return head;
 }
 
@@ -82,18 +87,31 @@ void HttpSession::SendFinal(std::string bytes, int status) {
   ReturnBody();
   on_disconnect_ = nullptr;
   streaming_ = false;
-  server_->service()->OnAnswered(path_, status, (RealClock::Now() - received_ns_) * 1e-9);
+  CountAnswer(status);
   Send(bytes);
   if (!writing_) ResponseDone();
 }
 
 void HttpSession::Send(std::string_view bytes) {
   out_.append(bytes);
+  CountUnsent(out_.size() + in_write_.size() - written_);
   if (streaming_ && out_.size() > server_->options().max_stream_buffer_bytes) {
     ClientGone("slow_client");
     return;
   }
   if (!writing_ && !out_.empty()) StartWrite();
+}
+
+void HttpSession::CountAnswer(int status) {
+  const double seconds = static_cast<double>(RealClock::Now() - received_ns_) * 1e-9;
+  Log().debug("answered {} {} {} {}", Kv("request_id", request_id_), Kv("path", path_),
+              Kv("status", status), Kv("seconds", seconds));
+  server_->service()->OnAnswered(path_, status, seconds);
+}
+
+void HttpSession::CountUnsent(size_t bytes) {
+  server_->service()->OnUnsent(static_cast<int64_t>(bytes) - static_cast<int64_t>(unsent_));
+  unsent_ = bytes;
 }
 
 void HttpSession::StartWrite() {
@@ -122,6 +140,7 @@ void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
     return;
   }
   written_ += bytes;
+  CountUnsent(out_.size() + in_write_.size() - written_);
   if (written_ < in_write_.size() || !out_.empty()) {
     StartWrite();
     return;

@@ -46,6 +46,8 @@ struct HttpRequest {
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
+  // The client's X-Request-Id, or one made here.
+  virtual const std::string& request_id() const = 0;
   virtual void Reply(int status, const std::string& content_type, std::string body) = 0;
   virtual void ReplyError(const ApiError& error) = 0;
   // Server-sent events: header, then pieces, then the end.
@@ -67,6 +69,8 @@ class HttpService {
   virtual void OnRefused(const char* reason) = 0;
   // The memory that bodies take has changed by so much.
   virtual void OnBodyBytes(int64_t delta) = 0;
+  // Bytes of answers that wait for their clients have become more, or less.
+  virtual void OnUnsent(int64_t delta_bytes) = 0;
 };
 
 }  // namespace flotilla

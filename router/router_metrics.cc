@@ -34,9 +34,18 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                      "Requests that wait for their answer or its end."})),
       body_bytes_(
           AddGauge(registry, {"flotilla_router_http_buffered_body_bytes",
-                              "Memory for bodies of HTTP requests that are not answered yet"})),
+                              "Memory for bodies of HTTP requests that are not answered yet."})),
+      stream_buffer_(AddGauge(registry, {"flotilla_router_stream_buffer_bytes",
+                                         "Bytes of answers that clients have not taken yet."})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
-                                         "Clients that went away before the answer's end."})) {}
+                                         "Clients that went away before the answer's end."})) {
+  // All reasons from the start: a rate needs the 0 before the first.
+  for (const char* reason :
+       {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
+        "header_limit", "body_limit", "body_memory", "max_requests", "bad_request"})
+    rejections_.Add({{"reason", reason}});
+  for (const char* reason : {"refused", "replica_lost"}) retries_.Add({{"reason", reason}});
+}
 
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
   requests_.Add({{"route", route}, {"code", code}}).Increment();

@@ -1,4 +1,4 @@
-// The router's metrics (names and meaning: docs, design/operations).
+// The router's metrics (flotilla_router_…; docs/metrics.md).
 //
 // Labels are routes, codes, reasons and replica ids: never a client's bytes.
 // Threads: any.
@@ -18,7 +18,8 @@ class RouterMetrics {
  public:
   explicit RouterMetrics(prometheus::Registry* registry);
 
-  // `route` is one of the router's own paths or "other"; `code` an HTTP status or gRPC code name.
+  // `route` is one of the router's own paths or "other"; `code` an HTTP status or the number of a
+  // gRPC code.
   void Request(const std::string& route, const std::string& code, double seconds);
   void Ttft(double seconds) { ttft_.Observe(seconds); }
   void Rejection(const std::string& reason) { rejections_.Add({{"reason", reason}}).Increment(); }
@@ -26,6 +27,7 @@ class RouterMetrics {
   void ClientDisconnect() { disconnects_.Increment(); }
   void BodyBytes(double delta) { body_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
+  void StreamBuffer(double delta_bytes) { stream_buffer_.Increment(delta_bytes); }
   void Backend(const std::string& replica, bool healthy, double active) {
     healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);
     active_.Add({{"replica", replica}}).Set(active);
@@ -45,6 +47,7 @@ class RouterMetrics {
   prometheus::Histogram& ttft_;
   prometheus::Gauge& in_flight_;
   prometheus::Gauge& body_bytes_;
+  prometheus::Gauge& stream_buffer_;
   prometheus::Counter& disconnects_;
 };
 

@@ -14,6 +14,7 @@ DetokStreamEvent OpenEvent(uint64_t id, const StreamOptions& options) {
   DetokStreamEvent event;
   event.kind = DetokStreamEvent::Kind::kOpen;
   event.stream = id;
+  event.request_id = options.request_id;
   event.skip_special = options.skip_special;
   event.stop = options.stop;
   event.include_stop = options.include_stop;

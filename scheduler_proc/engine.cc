@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "shm/ring_metrics.h"
 
 namespace flotilla {
 namespace {
@@ -59,7 +60,8 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
                std::unique_ptr<DetokLink> detok)
     : options_(options),
       inputs_(std::move(inputs)),
-      port_(std::move(steps), inputs_.collective, inputs_.clock),
+      port_(std::move(steps), inputs_.collective, inputs_.clock,
+            &AddGauge(inputs_.registry, RingFillRatioSpec("step"))),
       results_(std::move(results)),
       detok_(std::move(detok)),
       inbox_(options.core.max_queued_requests + options.core.max_running_requests,

@@ -23,6 +23,7 @@ class OutputSink;
 
 // What the output side needs to know of a request; the core does not.
 struct StreamOptions {
+  std::string request_id;  // for logs
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;  // as in ReqSpec: named in stop_reason
   bool include_stop = false;

@@ -1,5 +1,6 @@
 #include "scheduler_proc/inference_service.h"
 
+#include "common/rpc/call_request_id.h"
 #include "common/rpc/render_chat.h"
 #include "scheduler_proc/direct_call.h"
 #include "scheduler_proc/errors.h"
@@ -63,14 +64,18 @@ Status Detokenize(const RequestFront& front, const v1::DetokenizeRequest& reques
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  return new GenerateReactor(&deps_, *request);
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  v1::GenerateRequest with_id = *request;
+  with_id.set_request_id(TakeRequestId(context, request->request_id()));
+  return new GenerateReactor(&deps_, with_id);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
-    grpc::CallbackServerContext*, const v1::ChatRequest* request) {
-  const StatusOr<v1::GenerateRequest> generate = FromChat(*deps_.front, *request);
+    grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
+  const std::string request_id = TakeRequestId(context, request->base().request_id());
+  StatusOr<v1::GenerateRequest> generate = FromChat(*deps_.front, *request);
   if (!generate.ok()) return new RefusedStream(ToGrpc(generate.status()));
+  generate->set_request_id(request_id);
   return new GenerateReactor(&deps_, *generate);
 }
 

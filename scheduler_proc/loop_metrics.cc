@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "shm/ring_metrics.h"
 
 namespace flotilla {
 namespace {
@@ -74,10 +75,11 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
       queries_(Counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache.")),
       hits_(Counter("prefix_cache_hits_total", "Tokens found in the prefix cache.")),
       retractions_(Counter("retractions_total", "Requests put back for lack of KV pages.")),
+      rejected_results_(AddCounter(registry, RejectedFramesSpec("result"))),
       ttft_(Histogram("time_to_first_token_seconds", "Arrival to first token.", kTtft)),
       inter_token_(Histogram("inter_token_latency_seconds", "Between tokens.", kInterToken)),
       e2e_(Histogram("e2e_request_latency_seconds", "Arrival to last token.", kTtft)),
-      queue_time_(Histogram("request_queue_time_seconds", "Queued to first scheduled.", kTtft)),
+      queue_time_(Histogram("request_queue_time_seconds", "Arrival to first scheduled.", kTtft)),
       prefill_time_(
           Histogram("request_prefill_time_seconds", "First scheduled to first token.", kTtft)),
       decode_time_(Histogram("request_decode_time_seconds", "First token to last.", kTtft)),
@@ -91,7 +93,19 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
     step_seconds_[mode] =
         &Histogram("step_seconds", "A step on the workers.", kStep, {{"mode", mode}});
   for (const char* reason : {"queue_full", "invalid", "unavailable", "unimplemented"})
-    Counter("rejections_total", "Requests the scheduler refused.", {{"reason", reason}});
+    Rejections(reason);
+  for (const Finish finish :
+       {Finish::kStop, Finish::kLength, Finish::kAbort, Finish::kDeadline, Finish::kError})
+    Finished(finish);
+}
+
+prometheus::Counter& LoopMetrics::Rejections(const char* reason) {
+  return Counter("rejections_total", "Requests the scheduler refused.", {{"reason", reason}});
+}
+
+prometheus::Counter& LoopMetrics::Finished(Finish finish) {
+  return Counter("request_success_total", "Requests that ended, by how.",
+                 {{"finished_reason", FinishName(finish)}});
 }
 
 void LoopMetrics::OnServing(bool serving, uint32_t num_pages) {
@@ -147,12 +161,11 @@ void LoopMetrics::OnToken(int64_t arrival_ns, int64_t last_token_ns, int64_t now
 }
 
 void LoopMetrics::OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_t now_ns) {
-  Counter("request_success_total", "Requests that ended, by how.",
-          {{"finished_reason", FinishName(output.finish)}})
-      .Increment();
+  Finished(output.finish).Increment();
   if (output.finish != Finish::kStop && output.finish != Finish::kLength) return;
   e2e_.Observe(Seconds(now_ns - arrival_ns));
-  queue_time_.Observe(Seconds(output.first_scheduled_ns - output.queued_ns));
+  // The three stages add up to the whole.
+  queue_time_.Observe(Seconds(output.first_scheduled_ns - arrival_ns));
   prefill_time_.Observe(Seconds(output.first_token_ns - output.first_scheduled_ns));
   decode_time_.Observe(Seconds(now_ns - output.first_token_ns));
   request_prompt_.Observe(output.prompt_tokens);
@@ -164,7 +177,7 @@ void LoopMetrics::OnRejected(absl::StatusCode code) {
   if (code == absl::StatusCode::kResourceExhausted) reason = "queue_full";
   if (code == absl::StatusCode::kUnavailable) reason = "unavailable";
   if (code == absl::StatusCode::kUnimplemented) reason = "unimplemented";
-  Counter("rejections_total", "Requests the scheduler refused.", {{"reason", reason}}).Increment();
+  Rejections(reason).Increment();
 }
 
 void LoopMetrics::OnStats(const SchedulerStats& stats) {

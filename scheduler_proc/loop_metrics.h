@@ -30,7 +30,8 @@ class LoopMetrics {
   // last_token_ns: 0 for the request's first token.
   void OnToken(int64_t arrival_ns, int64_t last_token_ns, int64_t now_ns);
   void OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_t now_ns);
-  void OnRejected(absl::StatusCode code);  // any thread
+  void OnRejected(absl::StatusCode code);                     // any thread
+  void OnRejectedResult() { rejected_results_.Increment(); }  // a frame of rank 0
   void OnServing(bool serving, uint32_t num_pages);
   // After every turn that changed something.
   void OnStats(const SchedulerStats& stats);
@@ -43,6 +44,8 @@ class LoopMetrics {
   prometheus::Histogram& Histogram(const char* name, const char* help,
                                    const std::vector<double>& buckets,
                                    prometheus::Labels extra = {});
+  prometheus::Counter& Rejections(const char* reason);
+  prometheus::Counter& Finished(Finish finish);
   void LogPrefill(const StepPlan& plan, uint64_t new_tokens, uint64_t cached,
                   const SchedulerStats& stats);
   void LogDecode(const SchedulerStats& stats, int64_t now_ns);
@@ -58,6 +61,7 @@ class LoopMetrics {
 
   prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_;
   prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;
+  prometheus::Counter& rejected_results_;
   prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;
   prometheus::Histogram &request_prompt_, &request_generated_, &gap_, &batch_tokens_;
   std::map<std::string, prometheus::Histogram*> step_seconds_;

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log.h"
 #include "scheduler_proc/errors.h"
 #include "scheduler_proc/output_side.h"
 
@@ -183,6 +184,10 @@ void OutputAssembler::EndNow(ReqId id, Live* live, v1::FinishReason reason) {
 void OutputAssembler::Fail(ReqId id, const Status& status) {
   auto it = live_.find(id);
   if (it == live_.end()) return;
+  // Full queues are in the metrics; what is our own fault is for people.
+  Log().log(absl::IsInternal(status) ? spdlog::level::warn : spdlog::level::debug,
+            "failed {} {} {}", Kv("request_id", it->second.open.options.request_id), Kv("req", id),
+            Kv("error", std::string(status.message())));
   v1::Delta delta;
   delta.add_choices()->set_finish_reason(v1::FINISH_REASON_ERROR);
   *delta.mutable_error() = ToError(status);

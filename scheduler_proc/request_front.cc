@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log.h"
+
 namespace flotilla {
 
 void RequestFront::SetServing(const RequestLimits& limits) {
@@ -38,7 +40,11 @@ StatusOr<CheckedRequest> RequestFront::Check(
   StatusOr<CheckedRequest> checked =
       ready.ok() ? CheckRequest(request, resume, limits_, text_allowed ? deps_.tokenizer : nullptr)
                  : StatusOr<CheckedRequest>(ready);
-  if (!checked.ok()) deps_.on_refused(checked.status().code());
+  if (!checked.ok()) {
+    deps_.on_refused(checked.status().code());
+    Log().debug("refused {} {}", Kv("request_id", request.request_id()),
+                Kv("reason", std::string(checked.status().message())));
+  }
   return checked;
 }
 
@@ -55,6 +61,7 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
         command.spec.arrival_ns +
         std::max<int64_t>(0, checked.deadline_ms - std::max<int64_t>(0, elapsed_ms)) * kNsPerMs;
   command.options = std::move(checked.options);
+  command.options.request_id = checked.request_id;
   command.sink = std::move(sink);
   command.stream = stream;
   {
@@ -64,8 +71,13 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
   }
   const uint64_t tokens = command.spec.prompt_ids.size();
   deps_.load->AddSubmitted(tokens);
+  const std::string request_id = command.options.request_id;
+  Log().debug("queued {} {} {}", Kv("request_id", request_id), Kv("req", id),
+              Kv("prompt_tokens", tokens));
   const Status status = deps_.inbox->Submit(std::move(command));
   if (!status.ok()) {
+    Log().debug("refused {} {}", Kv("request_id", request_id),
+                Kv("reason", std::string(status.message())));
     deps_.load->RemoveSubmitted(tokens);
     deps_.on_refused(status.code());
     OnFinished(id);
@@ -90,6 +102,7 @@ void RequestFront::OnFinished(ReqId id) {
   std::lock_guard lock(mutex_);
   auto it = live_.find(id);
   if (it == live_.end()) return;
+  Log().debug("ended {} {}", Kv("request_id", it->second), Kv("req", id));
   const auto [begin, end] = by_request_id_.equal_range(it->second);
   for (auto entry = begin; entry != end; ++entry) {
     if (entry->second != id) continue;

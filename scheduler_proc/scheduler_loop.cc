@@ -120,6 +120,7 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
     deps_.results->Release();
     if (!parsed.ok()) {
       Log().error("result frame refused {}", Kv("error", std::string(parsed.message())));
+      deps_.metrics->OnRejectedResult();
       OnRestart("a result frame was malformed");
     } else if (!deps_.epochs->serving() || result_.epoch != deps_.epochs->epoch()) {
       continue;  // of an epoch that is over

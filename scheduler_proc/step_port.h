@@ -2,6 +2,8 @@
 // that the epoch protocol can be tested without shared memory. Threads: the loop's.
 #pragma once
 
+#include <prometheus/gauge.h>
+
 #include <cstdint>
 #include <string>
 
@@ -26,16 +28,22 @@ class StepPort {
 
 class RingStepPort final : public StepPort {
  public:
-  // Neither is owned. `collective` may be null: one rank without a collective (tests).
-  RingStepPort(RingWriter writer, const Segment* collective, const Clock* clock)
-      : writer_(std::move(writer)), collective_(collective), clock_(clock) {}
+  // Nothing is owned. `collective` may be null: one rank without a collective (tests).
+  RingStepPort(RingWriter writer, const Segment* collective, const Clock* clock,
+               prometheus::Gauge* fill_ratio)
+      : writer_(std::move(writer)),
+        collective_(collective),
+        clock_(clock),
+        fill_ratio_(fill_ratio) {}
 
   void ActivateReader(uint32_t rank) override { writer_.ActivateReader(rank); }
   void DeactivateReader(uint32_t rank) override { writer_.DeactivateReader(rank); }
   Status Publish(const StepPlan& plan) override {
     frame_.clear();
     BuildStepPlan(plan, &frame_);
-    return writer_.Write(frame_, clock_->NowNs() + kNsPerSecond);
+    const Status written = writer_.Write(frame_, clock_->NowNs() + kNsPerSecond);
+    fill_ratio_->Set(writer_.FillRatio());
+    return written;
   }
   void AbortCollective(uint32_t epoch) override {
     if (collective_ != nullptr) flotilla::AbortCollective(*collective_, epoch);
@@ -45,6 +53,7 @@ class RingStepPort final : public StepPort {
   RingWriter writer_;
   const Segment* collective_;
   const Clock* clock_;
+  prometheus::Gauge* fill_ratio_;
   std::string frame_;
 };
 

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/request_id.h"
 #include "common/base/sha256.h"
 #include "scheduler_proc/random_id.h"
 
 namespace flotilla {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxKeyBytes = 255;
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
@@ -217,7 +217,8 @@ Status CheckResume(const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& r
 Status CheckEnvelope(const v1::GenerateRequest& request, const RequestLimits& limits,
                      CheckedRequest* out) {
   RETURN_IF_ERROR(CheckModel(request.model(), limits.model_name));
-  RETURN_IF_ERROR(AtMostBytes("request_id", request.request_id(), kMaxRequestIdBytes));
+  if (!request.request_id().empty() && !IsRequestId(request.request_id()))
+    return Bad("request_id", StrCat("not ", kRequestIdRule));
   RETURN_IF_ERROR(AtMostBytes("idempotency_key", request.idempotency_key(), kMaxKeyBytes));
   RETURN_IF_ERROR(AtMostBytes("session", request.session(), kMaxKeyBytes));
   RETURN_IF_ERROR(InRange("priority", request.priority(), -100, 100));
@@ -230,7 +231,7 @@ Status CheckEnvelope(const v1::GenerateRequest& request, const RequestLimits& li
   }
   if (request.structured().kind_case() != v1::StructuredOutput::KIND_NOT_SET)
     return NotBuilt("structured", "structured output is");
-  out->request_id = request.request_id().empty() ? RandomRequestId() : request.request_id();
+  out->request_id = request.request_id().empty() ? NewRequestId() : request.request_id();
   return OkStatus();
 }
 

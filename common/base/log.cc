@@ -3,7 +3,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <memory>
 
 namespace flotilla {
@@ -12,87 +12,103 @@ namespace {
 constexpr size_t kMaxValueBytes = 256;
 
 bool NeedsQuotes(std::string_view value) {
-  if (value.empty()) return true;
-  for (unsigned char c : value) {
-    if (c <= ' ' || c == '"' || c == '\\' || c == '=' || c >= 0x7f) return true;
-  }
-  return false;
+  static constexpr std::string_view kSpecial = "\"\\=";
+  return value.empty() || IsJsonNumber(value) ||
+         std::any_of(value.begin(), value.end(), [](unsigned char c) {
+           return c <= ' ' || c >= 0x7f ||
+                  kSpecial.find(static_cast<char>(c)) != std::string_view::npos;
+         });
 }
 
-void AppendEscaped(std::string_view value, std::string* out) {
-  for (unsigned char c : value) {
-    if (c == '"' || c == '\\') {
-      out->push_back('\\');
-      out->push_back(static_cast<char>(c));
-    } else if (c < 0x20 || c == 0x7f) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof(buffer), "\\u%04x", c);
-      out->append(buffer);
-    } else {
-      out->push_back(static_cast<char>(c));
-    }
-  }
-}
-
-// %v of the JSON format: the message as the inside of a JSON string.
-class JsonMessageFlag final : public spdlog::custom_flag_formatter {
+// %* of the patterns below.
+class PayloadFlag final : public spdlog::custom_flag_formatter {
  public:
+  explicit PayloadFlag(bool json) : json_(json) {}
   void format(const spdlog::details::log_msg& msg, const std::tm&,
               spdlog::memory_buf_t& dest) override {
-    std::string escaped;
-    AppendEscaped(std::string_view(msg.payload.data(), msg.payload.size()), &escaped);
-    dest.append(escaped.data(), escaped.data() + escaped.size());
+    const std::string_view payload(msg.payload.data(), msg.payload.size());
+    std::string out;
+    if (json_)
+      AppendJsonPayload(payload, &out);
+    else
+      AppendTextPayload(payload, &out);
+    dest.append(out.data(), out.data() + out.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
-    return spdlog::details::make_unique<JsonMessageFlag>();
+    return spdlog::details::make_unique<PayloadFlag>(json_);
   }
+
+ private:
+  const bool json_;
 };
 
+const char* PatternOf(const LogOptions& options) {
+  if (options.format == "json")
+    return R"({"ts":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","process":"%n",%*})";
+  return options.tagged ? "[%n] %H:%M:%S.%e %^%-5l%$ %*" : "%H:%M:%S.%e %^%-5l%$ %n  %*";
+}
+
+std::unique_ptr<spdlog::formatter> MakeFormatter(const LogOptions& options) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PayloadFlag>('*', options.format == "json");
+  formatter->set_pattern(PatternOf(options));
+  return formatter;
+}
+
+std::shared_ptr<spdlog::logger> MakeLogger(const LogOptions& options) {
+  auto logger = std::make_shared<spdlog::logger>(
+      options.process, std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_level(spdlog::level::from_str(options.level));
+  logger->flush_on(spdlog::level::info);
+  logger->set_formatter(MakeFormatter(options));
+  return logger;
+}
+
 std::shared_ptr<spdlog::logger>& Instance() {
-  static auto* logger = new std::shared_ptr<spdlog::logger>(std::make_shared<spdlog::logger>(
-      "flotilla", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
+  static auto* logger = new std::shared_ptr<spdlog::logger>(MakeLogger({.process = "flotilla"}));
   return *logger;
+}
+
+// The longest beginning of whole characters that fits.
+std::string_view Cut(std::string_view value) {
+  size_t size = kMaxValueBytes;
+  while (size > kMaxValueBytes - 4 && (static_cast<unsigned char>(value[size]) & 0xC0) == 0x80)
+    --size;
+  return value.substr(0, size);
 }
 
 }  // namespace
 
-void InitLog(const LogOptions& options) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  auto logger = std::make_shared<spdlog::logger>(options.process, sink);
-  logger->set_level(spdlog::level::from_str(options.level));
-  logger->flush_on(spdlog::level::info);
-  auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  if (options.format == "json") {
-    formatter->add_flag<JsonMessageFlag>('*');
-    formatter->set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","process":"%n","message":"%*"})");
-  } else {
-    formatter->set_pattern("%H:%M:%S.%e %^%-5l%$ %n  %v");
-  }
-  logger->set_formatter(std::move(formatter));
-  Instance() = std::move(logger);
-}
+void InitLog(const LogOptions& options) { Instance() = MakeLogger(options); }
 
 spdlog::logger& Log() { return *Instance(); }
 
+std::string FormatLogLine(const LogOptions& options, spdlog::level::level_enum level,
+                          std::string_view message) {
+  const spdlog::details::log_msg msg(spdlog::string_view_t(options.process), level,
+                                     spdlog::string_view_t(message.data(), message.size()));
+  spdlog::memory_buf_t line;
+  MakeFormatter(options)->format(msg, line);
+  return std::string(line.data(), line.size());
+}
+
 std::string Kv(std::string_view key, std::string_view value) {
-  std::string out(key);
-  out.push_back('=');
+  std::string out(1, kFieldMark);
+  out.append(key).push_back('=');
   const bool cut = value.size() > kMaxValueBytes;
-  if (cut) value = value.substr(0, kMaxValueBytes);
-  if (NeedsQuotes(value)) {
+  if (cut) value = Cut(value);
+  if (cut || NeedsQuotes(value)) {
     out.push_back('"');
-    AppendEscaped(value, &out);
+    AppendPrintable(value, Quoted::kYes, &out);
     out.append(cut ? "…\"" : "\"");
   } else {
     out.append(value);
-    if (cut) out.append("…");
   }
   return out;
 }
 
 std::string Kv(std::string_view key, double value) {
-  return std::string(key) + "=" + fmt::format("{:.6g}", value);
+  return kFieldMark + std::string(key) + "=" + fmt::format("{:.6g}", value);
 }
 
 }  // namespace flotilla

@@ -137,17 +137,17 @@ void MetricsServer::Run() {
     }
     timeval timeout{.tv_sec = 2, .tv_usec = 0};
     setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-    WriteAll(client.get(), RenderMetrics(*registry_) + ProcessFamilies());
+    WriteAll(client.get(), RenderMetrics(*registry_) + RenderProcessMetrics(process_));
   }
 }
 
-std::string MetricsServer::ProcessFamilies() const {
+std::string RenderProcessMetrics(const std::string& process) {
   std::ostringstream out;
   auto gauge = [&](const char* name, const char* type, const char* help, double value) {
     char number[64];
     std::snprintf(number, sizeof(number), "%.17g", value);
     out << "# HELP " << name << ' ' << help << "\n# TYPE " << name << ' ' << type << '\n'
-        << name << "{process=\"" << process_ << "\"} " << number << '\n';
+        << name << "{process=\"" << process << "\"} " << number << '\n';
   };
   gauge("process_cpu_seconds_total", "counter", "CPU time used, in seconds.", CpuSeconds());
   gauge("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", ResidentBytes());
@@ -157,7 +157,7 @@ std::string MetricsServer::ProcessFamilies() const {
   out << "# HELP flotilla_build_info Version of the running binary.\n"
          "# TYPE flotilla_build_info gauge\n"
          "flotilla_build_info{process=\""
-      << process_ << "\",version=\"" << FLOTILLA_VERSION << "\"} 1\n";
+      << process << "\",version=\"" << FLOTILLA_VERSION << "\"} 1\n";
   return out.str();
 }
 

@@ -41,8 +41,11 @@ prometheus::Family<prometheus::Gauge>& AddGauges(prometheus::Registry* registry,
 // Text exposition format 0.0.4 of everything in `registry`.
 std::string RenderMetrics(const prometheus::Registry& registry);
 
-// Adds build_info and the process_* family (cpu seconds, resident bytes, open fds, start time),
-// labelled {process="…"}, so that the merged page stays unambiguous.
+// build_info and the process_* family (cpu seconds, resident bytes, open fds, start time) of this
+// process, labelled {process="…"}, so that the merged page stays unambiguous.
+std::string RenderProcessMetrics(const std::string& process);
+
+// Gives both.
 class MetricsServer {
  public:
   // Listens on the Unix socket `path`; each connection gets one rendering and is closed.
@@ -58,7 +61,6 @@ class MetricsServer {
   MetricsServer(UniqueFd listener, std::string path, std::string process,
                 std::shared_ptr<prometheus::Registry> registry);
   void Run();
-  std::string ProcessFamilies() const;
 
   UniqueFd listener_;
   const std::string path_;

@@ -31,6 +31,7 @@ void PutEvent(const DetokStreamEvent& event, WireWriter* out) {
   out->Put<uint64_t>(event.stream);
   if (event.kind == DetokStreamEvent::Kind::kClose) return;
   if (event.kind == DetokStreamEvent::Kind::kOpen) {
+    out->PutBytes(event.request_id);
     out->Put<uint8_t>(event.skip_special);
     out->Put<uint32_t>(event.emitted_tokens);
     out->Put<uint32_t>(static_cast<uint32_t>(event.stop.size()));
@@ -53,6 +54,7 @@ Status ReadEvent(WireReader* in, DetokStreamEvent* event) {
     case DetokStreamEvent::Kind::kClose:
       return OkStatus();
     case DetokStreamEvent::Kind::kOpen: {
+      event->request_id = std::string(in->GetBytes());
       if (!ReadFlag(in, &event->skip_special)) return Malformed(kWhat, "skip_special");
       event->emitted_tokens = in->Get<uint32_t>();
       const uint32_t num_stop = in->Get<uint32_t>();

@@ -20,12 +20,13 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kDetokVersion = 1;
+inline constexpr uint32_t kDetokVersion = 2;
 
 struct DetokStreamEvent {
   enum class Kind : uint32_t { kOpen = 1, kTokens = 2, kClose = 3 };
   Kind kind = Kind::kTokens;
-  uint64_t stream = 0;  // scheduler's number of a choice
+  uint64_t stream = 0;     // scheduler's number of a choice
+  std::string request_id;  // kOpen: for logs
   // kOpen: text of history[0 … emitted_tokens) was already sent on; the rest is to be sent.
   bool skip_special = true;
   uint32_t emitted_tokens = 0;

@@ -9,23 +9,8 @@
 namespace flotilla {
 namespace {
 
-std::string JsonString(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20) {
-      std::array<char, 8> buffer;
-      std::snprintf(buffer.data(), buffer.size(), "\\u%04x", byte);
-      out += buffer.data();
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
+// How every line of Log() in JSON begins.
+constexpr std::string_view kOwnObject = "{\"ts\":\"";
 
 // A stable colour for each name: cyan, green, yellow, blue, magenta.
 int ColorOf(std::string_view process) {
@@ -47,16 +32,38 @@ std::string MessageOfLogLine(const std::string& line) {
   return message == std::string::npos ? line : line.substr(line.find_first_not_of(' ', message));
 }
 
+void PrintFatal(const LogOptions& log, absl::string_view message) {
+  const std::string text(message);
+  if (log.format == "json")
+    Log().error("{}", text);
+  else
+    std::fprintf(stderr, "flotilla: error: %s\n", text.c_str());
+}
+
 std::string LogMux::Format(std::string_view process, std::string_view line) const {
+  if (json_) return FormatJson(process, line);
   std::string out;
-  if (json_) {
-    if (line.starts_with('{')) return out.append(line) + '\n';
-    return "{\"process\":" + JsonString(process) + ",\"message\":" + JsonString(line) + "}\n";
-  }
   if (color_) out += "\x1b[" + std::to_string(ColorOf(process)) + "m";
   out.append("[").append(process).append("]");
   if (color_) out += "\x1b[0m";
-  return out.append(" ").append(line) + '\n';
+  AppendPrintable(line, Quoted::kNo, &out.append(" "));
+  return out + '\n';
+}
+
+std::string LogMux::FormatJson(std::string_view process, std::string_view line) const {
+  const size_t slash = process.find('/');
+  const std::string_view replica = slash == process.npos ? "" : process.substr(0, slash);
+  std::string out(line);
+  if (!line.starts_with(kOwnObject) || !line.ends_with('}')) {
+    LogOptions options{.process = std::string(process.substr(replica.empty() ? 0 : slash + 1))};
+    options.format = "json";
+    std::string text(line);
+    std::erase(text, kFieldMark);  // no field is taken from it
+    out = FormatLogLine(options, spdlog::level::warn, text);
+    out.pop_back();  // '\n'
+  }
+  if (!replica.empty()) out.insert(out.size() - 1, ",\"replica\":" + QuotedText(replica));
+  return out + '\n';
 }
 
 void LogMux::Write(std::string_view process, std::string_view line) const {

@@ -1,12 +1,16 @@
 // Puts the output of all processes on our stderr, line by line, each with its process in front:
-// "[router] …" (coloured on a terminal). With --log-format json, lines that are objects pass
-// unchanged and others become {"process":…,"message":…}, so that every line stays an object.
+// "[router] …" (coloured on a terminal). With --log-format json, lines of our own logs get the
+// replica as a member; others (a library's outcry) become objects of level "warning", so that every
+// line is an object. What they hold is made safe to print either way.
 //
 // A line longer than kMaxLineBytes is cut. Threads: one.
 #pragma once
 
 #include <string>
 #include <string_view>
+
+#include "absl/strings/string_view.h"
+#include "common/base/log.h"
 
 namespace flotilla {
 
@@ -44,13 +48,20 @@ class LineBuffer {
 // "13:05:17.530 error worker-0  what is wrong" → "what is wrong"; other lines stay as they are.
 std::string MessageOfLogLine(const std::string& line);
 
+// Why the launcher ends: "flotilla: error: …" on stderr, or an object in JSON. After InitLog, if at
+// all.
+void PrintFatal(const LogOptions& log, absl::string_view message);
+
 class LogMux {
  public:
   LogMux(bool json, bool color) : json_(json), color_(color) {}
+  // `process`: "router", "worker-0", or with several replicas "r0/worker-0".
   std::string Format(std::string_view process, std::string_view line) const;
   void Write(std::string_view process, std::string_view line) const;
 
  private:
+  std::string FormatJson(std::string_view process, std::string_view line) const;
+
   const bool json_;
   const bool color_;
 };

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/listen.h"
+#include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"
 #include "deploy/launcher/supervisor.h"
@@ -43,8 +44,8 @@ std::string BinDir(const ServeOptions& options) {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-int Fail(const Status& status) {
-  std::fprintf(stderr, "flotilla: error: %s\n", std::string(status.message()).c_str());
+int Fail(const Status& status, const LogOptions& log = {}) {
+  PrintFatal(log, status.message());
   return kExitBadConfiguration;
 }
 
@@ -70,17 +71,17 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
 int Serve(Supervisor::Mode mode, ServeOptions options) {
   BlockSignals();
   options.log.process = "launcher";
+  options.log.tagged = true;
   InitLog(options.log);
-  if (options.log.format == "text") Log().set_pattern("[launcher] %H:%M:%S.%e %^%-5l%$ %v");
   StatusOr<ResolvedOptions> resolved = Resolve(options);
-  if (!resolved.ok()) return Fail(resolved.status());
+  if (!resolved.ok()) return Fail(resolved.status(), options.log);
   if (mode == Supervisor::Mode::kEngine && options.grpc_port == 0) {
     // The scheduler is told a number: one that is free now.
     const StatusOr<UniqueFd> probe = ListenTcp(options.host, 0, &resolved->options.grpc_port);
-    if (!probe.ok()) return Fail(probe.status());
+    if (!probe.ok()) return Fail(probe.status(), options.log);
   }
   StatusOr<RuntimeDir> runtime_dir = RuntimeDir::Create(RuntimeDir::DefaultParent());
-  if (!runtime_dir.ok()) return Fail(runtime_dir.status());
+  if (!runtime_dir.ok()) return Fail(runtime_dir.status(), options.log);
   resolved->runtime_dir = runtime_dir->path();
   return Supervisor(mode, *resolved).Run();
 }

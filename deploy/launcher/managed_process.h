@@ -37,6 +37,7 @@ class ManagedProcess {
     const LogMux* logs = nullptr;
     prometheus::Gauge* up = nullptr;
     prometheus::Counter* restarts = nullptr;
+    prometheus::Gauge* heartbeat_age = nullptr;  // seconds; null: it has no heartbeat
   };
   ManagedProcess(std::string name, Wiring wiring);
   ~ManagedProcess();
@@ -57,6 +58,7 @@ class ManagedProcess {
   uint32_t restarts() const { return restarts_count_; }
   // What it last said: the reason, if it ended on its own.
   const std::string& last_line() const { return lines_.last(); }
+  void SetHeartbeatAge(double seconds) const { wiring_.heartbeat_age->Set(seconds); }
   void Signal(int signal) const {
     if (child_) SignalGroup(child_->pid, signal);
   }

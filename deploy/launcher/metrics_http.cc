@@ -8,9 +8,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "deploy/launcher/listen.h"
+#include "deploy/launcher/metrics_vllm.h"
 
 namespace flotilla {
 namespace {
@@ -70,6 +75,22 @@ void SendAll(int fd, std::string_view bytes) {
 std::string HttpResponse(const char* status, const std::string& type, const std::string& body) {
   return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
                       "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
+}
+
+enum class Names { kNative, kVllm };
+
+// Which names a target asks for; nothing if there is no such page. Other parameters are ignored.
+std::optional<Names> NamesOf(absl::string_view target) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(target, absl::MaxSplits('?', 1));
+  if (parts.first == "/metrics/vllm") return Names::kVllm;
+  if (parts.first != "/metrics") return std::nullopt;
+  for (absl::string_view parameter : absl::StrSplit(parts.second, '&')) {
+    if (!absl::ConsumePrefix(&parameter, "names=")) continue;
+    if (parameter != "vllm") return std::nullopt;
+    return Names::kVllm;
+  }
+  return Names::kNative;
 }
 
 }  // namespace
@@ -141,12 +162,17 @@ std::string MetricsHttpServer::Respond(const std::string& request) const {
   const std::string text = "text/plain; charset=utf-8";
   if (!request.starts_with("GET "))
     return HttpResponse("405 Method Not Allowed", text, "GET only\n");
-  const std::string target = request.substr(4, request.find_first_of(" ?\r\n", 4) - 4);
-  if (target != "/metrics") return HttpResponse("404 Not Found", text, "only /metrics is here\n");
+  const std::string target = request.substr(4, request.find_first_of(" \r\n", 4) - 4);
+  const std::optional<Names> names = NamesOf(target);
+  if (!names)
+    return HttpResponse("404 Not Found", text,
+                        "here are /metrics, /metrics/vllm and /metrics?names=vllm\n");
   const std::vector<std::string> pages = GatherPages(metrics_->sources(), kSourceTimeoutNs);
   MetricsMerger merger;
   for (size_t i = 0; i < pages.size(); ++i) merger.Add(pages[i], metrics_->sources()[i].labels);
-  return HttpResponse("200 OK", "text/plain; version=0.0.4; charset=utf-8", merger.Render());
+  const std::string page = merger.Render();
+  return HttpResponse("200 OK", "text/plain; version=0.0.4; charset=utf-8",
+                      *names == Names::kVllm ? RenderVllmNames(page) : page);
 }
 
 }  // namespace flotilla

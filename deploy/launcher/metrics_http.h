@@ -1,5 +1,6 @@
-// One /metrics for all processes of a launcher: a small HTTP/1.1 server (GET /metrics only) that
-// asks every process's metrics socket at the time of the scrape and merges the pages.
+// One /metrics for all processes of a launcher: a small HTTP/1.1 server that asks every process's
+// metrics socket at the time of the scrape and merges the pages. GET /metrics, and
+// /metrics/vllm or /metrics?names=vllm for the schedulers' under vLLM's names.
 //
 // Threads: one of its own, which sleeps in accept; a scrape is answered before the next is taken.
 // Ownership: `metrics` outlives it. Errors: Start fails if the port can't be bound; a process that

@@ -1,6 +1,6 @@
 #include "deploy/launcher/process_metrics.h"
 
-#include <map>
+#include <algorithm>
 
 #include "common/base/metrics.h"
 
@@ -9,21 +9,36 @@ namespace flotilla {
 ProcessMetrics::ProcessMetrics()
     : registry_(std::make_shared<prometheus::Registry>()),
       up_(&AddGauges(registry_.get(), "flotilla_launcher_process_up",
-                     "1 while the process runs, 0 while it is down.")),
-      restarts_(&AddCounters(registry_.get(), "flotilla_launcher_process_restarts_total",
-                             "Times the process was started again after it ended.")) {}
+                     "1 while the process runs, 0 while it is down.")) {}
 
 ManagedProcess::Wiring ProcessMetrics::Wire(EventLoop* loop, const LogMux* logs,
                                             const std::string& process, const std::string& replica,
                                             const std::string& socket) {
-  std::map<std::string, std::string> labels = {{"process", process}};
+  // "worker-0" is rank 0 of flotilla_worker_…
+  const size_t dash = std::min(process.find('-'), process.size());
+  const std::string prefix = "flotilla_" + process.substr(0, dash);
+  prometheus::Labels labels;
+  if (dash < process.size()) labels["rank"] = process.substr(dash + 1);
   MetricsSource source{socket, {}};
   if (!replica.empty()) {
     labels["replica"] = replica;
     source.labels.emplace_back("replica", replica);
   }
   AddSource(std::move(source));
-  return {loop, logs, &up_->Add(labels), &restarts_->Add(labels)};
+  ManagedProcess::Wiring wiring{loop, logs};
+  wiring.restarts = &AddCounter(
+      registry_.get(),
+      {prefix + "_restarts_total", "Times the process was started again after it ended.", labels});
+  if (!replica.empty())
+    wiring.heartbeat_age = &AddGauge(
+        registry_.get(), {prefix + "_heartbeat_age_seconds",
+                          "Since its loop last told that it makes progress, or since its start; "
+                          "looked at twice a second.",
+                          labels});
+  labels.erase("rank");
+  labels["process"] = process;
+  wiring.up = &up_->Add(labels);
+  return wiring;
 }
 
 }  // namespace flotilla

@@ -1,5 +1,6 @@
-// The launcher's own metrics (flotilla_launcher_*) and the list of all processes' metrics sockets,
-// from which /metrics is gathered.
+// What the launcher counts of each process (flotilla_<process>_restarts_total and
+// …_heartbeat_age_seconds, flotilla_launcher_process_up), and the list of all processes' metrics
+// sockets, from which /metrics is gathered.
 //
 // Threads: Wire() by the main thread before the server starts; afterwards everything is const or
 // thread-safe. Ownership: the registry owns the metrics it hands out.
@@ -26,7 +27,8 @@ class ProcessMetrics {
  public:
   ProcessMetrics();
 
-  // A process's gauges, and its socket as a source. `replica` is empty for the router.
+  // A process's gauges, and its socket as a source. `process`: "router", "worker-0", …; `replica`
+  // is empty for the router.
   ManagedProcess::Wiring Wire(EventLoop* loop, const LogMux* logs, const std::string& process,
                               const std::string& replica, const std::string& socket);
   void AddSource(MetricsSource source) { sources_.push_back(std::move(source)); }
@@ -37,7 +39,6 @@ class ProcessMetrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Gauge>* up_;
-  prometheus::Family<prometheus::Counter>* restarts_;
   std::vector<MetricsSource> sources_;
 };
 

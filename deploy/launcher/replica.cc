@@ -144,13 +144,16 @@ Status Replica::Tick(int64_t now_ns, int64_t watch_from_ns) {
 }
 
 void Replica::Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns) const {
+  const int64_t beat = member.slot->heartbeat_ns.load(std::memory_order_relaxed);
+  const auto age_of = [&](int64_t then_ns) {
+    return static_cast<double>(std::max<int64_t>(0, now_ns - then_ns)) / kNsPerSecond;
+  };
+  member.process->SetHeartbeatAge(age_of(beat));
   const ProcessState state = ReplicaControl::State(*member.slot);
   if (!member.process->running() ||
       (state != ProcessState::kReady && state != ProcessState::kWarmup))
     return;
-  const int64_t beat =
-      std::max(member.slot->heartbeat_ns.load(std::memory_order_relaxed), watch_from_ns);
-  const double age = static_cast<double>(now_ns - beat) / kNsPerSecond;
+  const double age = age_of(std::max(beat, watch_from_ns));
   if (age <= env_.resolved->options.watchdog_timeout) return;
   Log().error("no heartbeat, killing it {} {} {}", Kv("name", member.process->name()),
               Kv("pid", member.process->pid()), Kv("heartbeat_age_seconds", age));

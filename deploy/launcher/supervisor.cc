@@ -36,10 +36,6 @@ std::string Hostname() {
   return name[0] != '\0' ? name : "engine";
 }
 
-void PrintError(const std::string& message) {
-  std::fprintf(stderr, "flotilla: error: %s\n", message.c_str());
-}
-
 }  // namespace
 
 void BlockSignals() {
@@ -106,7 +102,7 @@ void Supervisor::MakeReplicas() {
 
 int Supervisor::Run() {
   if (const Status status = Prepare(); !status.ok()) {
-    PrintError(std::string(status.message()));
+    PrintFatal(resolved_.options.log, status.message());
     return kExitBadConfiguration;
   }
   last_tick_ns_ = RealClock::Now();
@@ -224,7 +220,7 @@ void Supervisor::OnDeath(const ManagedProcess& process, const ProcessExit& exit)
   const bool useless = exit.BadConfiguration();
   if (!useless && process.failures() < kMaxStartFailures) return;
   const std::string reason = process.last_line().empty() ? exit.Describe() : process.last_line();
-  PrintError(absl::StrCat(process.name(), ": ", reason));
+  PrintFatal(resolved_.options.log, absl::StrCat(process.name(), ": ", reason));
   BeginStop(useless ? kExitBadConfiguration : 1, 1.0);
 }
 

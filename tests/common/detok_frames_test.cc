@@ -12,6 +12,7 @@ DetokRequest SomeRequest() {
   DetokStreamEvent open;
   open.kind = DetokStreamEvent::Kind::kOpen;
   open.stream = 0x1122334455667788;
+  open.request_id = "req_1";
   open.skip_special = false;
   open.emitted_tokens = 2;
   open.stop = {"\n\n", "", "stop"};
@@ -48,6 +49,7 @@ TEST(DetokFramesTest, RequestComesBack) {
   const DetokStreamEvent& open = read.events[0];
   EXPECT_EQ(open.kind, DetokStreamEvent::Kind::kOpen);
   EXPECT_EQ(open.stream, 0x1122334455667788u);
+  EXPECT_EQ(open.request_id, "req_1");
   EXPECT_FALSE(open.skip_special);
   EXPECT_EQ(open.emitted_tokens, 2u);
   EXPECT_EQ(open.stop, (std::vector<std::string>{"\n\n", "", "stop"}));

@@ -9,6 +9,8 @@ namespace flotilla {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
+using testing::StartsWith;
 
 TEST(LogMuxTest, CutsBytesIntoLines) {
   LineBuffer buffer;
@@ -44,11 +46,29 @@ TEST(LogMuxTest, PrefixesText) {
   EXPECT_NE(colored.find("[router]\x1b[0m hello\n"), std::string::npos);
 }
 
-TEST(LogMuxTest, KeepsEveryLineAnObjectInJson) {
+TEST(LogMuxTest, NoLineMovesTheCursor) {
+  EXPECT_EQ(LogMux(false, false).Format("router", "a\x1b[2Kb"), "[router] a\\u001b[2Kb\n");
+}
+
+TEST(LogMuxTest, OurOwnObjectsGetTheirReplica) {
   const LogMux mux(true, false);
-  EXPECT_EQ(mux.Format("router", R"({"level":"info"})"), "{\"level\":\"info\"}\n");
-  EXPECT_EQ(mux.Format("router", "say \"hi\"\x01\\"),
-            "{\"process\":\"router\",\"message\":\"say \\\"hi\\\"\\u0001\\\\\"}\n");
+  const std::string own = R"({"ts":"2026-01-01T00:00:00.000+00:00","level":"info"})";
+  EXPECT_EQ(mux.Format("router", own), own + "\n");
+  EXPECT_EQ(mux.Format("r1/worker-0", own),
+            own.substr(0, own.size() - 1) + ",\"replica\":\"r1\"}\n");
+}
+
+TEST(LogMuxTest, WhatIsNoObjectOfOursBecomesOne) {
+  const LogMux mux(true, false);
+  const std::string cut = R"({"ts":"2026-01-01T00:00:00.000+00:00","mess)";
+  for (const std::string& line : {std::string("say \"hi\"\x01\x1fk=v\\"), cut, std::string("{}")}) {
+    std::string text = line;
+    std::erase(text, '\x1f');
+    const std::string out = mux.Format("r1/worker-0", line);
+    EXPECT_THAT(out, StartsWith("{\"ts\":\""));
+    EXPECT_THAT(out, EndsWith("\"level\":\"warning\",\"process\":\"worker-0\",\"message\":" +
+                              QuotedText(text) + ",\"replica\":\"r1\"}\n"));
+  }
 }
 
 }  // namespace

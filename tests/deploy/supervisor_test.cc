@@ -269,8 +269,10 @@ TEST_F(SupervisorTest, OneMetricsPageHasEveryProcessAndSurvivesASilentOne) {
         "flotilla_launcher_process_up{process=\"worker-1\",replica=\"r0\"} 1",
         "flotilla_build_info{process=\"launcher\""})
     EXPECT_THAT(page, HasSubstr(sample));
-  EXPECT_EQ(page.find("rank=\"1\""), std::string::npos);
+  EXPECT_EQ(page.find("flotilla_worker_fakes_total{rank=\"1\""), std::string::npos);
   EXPECT_EQ(page.find("# TYPE process_open_fds"), page.rfind("# TYPE process_open_fds"));
+  for (const char* other : {"/metrics?names=other", "/", "/metricsx"})
+    EXPECT_THAT(HttpGet(PortOf(ready, "metrics"), other), HasSubstr("here are /metrics")) << other;
 }
 
 }  // namespace

@@ -152,6 +152,16 @@ TEST_F(DetokenizerCoreTest, KnownTokensAreSkippedAndMissingOnesAskedForAgain) {
   EXPECT_EQ(One(Open(1, {}, Bytes("abcdefghix"), 4)).text, "efghix");
 }
 
+TEST_F(DetokenizerCoreTest, NamesTheRequestThatIsInTrouble) {
+  DetokStreamEvent open = Open(1);
+  open.request_id = "req_1";
+  Apply({open, Tokens(1, 9, Bytes("x"))});
+  EXPECT_EQ(outcome_.troubled_ids, std::vector<std::string>{"req_1"});
+  open.emitted_tokens = 1;  // of no history
+  Apply({open});
+  EXPECT_EQ(outcome_.troubled_ids, std::vector<std::string>{"req_1"});
+}
+
 TEST_F(DetokenizerCoreTest, LimitsAndAnotherGeneration) {
   Apply({Open(1), Open(2), Open(3), Open(4)});
   EXPECT_EQ(outcome_.rejected_events, 1u);

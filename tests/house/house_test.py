@@ -17,8 +17,8 @@ MAX_LINES = 450
 ALLOWED = {
     "common/base": set(),
     "common/checkpoint": {"common/base"},
-    "common/text": {"common/base", "common/checkpoint"},
-    "common/rpc": {"proto"},
+    "common/text": {"common/base", "common/checkpoint", "common/template"},
+    "common/rpc": {"common/base", "common/text", "common/template", "proto"},
     "common/template": {"common/base"},
     "shm": {"common/base"},
     "proto": set(),
@@ -136,6 +136,20 @@ class HouseTest(unittest.TestCase):
             if path != "tests/house/house_test.py" and (ROOT / path).stat().st_size < 1 << 20
             for match in pattern.finditer(read(path))
         ]
+        self.assertEqual(wrong, [], "\n".join(wrong))
+
+    def test_keys_of_log_lines(self):
+        """Members of the JSON object besides those that every line has, or that the launcher adds."""
+        wrong = []
+        for path in tracked("*.h", "*.cc"):
+            if path.startswith("tests/"):
+                continue
+            taken = {"ts", "level", "process", "message"}
+            if not path.startswith("router/"):  # no replica's process
+                taken.add("replica")
+            for key in re.findall(r'\bKv\(\s*"([^"]*)"', read(path)):
+                if key in taken or not re.fullmatch(r"[a-z][a-z0-9_]*", key):
+                    wrong.append(f"{path}: {key}")
         self.assertEqual(wrong, [], "\n".join(wrong))
 
     def test_no_sleeps_in_tests(self):

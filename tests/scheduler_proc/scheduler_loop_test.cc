@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "shm/ring_metrics.h"
 #include "tests/fakes/fake_replica.h"
 
 namespace flotilla {
@@ -28,7 +29,7 @@ class LoopTest : public testing::Test {
     replica_ = std::make_unique<FakeReplica>(options);
     control_ = replica_->control().operator->();
     port_ = std::make_unique<RingStepPort>(*RingWriter::Attach(replica_->step_ring()), nullptr,
-                                           &clock_);
+                                           &clock_, &fill_);
     results_ =
         std::make_unique<RingReader>(*RingReader::Attach(replica_->result_ring(), 0, WaitPolicy{}));
     inbox_ =
@@ -116,6 +117,7 @@ class LoopTest : public testing::Test {
   FakeReplicaOptions options_;
   prometheus::Registry registry_;
   LoopMetrics metrics_{{"m", "r", 40, 16}, &registry_};
+  prometheus::Gauge& fill_ = AddGauge(&registry_, RingFillRatioSpec("step"));
   std::unique_ptr<FakeReplica> replica_;
   ReplicaControlBlock* control_ = nullptr;
   std::unique_ptr<RingStepPort> port_;

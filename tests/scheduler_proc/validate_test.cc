@@ -132,6 +132,7 @@ const Case kCases[] = {
     {"model", Code::kNotFound, [](auto* r) { r->set_model("another"); }},
     {"request_id", Code::kInvalidArgument,
      [](auto* r) { r->set_request_id(std::string(129, 'x')); }},
+    {"request_id", Code::kInvalidArgument, [](auto* r) { r->set_request_id("a\nb"); }},
     {"idempotency_key", Code::kInvalidArgument,
      [](auto* r) { r->set_idempotency_key(std::string(256, 'x')); }},
     {"session", Code::kInvalidArgument, [](auto* r) { r->set_session(std::string(256, 'x')); }},

@@ -26,7 +26,8 @@ MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
 READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
 STOP_TIMEOUT_S = 60
 REQUEST_TIMEOUT_S = 600
-PLAIN_LINE = re.compile(r"\[[\w/-]+\] \d\d:\d\d:\d\d\.\d{3} (info|debug|trace) ")
+PLAIN_LINE = re.compile(r"\[[\w/-]+\] \d\d:\d\d:\d\d\.\d{3} (info|debug|trace) "
+                        r'|\{"ts":"[^"]+","level":"(info|debug|trace)",')
 
 
 class ClusterError(AssertionError):
@@ -111,16 +112,17 @@ class Cluster:
                 self._ready.set()
         self._ready.set()
 
-    def _log_text(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+    def logs_text(self):
+        # Not by seek and read: the launcher writes at the same position of the same open file.
+        descriptor = self.log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def logs(self):
-        return self._log_text()[-8000:]
+        return self.logs_text()[-8000:]
 
     def complaints(self):
         """What the processes logged besides plain information: warnings, errors, libraries' outcries."""
-        return [line for line in self._log_text().splitlines() if not PLAIN_LINE.match(line)]
+        return [line for line in self.logs_text().splitlines() if not PLAIN_LINE.match(line)]
 
     def complete(self, **body):
         """The answer of /v1/completions."""
@@ -150,10 +152,13 @@ class Cluster:
         """Pids of the cluster's processes of one kind: router, scheduler, worker, detokenizer."""
         return sorted(pid for pid, comm in self.processes().items() if comm.startswith(f"flotilla-{name}"[:15]))
 
-    def metrics(self):
+    def metrics_page(self, suffix=""):
+        with urllib.request.urlopen(self.metrics_url + suffix, timeout=10) as response:
+            return response.read().decode()
+
+    def metrics(self, suffix=""):
         """Samples of the merged /metrics: {'name{labels}': value}."""
-        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
-            text = response.read().decode()
+        text = self.metrics_page(suffix)
         samples = {}
         for line in text.splitlines():
             if line and not line.startswith("#"):

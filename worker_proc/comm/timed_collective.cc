@@ -13,7 +13,7 @@ TimedCollective::TimedCollective(std::unique_ptr<Collective> inner, const Clock*
   const auto add = [&](const char* kind) {
     return &AddHistogram(registry,
                          {"flotilla_worker_collective_seconds",
-                          "Time of one collective operation, waiting for other ranks included",
+                          "One collective operation, waiting for the other ranks included.",
                           {{"kind", kind}, {"rank", std::to_string(inner_->rank())}}},
                          {1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 1});
   };

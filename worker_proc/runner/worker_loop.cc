@@ -159,6 +159,7 @@ Status WorkerLoop::SendResult(const Status& status) {
     deps_.heartbeat->Beat();
     if (deps_.stop->load(std::memory_order_relaxed)) return OkStatus();
   }
+  deps_.metrics->SetResultRingFill(deps_.result_ring->FillRatio());
   ReplicaControl::Ring(&(*deps_.control)->doorbell);
   return OkStatus();
 }

@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "common/base/check.h"
 #include "common/base/metrics.h"
+#include "shm/ring_metrics.h"
 
 namespace flotilla {
 
@@ -12,13 +14,13 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
     step_seconds_[mode] = &AddHistogram(
         registry,
         {"flotilla_worker_step_seconds",
-         "Time of one step on this rank, by what its rows were",
+         "A step on this rank, by what its rows were.",
          {{"mode", ForwardModeName(static_cast<ForwardMode>(mode))}, {"rank", label}}},
         {1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30});
   }
   const auto memory = [&](const char* kind) {
     return &AddGauge(registry, {"flotilla_worker_memory_bytes",
-                                "Memory of this rank by what it is for",
+                                "Memory of this rank, by what it is for.",
                                 {{"kind", kind}, {"rank", label}}});
   };
   weights_bytes_ = memory("weights");
@@ -27,15 +29,18 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
   const auto counter = [&](const char* name, const char* help) {
     return &AddCounter(registry, {name, help, {{"rank", label}}});
   };
-  tokens_ = counter("flotilla_worker_tokens_total", "Input tokens that went through the model");
-  plan_misses_ = counter("flotilla_worker_plan_misses_total",
-                         "Steps that needed something which was not prepared at start");
-  rejected_frames_ =
-      counter("flotilla_worker_rejected_frames_total", "Frames of the step ring that were refused");
+  tokens_ = counter("flotilla_worker_tokens_total", "Input tokens that went through the model.");
+  rejected_frames_ = &AddCounter(registry, RejectedFramesSpec("step", {{"rank", label}}));
+  if (rank == 0) result_ring_fill_ = &AddGauge(registry, RingFillRatioSpec("result"));
 }
 
 void WorkerMetrics::ObserveStep(ForwardMode mode, double seconds) {
   step_seconds_[static_cast<size_t>(mode)]->Observe(seconds);
+}
+
+void WorkerMetrics::SetResultRingFill(double ratio) {
+  CHECK(result_ring_fill_ != nullptr);
+  result_ring_fill_->Set(ratio);
 }
 
 void WorkerMetrics::SetMemory(const BackendMemory& memory) {

@@ -20,7 +20,8 @@ class WorkerMetrics {
   void SetMemory(const BackendMemory& memory);
   void AddTokens(uint32_t tokens) { tokens_->Increment(tokens); }
   void AddRejectedFrame() { rejected_frames_->Increment(); }
-  void AddPlanMiss() { plan_misses_->Increment(); }
+  // Of the result ring, by its writer.
+  void SetResultRingFill(double ratio);
 
  private:
   static constexpr size_t kModes = 4;
@@ -29,8 +30,8 @@ class WorkerMetrics {
   prometheus::Gauge* activations_bytes_;
   prometheus::Gauge* kv_cache_bytes_;
   prometheus::Counter* tokens_;
-  prometheus::Counter* plan_misses_;
   prometheus::Counter* rejected_frames_;
+  prometheus::Gauge* result_ring_fill_ = nullptr;  // rank 0
 };
 
 }  // namespace flotilla
