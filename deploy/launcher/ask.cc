@@ -62,13 +62,12 @@ Status StreamAnswer(const HttpUrl& url, const AskOptions& options) {
     std::fflush(stdout);
     any = any || !text->empty();
   };
-  const StatusOr<unsigned> status =
-      SendHttp(url, {"POST", "/v1/completions", CompletionBody(options, model)},
-               [&](std::string_view bytes) {
-                 if (whole.size() < 65536) whole.append(bytes);
-                 events.Append(bytes, on_data);
-                 return failure.ok();
-               });
+  const StatusOr<unsigned> status = SendHttp(
+      url, {"POST", "/v1/chat/completions", ChatBody(options, model)}, [&](std::string_view bytes) {
+        if (whole.size() < 65536) whole.append(bytes);
+        events.Append(bytes, on_data);
+        return failure.ok();
+      });
   if (any) std::fputc('\n', stdout);
   RETURN_IF_ERROR(status.status());
   RETURN_IF_ERROR(failure);
@@ -116,16 +115,16 @@ StatusOr<std::string> TextOfChunk(std::string_view text) {
   if (const auto message = ErrorMessage(object)) return absl::InternalError(*message);
   const json::value value(object);
   boost::system::error_code error;
-  const json::value* piece = value.find_pointer("/choices/0/text", error);
-  // A chunk without choices carries usage only.
+  const json::value* piece = value.find_pointer("/choices/0/delta/content", error);
+  // The first chunk says who speaks, the last one only why it ended.
   return !error && piece != nullptr && piece->is_string() ? std::string(piece->as_string())
                                                           : std::string();
 }
 
-std::string CompletionBody(const AskOptions& options, const std::string& model_name) {
+std::string ChatBody(const AskOptions& options, const std::string& model_name) {
   return json::serialize(json::object{
       {"model", model_name},
-      {"prompt", "<|im_start|>user\n" + options.question + "<|im_end|>\n<|im_start|>assistant\n"},
+      {"messages", json::array{json::object{{"role", "user"}, {"content", options.question}}}},
       {"max_tokens", options.max_tokens},
       {"temperature", options.temperature},
       {"seed", options.seed},

@@ -37,7 +37,7 @@ class SseParser {
 // The text that a /v1/completions chunk carries; an error if the chunk is one.
 StatusOr<std::string> TextOfChunk(std::string_view json);
 // The body of the request: the question in the ChatML form that the default model was trained on.
-std::string CompletionBody(const AskOptions& options, const std::string& model_name);
+std::string ChatBody(const AskOptions& options, const std::string& model_name);
 
 int Ask(const AskOptions& options);
 

@@ -31,8 +31,8 @@ Try:
   flotilla help serve                     all flags of a command
 
 While it serves (from another terminal):
-  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \
-    -d '{"model": "SmolLM2-135M-Instruct", "prompt": "The capital of France is", "max_tokens": 8}'
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
+    -d '{"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Hello"}]}'
   curl http://127.0.0.1:9400/metrics      what all processes count
 
 In the source tree, ./flotilla also knows `test` and `format`.

@@ -70,11 +70,12 @@ int AskAt(const std::string& url, std::string* out, std::string* err) {
 constexpr char kModels[] = R"({"object":"list","data":[{"id":"m"}]})";
 
 TEST(AskTest, StreamsTheAnswer) {
-  const ScriptedServer server({Http("200 OK", kModels),
-                               "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-                               "27\r\ndata: {\"choices\":[{\"text\":\"In Par\"}]}\n\n\r\n"
-                               "24\r\ndata: {\"choices\":[{\"text\":\"is.\"}]}\n\n\r\n"
-                               "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"});
+  const ScriptedServer server(
+      {Http("200 OK", kModels),
+       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+       "34\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"In Par\"}}]}\n\n\r\n"
+       "31\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"is.\"}}]}\n\n\r\n"
+       "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"});
   std::string out, err;
   EXPECT_EQ(AskAt(server.url(), &out, &err), 0) << err;
   EXPECT_EQ(out, "In Paris.\n");
@@ -92,7 +93,7 @@ TEST(AskTest, SaysWhatTheServerSays) {
 TEST(AskTest, ABrokenStreamIsAnError) {
   const ScriptedServer server({Http("200 OK", kModels),
                                "HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
-                               "data: {\"choices\":[{\"text\":\"In\"}]}\n\n"});
+                               "data: {\"choices\":[{\"delta\":{\"content\":\"In\"}}]}\n\n"});
   std::string out, err;
   EXPECT_EQ(AskAt(server.url(), &out, &err), 1);
   EXPECT_THAT(err, HasSubstr("the connection broke"));
@@ -118,7 +119,8 @@ TEST(AskTest, EventsMayBeCutAnywhere) {
 }
 
 TEST(AskTest, TakesTextAndErrorsFromChunks) {
-  EXPECT_EQ(TextOfChunk(R"({"choices":[{"index":0,"text":" Paris"}]})").value(), " Paris");
+  EXPECT_EQ(TextOfChunk(R"({"choices":[{"index":0,"delta":{"content":" Paris"}}]})").value(),
+            " Paris");
   EXPECT_EQ(TextOfChunk(R"({"choices":[],"usage":{}})").value(), "");
   EXPECT_THAT(std::string(TextOfChunk(R"({"error":{"message":"too long"}})").status().message()),
               HasSubstr("too long"));
@@ -128,7 +130,7 @@ TEST(AskTest, TakesTextAndErrorsFromChunks) {
 TEST(AskTest, QuestionsAreEscaped) {
   AskOptions options;
   options.question = "say \"hi\"\n";
-  EXPECT_THAT(CompletionBody(options, "m"), HasSubstr(R"(say \"hi\"\n<|im_end|>)"));
+  EXPECT_THAT(ChatBody(options, "m"), HasSubstr(R"("content":"say \"hi\"\n")"));
 }
 
 TEST(AskTest, Urls) {
