@@ -34,9 +34,9 @@ class SseParser {
   std::string pending_;
 };
 
-// The text that a /v1/completions chunk carries; an error if the chunk is one.
+// The text that a chunk of /v1/chat/completions carries; an error if the chunk is one.
 StatusOr<std::string> TextOfChunk(std::string_view json);
-// The body of the request: the question in the ChatML form that the default model was trained on.
+// The body of the request: the question as a conversation of one message.
 std::string ChatBody(const AskOptions& options, const std::string& model_name);
 
 int Ask(const AskOptions& options);
