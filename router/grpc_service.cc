@@ -81,10 +81,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
   return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, context, *request);
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(grpc::CallbackServerContext*,
-                                                                 const v1::ChatRequest* request) {
+grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
+    grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  return GrpcGenerate::StartChat(context_, options_.max_stream_buffer_bytes, *request);
+  return GrpcGenerate::StartChat(context_, options_.max_stream_buffer_bytes, context, *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining() {

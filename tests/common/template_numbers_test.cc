@@ -72,7 +72,9 @@ TEST(TemplateNumbersTest, ParseInt) {
   for (const auto& c : cases) {
     int64_t value = 0;
     EXPECT_EQ(ParseInt(c.text, c.base, &value), c.result) << c.text;
-    if (c.result == IntParse::kOk) EXPECT_EQ(value, c.value) << c.text;
+    if (c.result == IntParse::kOk) {
+      EXPECT_EQ(value, c.value) << c.text;
+    }
   }
 }
 
