@@ -31,11 +31,8 @@ TEST(TemplateLimitsTest, Nesting) {
   for (const std::string& part : open) {
     EXPECT_THAT(Rendered("{{ " + Repeat(part, kMany)), HasSubstr("max_nesting = 200")) << part;
   }
-  const std::string chain[] = {" + a",  ".a",
-                               "[0]",   "()",
-                               "|e",    " is defined == a",
-                               " or a", " if b else c",
-                               " ** 1", " is defined is defined"};
+  const std::string chain[] = {
+      " + a", ".a", "[0]", "()", "|e", " or a", " if b else c", " ** 1", " is defined is defined"};
   for (const std::string& part : chain) {
     const std::string text = Rendered("{{ a" + Repeat(part, kMany) + " }}");
     EXPECT_THAT(text, HasSubstr("error: ")) << part;
@@ -53,6 +50,7 @@ TEST(TemplateLimitsTest, WideSourcesAreFine) {
   EXPECT_EQ(Rendered("{% if nix %}" + Repeat("{% elif nix %}", 20'000) + "{% else %}x{% endif %}"),
             "x");
   EXPECT_EQ(Rendered(Repeat("{% set a = 1 %}", 20'000) + "{{ a }}"), "1");
+  EXPECT_EQ(Rendered("{{ a" + Repeat(" is defined == a", 20'000) + " }}"), "False");
 }
 
 TEST(TemplateLimitsTest, Steps) {

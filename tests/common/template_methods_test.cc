@@ -65,7 +65,6 @@ constexpr Case kMethods[] = {
      "112[3, 1, 2]2"},
     {"{{ d.get('a').index('x') }}", "1"},
     {"{{ 'x' in d.keys() }}{{ 1 in d.values() }}{{ ('b', 1) in d.items() }}", "FalseTrueTrue"},
-    {"{{ 'a'.upper }}", "<built-in method upper of str object at 0x7f5395959c80>"},
     {"{{ '{:d}|{:5}|{:>8.3f}|{:e}|{:%}|{:x}|{:#x}|{:b}|{:+d}|{: d}|{:_}'.format(5, 3, 3.14159, "
      "12345.678, 0.25, 255, 255, 5, 7, 7, 12345678) }}",
      "5|    3|   3.142|1.234568e+04|25.000000%|ff|0xff|101|+7| 7|12_345_678"},
