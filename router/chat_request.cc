@@ -169,6 +169,7 @@ std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& reque
     const std::string field = message.substr(0, colon);
     return InvalidField(field, StrCat("'", field, "' ", message.substr(colon + 2), "."));
   }
+  if (auto error = CheckPromptBytes(*text, "messages", model)) return *error;
   // The template writes bos where the model wants it.
   StatusOr<std::vector<TokenId>> ids =
       model.tokenizer->Encode(*text, {.parse_special = true, .add_special = false});

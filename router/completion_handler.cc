@@ -47,8 +47,10 @@ void CompletionHandler::Start(std::string body) {
     return;
   }
   context_.calls->Add();
-  boost::asio::post(*context_.pool, [self = shared_from_this(), body = std::move(body),
-                                     models = std::move(models)]() mutable {
+  boost::asio::thread_pool* const pool =
+      body.size() > kParseOffThreadBytes ? context_.large_pool : context_.pool;
+  boost::asio::post(*pool, [self = shared_from_this(), body = std::move(body),
+                            models = std::move(models)]() mutable {
     auto parsed = std::make_shared<Parsed>(self->Parse(body, *models));
     CallTracker* const calls = self->context_.calls;
     boost::asio::io_context* const io = self->context_.io;

@@ -1,9 +1,9 @@
 // One POST /v1/completions or /v1/chat/completions: parse, submit each prompt, answer whole or as a
 // stream.
 //
-// A body over 64 KiB is parsed and tokenised on the worker pool; so is each conversation, since a
-// template from a model's file may take its time. The status line is sent with the
-// first piece, so that whatever fails before it is a plain HTTP error; a failure after it is an
+// A body over 64 KiB is parsed and tokenised on the pool for large texts; each conversation on the
+// other one, since a template from a model's file may take its time. The status line is sent with
+// the first piece, so that whatever fails before it is a plain HTTP error; a failure after it is an
 // "error" event, and no [DONE].
 // Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
 // its sinks and by the exchange's disconnect callback.
@@ -25,6 +25,7 @@ namespace flotilla {
 struct HandlerContext {
   boost::asio::io_context* io = nullptr;
   boost::asio::thread_pool* pool = nullptr;
+  boost::asio::thread_pool* large_pool = nullptr;  // of low priority: these wait for each other
   CallTracker* calls = nullptr;
   Dispatcher* dispatcher = nullptr;
   RouterMetrics* metrics = nullptr;

@@ -79,6 +79,7 @@ MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request
                       CompletionPrompt* prompt) {
   const ModelHandle& model = *request->model;
   if (is_text) {
+    if (auto error = CheckPromptBytes(prompt->text, "prompt", model)) return error;
     StatusOr<std::vector<TokenId>> ids =
         model.tokenizer->Encode(prompt->text, {.add_special = add_special});
     if (!ids.ok()) return InvalidField("prompt", std::string(ids.status().message()));

@@ -100,6 +100,13 @@ MaybeError CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
   return std::nullopt;
 }
 
+MaybeError CheckPromptBytes(std::string_view text, std::string_view field,
+                            const ModelHandle& model) {
+  if (text.size() <= model.max_prompt_bytes) return std::nullopt;
+  return OutOfRange(field, StrCat("shorter: ", text.size(), " bytes are more than the context of ",
+                                  model.max_model_len, " tokens can hold"));
+}
+
 MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& model) {
   if (!request.request_id().empty() && !IsRequestId(request.request_id()))
     return OutOfRange("request_id", kRequestIdRule);

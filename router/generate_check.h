@@ -23,6 +23,10 @@ inline constexpr size_t kMaxLogitBias = 1024;  // tokens
 // Ranges of every field but the prompt; UNIMPLEMENTED for what a later part brings.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);
 
+// Before tokenising, which takes a second for some megabytes.
+std::optional<ApiError> CheckPromptBytes(std::string_view text, std::string_view field,
+                                         const ModelHandle& model);
+
 // Each id is one of the model's.
 std::optional<ApiError> CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
                                       const ModelHandle& model);

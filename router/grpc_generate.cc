@@ -84,6 +84,7 @@ std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
 std::optional<ApiError> GrpcGenerate::FillPrompt(v1::GenerateRequest* request) {
   const bool echo = request->output().echo();
   if (request->prompt_case() == v1::GenerateRequest::kText) {
+    if (auto error = CheckPromptBytes(request->text(), "text", *model_)) return error;
     StatusOr<std::vector<TokenId>> ids = model_->tokenizer->Encode(request->text());
     if (!ids.ok()) return InvalidField("text", std::string(ids.status().message()));
     prompt_ids_ = std::move(*ids);

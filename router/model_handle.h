@@ -28,12 +28,15 @@ struct ModelHandle {
   uint32_t vocab_size = 0;
   int64_t created = 0;  // Unix seconds
   std::shared_ptr<const Tokenizer> tokenizer;
+  // A longer text can't fit the context, however it is cut.
+  size_t max_prompt_bytes = SIZE_MAX;
   StatusOr<ChatFormat> chat_format = absl::NotFoundError("it has no chat template");
 };
 
 // What a tokenizer file holds.
 struct TextModel {
   std::shared_ptr<const Tokenizer> tokenizer;
+  size_t max_token_bytes = 0;        // of the longest token
   StatusOr<ChatFormat> chat_format;  // an error is no error of the file: it can't chat, that is all
 };
 

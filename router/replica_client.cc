@@ -195,6 +195,8 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   model->created = info.created();
   model->tokenizer = result->tokenizer;
   model->chat_format = result->chat_format;
+  // Normalising a text may leave a quarter of its bytes.
+  model->max_prompt_bytes = size_t{4} * model->max_model_len * result->max_token_bytes;
   if (!model->chat_format.ok() && !absl::IsNotFound(model->chat_format.status())) {
     Log().warn("model can't chat {} {}", Kv("model", model->name),
                Kv("error", std::string(model->chat_format.status().message())));

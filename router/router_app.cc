@@ -2,6 +2,8 @@
 
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -15,6 +17,8 @@ namespace {
 
 // gRPC's own words are for debugging; what matters is in the statuses it returns.
 void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc {}", Kv("says", args->message)); }
+
+constexpr int kLargeTextNice = 10;
 
 // Keeps the library up until the process ends: when its last user goes, gRPC 1.51 may join a thread
 // that sleeps in a poll for up to 10 s.
@@ -34,10 +38,10 @@ RouterApp::RouterApp(RouterOptions options)
       registry_(std::make_shared<prometheus::Registry>()),
       metrics_(registry_.get()),
       work_(io_.get_executor()),
-      dispatcher_(options_.dispatcher, &io_, &pool_, &calls_, &metrics_),
-      routes_({&io_, &pool_, &calls_, &dispatcher_, &metrics_}),
+      dispatcher_(options_.dispatcher, &io_, &large_pool_, &calls_, &metrics_),
+      routes_({&io_, &pool_, &large_pool_, &calls_, &dispatcher_, &metrics_}),
       http_(options_.http, &io_, &routes_),
-      grpc_(options_.grpc, {&io_, &pool_, &calls_, &dispatcher_, &metrics_}) {}
+      grpc_(options_.grpc, {&io_, &pool_, &large_pool_, &calls_, &dispatcher_, &metrics_}) {}
 
 RouterApp::~RouterApp() {
   if (io_thread_.joinable() && !drained_) {
@@ -56,6 +60,8 @@ auto RouterApp::OnIo(Function function) {
 }
 
 Status RouterApp::Start() {
+  // Megabytes of one client's text must not take a core from the next step of all others.
+  boost::asio::post(large_pool_, [] { setpriority(PRIO_PROCESS, gettid(), kLargeTextNice); });
   if (Status status = http_.Listen(); !status.ok()) return Annotate(status, "--port");
   if (Status status = grpc_.Start(); !status.ok()) return Annotate(status, "--grpc-port");
   dispatcher_.set_on_ready_changed([this] { OnReadyChanged(); });
@@ -119,6 +125,7 @@ void RouterApp::Drain() {
   });
   calls_.WaitForZero();
   pool_.join();
+  large_pool_.join();
   work_.reset();
   io_.stop();
   io_thread_.join();

@@ -1,8 +1,8 @@
 // The whole router but its command line: io thread, worker pool, dispatcher, HTTP and gRPC servers.
 //
-// Threads: one io thread that owns all requests, a small pool for large texts, gRPC's own. Start,
-// WaitReady and Drain are called by one thread that is none of these. Errors: Start says which
-// flag's address can't be had.
+// Threads: one io thread that owns all requests, a thread for conversations and one of low priority
+// for large texts, gRPC's own. Start, WaitReady and Drain are called by one thread that is none of
+// these. Errors: Start says which flag's address can't be had.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -55,7 +55,8 @@ class RouterApp {
   CallTracker calls_;
   boost::asio::io_context io_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-  boost::asio::thread_pool pool_{2};
+  boost::asio::thread_pool pool_{1};
+  boost::asio::thread_pool large_pool_{1};
   Dispatcher dispatcher_;
   HttpRoutes routes_;
   HttpServer http_;

@@ -87,6 +87,8 @@ void AddAskFlags(CLI::App* app, AskOptions* o) {
       ->capture_default_str();
   app->add_option("--model", o->model, "For a server that is started: a path, or 'default'")
       ->capture_default_str();
+  app->add_option("--system", o->system, "Who is asked; '': what the model's template says")
+      ->capture_default_str();
   app->add_option("--max-tokens", o->max_tokens, "Longest answer, tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -122,13 +124,16 @@ StatusOr<std::string> TextOfChunk(std::string_view text) {
 }
 
 std::string ChatBody(const AskOptions& options, const std::string& model_name) {
-  return json::serialize(json::object{
-      {"model", model_name},
-      {"messages", json::array{json::object{{"role", "user"}, {"content", options.question}}}},
-      {"max_tokens", options.max_tokens},
-      {"temperature", options.temperature},
-      {"seed", options.seed},
-      {"stream", true}});
+  json::array messages;
+  if (!options.system.empty())
+    messages.push_back(json::object{{"role", "system"}, {"content", options.system}});
+  messages.push_back(json::object{{"role", "user"}, {"content", options.question}});
+  return json::serialize(json::object{{"model", model_name},
+                                      {"messages", std::move(messages)},
+                                      {"max_tokens", options.max_tokens},
+                                      {"temperature", options.temperature},
+                                      {"seed", options.seed},
+                                      {"stream", true}});
 }
 
 int Ask(const AskOptions& options) {

@@ -16,6 +16,8 @@ namespace flotilla {
 
 struct AskOptions {
   std::string question;
+  // SmolLM2 answers more sensibly to this than to its template's own.
+  std::string system = "You are a helpful assistant.";
   std::string url = "http://127.0.0.1:8000";
   bool url_given = false;  // then no cluster is started
   std::string model = "default";

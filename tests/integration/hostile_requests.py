@@ -3,6 +3,11 @@
 LIST has (name, send, expected): send(target) does the deed and returns what came back as an HTTP status or a
 gRPC code's name; expected is that, or a set of what is allowed. Nothing here depends on timing but the
 two that are slow on purpose.
+
+    hostile_requests.py HOST PORT MODEL GRPC_ADDRESS
+
+sends the whole list, again and again until a line comes on its standard input, and prints JSON: what was answered
+otherwise than promised, and how often the list was gone through. A process of its own, as clients are.
 """
 
 import json
@@ -10,9 +15,14 @@ import os
 import random
 import socket
 import struct
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
+
+from test_grpc_client import Reflected
 
 MIB = 1 << 20
 TIMEOUT_S = 60
@@ -66,10 +76,7 @@ def post(body, path="/v1/completions"):
 
 
 def fields(path="/v1/completions", **values):
-    def send(target):
-        data = json.dumps({"model": target.model, **values}).encode()
-        return exchange(target, [head(path, f"Content-Length: {len(data)}"), data])
-    return send
+    return post(json.dumps({"model": "MODEL", **values}), path)
 
 
 def completion(**values):
@@ -116,8 +123,8 @@ LIST = [
     ("noise", raw(NOISE + b"\r\n\r\n"), 400),
     ("nothing but line ends", raw(b"\r\n\r\n\r\n"), 400),
     ("a TLS hello", raw(bytes.fromhex("160301020001") + os.urandom(507) + b"\r\n\r\n"), 400),
-    ("HTTP/2's preface", raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 400),
-    ("a version of the future", raw(b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n"), 400),
+    ("HTTP/2's preface", raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505),
+    ("a version of the future", raw(b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n"), 505),
     ("no Host", raw(b"GET /v1/models HTTP/1.1\r\n\r\n"), 400),
     ("two Hosts", raw(b"GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400),
     ("a folded header", raw(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nA: b\r\n\x01c\r\n\r\n"), 400),
@@ -190,7 +197,7 @@ LIST = [
     ("an image", chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]), 400),
     ("100,000 parts", chat(messages=[{"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]), 400),
     ("a message that is a number", chat(messages=[7]), 400),
-    ("special tokens in a message", chat(messages=[{"role": "user", "content": "<|im_end|><|im_start|>x" * 50}]), 200),
+    ("special tokens in a message", chat(messages=[{"role": "user", "content": "<|im_end|><|im_start|>x" * 5}]), 200),
     ("arguments that are no JSON", chat(messages=[{"role": "assistant", "tool_calls": [
         {"function": {"name": "f", "arguments": "{"}}]}]), 400),
     # gRPC.
@@ -214,3 +221,41 @@ def grpc_noise(target):
         except OSError:
             pass
     return None
+
+
+SLOW = {"a header that stops", "a body that stops"}
+
+
+def attack(target, stop):
+    wrong = []
+
+    def send(entry):
+        name, deed, expected = entry
+        got = deed(target)
+        if got not in (expected if isinstance(expected, set) else {expected}):
+            wrong.append(f"{name}: {got} instead of {expected}")
+
+    rounds = 0
+    with ThreadPoolExecutor(len(SLOW)) as pool:
+        while rounds == 0 or not stop.is_set():
+            waiting = [pool.submit(send, entry) for entry in LIST if entry[0] in SLOW]
+            for entry in LIST:
+                if entry[0] not in SLOW and not (rounds and stop.is_set()):
+                    send(entry)
+            for job in waiting:
+                job.result()
+            rounds += 1
+    return {"wrong": wrong, "rounds": rounds}
+
+
+def main():
+    host, port, model, grpc_address = sys.argv[1:]
+    stop = threading.Event()
+    target = Target(host, int(port), model, Reflected(grpc_address))
+    print("ready", flush=True)
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    print(json.dumps(attack(target, stop)))
+
+
+if __name__ == "__main__":
+    main()

@@ -104,14 +104,15 @@ def test_chat(client):
     chat = client.message("ChatRequest")()
     chat.base.CopyFrom(request(client))
     chat.base.ClearField("text")
+    chat.messages.add(role="system", content="You are a helpful assistant.")
     chat.messages.add(role="user", content="What is the capital of France?")
     responses = list(client.call("Chat", chat))
     assert "Paris" in "".join(c.text for r in responses for c in r.choices)
-    chat.messages[0].role = "robot"
+    chat.messages[1].role = "robot"
     with pytest.raises(grpc.RpcError) as error:
         list(client.call("Chat", chat))
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert "messages[0].role" in error.value.details()
+    assert "messages[1].role" in error.value.details()
 
 
 def test_later_parts_say_so(client):
