@@ -49,7 +49,9 @@ class Dispatcher final : public ReplicaListener {
   // Drops every request without a word and ends the replicas' streams.
   void Stop();
   // Called each time ready() may have changed.
-  void set_on_ready_changed(std::function<void()> callback) { on_ready_changed_ = callback; }
+  void set_on_ready_changed(std::function<void()> callback) {
+    on_ready_changed_ = std::move(callback);
+  }
 
   // `request` passed generate_check and has token ids. Returns the handle for Cancel; the sink's
   // first call comes later, never from within.

@@ -240,7 +240,7 @@ Status ShmCollective::Reset(uint32_t epoch) {
   FLOTILLA_SHM_POINT();
   Publish(uint64_t{epoch} << 32);
   joining_ = true;
-  const Status status = WaitForPeers();
+  Status status = WaitForPeers();
   joining_ = false;
   usable_ = status.ok();
   return status;
