@@ -244,7 +244,7 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
   auto shared = std::make_shared<v1::Delta>(std::move(delta));
   replicas_[stream->replica]->FetchLargeResult(
       large_id, [this, stream, shared,
-                 id = stream->id](std::shared_ptr<std::vector<v1::TokenLogprobs>> entries) {
+                 id = stream->id](const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
         if (!IsLive(*stream) || stream->id != id) return;
         if (entries == nullptr) {
           replicas_[stream->replica]->Abort(id, v1::FINISH_REASON_ABORT);

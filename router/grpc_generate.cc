@@ -33,17 +33,17 @@ GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, uint64_t max_bu
                                   grpc::CallbackServerContext* server_context,
                                   const v1::GenerateRequest& request) {
   std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kGenerateRoute, max_buffer_bytes));
-  return StartCall(std::move(call), server_context, request, nullptr);
+  return StartCall(call, server_context, request, nullptr);
 }
 
 GrpcGenerate* GrpcGenerate::StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
                                       grpc::CallbackServerContext* server_context,
                                       const v1::ChatRequest& request) {
   std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kChatRoute, max_buffer_bytes));
-  return StartCall(std::move(call), server_context, request.base(), &request);
+  return StartCall(call, server_context, request.base(), &request);
 }
 
-GrpcGenerate* GrpcGenerate::StartCall(std::shared_ptr<GrpcGenerate> call,
+GrpcGenerate* GrpcGenerate::StartCall(const std::shared_ptr<GrpcGenerate>& call,
                                       grpc::CallbackServerContext* server_context,
                                       v1::GenerateRequest request, const v1::ChatRequest* chat) {
   call->self_ = call;

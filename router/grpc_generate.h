@@ -39,7 +39,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  private:
   GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);
   // `chat`: null unless the prompt comes from a conversation.
-  static GrpcGenerate* StartCall(std::shared_ptr<GrpcGenerate> call,
+  static GrpcGenerate* StartCall(const std::shared_ptr<GrpcGenerate>& call,
                                  grpc::CallbackServerContext* server_context,
                                  v1::GenerateRequest request, const v1::ChatRequest* chat);
   std::optional<ApiError> Prepare(const v1::ChatRequest* chat, v1::GenerateRequest* request);

@@ -58,8 +58,10 @@ def key_of(entry, headers, version):
 
 def check(file, build_dir):
     run = subprocess.run(["clang-tidy", "--quiet", "-p", build_dir, file], capture_output=True, text=True)
-    findings = [line for line in run.stdout.splitlines() if "warning:" in line or "error:" in line]
-    if run.returncode != 0 and not findings:
+    lines = [line for line in run.stdout.splitlines() if "warning:" in line or "error:" in line]
+    # The analyzer also follows our calls into libraries; what it makes of Boost's code is not ours to mend.
+    findings = [line for line in lines if line.startswith(f"{ROOT}/") or "clang-diagnostic" in line]
+    if run.returncode != 0 and not lines:
         findings = [f"{file}: error: clang-tidy failed: {run.stderr.strip()[-500:]}"]
     return findings
 
