@@ -1,4 +1,4 @@
-// Strictness and replacement of common/text/utf8, by cases and against a naive decoder.
+// Strictness and replacement of common/base/utf8, by cases and against a naive decoder.
 #include "common/base/utf8.h"
 
 #include <gtest/gtest.h>
