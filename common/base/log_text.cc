@@ -1,36 +1,15 @@
 #include "common/base/log_text.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
+
+#include "common/base/utf8.h"
 
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kInvalid = 0xFFFFFFFF;
-
-// The code point at the start of `bytes`, which are not empty; *size: its bytes (1 if invalid).
-uint32_t Decode(std::string_view bytes, size_t* size) {
-  *size = 1;
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return lead;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || bytes.size() < length) return kInvalid;
-  uint32_t code = lead & (0x7Fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return kInvalid;
-    code = code << 6 | (byte(i) & 0x3Fu);
-  }
-  static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-    return kInvalid;
-  *size = length;
-  return code;
-}
-
 // What moves the cursor, ends a line for some reader, or changes the order of what is shown.
-bool IsUnsafe(uint32_t code) {
+bool IsUnsafe(char32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x61C ||
          (code >= 0x200E && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E) ||
          (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
@@ -86,19 +65,23 @@ void AppendJsonValue(std::string_view value, std::string* out) {
 
 void AppendPrintable(std::string_view bytes, Quoted quoted, std::string* out) {
   while (!bytes.empty()) {
-    size_t size = 0;
-    const uint32_t code = Decode(bytes, &size);
-    if (code == kInvalid) {
-      out->append("\xEF\xBF\xBD");
-    } else if (IsUnsafe(code)) {
+    const Utf8Sequence next = NextUtf8Sequence(bytes);
+    const std::string_view sequence = bytes.substr(0, next.length);
+    bytes.remove_prefix(next.length);
+    if (next.kind != Utf8Sequence::Kind::kCharacter) {
+      out->append(kReplacementCharacter);
+      continue;
+    }
+    size_t length = 0;
+    const char32_t code = CodePointAt(sequence, 0, &length);
+    if (IsUnsafe(code)) {
       char buffer[8];
       std::snprintf(buffer, sizeof(buffer), "\\u%04x", static_cast<unsigned>(code & 0xFFFF));
       out->append(buffer);
-    } else {
-      if (quoted == Quoted::kYes && (code == '"' || code == '\\')) out->push_back('\\');
-      out->append(bytes.substr(0, size));
+      continue;
     }
-    bytes.remove_prefix(size);
+    if (quoted == Quoted::kYes && (code == '"' || code == '\\')) out->push_back('\\');
+    out->append(sequence);
   }
 }
 

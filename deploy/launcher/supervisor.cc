@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "deploy/launcher/listen.h"
+#include "deploy/launcher/log_mux.h"
 
 namespace flotilla {
 namespace {
@@ -219,7 +220,8 @@ void Supervisor::OnDeath(const ManagedProcess& process, const ProcessExit& exit)
   if (stage_ == Stage::kServing) return;
   const bool useless = exit.BadConfiguration();
   if (!useless && process.failures() < kMaxStartFailures) return;
-  const std::string reason = process.last_line().empty() ? exit.Describe() : process.last_line();
+  const std::string reason =
+      process.last_line().empty() ? exit.Describe() : MessageOfLogLine(process.last_line());
   PrintFatal(resolved_.options.log, absl::StrCat(process.name(), ": ", reason));
   BeginStop(useless ? kExitBadConfiguration : 1, 1.0);
 }
