@@ -112,7 +112,7 @@ def test_plain_lines_come_back(case):
     ids = case.tool.encode(case.plain_lines)
     for line, text in zip(case.plain_lines, case.tool.decode(ids)):
         assert text == case.reference.normalized(line)
-    assert len(ids) > 3000
+    assert len(ids) > 500  # of 10,000: Gemma 3 has a token of its own for every line end
 
 
 def test_sentencepiece_itself(case):
