@@ -36,9 +36,9 @@ std::optional<uint32_t> QuotaCores(const std::string& root) {
     if (!v2 && fields[1].find("cpu") == std::string::npos) continue;
     for (std::string group = fields[2];;) {
       if (v2) {
-        take(CoresOfCpuMax(ReadFile(root + group + "/cpu.max")));
+        take(CoresOfCpuMax(ReadFile(absl::StrCat(root, group, "/cpu.max"))));
       } else {
-        const std::string at = root + "/" + fields[1] + group;
+        const std::string at = absl::StrCat(root, "/", fields[1], group);
         take(CoresOfCpuMax(absl::StrCat(ReadFile(at + "/cpu.cfs_quota_us"), " ",
                                         ReadFile(at + "/cpu.cfs_period_us"))));
       }
