@@ -63,7 +63,7 @@ StatusOr<std::string> Answer(const Tokenizer& tokenizer, char operation, const s
   }
   if (operation == 't') return TimedEncode(tokenizer, body);
   std::vector<TokenId> ids(body.size() / sizeof(TokenId));
-  std::memcpy(ids.data(), body.data(), ids.size() * sizeof(TokenId));
+  if (!ids.empty()) std::memcpy(ids.data(), body.data(), ids.size() * sizeof(TokenId));
   if (operation == 'd' || operation == 's') return tokenizer.Decode(ids, operation == 's');
   if (operation != 'i' && operation != 'r') return absl::InvalidArgumentError("unknown operation");
   using Begins = IncrementalDetokenizer::Begins;
