@@ -15,7 +15,7 @@ namespace flotilla::jinja {
 namespace {
 
 // The method of that name of the value's text.
-StatusOr<Value> ByMethod(const Call& call, std::string_view method, CallArgs args) {
+StatusOr<Value> ByMethod(const Call& call, std::string_view method, const CallArgs& args) {
   ASSIGN_OR_RETURN(const Value text, SoftStr(call.rt, call.self));
   return CallBuiltin(call.rt, *FindIn(StrMethods(), method), text, args);
 }

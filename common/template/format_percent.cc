@@ -161,7 +161,7 @@ class Formatter {
     }
   }
 
-  StatusOr<std::string> TextField(const Value& arg, char type, Layout layout) {
+  StatusOr<std::string> TextField(const Value& arg, char type, const Layout& layout) {
     std::string text;
     RETURN_IF_ERROR(type == 's' ? AppendStr(rt_, arg, &text) : AppendRepr(rt_, arg, &text));
     if (layout.precision >= 0) {
