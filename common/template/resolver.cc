@@ -20,7 +20,7 @@ class Symbols {
   Symbols(const Symbols* parent, Scope* scope, MacroDef* macro)
       : parent_(parent),
         scope_(scope),
-        function_(macro != nullptr ? macro : parent->function_),
+        function_(macro != nullptr || parent == nullptr ? macro : parent->function_),
         function_depth_(parent == nullptr  ? 0
                         : macro != nullptr ? parent->function_depth_ + 1
                                            : parent->function_depth_) {}

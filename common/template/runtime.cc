@@ -100,8 +100,8 @@ Status Runtime::Enter() {
   return OkStatus();
 }
 
-Status TypeError(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+Status TypeError(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-Status NotSupported(std::string message) { return absl::UnimplementedError(std::move(message)); }
+Status NotSupported(const std::string& message) { return absl::UnimplementedError(message); }
 
 }  // namespace flotilla::jinja

@@ -98,7 +98,7 @@ class DepthGuard {
 };
 
 // Errors a template can cause, worded as Python words them.
-Status TypeError(std::string message);
-Status NotSupported(std::string message);  // valid for jinja2, not part of this subset
+Status TypeError(const std::string& message);
+Status NotSupported(const std::string& message);  // valid for jinja2, not part of this subset
 
 }  // namespace flotilla::jinja
