@@ -14,6 +14,13 @@ if(FLOTILLA_SANITIZE)
     add_compile_options(-Wno-maybe-uninitialized -Wno-stringop-overflow)
   endif()
 endif()
+if(FLOTILLA_FUZZ)
+  # Counters for the fuzzer and, so that coverage.sh needs no build of its own, for llvm-cov; nothing
+  # is written unless LLVM_PROFILE_FILE says where.
+  add_compile_options(-fsanitize=fuzzer-no-link -fprofile-instr-generate=/dev/null
+    -fcoverage-mapping)
+  add_link_options(-fprofile-instr-generate)
+endif()
 
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)

@@ -32,8 +32,8 @@ MaybeError CheckPenalties(const v1::SamplingParams& s) {
 }
 
 MaybeError CheckLogitBias(const v1::SamplingParams& s, const ModelHandle& model) {
-  if (static_cast<size_t>(s.logit_bias_size()) > kMaxLogitBias)
-    return OutOfRange("logit_bias", StrCat("at most ", kMaxLogitBias, " tokens"));
+  if (static_cast<size_t>(s.logit_bias_size()) > kMaxLogitBiasTokens)
+    return OutOfRange("logit_bias", StrCat("at most ", kMaxLogitBiasTokens, " tokens"));
   for (const auto& [token, bias] : s.logit_bias()) {
     if (auto error = CheckTokenIds({&token, 1}, "logit_bias", model)) return error;
     if (!Within(bias, -100, 100))

@@ -18,7 +18,7 @@ namespace flotilla {
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr size_t kMaxStopTokenIds = 64;
-inline constexpr size_t kMaxLogitBias = 1024;  // tokens
+inline constexpr size_t kMaxLogitBiasTokens = 1024;
 
 // Ranges of every field but the prompt; UNIMPLEMENTED for what a later part brings.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);

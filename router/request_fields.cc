@@ -50,9 +50,9 @@ constexpr std::array<const char*, 14> kNotBuilt = {"suffix",
 void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
   const json::object* entries = reader->Object("logit_bias");
   if (entries == nullptr) return;
-  if (entries->size() > kMaxLogitBias) {
+  if (entries->size() > kMaxLogitBiasTokens) {
     reader->Fail("logit_bias",
-                 StrCat("may have at most ", kMaxLogitBias, " tokens, not ", entries->size()));
+                 StrCat("may have at most ", kMaxLogitBiasTokens, " tokens, not ", entries->size()));
     return;
   }
   for (const auto& [key, value] : *entries) {

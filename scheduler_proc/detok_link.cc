@@ -180,7 +180,8 @@ bool DetokLink::Take(const DetokText& text) {
   auto it = streams_.find(text.stream);
   if (it == streams_.end()) return false;
   Stream& stream = it->second;
-  if (text.num_tokens < stream.emitted || text.num_tokens > stream.tokens.size()) {
+  if (text.num_tokens < stream.emitted || text.num_tokens > stream.tokens.size() ||
+      text.stop_index >= static_cast<int64_t>(stream.options.stop.size())) {
     ++bad_frames_;
     return false;
   }

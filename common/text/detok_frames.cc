@@ -1,6 +1,7 @@
 #include "common/text/detok_frames.h"
 
 #include "common/base/wire.h"
+#include "common/base/utf8.h"
 
 namespace flotilla {
 namespace {
@@ -142,6 +143,9 @@ Status ParseDetokReply(std::string_view frame, DetokReply* reply) {
     text.held_back = std::string(in.GetBytes());
     text.stop_index = in.Get<int32_t>();
     if (!ReadFlag(&in, &text.last)) return Malformed("reply", "truncated");
+    // It goes into a protobuf string: one byte that is none would break the stream to the router.
+    if (FindInvalidUtf8(text.text).has_value()) return Malformed("reply", "text is not UTF-8");
+    if (text.stop_index < -1) return Malformed("reply", "stop_index");
     reply->texts.push_back(std::move(text));
   }
   if (!in.ok()) return Malformed("reply", "truncated");

@@ -112,6 +112,22 @@ TEST(DetokFramesTest, EveryTruncationAndAnyTailIsRefused) {
   EXPECT_FALSE(ParseDetokReply(request, &read_reply).ok());
 }
 
+// Found while tests/fuzz/detok_frames_fuzz.cc was written.
+TEST(DetokFramesTest, TextMustBeUtf8AndAStopStringANumber) {
+  std::string frame;
+  DetokReply read;
+  for (const char* text : {"\xff", "\xc3", "a\xed\xa0\x80"}) {
+    DetokReply reply = SomeReply();
+    reply.texts[1].text = text;
+    BuildDetokReply(reply, &frame);
+    EXPECT_EQ(ParseDetokReply(frame, &read).code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  DetokReply reply = SomeReply();
+  reply.texts[1].stop_index = -2;
+  BuildDetokReply(reply, &frame);
+  EXPECT_EQ(ParseDetokReply(frame, &read).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(DetokFramesTest, ChangedBytesNeverCrash) {
   std::string request, reply;
   BuildDetokRequest(SomeRequest(), &request);

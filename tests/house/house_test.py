@@ -109,6 +109,20 @@ class HouseTest(unittest.TestCase):
         ]
         self.assertEqual(missing, [], "not in any CMakeLists.txt under tests/")
 
+    def test_every_fuzz_target_is_registered_and_has_seeds_and_a_planted_bug(self):
+        registered = set(re.findall(r"flotilla_fuzz\((\w+) ", read("tests/fuzz/CMakeLists.txt")))
+        written = {pathlib.PurePath(path).name.removesuffix("_fuzz.cc")
+                   for path in tracked("tests/fuzz/*_fuzz.cc")}
+        self.assertEqual(written, registered - {"name"})
+        seeds = {pathlib.PurePath(path).parts[3] for path in tracked("tests/fuzz/corpus/**")}
+        self.assertEqual(written, seeds)
+        planted = {pathlib.PurePath(path).stem for path in tracked("tests/fuzz/planted/*.patch")}
+        self.assertEqual(written, planted)
+
+    def test_seeds_are_small(self):
+        total = sum((ROOT / path).stat().st_size for path in tracked("tests/fuzz/corpus/**"))
+        self.assertLess(total, 1 << 20)
+
     def test_files_are_short(self):
         long = [
             f"{path}: {count} lines"

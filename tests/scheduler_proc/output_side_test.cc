@@ -263,21 +263,29 @@ TEST(DetokLinkTest, AStreamThatIsNotAnsweredIsOpenedAgain) {
   ASSERT_EQ(request.events.size(), 1u);
   EXPECT_EQ(request.events[0].kind, DetokStreamEvent::Kind::kOpen);
   EXPECT_EQ(request.events[0].tokens, (std::vector<TokenId>{'a'}));
-  // The late answer of the first generation is dropped, that of the second taken.
+  // The late answer of the first generation is dropped, that of the second taken; so is one that
+  // names a stop string which the stream does not have.
   DetokReply reply;
   reply.generation = first;
   reply.texts.resize(1);
   reply.texts[0].stream = 7;
   reply.texts[0].num_tokens = 1;
   reply.texts[0].text = "a";
-  for (uint64_t generation : {first, first + 1}) {
+  const auto send = [&](uint64_t generation, int32_t stop_index) {
     reply.generation = generation;
+    reply.texts[0].stop_index = stop_index;
     BuildDetokReply(reply, &frame);
     out.send(zmq::buffer(frame), zmq::send_flags::none);
-  }
+  };
+  send(first, -1);
+  send(first + 1, 0);
+  send(first + 1, -1);
   while (texts.empty()) link->Receive(&texts);
   link->Receive(&texts);
-  EXPECT_EQ(texts.size(), 1u);
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_EQ(texts[0].stop_index, -1);
+  EXPECT_EQ(link->bad_frames(), 1u);
+  EXPECT_EQ(link->live_streams(), 1u);
   std::filesystem::remove_all(folder);
 }
 

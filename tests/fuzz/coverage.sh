@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Replays each target's seeds and prints how many lines of its parsers they reach; fails below 90 %.
+#
+#   tests/fuzz/coverage.sh [--show] [TARGET...]     --show: also the lines that none reaches
+#
+# The preset fuzz is always built with llvm's counters. Needs llvm-profdata and llvm-cov of the
+# compiler's version (Debian: llvm-19; LLVM_BIN names another folder).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+minimum=90
+show=
+[[ ${1:-} == --show ]] && { show=1; shift; }
+bin=${LLVM_BIN:-/usr/lib/llvm-19/bin}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# lines TARGET PARSER: "reached all" of its lines, over all instances of a template.
+lines() {
+  "$bin/llvm-cov" export -format=lcov -instr-profile="$work/$1.prof" \
+    "build/fuzz/fuzz/$1_fuzz" "$2" 2>/dev/null |
+    awk -F'[:,]' '/^DA:/ { hits[$2] += $3 }
+                  END { for (line in hits) { all++; reached += hits[line] > 0 }
+                        print reached + 0, all + 0 }'
+}
+
+too_low=0
+while read -r name _ parsers; do
+  (($# == 0)) || [[ " $* " == *" $name "* ]] || continue
+  LLVM_PROFILE_FILE=$work/$name.raw "build/fuzz/fuzz/${name}_fuzz" -runs=0 "tests/fuzz/corpus/$name" \
+    >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
+  "$bin/llvm-profdata" merge -o "$work/$name.prof" "$work/$name.raw"
+  for parser in $parsers; do
+    read -r reached all < <(lines "$name" "$parser")
+    ((all > 0)) || { echo "coverage.sh: $name knows nothing of $parser" >&2; exit 1; }
+    percent=$((reached * 1000 / all))
+    verdict=
+    if ((percent < minimum * 10)); then verdict="  below $minimum %" too_low=1; fi
+    printf '%-16s %-42s %4d of %4d lines %3d.%d %%%s\n' \
+      "$name" "$parser" "$reached" "$all" $((percent / 10)) $((percent % 10)) "$verdict"
+    if [[ -n $show ]]; then
+      "$bin/llvm-cov" show -instr-profile="$work/$name.prof" "build/fuzz/fuzz/${name}_fuzz" "$parser" \
+        2>/dev/null | grep -E '^ *[0-9]+\| +0\|' || true
+    fi
+  done
+done <build/fuzz/fuzz/targets.txt
+exit $too_low

@@ -1,0 +1,160 @@
+// libFuzzer: any frames on the stream between a router and a replica, taken as ConnectReactor takes
+// them: hello with streams to go on with, submits, aborts, pings; broken connections between them.
+// What is accepted suits the workers too, and no byte is counted that is not there.
+//
+// The input is a list of protobuf messages (fuzz_input.h); an empty one ends the connection. Every
+// stream gets two tokens after each frame and its end after five.
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/log.h"
+#include "scheduler_proc/router_channel.h"
+#include "tests/fakes/byte_vocabulary.h"
+#include "tests/fuzz/checked_by_worker.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace flotilla {
+namespace {
+
+const Tokenizer& Vocabulary() {
+  static const auto* const vocabulary = new testing::ByteVocabulary();
+  return *vocabulary;
+}
+
+class Connection final : public FrameConnection {
+ public:
+  void Write(v1::EngineFrame&& frame) override {
+    CHECK(frame.IsInitialized() && !frame.SerializeAsString().empty());
+    writing_ = true;
+  }
+  void Close(const Status& status) override {
+    CHECK(!status.ok());
+    closed_ = true;
+  }
+  bool TakeWritten() { return std::exchange(writing_, false); }
+  bool closed() const { return closed_; }
+
+ private:
+  bool writing_ = false;
+  bool closed_ = false;
+};
+
+class Replica {
+ public:
+  void Take(const v1::RouterFrame& frame) {
+    if (channel_ == nullptr || connection_->closed()) {
+      if (frame.has_hello()) Hello(frame.hello());
+    } else if (frame.has_submit()) {
+      Submit(frame.submit());
+    } else if (frame.has_abort()) {
+      const ReqId id = channel_->Find(frame.abort().stream_id());
+      if (id != 0) End(id);
+    } else if (frame.has_ping()) {
+      v1::EngineFrame pong;
+      pong.mutable_pong()->set_sent_ns(frame.ping().sent_ns());
+      channel_->SendControl(std::move(pong));
+    } else if (frame.has_hello()) {
+      Disconnect();
+    }
+  }
+  void Disconnect() {
+    if (channel_ != nullptr) channel_->Detach(connection_.get());
+    channel_ = nullptr;
+  }
+  // Time goes by: tokens, heartbeats, everything is sent.
+  void Step() {
+    clock_.AdvanceNs(600 * kNsPerMs);
+    for (auto& [id, live] : live_) {
+      if (live.tokens > 5) continue;
+      live.channel->Append(live.stream, Piece(++live.tokens));
+      live.channel->Append(live.stream, Piece(++live.tokens));
+      live.channel->Flush();
+    }
+    hub_.Tick(clock_.NowNs());
+    CHECK(hub_.size() <= options_.max_routers);
+    if (channel_ == nullptr) return;
+    while (connection_->TakeWritten()) channel_->OnWritten(connection_.get(), true);
+    CHECK(!channel_->connected() || channel_->unsent_bytes() == 0);
+  }
+
+ private:
+  struct Live {
+    std::shared_ptr<RouterChannel> channel;
+    uint64_t stream = 0;
+    int32_t tokens = 0;
+  };
+
+  void Hello(const v1::Hello& hello) {
+    auto connection = std::make_unique<Connection>();
+    std::shared_ptr<RouterChannel> channel;
+    if (!hub_.Attach(hello.router_id(), connection.get(), hello.reattach(), {}, &channel).ok())
+      return;
+    channel_ = std::move(channel);
+    connection_ = std::move(connection);
+  }
+
+  void Submit(const v1::Submit& submit) {
+    const ReqId id = next_id_++;
+    const uint32_t resumed =
+        submit.resume_size() > 0 ? static_cast<uint32_t>(submit.resume(0).output_ids_size()) : 0;
+    if (!channel_->Open(submit.stream_id(), id, resumed).ok()) return Disconnect();
+    live_[id] = {channel_, submit.stream_id(), 0};
+    for (const Tokenizer* tokenizer : {static_cast<const Tokenizer*>(nullptr), &Vocabulary()}) {
+      const auto checked = CheckRequest(submit.request(), submit.resume(), limits_, tokenizer);
+      if (checked.ok()) fuzz::CheckByWorker(*checked, limits_);
+    }
+    channel_->CountSubmit();
+  }
+
+  static v1::Delta Piece(int32_t number) {
+    v1::Delta delta;
+    v1::ChoiceDelta* choice = delta.add_choices();
+    choice->add_token_ids(number);
+    choice->set_text("ab");
+    if (number == 1) delta.add_prompt_logprobs()->set_token_id(7);
+    delta.set_last(number > 5);
+    return delta;
+  }
+
+  void End(ReqId id) { live_[id].tokens = 6; }
+
+  const RequestLimits limits_ = {
+      .model_name = "m", .vocab_size = Vocabulary().vocab_size(), .context_length = fuzz::kContext};
+  const RouterChannelOptions options_ = {.max_unsent_bytes = 100, .max_routers = 2};
+  FakeClock clock_{kNsPerSecond};
+  std::unordered_map<ReqId, Live> live_;
+  ReqId next_id_ = 1;
+  RouterHub hub_{
+      options_,
+      {&clock_, [](v1::Load* load) { load->set_total_pages(9); }, [this](ReqId id) { End(id); }},
+      [] {}};
+  std::unique_ptr<Connection> connection_;
+  std::shared_ptr<RouterChannel> channel_;
+};
+
+}  // namespace
+}  // namespace flotilla
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  flotilla::InitLog({.process = "fuzz", .level = "error"});
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace flotilla;
+  fuzz::FuzzInput input(data, size);
+  Replica replica;
+  v1::RouterFrame frame;
+  while (!input.empty()) {
+    const fuzz::Piece piece = input.GetPiece();
+    const std::string_view bytes = piece.view();
+    if (bytes.empty())
+      replica.Disconnect();
+    else if (frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+      replica.Take(frame);
+    replica.Step();
+  }
+  return 0;
+}
