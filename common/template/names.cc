@@ -19,7 +19,7 @@ class Finder {
   template <typename... Parts>
   FirstUse FirstOf(const Parts&... parts) const {
     FirstUse use = FirstUse::kNone;
-    (((use = Visit(parts)) != FirstUse::kNone) || ...);
+    (void)(((use = Visit(parts)) != FirstUse::kNone) || ...);
     return use;
   }
 

@@ -15,13 +15,14 @@ bin=${LLVM_BIN:-/usr/lib/llvm-19/bin}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# lines TARGET PARSER: "reached all" of its lines, over all instances of a template.
+# lines TARGET PARSER: "reached all" of its lines, over all instances of a template. (Paths in the binary
+# may be relative, so llvm-cov can't be asked for one file.)
 lines() {
-  "$bin/llvm-cov" export -format=lcov -instr-profile="$work/$1.prof" \
-    "build/fuzz/fuzz/$1_fuzz" "$2" 2>/dev/null |
-    awk -F'[:,]' '/^DA:/ { hits[$2] += $3 }
-                  END { for (line in hits) { all++; reached += hits[line] > 0 }
-                        print reached + 0, all + 0 }'
+  awk -F'[:,]' -v parser="/$2" '
+    /^SF:/ { ours = substr($0, length($0) - length(parser) + 1) == parser }
+    ours && /^DA:/ { hits[$2] += $3 }
+    END { for (line in hits) { all++; if (hits[line] > 0) reached++; else missed = missed " " line }
+          print reached + 0, all + 0, missed }' "$work/$1.lcov"
 }
 
 too_low=0
@@ -30,8 +31,10 @@ while read -r name _ parsers; do
   LLVM_PROFILE_FILE=$work/$name.raw "build/fuzz/fuzz/${name}_fuzz" -runs=0 "tests/fuzz/corpus/$name" \
     >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
   "$bin/llvm-profdata" merge -o "$work/$name.prof" "$work/$name.raw"
+  "$bin/llvm-cov" export -format=lcov -instr-profile="$work/$name.prof" \
+    "build/fuzz/fuzz/${name}_fuzz" >"$work/$name.lcov" 2>/dev/null
   for parser in $parsers; do
-    read -r reached all < <(lines "$name" "$parser")
+    read -r reached all missed < <(lines "$name" "$parser")
     ((all > 0)) || { echo "coverage.sh: $name knows nothing of $parser" >&2; exit 1; }
     percent=$((reached * 1000 / all))
     verdict=
@@ -39,8 +42,9 @@ while read -r name _ parsers; do
     printf '%-16s %-42s %4d of %4d lines %3d.%d %%%s\n' \
       "$name" "$parser" "$reached" "$all" $((percent / 10)) $((percent % 10)) "$verdict"
     if [[ -n $show ]]; then
-      "$bin/llvm-cov" show -instr-profile="$work/$name.prof" "build/fuzz/fuzz/${name}_fuzz" "$parser" \
-        2>/dev/null | grep -E '^ *[0-9]+\| +0\|' || true
+      for line in $(tr ' ' '\n' <<<"$missed" | sort -n); do
+        printf '%6d  %s\n' "$line" "$(sed -n "${line}p" "$parser")"
+      done
     fi
   done
 done <build/fuzz/fuzz/targets.txt

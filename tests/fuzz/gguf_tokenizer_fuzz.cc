@@ -20,7 +20,8 @@ constexpr std::string_view kText =
 std::string Text() { return std::string(kText) + " " + std::string(300, 'h') + "ethe"; }
 
 std::string InPieces(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
-  IncrementalDetokenizer detokenizer(&tokenizer, /*skip_special=*/false);
+  IncrementalDetokenizer detokenizer(&tokenizer, /*skip_special=*/false,
+                                     IncrementalDetokenizer::Begins::kSequence);
   std::string text;
   for (TokenId id : ids) text += detokenizer.Push(id);
   return text + detokenizer.Finish();
@@ -34,7 +35,8 @@ void CheckTokenizer(const Tokenizer& tokenizer) {
   CHECK(tokenizer.bos_id() == -1 || known(tokenizer.bos_id()));
   for (bool parse_special : {false, true}) {
     const auto ids = tokenizer.Encode(Text(), {.parse_special = parse_special});
-    CHECK(ids.ok());
+    CHECK(ids.ok() || absl::IsResourceExhausted(ids.status()));
+    if (!ids.ok()) continue;
     for (TokenId id : *ids) CHECK(known(id));
     const std::string text = tokenizer.Decode(*ids, /*skip_special=*/false);
     CHECK(InPieces(tokenizer, *ids) == text);

@@ -38,6 +38,7 @@ HttpOptions Options(bool late) {
   HttpOptions options;
   options.max_header_bytes = 512;
   options.max_body_bytes = 1024;
+  options.max_buffered_body_bytes = 900;
   options.max_stream_buffer_bytes = 2048;
   if (late) {
     options.header_timeout_ms = options.body_timeout_ms = options.idle_timeout_ms = 0;
@@ -86,12 +87,28 @@ class Service final : public HttpService {
     ++refused_;
   }
 
+  void OnBodyBytes(int64_t delta) override {
+    body_bytes_ += delta;
+    CHECK(body_bytes_ >= 0 && body_bytes_ <= 900);
+  }
+  void OnUnsent(int64_t delta_bytes) override {
+    unsent_ += delta_bytes;
+    CHECK(unsent_ >= 0);
+  }
+
   void GoOn() {
     if (held_ != nullptr) std::exchange(held_, nullptr)->Reply(200, "text/plain", "late");
     if (endless_ != nullptr) endless_->Write(std::string(1500, 'x'));
   }
+  // The handlers are done with their requests.
   void Forget() {
+    held_ = nullptr;
+    endless_ = nullptr;
+  }
+  // The connection is gone, and so is what it held.
+  void Check() {
     CHECK(gone_ <= handled_ && refused_ <= answered_);
+    CHECK(body_bytes_ == 0 && unsent_ == 0);
     *this = Service();
   }
   size_t answered() const { return answered_; }
@@ -103,6 +120,8 @@ class Service final : public HttpService {
   size_t answered_ = 0;
   size_t refused_ = 0;
   size_t gone_ = 0;
+  int64_t body_bytes_ = 0;
+  int64_t unsent_ = 0;
 };
 
 bool IsStatusLine(std::string_view bytes) {
@@ -224,5 +243,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckAnswers(client.answers(), service->answered());
   service->Forget();
   client.Leave();
+  service->Check();
   return 0;
 }

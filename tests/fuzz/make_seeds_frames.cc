@@ -40,6 +40,21 @@ void MakeDetokFrames() {
   tokens.events.push_back(Event(Kind::kTokens, 2, {257, 258, 'b', 'b'}));
   tokens.events.push_back(Event(Kind::kTokens, 9, {'x'}));
   tokens.events.push_back(Event(Kind::kClose, 2, {}));
+  DetokRequest wrong;  // rejected, or with a gap; and more ended streams than are remembered
+  wrong.generation = 2;
+  wrong.events.push_back(Event(Kind::kOpen, 1, {'a'}));
+  wrong.events.back().emitted_tokens = 2;
+  wrong.events.push_back(Event(Kind::kOpen, 2, {'a'}));
+  wrong.events.back().stop = {std::string(33, 'x')};
+  wrong.events.push_back(Event(Kind::kOpen, 3, {'a'}));
+  wrong.events.push_back(Event(Kind::kTokens, 3, {'b'}));
+  wrong.events.back().offset = 2;
+  for (uint64_t stream = 10; stream < 16; ++stream) {
+    wrong.events.push_back(Event(Kind::kOpen, stream, {'a'}));
+    wrong.events.back().last = true;
+  }
+  std::string rejected;
+  BuildDetokRequest(wrong, &rejected);
   std::string opening, going_on, hello, text;
   BuildDetokRequest(open, &opening);
   BuildDetokRequest(tokens, &going_on);
@@ -51,6 +66,7 @@ void MakeDetokFrames() {
   reply.texts.push_back({.stream = 1, .num_tokens = 2, .text = "ab", .held_back = "c"});
   BuildDetokReply(reply, &text);
   Save("detok_frames", "requests", Pieces({opening, going_on, opening}));
+  Save("detok_frames", "wrong", Pieces({rejected, opening}));
   Save("detok_frames", "replies", Pieces({hello, text}));
 }
 

@@ -1,6 +1,7 @@
 // Seeds of the targets gguf and gguf_tokenizer: models without weights worth the name, each type of
 // value, and files with one thing wrong.
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
@@ -143,6 +144,48 @@ void AddTokens(GgufBuilder* gguf, const std::string& pre,
   gguf->AddStrings("tokenizer.ggml.merges", merges);
 }
 
+// SentencePiece's characters: every printable one as a byte, some as themselves.
+void AddCharacters(GgufBuilder* gguf, const std::string& model) {
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "▁", "h", "e", "é", "▁h", "he", "hh"};
+  std::vector<int32_t> types = {2, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  for (int byte = 0x20; byte < 0x7f; ++byte) {
+    char written[8];
+    std::snprintf(written, sizeof(written), "<0x%02X>", byte);
+    tokens.emplace_back(written);
+    types.push_back(6);
+  }
+  gguf->AddString("tokenizer.ggml.model", model);
+  gguf->AddStrings("tokenizer.ggml.tokens", tokens);
+  gguf->AddInts("tokenizer.ggml.token_type", types);
+  gguf->AddStrings("tokenizer.ggml.merges", {"▁ h", "h e", "h h"});
+  gguf->AddFloats("tokenizer.ggml.scores", std::vector<float>(tokens.size(), -1.0f));
+  gguf->AddUint32("tokenizer.ggml.unknown_token_id", 0);
+}
+
+void MakeCharacterTokenizers() {
+  for (const char* model : {"llama", "gemma4"}) {
+    GgufBuilder gguf;
+    AddCharacters(&gguf, model);
+    gguf.AddString("general.name", "Phi-3");
+    gguf.AddBool("tokenizer.ggml.add_eos_token", false);
+    Save("gguf_tokenizer", model, gguf.Build());
+  }
+  GgufBuilder no_prefix, byte, types, pre;
+  AddCharacters(&no_prefix, "llama");
+  no_prefix.AddBool("tokenizer.ggml.add_space_prefix", false);
+  Save("gguf_tokenizer", "no-prefix", no_prefix.Build());
+  byte.AddString("tokenizer.ggml.model", "llama");
+  byte.AddStrings("tokenizer.ggml.tokens", {"<0xZZ>"});
+  byte.AddInts("tokenizer.ggml.token_type", {6});
+  types.AddString("tokenizer.ggml.model", "gpt2");
+  types.AddStrings("tokenizer.ggml.tokens", {"a", "b"});
+  types.AddInts("tokenizer.ggml.token_type", {1});
+  AddTokens(&pre, "unheard-of");
+  Save("gguf_tokenizer", "wrong-byte", byte.Build());
+  Save("gguf_tokenizer", "wrong-types", types.Build());
+  Save("gguf_tokenizer", "wrong-pre", pre.Build());
+}
+
 void MakeGgufTokenizer() {
   for (const char* pre : {"gpt-2", "smollm"}) {
     GgufBuilder gguf;
@@ -170,6 +213,7 @@ void SaveGgufs() {
   MakeGguf();
   MakeWrongGguf();
   MakeGgufTokenizer();
+  MakeCharacterTokenizers();
 }
 
 }  // namespace flotilla::fuzz

@@ -118,6 +118,7 @@ void FuzzText(const Kind& kind, bool parse_special, const std::string& text) {
   CHECK(!FindInvalidUtf8(decoded).has_value());
   CHECK(InPieces(tokenizer, *ids) == decoded);
   CHECK(!kind.exact || decoded == text);
+  CHECK(!FindInvalidUtf8(tokenizer.Decode(*ids, true)).has_value());
 }
 
 void FuzzIds(const Tokenizer& tokenizer, const std::string& bytes) {
