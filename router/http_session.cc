@@ -254,6 +254,7 @@ void HttpSession::ReadAhead() {
 
 void HttpSession::OnReadAhead(ErrorCode error, size_t bytes) {
   if (phase_ == Phase::kClosed) return;
+  if (error && error != boost::asio::error::operation_aborted) read_ended_ = true;
   if (bytes > 0) {
     const auto room = buffer_.prepare(bytes);
     boost::asio::buffer_copy(room, boost::asio::buffer(ahead_, bytes));
@@ -272,7 +273,10 @@ void HttpSession::OnReadAhead(ErrorCode error, size_t bytes) {
     return;
   }
   if (phase_ == Phase::kLinger) {
-    ReadAndDiscard();
+    if (read_ended_)
+      Close();
+    else
+      ReadAndDiscard();
     return;
   }
   // Idle: the next request's first bytes, the connection's end, or the time for it.

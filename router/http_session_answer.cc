@@ -167,6 +167,10 @@ void HttpSession::ResponseDone() {
 
 // Closing with unread bytes would reset the connection and take the answer with it.
 void HttpSession::Linger() {
+  if (read_ended_) {  // no bytes are left unread, and a read would wait for the deadline
+    Close();
+    return;
+  }
   phase_ = Phase::kLinger;
   ErrorCode ignored;
   socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);

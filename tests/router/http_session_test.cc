@@ -1,0 +1,88 @@
+// A session over a socket pair, whose events are handled by poll(): nothing here waits.
+#include "router/http_session.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+#include "router/http_server.h"
+
+namespace flotilla {
+namespace {
+
+class Service final : public HttpService {
+ public:
+  std::optional<ApiError> CheckHead(const HttpHead&) override { return std::nullopt; }
+  void Handle(HttpRequest, std::shared_ptr<HttpExchange> exchange) override {
+    exchange->Reply(200, "text/plain", "answer");
+  }
+  void OnAnswered(const std::string&, int, double) override {}
+  void OnRefused(const char*) override {}
+  void OnBodyBytes(int64_t) override {}
+  void OnUnsent(int64_t) override {}
+};
+
+class HttpSessionTest : public testing::Test {
+ protected:
+  HttpSessionTest() {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    client_ = UniqueFd(ends[0]);
+    boost::asio::ip::tcp::socket socket(io_, boost::asio::ip::tcp::v4(), ends[1]);
+    const auto session = std::make_shared<HttpSession>(&server_, std::move(socket));
+    session_ = session;
+    session->Start();
+  }
+  void Send(std::string_view bytes) {
+    EXPECT_EQ(::send(client_.get(), bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+    Poll();
+  }
+  void Poll() {
+    io_.restart();
+    io_.poll();
+  }
+
+  Service service_;
+  boost::asio::io_context io_;
+  HttpServer server_{HttpOptions(), &io_, &service_};
+  UniqueFd client_;
+  std::weak_ptr<HttpSession> session_;
+};
+
+// Found by tests/fuzz/http_fuzz.cc: it was kept for the three seconds that a client has to send
+// what the server does not read any more.
+TEST_F(HttpSessionTest, EndsWithItsClientAfterAnAnswerThatCloses) {
+  Send("GET / HTTP/1.0\r\n\r\n");
+  EXPECT_FALSE(session_.expired());
+  char answer[1000];
+  EXPECT_GT(::recv(client_.get(), answer, sizeof(answer), 0), 0);
+  ASSERT_EQ(::shutdown(client_.get(), SHUT_WR), 0);
+  Poll();
+  EXPECT_TRUE(session_.expired());
+}
+
+TEST_F(HttpSessionTest, EndsWithAClientThatDoesNotReadTheAnswer) {
+  Send("GET / HTTP/1.0\r\n\r\n");
+  client_ = UniqueFd();  // with bytes unread: the session reads an error
+  Poll();
+  EXPECT_TRUE(session_.expired());
+}
+
+TEST_F(HttpSessionTest, ReadsWhatAClientStillSendsAfterTheAnswer) {
+  Send("GET / HTTP/1.0\r\n\r\n");
+  Send("more");
+  EXPECT_FALSE(session_.expired());
+  ASSERT_EQ(::shutdown(client_.get(), SHUT_WR), 0);
+  Poll();
+  EXPECT_TRUE(session_.expired());
+}
+
+}  // namespace
+}  // namespace flotilla
