@@ -14,7 +14,7 @@ build/fuzz/fuzz/fuzz_make_seeds "$work/made"
 
 # merge TARGET MAX_LEN FOLDER...: into the first folder.
 merge() {
-  build/fuzz/fuzz/"$1_fuzz" -merge=1 -use_counters=0 -max_len="$2" "${@:3}" >"$work/log" 2>&1 ||
+  build/fuzz/fuzz/"$1_fuzz" -set_cover_merge=1 -use_counters=0 -max_len="$2" "${@:3}" >"$work/log" 2>&1 ||
     { tail -n 20 "$work/log" >&2; exit 1; }
 }
 

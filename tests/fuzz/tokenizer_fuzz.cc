@@ -82,6 +82,14 @@ struct Kind {
   bool exact;  // the text comes back
 };
 
+void CheckRoles(const Tokenizer& tokenizer) {
+  const auto known = [&](TokenId id) {
+    return id >= 0 && static_cast<uint32_t>(id) < tokenizer.vocab_size();
+  };
+  for (TokenId id : tokenizer.eos_ids()) CHECK(known(id));
+  CHECK(tokenizer.bos_id() == -1 || known(tokenizer.bos_id()));
+}
+
 std::vector<Kind> MakeKinds() {
   std::vector<Kind> kinds;
   for (const char* pre : {"deepseek-coder", "deepseek-llm", "deepseek-v3", "falcon", "gpt-2",
@@ -89,6 +97,7 @@ std::vector<Kind> MakeKinds() {
     kinds.push_back({ByteLevel(pre), true});
   for (const char* pre : {"qwen2", "qwen35"}) kinds.push_back({ByteLevel(pre), false});
   for (bool prefix : {false, true}) kinds.push_back({SentencePiece(prefix), false});
+  for (const Kind& kind : kinds) CheckRoles(*kind.tokenizer);
   return kinds;
 }
 
