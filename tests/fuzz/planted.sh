@@ -46,7 +46,7 @@ while read -r name max_len _; do
   compile_patched "$name" "$file"
   link_planted "$name"
   mkdir -p "$work/found"
-  if "$work/planted_fuzz" -runs=0 "tests/fuzz/corpus/$name" >"$work/log" 2>&1; then
+  if "$work/planted_fuzz" -runs=0 -artifact_prefix="$work/" "tests/fuzz/corpus/$name" >"$work/log" 2>&1; then
     begin=$SECONDS
     "$work/planted_fuzz" -max_total_time="$seconds" -max_len="$max_len" -timeout=20 -print_final_stats=1 \
       -use_value_profile=1 -malloc_limit_mb=256 -artifact_prefix="$work/" "$work/found" \
