@@ -1,7 +1,7 @@
 #include "common/text/detok_frames.h"
 
-#include "common/base/wire.h"
 #include "common/base/utf8.h"
+#include "common/base/wire.h"
 
 namespace flotilla {
 namespace {
