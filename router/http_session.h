@@ -88,7 +88,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Phase phase_ = Phase::kIdle;
   bool first_request_ = true;
   bool ahead_pending_ = false;
-  bool read_ended_ = false;  // the end of the client's bytes, or an error, was read; nothing follows
+  bool read_ended_ =
+      false;  // the end of the client's bytes, or an error, was read; nothing follows
   bool timed_out_ = false;
   bool keep_alive_ = false;
   bool http_11_ = true;

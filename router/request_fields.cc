@@ -51,8 +51,8 @@ void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
   const json::object* entries = reader->Object("logit_bias");
   if (entries == nullptr) return;
   if (entries->size() > kMaxLogitBiasTokens) {
-    reader->Fail("logit_bias",
-                 StrCat("may have at most ", kMaxLogitBiasTokens, " tokens, not ", entries->size()));
+    reader->Fail("logit_bias", StrCat("may have at most ", kMaxLogitBiasTokens, " tokens, not ",
+                                      entries->size()));
     return;
   }
   for (const auto& [key, value] : *entries) {
