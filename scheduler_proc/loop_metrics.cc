@@ -120,7 +120,9 @@ void LoopMetrics::OnPlan(const StepPlan& plan, const SchedulerStats& before,
                          const SchedulerStats& after, int64_t now_ns) {
   const uint64_t prefill = PrefillTokens(plan);
   batch_tokens_.Observe(static_cast<double>(plan.input_ids.size()));
-  mode_ = prefill == 0 ? "decode" : prefill == plan.input_ids.size() ? "prefill" : "mixed";
+  modes_[plan.step_id % modes_.size()] = prefill == 0                       ? "decode"
+                                         : prefill == plan.input_ids.size() ? "prefill"
+                                                                            : "mixed";
   if (prefill > 0) LogPrefill(plan, prefill, after.cached_tokens - before.cached_tokens, after);
   if (prefill == plan.input_ids.size()) return;
   if (options_.decode_log_interval != 0 && ++decode_steps_ % options_.decode_log_interval == 0)
@@ -147,7 +149,8 @@ void LoopMetrics::LogDecode(const SchedulerStats& stats, int64_t now_ns) {
 }
 
 void LoopMetrics::OnResult(const StepResult& result, const SchedulerStats& stats) {
-  step_seconds_[mode_]->Observe(Seconds(result.end_ns - result.start_ns));
+  step_seconds_[modes_[result.step_id % modes_.size()]]->Observe(
+      Seconds(result.end_ns - result.start_ns));
   if (last_end_ns_ != 0) gap_.Observe(Seconds(result.start_ns - last_end_ns_));
   const bool more = stats.running > 0 || stats.waiting > 0;
   last_end_ns_ = more ? result.end_ns : 0;

@@ -4,6 +4,7 @@
 // Threads: On… by the loop only; the registry is scraped from any. Times: CLOCK_MONOTONIC ns.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -57,7 +58,8 @@ class LoopMetrics {
   int64_t last_decode_log_ns_ = 0;
   uint64_t last_decode_log_tokens_ = 0;
   int64_t last_end_ns_ = 0;  // of the step before, if the next followed at once
-  const char* mode_ = "decode";
+  // Of the plans that may be in flight, by step_id.
+  std::array<const char*, 4> modes_ = {"decode", "decode", "decode", "decode"};
 
   prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_;
   prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;

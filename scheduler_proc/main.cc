@@ -25,7 +25,8 @@ struct Flags {
   int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1;
   std::string metrics_socket;
   uint32_t drain_grace_ms = 30'000;
-  bool disable_radix_cache = false, disable_mixed_chunk = false;
+  bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
+  uint32_t max_step_ms = 0;
   LogOptions log;
 };
 
@@ -59,7 +60,10 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->check(CLI::IsMember({"fcfs", "lpm"}));
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
-                "Prefill chunks and decodes in separate steps");
+                "Prefill chunks and decodes in separate steps, prefill first");
+  AddFlag(app, kMaxStepMsFlag, &f->max_step_ms);
+  app->add_flag("--disable-overlap", f->disable_overlap,
+                "Plan a step only when the one before is done");
   app->add_option("--decode-log-interval", e.decode_log_interval,
                   "Decode steps between log lines; 0: none");
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
@@ -141,6 +145,8 @@ int Run(Flags flags) {
   EngineOptions& options = flags.engine;
   options.core.enable_prefix_cache = !flags.disable_radix_cache;
   options.core.enable_mixed_chunk = !flags.disable_mixed_chunk;
+  if (flags.disable_overlap) options.core.max_plans_in_flight = 1;
+  options.core.max_step_ns = int64_t{flags.max_step_ms} * kNsPerMs;
   StatusOr<Segments> segments = MapSegments(flags);
   if (!segments.ok()) return Fail(segments.status(), 2);
   ReplicaControlBlock* control = segments->control.operator->();

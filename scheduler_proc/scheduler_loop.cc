@@ -19,6 +19,7 @@ SchedulerLoop::SchedulerLoop(const Options& options, Deps deps)
 
 StatusOr<bool> SchedulerLoop::Step() {
   const int64_t now_ns = deps_.clock->NowNs();
+  step_ns_ = now_ns;
   Beat(now_ns);
   RETURN_IF_ERROR(PollEpoch(now_ns));
   if (core_ == nullptr) return false;
@@ -27,7 +28,7 @@ StatusOr<bool> SchedulerLoop::Step() {
   progress = results || progress;
   if (deps_.epochs->serving()) {
     CheckStepTimeout(now_ns);
-    progress = PublishPlan(now_ns) || progress;
+    while (core_->PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
   }
   return HandOutputs(now_ns) || progress;
 }
@@ -37,7 +38,7 @@ Status SchedulerLoop::Run() {
   while (!stop_.load()) {
     const uint32_t seen = doorbell->load(std::memory_order_acquire);
     ASSIGN_OR_RETURN(const bool progress, Step());
-    if (!progress && !stop_.load()) FutexWait(doorbell, seen, NextWakeNs(deps_.clock->NowNs()));
+    if (!progress && !stop_.load()) FutexWait(doorbell, seen, NextWakeNs());
   }
   return OkStatus();
 }
@@ -166,8 +167,7 @@ void SchedulerLoop::FailAll(const Status& status) {
 }
 
 bool SchedulerLoop::PublishPlan(int64_t now_ns) {
-  if (!deps_.epochs->serving() || core_->plans_in_flight() >= options_.max_plans_in_flight)
-    return false;
+  if (!deps_.epochs->serving()) return false;
   if (core_->plans_in_flight() == 0) last_progress_ns_ = now_ns;
   const SchedulerStats before = core_->stats();
   if (!core_->PlanStep(now_ns, &plan_)) return false;
@@ -215,8 +215,12 @@ void SchedulerLoop::Beat(int64_t now_ns) {
   deps_.control->scheduler.heartbeat_ns.store(now_ns, std::memory_order_relaxed);
 }
 
-int64_t SchedulerLoop::NextWakeNs(int64_t now_ns) const {
-  int64_t next = std::min(now_ns + kBeatNs, deps_.epochs->NextDeadlineNs());
+int64_t SchedulerLoop::NextWakeNs() const {
+  int64_t next = std::min(step_ns_ + kBeatNs, deps_.epochs->NextDeadlineNs());
+  if (core_ != nullptr && deps_.epochs->serving()) {
+    const int64_t due = core_->PlanDueNs();
+    if (due > step_ns_) next = std::min(next, due);  // else there was nothing to plan
+  }
   if (!live_.empty()) next = std::min(next, next_deadline_ns_);
   return next;
 }

@@ -27,7 +27,6 @@ class SchedulerLoop {
  public:
   struct Options {
     SchedulerConfig core;  // num_pages comes from the ranks
-    uint32_t max_plans_in_flight = 1;
     // So many epochs in a row that end in a failed step fail the requests that are live.
     uint32_t max_failed_epochs = 3;
     // A plan that is not answered for this long is given up: next epoch. 0: never.
@@ -75,7 +74,7 @@ class SchedulerLoop {
   bool HandOutputs(int64_t now_ns);
   void RecomputeDeadline();
   void Beat(int64_t now_ns);
-  int64_t NextWakeNs(int64_t now_ns) const;
+  int64_t NextWakeNs() const;
 
   const Options options_;
   const Deps deps_;
@@ -83,6 +82,7 @@ class SchedulerLoop {
   std::unordered_map<ReqId, LiveReq> live_;
   uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
   uint32_t failed_epochs_ = 0;
+  int64_t step_ns_ = 0;           // now, for the last Step
   int64_t last_progress_ns_ = 0;  // a plan was published while none was in flight, or a result came
   int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
   // Reused each step.

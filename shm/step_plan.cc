@@ -124,8 +124,15 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
 }
 
 Status CheckLists(const StepPlan& plan, const StepPlanLimits& limits) {
-  for (int32_t id : plan.input_ids)
-    if (!IsToken(id, limits)) return Bad("input_ids", static_cast<uint32_t>(id));
+  size_t begin = 0;
+  for (const PlanRow& row : plan.rows) {
+    for (size_t i = 0; i < row.num_tokens; ++i) {
+      const int32_t id = plan.input_ids[begin + i];
+      const bool last_token = i == 0 && id == kLastToken && row.start_pos > 0;
+      if (!last_token && !IsToken(id, limits)) return Bad("input_ids", static_cast<uint32_t>(id));
+    }
+    begin += row.num_tokens;
+  }
   for (int32_t id : plan.history)
     if (!IsToken(id, limits)) return Bad("history", static_cast<uint32_t>(id));
   for (uint32_t page : plan.new_pages)

@@ -9,6 +9,10 @@
 // row leaves out (a prefix hit) comes with the open as its history. Where the prompt ends and the
 // output begins is said too, since after a retraction a row carries both.
 //
+// Overlap: a plan may be written while the one before still runs, so that a row's first token is
+// not known yet. It then has kLastToken in its place, and the worker puts in what the slot sampled
+// last.
+//
 // Units: tokens, pages; positions are absolute in the sequence, from 0.
 #pragma once
 
@@ -24,6 +28,8 @@ namespace flotilla {
 
 inline constexpr uint32_t kStepPlanVersion = 2;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
+inline constexpr int32_t kLastToken =
+    -1;  // in input_ids, a row's first: what its slot sampled last
 inline constexpr uint32_t kMaxLogitBias = 1024;      // tokens a slot
 inline constexpr float kMaxLogitBiasValue = 100.0f;  // either way, as OpenAI's
 inline constexpr float kMaxPenalty = 2.0f;           // repetition; presence, frequency: either way
@@ -95,7 +101,7 @@ struct StepPlan {
   uint32_t num_pages = 0;  // kReset: pages of the KV cache (0: keep the allocated ones)
   std::vector<PlanOpen> opens;
   std::vector<PlanRow> rows;
-  std::vector<int32_t> input_ids;     // rows' tokens, concatenated
+  std::vector<int32_t> input_ids;     // rows' tokens, or kLastToken first, concatenated
   std::vector<uint32_t> new_pages;    // rows' new pages, concatenated
   std::vector<uint32_t> closes;       // slots freed after the step
   std::vector<LogitBias> logit_bias;  // opens' biases, concatenated

@@ -37,6 +37,13 @@ inline constexpr SharedFlag kMaxRunningRequestsFlag = {
 inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
     "--max-queued-requests", "Most requests that wait in a replica; beyond it clients get 429", 1,
     1 << 20};
+inline constexpr SharedFlag kMaxStepMsFlag = {"--max-step-ms",
+                                              "Milliseconds that a step may take when it computes "
+                                              "a piece of a prompt beside tokens of others, "
+                                              "so that a long prompt does not stall them. 0: at "
+                                              "most 1.4 times what the others alone take, or "
+                                              "25 ms if that is more",
+                                              0, 3'600'000};
 inline constexpr SharedFlag kDrainGraceMsFlag = {
     "--drain-grace-ms", "Milliseconds that running requests get after SIGTERM", 0, 86'400'000};
 inline constexpr SharedFlag kThreadsFlag = {"--threads",

@@ -70,9 +70,12 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--chunked-prefill-size", o.chunked_prefill_size)
       .Flag("--page-size", o.page_size)
       .Flag("--context-length", o.context_length)
+      .Flag("--max-step-ms", o.max_step_ms)
       .Flag("--schedule-policy", o.schedule_policy)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Switch("--disable-radix-cache", o.disable_radix_cache)
+      .Switch("--disable-mixed-chunk", o.disable_mixed_chunk)
+      .Switch("--disable-overlap", o.disable_overlap)
       .Log(o.log)
       .Raw(o.scheduler_flags)
       .Take();

@@ -54,12 +54,17 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kChunkedPrefillSizeFlag, &o->chunked_prefill_size);
   AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
+  AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
   app->add_option("--schedule-policy", o->schedule_policy,
                   "Which waiting request is next: first come first served, or longest prefix match")
       ->check(CLI::IsMember({"fcfs", "lpm"}))
       ->capture_default_str();
   app->add_flag("--disable-radix-cache", o->disable_radix_cache,
                 "Do not reuse the KV of equal prefixes");
+  app->add_flag("--disable-mixed-chunk", o->disable_mixed_chunk,
+                "Prefill chunks and decodes in separate steps, prefill first");
+  app->add_flag("--disable-overlap", o->disable_overlap,
+                "Plan a step only when the one before is done");
 }
 
 void AddOperationFlags(CLI::App* app, ServeOptions* o) {

@@ -40,8 +40,9 @@ struct ServeOptions {
   uint32_t chunked_prefill_size = 512;
   uint32_t max_running_requests = 64;
   uint32_t max_queued_requests = 2048;
+  uint32_t max_step_ms = 0;
   std::string schedule_policy = "fcfs";
-  bool disable_radix_cache = false;
+  bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
 
   // Supervision.
   double watchdog_timeout = 60;  // seconds

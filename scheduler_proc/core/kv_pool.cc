@@ -42,7 +42,7 @@ void KvPool::TakePrefix(Req* req) {
   req->last_node = cache_.MatchPrefix(req->root, Matchable(*req), &req->pages);
   cache_.Lock(req->last_node);
   req->num_shared = static_cast<uint32_t>(req->pages.size());
-  req->num_computed = req->num_shared * page_size_;
+  req->num_computed = req->num_scheduled = req->num_shared * page_size_;
 }
 
 bool KvPool::Grow(Req* req, uint32_t tokens) {
@@ -92,7 +92,8 @@ void KvPool::Release(Req* req, uint32_t valid_tokens) {
 
 void KvPool::Forget(Req* req) {
   req->pages.clear();
-  req->num_shared = req->pages_sent = req->num_computed = 0;
+  req->num_shared = req->pages_sent = req->num_computed = req->num_scheduled = 0;
+  req->num_unknown = 0;
   req->last_node = kNoNode;
 }
 

@@ -7,43 +7,68 @@
 namespace flotilla {
 
 bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
-  if (num_in_flight == kMaxPlansInFlight) return false;
+  if (num_in_flight == config.max_plans_in_flight) return false;
   ScheduleBatch& cur_batch = result_queue[num_in_flight];
   GetNextBatchToRun(now_ns, &cur_batch);
   if (cur_batch.empty()) return false;
   cur_batch.step_id = ++last_step_id;
   FillPlan(cur_batch, plan);
-  for (const BatchRow& row : cur_batch.rows) ++row.req->plans_in_flight;
-  ++num_in_flight;
+  Launch(cur_batch, now_ns);
   ++stats.steps;
   last_batch_mode = cur_batch.forward_mode();
   prefill_steps_in_a_row = last_batch_mode == ForwardMode::kExtend ? prefill_steps_in_a_row + 1 : 0;
   return true;
 }
 
+void Scheduler::Impl::Launch(const ScheduleBatch& batch, int64_t now_ns) {
+  if (num_in_flight == 0) step_begin_ns = now_ns;
+  for (const BatchRow& row : batch.rows) {
+    row.req->num_scheduled += row.num_tokens;
+    row.req->num_unknown += row.samples;
+    ++row.req->plans_in_flight;
+  }
+  ++num_in_flight;
+}
+
 // Mixed: what decodes, and as much prefill as the budget allows beside it. Otherwise prefill goes
-// first (time to first token), with a decode step now and then.
+// first (time to first token), with a decode step now and then. Who must be retracted may be in
+// flight: then the batch stays empty until the result is there.
 void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   batch->Clear();
   const bool decode_turn = prefill_steps_in_a_row >= kMaxPrefillStepsInARow;
-  if (config.enable_mixed_chunk || decode_turn) UpdateRunningBatch(batch);
+  if ((config.enable_mixed_chunk || decode_turn) && !UpdateRunningBatch(batch)) return;
   if (config.enable_mixed_chunk || batch->empty()) GetNewBatchPrefill(now_ns, batch);
-  if (batch->empty()) UpdateRunningBatch(batch);
+  if (batch->empty() && !UpdateRunningBatch(batch)) return;
   // That may have retracted all who decode: what they gave back serves the prompts before them.
   if (batch->empty() && batch->retracted) GetNewBatchPrefill(now_ns, batch);
   // Prompts hold each other's pages: the last to come gives way. One alone always fits.
-  while (batch->empty() && running_batch.size() > 1) {
+  while (batch->empty() && num_in_flight == 0 && running_batch.size() > 1) {
     Retract(running_batch.back());
     batch->retracted = true;
     UpdateRunningBatch(batch);
     GetNewBatchPrefill(now_ns, batch);
   }
-  CHECK(!batch->empty() || (running_batch.empty() && waiting_queue.empty()));
+  CHECK(!batch->empty() || num_in_flight > 0 || (running_batch.empty() && waiting_queue.empty()));
+}
+
+// A long prompt must not make those who decode wait.
+StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
+  StepBudget budget{&step_cost, INT64_MAX};
+  if (decodes.empty() || !step_cost.known() || config.max_step_ns == INT64_MAX) return budget;
+  const int64_t decode_ns = step_cost.Predict(decodes.work);
+  int64_t step_ns = config.max_step_ns;
+  if (step_ns == 0) {
+    step_ns =
+        std::max(kMinStepNs, static_cast<int64_t>(kStepStretch * static_cast<double>(decode_ns)));
+  }
+  budget.ns = std::max<int64_t>(0, step_ns - decode_ns);
+  return budget;
 }
 
 // Chunks of prompts that have begun, then waiting requests.
 void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
-  PrefillAdder adder(config, &kv, running_batch, batch);
+  PrefillAdder adder(config, &kv, running_batch, std::span(result_queue).first(num_in_flight),
+                     ChunkBudget(*batch), batch);
   for (Req* req : running_batch) {
     if (req->is_decode()) continue;
     // Who runs comes before who waits, for tokens and for pages.
@@ -64,13 +89,15 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
 }
 
 // One token for everyone whose prompt is computed. If their pages run out, the last to come go
-// back to the queue.
-void Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
-  const auto needs_page = [this](const Req& req) {
-    return req.is_decode() && kv.PagesFor(req.len()) > req.pages.size();
+// back to the queue; false, and nothing done: they would, but a plan is in flight.
+bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
+  const auto decodes = [](const Req& req) { return req.is_decode() && !req.ends_by_length(); };
+  const auto needs_page = [&](const Req& req) {
+    return decodes(req) && kv.PagesFor(req.planned_len()) > req.pages.size();
   };
   uint32_t needed = 0;
   for (const Req* req : running_batch) needed += needs_page(*req);
+  if (needed > kv.available_pages() && num_in_flight > 0) return false;
   while (needed > kv.available_pages()) {
     CHECK(!running_batch.empty());
     Req* req = running_batch.back();
@@ -79,10 +106,11 @@ void Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     batch->retracted = true;
   }
   for (Req* req : running_batch) {
-    if (!req->is_decode()) continue;
-    CHECK(kv.Grow(req, req->len()));
+    if (!decodes(*req)) continue;
+    CHECK(kv.Grow(req, req->planned_len()));
     batch->AddRow(req, 1, /*extend=*/false);
   }
+  return true;
 }
 
 void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
@@ -164,8 +192,12 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
     out.flags |= kRowPromptLogprobs;
     if (end < req->prompt_len) out.next_token = req->token_ids[end];
   }
-  plan->input_ids.insert(plan->input_ids.end(), req->token_ids.begin() + row.start,
-                         req->token_ids.begin() + end);
+  if (row.start < req->len()) {
+    plan->input_ids.insert(plan->input_ids.end(), req->token_ids.begin() + row.start,
+                           req->token_ids.begin() + end);
+  } else {
+    plan->input_ids.push_back(kLastToken);
+  }
   plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
                          req->pages.end());
   req->pages_sent = static_cast<uint32_t>(req->pages.size());

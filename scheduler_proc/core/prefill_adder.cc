@@ -8,26 +8,36 @@
 namespace flotilla {
 
 PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+                           std::span<const ScheduleBatch> in_flight, const StepBudget& budget,
                            ScheduleBatch* batch)
     : config_(config),
       kv_(*kv),
+      in_flight_(in_flight),
       batch_(*batch),
       nothing_runs_(running.empty()),
+      budget_(budget),
       rem_chunk_tokens_(config.chunked_prefill_size),
       rem_input_tokens_(config.max_prefill_tokens) {
   for (const Req* req : running) reserved_pages_ += ReservedPages(*req);
 }
 
 uint32_t PrefillAdder::ReservedPages(const Req& req) const {
-  const uint32_t remaining = std::min(req.max_total - req.len(), config_.clip_max_new_tokens);
+  const uint32_t remaining =
+      std::min(req.max_total - req.planned_len(), config_.clip_max_new_tokens);
   const auto expected = static_cast<uint32_t>(std::ceil(config_.new_token_ratio * remaining));
-  const uint32_t pages = kv_.PagesFor(uint64_t{req.len()} + expected);
+  const uint32_t pages = kv_.PagesFor(uint64_t{req.planned_len()} + expected);
   return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
 }
 
 uint32_t PrefillAdder::ChunkLength(uint32_t start, uint32_t end) const {
-  if (end - start <= rem_chunk_tokens_) return end - start;
-  const uint32_t cut = start + rem_chunk_tokens_;
+  const uint32_t most = std::min(end - start, rem_chunk_tokens_);
+  uint32_t length = most;
+  if (budget_.ns != INT64_MAX) {
+    length = budget_.cost->TokensWithin(start, most, budget_.ns);
+    if (batch_.num_extend_rows == 0) length = std::max(length, std::min(most, kMinChunkTokens));
+  }
+  if (length == end - start) return length;
+  const uint32_t cut = start + length;
   const uint32_t aligned = cut - cut % kv_.page_size();
   if (aligned > start) return aligned - start;
   // Less than a page is worth a row only if the step would compute no prompt without it.
@@ -35,20 +45,21 @@ uint32_t PrefillAdder::ChunkLength(uint32_t start, uint32_t end) const {
 }
 
 void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
+  if (budget_.ns != INT64_MAX) budget_.ns -= budget_.cost->ChunkNs(req->num_scheduled, num_tokens);
   batch_.AddRow(req, num_tokens, /*extend=*/true);
   rem_chunk_tokens_ -= num_tokens;
 }
 
 AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
-  uint32_t num_tokens = ChunkLength(req->num_computed, req->len());
+  uint32_t num_tokens = ChunkLength(req->num_scheduled, req->len());
   if (num_tokens == 0) return AddReqResult::kOther;
   const uint64_t room =
-      (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_computed;
+      (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_scheduled;
   const bool short_of_pages = room < num_tokens;
   if (short_of_pages) num_tokens = static_cast<uint32_t>(room);
   if (num_tokens == 0) return AddReqResult::kNoToken;
   const uint32_t reserved = ReservedPages(*req);
-  CHECK(kv_.Grow(req, req->num_computed + num_tokens));
+  CHECK(kv_.Grow(req, req->num_scheduled + num_tokens));
   reserved_pages_ -= reserved - ReservedPages(*req);
   AddRow(req, num_tokens);
   return short_of_pages ? AddReqResult::kNoToken : AddReqResult::kContinue;
@@ -59,7 +70,16 @@ bool PrefillAdder::HeldBack(const Req& req) const {
     return false;
   }
   const uint32_t cached = kv_.PeekPrefix(req) * kv_.page_size();
-  for (const BatchRow& row : batch_.rows) {
+  const auto computes_prefix = [&](const ScheduleBatch& batch) {
+    return ComputesPrefixOf(batch, req, cached);
+  };
+  return computes_prefix(batch_) ||
+         std::any_of(in_flight_.begin(), in_flight_.end(), computes_prefix);
+}
+
+bool PrefillAdder::ComputesPrefixOf(const ScheduleBatch& batch, const Req& req,
+                                    uint32_t cached) const {
+  for (const BatchRow& row : batch.rows) {
     if (!row.extend || row.req->root != req.root ||
         row.req->first_page_hash != req.first_page_hash) {
       continue;
@@ -85,7 +105,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   if (HeldBack(*req)) return AddReqResult::kHeldBack;
   // Locked first: what it matches must not be counted as evictable too.
   kv_.TakePrefix(req);
-  const uint32_t num_tokens = ChunkLength(req->num_computed, req->len());
+  const uint32_t num_tokens = ChunkLength(req->num_scheduled, req->len());
   const int64_t input_tokens = int64_t{kv_.PagesFor(req->num_pending())} * int64_t{kv_.page_size()};
   const uint32_t open_words = OpenWords(*req);
   const bool over_budget = input_tokens > rem_input_tokens_ ||
@@ -96,7 +116,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   } else if (reserved_pages_ + ReservedPages(*req) > kv_.available_pages() &&
              (!nothing_runs_ || num_admitted_ > 0)) {
     refused = AddReqResult::kNoToken;
-  } else if (!kv_.Grow(req, req->num_computed + num_tokens)) {
+  } else if (!kv_.Grow(req, req->num_scheduled + num_tokens)) {
     refused = AddReqResult::kNoToken;
   }
   if (refused != AddReqResult::kContinue) {

@@ -1,9 +1,10 @@
 // Decides which prompt tokens go into the next step: first what runs and is not yet computed, then
 // waiting requests, within the step's budgets. Lives for one step.
 //
-// Budgets: chunked_prefill_size tokens computed a step; max_prefill_tokens of the admitted prompts,
-// rounded up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly
-// opened slots (the first is always allowed); and pages: a request is admitted if what is free and
+// Budgets: chunked_prefill_size tokens computed a step, and beside decodes as many as StepBudget
+// leaves time for, but always kMinChunkTokens; max_prefill_tokens of the admitted prompts, rounded
+// up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly opened
+// slots (the first is always allowed); and pages: a request is admitted if what is free and
 // evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
 // clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
 // anyway (Scheduler::Add refused what can never fit).
@@ -25,7 +26,7 @@ enum class AddReqResult : uint32_t {
   kContinue,  // added, there may be room for more
   kNoToken,   // no pages
   kOther,     // a token budget of the step is used up
-  kHeldBack,  // a row of this step computes a prefix that it can read a step later
+  kHeldBack,  // a row of this step or of one in flight computes a prefix that it can read later
 };
 
 // A request is held back for at least so many shared tokens: a common first word is no reason.
@@ -34,12 +35,24 @@ inline constexpr uint32_t kInBatchPrefixTokens = 32;
 // ring's frame.
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 
+// However little time there is: a prompt must get on.
+inline constexpr uint32_t kMinChunkTokens = 16;
+
+// Time for prompt tokens in a step.
+struct StepBudget {
+  const StepCost* cost = nullptr;
+  int64_t ns = INT64_MAX;
+};
+
 class PrefillAdder {
  public:
   PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+               std::span<const ScheduleBatch> in_flight, const StepBudget& budget,
                ScheduleBatch* batch);
 
-  bool budget_left() const { return rem_chunk_tokens_ > 0; }
+  bool budget_left() const {
+    return rem_chunk_tokens_ > 0 && (budget_.ns > 0 || batch_.num_extend_rows == 0);
+  }
   // The next chunk of a request that has a slot.
   AddReqResult AddChunkedReq(Req* req);
   // The first chunk of a waiting request; if added, its prefix is taken and locked. The caller
@@ -52,14 +65,18 @@ class PrefillAdder {
   // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
   uint32_t ChunkLength(uint32_t start, uint32_t end) const;
   bool HeldBack(const Req& req) const;
+  // A row of the batch computes more of req's prompt than the `cached` tokens.
+  bool ComputesPrefixOf(const ScheduleBatch& batch, const Req& req, uint32_t cached) const;
   // What opening the request's slot adds to the plan beside the open itself.
   static uint32_t OpenWords(const Req& req);
   void AddRow(Req* req, uint32_t num_tokens);
 
   const SchedulerConfig& config_;
   KvPool& kv_;
+  const std::span<const ScheduleBatch> in_flight_;
   ScheduleBatch& batch_;
   bool nothing_runs_;
+  StepBudget budget_;
   uint32_t rem_chunk_tokens_;
   int64_t rem_input_tokens_;
   uint32_t open_words_ = 0;

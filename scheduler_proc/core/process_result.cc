@@ -12,6 +12,7 @@ void Scheduler::Impl::OnResult(const StepResult& result, int64_t now_ns,
   const ScheduleBatch& batch = result_queue.front();
   if (result.step_id != batch.step_id) return;
   const std::string error = CheckResult(batch, result);
+  if (error.empty()) step_cost.Observe(batch.work, result.end_ns - result.start_ns);
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     --batch.rows[i].req->plans_in_flight;
     if (error.empty()) {
@@ -22,6 +23,7 @@ void Scheduler::Impl::OnResult(const StepResult& result, int64_t now_ns,
   }
   std::rotate(result_queue.begin(), result_queue.begin() + 1, result_queue.end());
   --num_in_flight;
+  step_begin_ns = now_ns;
 }
 
 // Empty: the result answers the batch row by row.
@@ -46,15 +48,22 @@ std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
   return "";
 }
 
+// Once no plan runs it any more.
+void Scheduler::Impl::ForgetEnded(Req* req) {
+  if (req->plans_in_flight > 0) return;
+  std::erase(ending, req);
+  ReleaseSlotAndPages(req);
+  Forget(req);
+}
+
 void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
                                  std::vector<ReqOutput>* outputs) {
   Req* req = row.req;
-  req->num_computed = row.start + row.num_tokens;
+  // Behind a failed batch there is a gap.
+  if (row.start == req->num_computed) req->num_computed += row.num_tokens;
+  req->num_unknown -= row.samples;
   if (req->state == ReqState::kEnded) {
-    if (req->plans_in_flight > 0) return;
-    std::erase(ending, req);
-    ReleaseSlotAndPages(req);
-    Forget(req);
+    ForgetEnded(req);
     return;
   }
   if (row.extend) kv.CacheUnfinished(req);
@@ -101,11 +110,9 @@ Finish Scheduler::Impl::CheckFinished(const Req& req, int32_t token) const {
 void Scheduler::Impl::FailRow(const BatchRow& row, const std::string& error,
                               std::vector<ReqOutput>* outputs) {
   Req* req = row.req;
+  req->num_unknown -= row.samples;
   if (req->state == ReqState::kEnded) {
-    if (req->plans_in_flight > 0) return;
-    std::erase(ending, req);
-    ReleaseSlotAndPages(req);
-    Forget(req);
+    ForgetEnded(req);
     return;
   }
   ReqOutput& output = outputs->emplace_back();

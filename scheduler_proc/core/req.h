@@ -1,8 +1,10 @@
 // One request inside the scheduler, from Add to its last token.
 //
-// token_ids is the whole sequence: prompt, then output. Its KV is present for the first
-// num_computed tokens; pages[i] holds positions [i * page_size, (i + 1) * page_size). The first
-// num_shared pages belong to the radix tree (locked through last_node), the others to the request.
+// token_ids is the whole sequence as far as it is known: prompt, then output. Plans in flight will
+// add num_unknown tokens. Its KV is present for the first num_computed tokens, and for the first
+// num_scheduled once the plans in flight are done; pages[i] holds positions
+// [i * page_size, (i + 1) * page_size). The first num_shared pages belong to the radix tree (locked
+// through last_node), the others to the request.
 //
 // Units: tokens, pages, nanoseconds. Threads: one. Ownership: ReqPool.
 // Source: SGLang's Req (requirement 001).
@@ -40,8 +42,10 @@ struct Req {
   bool retracted = false;  // goes before all that never ran
   uint32_t plans_in_flight = 0;
   uint32_t slot = kNoSlot;
-  bool opened = false;        // the workers know the slot
-  uint32_t num_computed = 0;  // tokens with KV, confirmed by results
+  bool opened = false;         // the workers know the slot
+  uint32_t num_computed = 0;   // tokens with KV, confirmed by results
+  uint32_t num_scheduled = 0;  // the same, with the plans in flight
+  uint32_t num_unknown = 0;    // tokens that the plans in flight sample
   uint32_t prefill_len = 0;  // tokens there were when it got its slot: what to extend before decode
   std::vector<PageId> pages;
   uint32_t num_shared = 0;
@@ -61,10 +65,14 @@ struct Req {
 
   uint32_t len() const { return static_cast<uint32_t>(token_ids.size()); }
   uint32_t num_output() const { return len() - prompt_len; }
-  // Tokens without KV.
-  uint32_t num_pending() const { return len() - num_computed; }
-  // One token pending, which it sampled itself since it got its slot.
-  bool is_decode() const { return num_computed >= prefill_len; }
+  // Tokens there will be after the plans in flight.
+  uint32_t planned_len() const { return len() + num_unknown; }
+  // Tokens that no plan has computed.
+  uint32_t num_pending() const { return planned_len() - num_scheduled; }
+  // One token pending, which it samples or sampled itself since it got its slot.
+  bool is_decode() const { return num_scheduled >= prefill_len; }
+  // The plans in flight bring it to its last token, whichever that is.
+  bool ends_by_length() const { return planned_len() >= max_total; }
   // Prompt logprobs need every position's logits, so what has yet to report them reads no cache.
   bool may_read_cache() const {
     return spec.sampling.num_prompt_logprobs == kNoLogprobs || next_prompt_logprob >= prompt_len;

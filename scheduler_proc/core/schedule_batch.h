@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "scheduler_proc/core/req.h"
+#include "scheduler_proc/core/step_cost.h"
 
 namespace flotilla {
 
@@ -28,24 +29,33 @@ struct ScheduleBatch {
   uint32_t num_extend_rows = 0;
   uint32_t num_extend_tokens = 0;
   bool retracted = false;  // someone lost its slot for it
+  StepWork work;
 
   void Clear() {
     rows.clear();
     num_extend_rows = num_extend_tokens = 0;
     retracted = false;
+    work = {};
   }
   bool empty() const { return rows.empty(); }
 
   // The next `num_tokens` tokens of the request.
   void AddRow(Req* req, uint32_t num_tokens, bool extend) {
     rows.push_back({.req = req,
-                    .start = req->num_computed,
+                    .start = req->num_scheduled,
                     .num_tokens = num_tokens,
-                    .samples = req->num_computed + num_tokens == req->len(),
+                    .samples = num_tokens == req->num_pending(),
                     .extend = extend});
+    work.Add(req->num_scheduled, num_tokens, NumLogits(rows.back()));
     if (!extend) return;
     ++num_extend_rows;
     num_extend_tokens += num_tokens;
+  }
+
+  // Tokens of the row whose logits are wanted.
+  static uint32_t NumLogits(const BatchRow& row) {
+    if (!row.req->may_read_cache() && row.start < row.req->prompt_len) return row.num_tokens;
+    return row.samples ? 1 : 0;
   }
 
   ForwardMode forward_mode() const {

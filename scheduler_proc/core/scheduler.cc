@@ -1,5 +1,7 @@
 #include "scheduler_proc/core/scheduler.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "scheduler_proc/core/scheduler_impl.h"
 
@@ -12,6 +14,10 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   if (config.chunked_prefill_size == 0) return bad("chunked_prefill_size: must be at least 1");
   if (config.max_prefill_tokens == 0) return bad("max_prefill_tokens: must be at least 1");
   if (config.context_length < 2) return bad("context_length: must be at least 2");
+  if (config.max_plans_in_flight == 0 || config.max_plans_in_flight > kMaxPlansInFlight) {
+    return bad("max_plans_in_flight: must be 1 or 2");
+  }
+  if (config.max_step_ns < 0) return bad("max_step_ns: must be at least 0");
   if (config.vocab_size == 0) return bad("vocab_size: must be at least 1");
   if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
     return bad("new_token_ratio: must be within [0, 1]");
@@ -61,6 +67,13 @@ void Scheduler::OnResult(const StepResult& result, int64_t now_ns,
 
 void Scheduler::BeginEpoch(uint32_t epoch, uint32_t num_pages) {
   impl_->BeginEpoch(epoch, num_pages);
+}
+
+int64_t Scheduler::PlanDueNs() const {
+  if (impl_->num_in_flight == 0) return INT64_MIN;
+  if (impl_->num_in_flight == impl_->config.max_plans_in_flight) return INT64_MAX;
+  const int64_t step_ns = impl_->step_cost.Predict(impl_->result_queue.front().work);
+  return impl_->step_begin_ns + step_ns - std::max(kMinPlanLeadNs, step_ns / kPlanLeadShare);
 }
 
 bool Scheduler::HasWork() const {

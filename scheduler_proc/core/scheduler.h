@@ -2,9 +2,13 @@
 // radix cache, page allocator. Pure: no I/O, no threads, no clock; the same calls give the same
 // plans.
 //
-// The loop calls, in this order each step: Add / Abort / Truncate for what came in, PlanStep, and
-// OnResult for each result. PlanStep returns false while the plan before is in flight; OnResult
-// takes results in order.
+// The loop calls, in this order each step: Add / Abort / Truncate for what came in, OnResult for
+// each result in order, and PlanStep until it returns false.
+//
+// Overlap: with max_plans_in_flight 2 the next step is planned while one runs. What that one
+// samples is not known yet, so a row goes on with "the last token" (shm/step_plan.h), a request
+// that may have ended costs at most one row, and one that ends by its length costs none. Whatever
+// needs to know the state for certain waits for the result: retraction.
 //
 // A slot that became free is closed with the next plan that has rows (not at once: workers need not
 // know), or opened again by it, which gives it a fresh state and saves the close. Units: tokens,
@@ -35,13 +39,20 @@ struct SchedulerConfig {
   uint32_t max_prefill_tokens = 8192;   // input tokens admitted at once
   uint32_t context_length = 0;          // tokens a request may have in all
   uint32_t vocab_size = 0;
-  bool enable_mixed_chunk = true;  // prefill chunks and decodes in one step
+  bool enable_mixed_chunk = true;    // prefill chunks and decodes in one step
+  uint32_t max_plans_in_flight = 2;  // 1: no overlap
+  // What a step may take when a prompt's chunk goes beside decodes. 0: at most kStepStretch times
+  // what the decodes alone take, or kMinStepNs if that is more; INT64_MAX: no limit.
+  int64_t max_step_ns = 0;
   bool enable_prefix_cache = true;
   std::string schedule_policy = "fcfs";  // fcfs | lpm (part 1); more in part 4
   double new_token_ratio = 0.7;          // share of remaining max_new_tokens reserved at admission
   uint32_t clip_max_new_tokens = 4096;   // CLIP_MAX_NEW_TOKENS_ESTIMATION
   std::vector<int32_t> eos_ids;
 };
+
+inline constexpr double kStepStretch = 1.4;
+inline constexpr int64_t kMinStepNs = 25'000'000;
 
 enum class Finish : uint32_t { kNone = 0, kStop, kLength, kAbort, kDeadline, kError };
 
@@ -119,8 +130,12 @@ class Scheduler {
   void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
 
   // Fills *plan (step_id, epoch, kForward) with the next step, reusing its memory. False: nothing
-  // to do, or a plan is in flight.
+  // to do, or nothing before the next result.
   bool PlanStep(int64_t now_ns, StepPlan* plan);
+  // When PlanStep is best called: at once if nothing is in flight; else shortly before the step
+  // that runs is expected to end, so that what arrives meanwhile need not wait a step longer.
+  // INT64_MAX: after the next result.
+  int64_t PlanDueNs() const;
   // The result of the oldest plan in flight. A result of another epoch or step is ignored. A failed
   // step, or rows that do not answer the plan, end the plan's requests with kError.
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);

@@ -26,7 +26,10 @@ namespace flotilla {
 inline constexpr uint32_t kMaxPrefillStepsInARow = 8;
 // Requests passed over in one step because they wait for another's prefix.
 inline constexpr uint32_t kMaxHeldBackInAStep = 128;
-inline constexpr uint32_t kMaxPlansInFlight = 1;
+inline constexpr uint32_t kMaxPlansInFlight = 2;
+// The next step is planned so long before the running one should end: a fifth of it, at least 1 ms.
+inline constexpr int64_t kMinPlanLeadNs = 1'000'000;
+inline constexpr int64_t kPlanLeadShare = 5;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.
@@ -65,8 +68,10 @@ struct Scheduler::Impl {
   bool PlanStep(int64_t now_ns, StepPlan* plan);
   void GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch);
   void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
-  void UpdateRunningBatch(ScheduleBatch* batch);
+  bool UpdateRunningBatch(ScheduleBatch* batch);
+  StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
   void Admit(Req* req, int64_t now_ns);
+  void Launch(const ScheduleBatch& batch, int64_t now_ns);
   void Retract(Req* req);
   void FillPlan(const ScheduleBatch& batch, StepPlan* plan);
   void FillOpen(const Req& req, uint32_t start, StepPlan* plan);
@@ -77,6 +82,7 @@ struct Scheduler::Impl {
   std::string CheckResult(const ScheduleBatch& batch, const StepResult& result) const;
   void ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
                   std::vector<ReqOutput>* outputs);
+  void ForgetEnded(Req* req);
   void FailRow(const BatchRow& row, const std::string& error, std::vector<ReqOutput>* outputs);
   void AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output);
   Finish CheckFinished(const Req& req, int32_t token) const;
@@ -103,6 +109,8 @@ struct Scheduler::Impl {
   ForwardMode last_batch_mode = ForwardMode::kIdle;
   uint32_t prefill_steps_in_a_row = 0;
 
+  StepCost step_cost;
+  int64_t step_begin_ns = 0;                         // of the oldest plan in flight, about
   std::vector<std::pair<int64_t, ReqId>> deadlines;  // heap, soonest first; ended ones stay a while
   mutable SchedulerStats stats;
 };

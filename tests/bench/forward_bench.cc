@@ -118,11 +118,11 @@ class Rank {
   }
 
   void Run(const Case& c, const std::vector<StepPlan>& plans, Figures* figures) {
-    for (const StepPlan& plan : plans) {
+    for (StepPlan plan : plans) {
       StepResult result;
       backend_->TakeSeconds();
       const int64_t start_ns = clock_.NowNs();
-      CHECK_OK(runner_->Execute(plan, &result));
+      CHECK_OK(runner_->Execute(&plan, &result));
       const double seconds = static_cast<double>(clock_.NowNs() - start_ns) * 1e-9;
       const bool decode = plan.input_ids.size() == plan.rows.size();
       if (rank_ != 0 || decode != (c.output > 1) || plan.rows.size() != c.requests) continue;

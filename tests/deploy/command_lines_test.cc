@@ -63,10 +63,21 @@ TEST(CommandLinesTest, SchedulerAndDetokenizerShareTheirSockets) {
   const std::string scheduler = absl::StrJoin(SchedulerArgv(resolved, wiring), " ");
   EXPECT_THAT(scheduler, HasSubstr("--listen unix:/run/x/r0-grpc --listen 127.0.0.1:7"));
   EXPECT_THAT(scheduler, HasSubstr("--detokenizer-request-socket ipc:///run/x/r0-detok-req"));
-  EXPECT_THAT(scheduler, Not(HasSubstr("--disable-radix-cache")));
+  EXPECT_THAT(scheduler, Not(HasSubstr("--disable-")));
   const std::string detokenizer = absl::StrJoin(DetokenizerArgv(resolved, wiring), " ");
   EXPECT_THAT(detokenizer, HasSubstr("--request-socket ipc:///run/x/r0-detok-req"));
   EXPECT_THAT(detokenizer, HasSubstr("--reply-socket ipc:///run/x/r0-detok-rep"));
+}
+
+TEST(CommandLinesTest, WhatIsDisabledIsSaid) {
+  ResolvedOptions resolved = Resolved();
+  resolved.options.disable_radix_cache = true;
+  resolved.options.disable_mixed_chunk = true;
+  resolved.options.disable_overlap = true;
+  const std::string scheduler = absl::StrJoin(SchedulerArgv(resolved, {}), " ");
+  for (const char* flag : {"--disable-radix-cache", "--disable-mixed-chunk", "--disable-overlap"}) {
+    EXPECT_THAT(scheduler, HasSubstr(flag));
+  }
 }
 
 TEST(CommandLinesTest, Router) {

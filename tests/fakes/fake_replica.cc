@@ -89,6 +89,7 @@ class FakeReplica::Rank {
   struct SlotState {
     SamplingParams sampling;
     std::vector<uint32_t> pages;
+    int32_t last_token = -1;
   };
   ProcessSlot& slot() { return replica_->control_->workers[rank_]; }
   void Beat() { slot().heartbeat_ns.store(RealClock::Now()); }
@@ -161,7 +162,7 @@ class FakeReplica::Rank {
     result.step_id = plan_.step_id;
     result.epoch = plan_.epoch;
     result.start_ns = RealClock::Now();
-    for (const PlanOpen& open : plan_.opens) slots_[open.slot] = {open.sampling, {}};
+    for (const PlanOpen& open : plan_.opens) slots_[open.slot] = {open.sampling, {}, -1};
     size_t token = 0, page = 0;
     for (const PlanRow& row : plan_.rows) {
       result.rows.push_back(RunRow(row, std::span(plan_.input_ids).subspan(token, row.num_tokens),
@@ -198,7 +199,10 @@ class FakeReplica::Rank {
     CHECK(slots_.count(row.slot) == 1);
     SlotState& state = slots_[row.slot];
     state.pages.insert(state.pages.end(), new_pages.begin(), new_pages.end());
-    for (uint32_t i = 0; i < row.num_tokens; ++i) *Kv(state, row.start_pos + i) = ids[i];
+    for (uint32_t i = 0; i < row.num_tokens; ++i) {
+      if (ids[i] == kLastToken) CHECK(state.last_token >= 0);
+      *Kv(state, row.start_pos + i) = ids[i] == kLastToken ? state.last_token : ids[i];
+    }
     RowResult out;
     out.slot = row.slot;
     const uint32_t end = row.start_pos + row.num_tokens;
@@ -216,6 +220,7 @@ class FakeReplica::Rank {
       std::vector<int32_t> tokens(end);
       for (uint32_t p = 0; p < end; ++p) tokens[p] = *Kv(state, p);
       out.token = FakeNextToken(replica_->options_.model, tokens, state.sampling);
+      state.last_token = out.token;
       out.has_logprobs = state.sampling.num_logprobs != kNoLogprobs;
       if (out.has_logprobs)
         out.logprobs = Logprobs(out.token, end, state.sampling.num_logprobs, vocab);

@@ -70,6 +70,10 @@ void MakeStepPlan() {
   again.input_ids = {8};
   BuildStepPlan(again, &idle);
   Save("step_plan", "again", Pieces({opening, idle}));
+  StepPlan overlap = DecodingPlan();
+  overlap.input_ids[0] = kLastToken;
+  BuildStepPlan(overlap, &idle);
+  Save("step_plan", "overlap", Pieces({opening, idle}));
   Save("step_plan", "twice", Pieces({opening, opening, decoding, decoding}));
 }
 

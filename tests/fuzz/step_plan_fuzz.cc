@@ -19,6 +19,7 @@ constexpr StepPlanLimits kLimits = {
 
 void CheckBatch(const StepPlan& plan, const ForwardBatch& batch) {
   CHECK(batch.num_tokens == plan.input_ids.size() && batch.num_seqs == plan.rows.size());
+  for (int32_t id : batch.input_ids) CHECK(id >= 0);
   CHECK(batch.positions.size() == batch.num_tokens);
   CHECK(batch.cu_q_lens.back() == batch.num_tokens);
   for (uint32_t position : batch.positions) CHECK(position < kLimits.max_positions);
@@ -30,9 +31,9 @@ void CheckBatch(const StepPlan& plan, const ForwardBatch& batch) {
     CHECK(row.token_index < batch.num_tokens && row.row < batch.num_seqs);
 }
 
-void Forward(const StepPlan& plan, SlotTable* slots) {
+void Forward(StepPlan plan, SlotTable* slots) {
   const uint32_t open = slots->num_open();
-  if (!slots->Apply(plan).ok()) {
+  if (!slots->FillLastTokens(&plan).ok() || !slots->Apply(plan).ok()) {
     CHECK(slots->num_open() == open);
     return;
   }
@@ -40,6 +41,8 @@ void Forward(const StepPlan& plan, SlotTable* slots) {
   PrepareBatch(plan, *slots, &batch);
   CheckBatch(plan, batch);
   CHECK(ForwardModeName(batch.mode) != std::string("unknown"));
+  for (const PlanRow& row : plan.rows)
+    if (row.flags & kRowSample) slots->SetLastToken(row.slot, 7);
   slots->Close(plan);
 }
 

@@ -49,7 +49,7 @@ StepPlan SamplePlan() {
                        .num_new_pages = 0,
                        .flags = kRowSample,
                        .next_token = -1});
-  plan.input_ids = {0, 5, 999, 7};
+  plan.input_ids = {0, 5, 999, kLastToken};
   plan.new_pages = {0, 99};
   plan.closes = {7, 0};
   return plan;
@@ -101,7 +101,7 @@ void ExpectWithinLimits(const StepPlan& plan) {
   }
   EXPECT_EQ(tokens, plan.input_ids.size());
   EXPECT_EQ(pages, plan.new_pages.size());
-  for (int32_t id : plan.input_ids) EXPECT_TRUE(id >= 0 && id < 1000);
+  for (int32_t id : plan.input_ids) EXPECT_TRUE(id >= kLastToken && id < 1000);
   for (uint32_t page : plan.new_pages) EXPECT_LT(page, kLimits.num_pages);
   for (uint32_t slot : plan.closes) EXPECT_LT(slot, kLimits.max_slots);
 }
@@ -245,7 +245,8 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = 1000; }},
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = -2; }},
       {"input_ids", [](StepPlan* p) { p->input_ids[1] = 1000; }},
-      {"input_ids", [](StepPlan* p) { p->input_ids[1] = -1; }},
+      {"input_ids", [](StepPlan* p) { p->input_ids[1] = kLastToken; }},
+      {"input_ids", [](StepPlan* p) { p->input_ids[3] = -2; }},
       {"input_ids", [](StepPlan* p) { p->input_ids.pop_back(); }},
       {"new_pages", [](StepPlan* p) { p->new_pages[0] = 100; }},
       {"new_pages", [](StepPlan* p) { p->new_pages.push_back(1); }},

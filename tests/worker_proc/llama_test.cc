@@ -204,6 +204,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     uint32_t tp, chunk, at_once, page_size;
     std::string isa;
     uint32_t threads = 1;
+    bool last_tokens = false;
   };
   std::vector<Case> cases = {{1, 512, 8, 16, "reference"}};
   for (const std::string& isa : cpu::SupportedIsas()) {
@@ -215,9 +216,12 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   cases.push_back({1, 512, 6, 16, "auto", 2});
   cases.push_back({1, 40, 3, 16, "auto", 3});
   cases.push_back({2, 100, 6, 16, "auto", 2});
+  cases.push_back({1, 40, 6, 16, "auto", 1, true});
+  cases.push_back({3, 40, 6, 16, "auto", 1, true});
   for (const Case& c : cases) {
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
-                        c.page_size, " isa ", c.isa, " threads ", c.threads));
+                        c.page_size, " isa ", c.isa, " threads ", c.threads, " last tokens ",
+                        c.last_tokens));
     RankThreadsOptions options = Options(c.tp);
     options.threads = c.threads;
     options.isa = c.isa;
@@ -227,7 +231,8 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
                        .page_size = c.page_size,
-                       .num_pages = ranks.num_pages()},
+                       .num_pages = ranks.num_pages(),
+                       .last_tokens = c.last_tokens},
                       [&](const StepPlan& plan) { return ranks.Execute(plan); });
     driver.Run(&requests);
     if (expected.empty()) {
@@ -341,9 +346,9 @@ TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {
   plan.input_ids = {1};
   plan.new_pages = {0};
   StepResult result;
-  EXPECT_EQ(ranks.runner().Execute(plan, &result).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ranks.runner().Execute(&plan, &result).code(), absl::StatusCode::kInvalidArgument);
   plan.opens = {{3, 0, {}}};
-  EXPECT_TRUE(ranks.runner().Execute(plan, &result).ok());
+  EXPECT_TRUE(ranks.runner().Execute(&plan, &result).ok());
   EXPECT_EQ(result.rows.size(), 1u);
 }
 

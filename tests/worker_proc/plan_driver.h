@@ -35,6 +35,7 @@ struct DriverOptions {
   uint32_t page_size = 16;
   uint32_t num_pages = 0;
   uint32_t epoch = 1;
+  bool last_tokens = false;  // decodes go on with kLastToken, as with overlap
 };
 
 class PlanDriver {
@@ -122,7 +123,10 @@ class PlanDriver {
       row.next_token = end < prompt ? request.prompt[end] : -1;
     }
     for (uint32_t p = r->computed; p < end; ++p) {
-      plan->input_ids.push_back(p < prompt ? request.prompt[p] : request.output[p - prompt]);
+      const bool leave_out = decode && options_.last_tokens;
+      plan->input_ids.push_back(p < prompt  ? request.prompt[p]
+                                : leave_out ? kLastToken
+                                            : request.output[p - prompt]);
     }
     plan->rows.push_back(row);
     if (end >= prompt && request.output.size() + 1 == request.max_new_tokens) {

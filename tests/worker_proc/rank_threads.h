@@ -78,7 +78,8 @@ class RankThreads {
 
   StepResult Execute(const StepPlan& plan) {
     std::vector<StepResult> results(ranks_.size());
-    OnAllRanks([&](uint32_t r) { CHECK_OK(ranks_[r].runner->Execute(plan, &results[r])); });
+    std::vector<StepPlan> plans(ranks_.size(), plan);
+    OnAllRanks([&](uint32_t r) { CHECK_OK(ranks_[r].runner->Execute(&plans[r], &results[r])); });
     return results[0];
   }
   ModelRunner& runner(uint32_t rank = 0) { return *ranks_[rank].runner; }

@@ -187,5 +187,38 @@ TEST(SlotTableTest, BiasesGoToTheirSlots) {
   EXPECT_TRUE(slots.slot(0).logit_bias.empty());
 }
 
+// With overlap a plan says "the last token" for what it can't know yet.
+TEST(SlotTableTest, PutsInWhatTheSlotSampledLast) {
+  SlotTable slots(2, kPageSize, 16);
+  StepPlan first;
+  first.opens = {{0, 0, {}}, {1, 0, {}}};
+  first.opens[1].sampling.presence_penalty = 1;
+  first.rows = {Row(0, 0, 3, 1), Row(1, 0, 2, 1)};
+  first.input_ids = {1, 1, 1, 2, 2};
+  first.new_pages = {3, 4};
+  ASSERT_TRUE(slots.FillLastTokens(&first).ok());
+  ASSERT_TRUE(slots.Apply(first).ok());
+  StepPlan next;
+  next.rows = {Row(1, 2, 1, 0), Row(0, 3, 1, 0)};
+  next.input_ids = {kLastToken, kLastToken};
+  EXPECT_TRUE(absl::IsInvalidArgument(slots.FillLastTokens(&next))) << "nothing was sampled";
+  slots.SetLastToken(0, 70);
+  slots.SetLastToken(1, 71);
+  ASSERT_TRUE(slots.FillLastTokens(&next).ok());
+  EXPECT_THAT(next.input_ids, ElementsAre(71, 70));
+  ASSERT_TRUE(slots.Apply(next).ok());
+  EXPECT_EQ(slots.slot(1).history.size(), 3u) << "penalties count it";
+  StepPlan gap;
+  gap.rows = {Row(0, 3, 1, 0)};
+  gap.input_ids = {kLastToken};
+  EXPECT_TRUE(absl::IsInvalidArgument(slots.FillLastTokens(&gap))) << "it stands at 4, not 3";
+  StepPlan reopened;
+  reopened.opens = {{0, 0, {}}};
+  reopened.rows = {Row(0, 4, 1, 2)};
+  reopened.input_ids = {kLastToken};
+  reopened.new_pages = {5, 6};
+  EXPECT_TRUE(absl::IsInvalidArgument(slots.FillLastTokens(&reopened))) << "another request's";
+}
+
 }  // namespace
 }  // namespace flotilla

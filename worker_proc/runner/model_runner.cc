@@ -265,16 +265,33 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   return OkStatus();
 }
 
-Status ModelRunner::Execute(const StepPlan& plan, StepResult* result) {
+Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) {
+  sampled_.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (plan.rows[i].flags & kRowSample) sampled_.push_back(result.rows[i].token);
+  }
+  if (sampled_.empty()) return OkStatus();
+  RETURN_IF_ERROR(deps_.collective->Broadcast(std::as_writable_bytes(std::span(sampled_)), 0));
+  const int32_t* token = sampled_.data();
+  for (const PlanRow& row : plan.rows) {
+    if (row.flags & kRowSample) slots_.SetLastToken(row.slot, *token++);
+  }
+  return OkStatus();
+}
+
+Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   result->rows.clear();
-  RETURN_IF_ERROR(slots_.Apply(plan));
-  PrepareBatch(plan, slots_, &batch_);
-  result->rows.resize(plan.rows.size());
-  for (size_t i = 0; i < plan.rows.size(); ++i) result->rows[i].slot = plan.rows[i].slot;
+  RETURN_IF_ERROR(slots_.FillLastTokens(plan));
+  RETURN_IF_ERROR(slots_.Apply(*plan));
+  PrepareBatch(*plan, slots_, &batch_);
+  result->rows.resize(plan->rows.size());
+  for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
   const Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
-    return UseLogits(plan, row, logits, result);
+    return UseLogits(*plan, row, logits, result);
   });
-  slots_.Close(plan);
+  // Only rank 0 sees bad logits; the others wait for its tokens.
+  if (status.ok() || absl::IsDataLoss(status)) RETURN_IF_ERROR(ShareTokens(*plan, *result));
+  slots_.Close(*plan);
   return status;
 }
 

@@ -63,8 +63,9 @@ class ModelRunner {
   // elsewhere).
   StatusOr<uint64_t> Reset(uint32_t num_pages);
 
-  // Rank 0 fills result->rows; times and ids are the caller's business.
-  Status Execute(const StepPlan& plan, StepResult* result);
+  // Rank 0 fills result->rows; times and ids are the caller's business. Replaces kLastToken in the
+  // plan, and leaves every rank with the tokens that were sampled.
+  Status Execute(StepPlan* plan, StepResult* result);
   ForwardMode last_mode() const { return batch_.mode; }
 
  private:
@@ -79,6 +80,8 @@ class ModelRunner {
   Status Run(Visit visit);
   Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                    StepResult* result);
+  // Rank 0 tells the others what it sampled: their next plan may say "the last token".
+  Status ShareTokens(const StepPlan& plan, const StepResult& result);
   bool is_root() const { return partition_.rank == 0; }
 
   const Deps deps_;
@@ -96,6 +99,7 @@ class ModelRunner {
   Sampler sampler_;
   std::optional<LogitsDump> dump_;
   std::vector<uint32_t> tile_rows_;
+  std::vector<int32_t> sampled_;
 };
 
 }  // namespace flotilla

@@ -64,7 +64,26 @@ void SlotTable::Open(const StepPlan& plan) {
     history = history.subspan(open.num_history);
     slot.pages.clear();
     slot.num_tokens = 0;
+    slot.last_token = -1;
   }
+}
+
+Status SlotTable::FillLastTokens(StepPlan* plan) const {
+  size_t begin = 0;
+  for (const PlanRow& row : plan->rows) {
+    int32_t& first = plan->input_ids[begin];
+    begin += row.num_tokens;
+    if (first != kLastToken) continue;
+    const Slot& slot = slots_[row.slot];
+    const bool opened = std::any_of(plan->opens.begin(), plan->opens.end(),
+                                    [&](const PlanOpen& open) { return open.slot == row.slot; });
+    if (opened || slot.last_token < 0 || row.start_pos != slot.num_tokens) {
+      return absl::InvalidArgumentError(
+          StrCat("step plan: slot ", row.slot, " is to go on with a token that it did not sample"));
+    }
+    first = slot.last_token;
+  }
+  return OkStatus();
 }
 
 Status SlotTable::Apply(const StepPlan& plan) {

@@ -24,13 +24,18 @@ struct Slot {
   TokenHistory history;         // empty without penalties
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
+  int32_t last_token = -1;      // sampled by the slot's last step that sampled; -1: none
 };
 
 class SlotTable {
  public:
   SlotTable(uint32_t num_slots, uint32_t page_size, uint32_t max_positions);
 
+  // Puts what a slot sampled last in the place of kLastToken; before Apply.
+  Status FillLastTokens(StepPlan* plan) const;
   Status Apply(const StepPlan& plan);
+  // `token` was sampled for the slot; on every rank, after each step that samples.
+  void SetLastToken(uint32_t slot, int32_t token) { slots_[slot].last_token = token; }
   void Close(const StepPlan& plan);
   void Clear();
 

@@ -123,7 +123,7 @@ Status WorkerLoop::HandleReset() {
 Status WorkerLoop::HandleForward() {
   if (plan_.epoch != joined_epoch_) return OkStatus();
   result_.start_ns = deps_.clock->NowNs();
-  const Status status = deps_.runner->Execute(plan_, &result_);
+  const Status status = deps_.runner->Execute(&plan_, &result_);
   result_.end_ns = deps_.clock->NowNs();
   if (IsLostStep(status)) {
     joined_epoch_ = 0;

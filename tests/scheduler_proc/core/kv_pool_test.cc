@@ -24,7 +24,7 @@ class KvPoolTest : public ::testing::Test {
   void Compute(Req* req) {
     kv_.TakePrefix(req);
     ASSERT_TRUE(kv_.Grow(req, req->len()));
-    req->num_computed = req->len();
+    req->num_computed = req->num_scheduled = req->len();
   }
   Status Ledger(std::vector<Req*> holders) { return kv_.CheckLedger(holders); }
 

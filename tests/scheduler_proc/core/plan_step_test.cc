@@ -68,6 +68,103 @@ TEST(PlanStepTest, OutputStaysOutputOverANewEpochAndAResume) {
   cluster.Drain();
 }
 
+SchedulerConfig OverlapConfig() {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.max_plans_in_flight = 2;
+  return config;
+}
+
+TEST(PlanStepTest, OverlapPlansADecodeBeforeItsTokenIsKnown) {
+  SimCluster cluster(OverlapConfig());
+  ASSERT_TRUE(cluster.Add(Spec(1, 10, 3)).ok());
+  ASSERT_TRUE(cluster.Plan());
+  ASSERT_TRUE(cluster.Plan());
+  const StepPlan& plan = cluster.plan();
+  ASSERT_EQ(plan.rows.size(), 1u);
+  EXPECT_EQ(plan.rows[0].start_pos, 10u);
+  EXPECT_EQ(plan.rows[0].flags, kRowSample);
+  EXPECT_EQ(plan.input_ids, std::vector<int32_t>{kLastToken});
+  EXPECT_FALSE(cluster.Plan()) << "two are in flight";
+  cluster.FinishPlan();
+  ASSERT_TRUE(cluster.Plan());
+  EXPECT_EQ(plan.rows[0].start_pos, 11u);
+  cluster.FinishPlan();
+  EXPECT_FALSE(cluster.Plan()) << "the one in flight brings its third and last token";
+  cluster.FinishPlan();
+  EXPECT_EQ(cluster.last(1).finish, Finish::kLength);
+  EXPECT_EQ(cluster.scheduler().stats().steps, 3u);
+}
+
+TEST(PlanStepTest, OverlapWastesAtMostOneRowOnAnUnforeseenEnd) {
+  SimCluster cluster(OverlapConfig());
+  ReqSpec spec = Spec(1, 10, 400);
+  spec.ignore_eos = false;
+  ASSERT_TRUE(cluster.Add(spec).ok());
+  cluster.Drain();
+  ASSERT_EQ(cluster.last(1).finish, Finish::kStop);
+  EXPECT_EQ(cluster.scheduler().stats().steps, cluster.last(1).completion_tokens + 1);
+}
+
+TEST(PlanStepTest, OverlapHoldsBackWhoWaitsForAPrefixInFlight) {
+  SchedulerConfig config = OverlapConfig();
+  SimCluster cluster(config);
+  ASSERT_TRUE(cluster.Add(Spec(1, 60, 2)).ok());
+  ASSERT_TRUE(cluster.Plan());
+  ReqSpec second = Spec(2, 61, 2);
+  second.sampling.repetition_penalty = 1;
+  ASSERT_TRUE(cluster.Add(second).ok());
+  ASSERT_TRUE(cluster.Plan());
+  EXPECT_EQ(cluster.plan().rows.size(), 1u) << "the first one's decode alone";
+  cluster.FinishPlan();
+  ASSERT_TRUE(cluster.Plan());
+  ASSERT_EQ(cluster.plan().opens.size(), 1u);
+  EXPECT_EQ(cluster.plan().rows.back().start_pos, 60u);
+  cluster.Drain();
+}
+
+// 10 ms a step: the next is planned 2 ms before the end of the one that runs.
+TEST(PlanStepTest, OverlapPlansLate) {
+  SchedulerConfig config = OverlapConfig();
+  Scheduler scheduler(config);
+  scheduler.BeginEpoch(1, config.num_pages);
+  EXPECT_EQ(scheduler.PlanDueNs(), INT64_MIN);
+  ASSERT_TRUE(scheduler.Add(Spec(1, 10, 40), 0).ok());
+  StepPlan plan;
+  int64_t now = 0;
+  std::vector<ReqOutput> outputs;
+  for (int step = 0; step < 20; ++step, now += 10'000'000) {
+    ASSERT_TRUE(scheduler.PlanStep(now, &plan));
+    StepResult result;
+    result.step_id = plan.step_id;
+    result.epoch = 1;
+    result.end_ns = 10'000'000;
+    RowResult& row = result.rows.emplace_back();
+    row.slot = plan.rows[0].slot;
+    row.token = 5;
+    if (step < 19) scheduler.OnResult(result, now, &outputs);
+  }
+  now -= 10'000'000;
+  EXPECT_NEAR(static_cast<double>(scheduler.PlanDueNs() - now), 8e6, 2e5);
+  ASSERT_TRUE(scheduler.PlanStep(now, &plan));
+  EXPECT_EQ(scheduler.PlanDueNs(), INT64_MAX);
+}
+
+// A retraction needs a request's pages, which a plan in flight still writes.
+TEST(PlanStepTest, OverlapWaitsForTheResultBeforeItRetracts) {
+  SchedulerConfig config = OverlapConfig();
+  config.num_pages = 12;
+  config.new_token_ratio = 0;
+  SimCluster cluster(config);
+  for (ReqId id = 1; id <= 3; ++id) {
+    ReqSpec spec = Spec(id, 12, 30);
+    spec.prompt_ids[0] = static_cast<int32_t>(id);
+    ASSERT_TRUE(cluster.Add(spec).ok());
+  }
+  cluster.Drain();
+  EXPECT_GT(cluster.scheduler().stats().retractions, 0u);
+  for (ReqId id = 1; id <= 3; ++id) EXPECT_EQ(cluster.last(id).completion_tokens, 30u);
+}
+
 TEST(PlanStepTest, BadPenaltiesAndBiasesAreRefused) {
   SimCluster cluster(SimCluster::SmallConfig());
   const auto refused = [&](void (*spoil)(ReqSpec*)) {

@@ -32,14 +32,15 @@ class PrefillAdderTest : public ::testing::Test {
     Req* req = MakeReq(len, max_new_tokens);
     kv_.TakePrefix(req);
     EXPECT_TRUE(kv_.Grow(req, len));
-    req->num_computed = len;
+    req->num_computed = req->num_scheduled = len;
     req->state = ReqState::kRunning;
     running_.push_back(req);
     return req;
   }
-  PrefillAdder Adder() { return PrefillAdder(config_, &kv_, running_, &batch_); }
+  PrefillAdder Adder() { return PrefillAdder(config_, &kv_, running_, {}, budget_, &batch_); }
 
   SchedulerConfig config_;
+  StepBudget budget_;
   KvPool kv_{kPageSize, /*enable_prefix_cache=*/true};
   std::deque<Req> reqs_;
   std::vector<Req*> running_;
@@ -89,7 +90,7 @@ TEST_F(PrefillAdderTest, WhatOpensTellTheWorkersIsBoundedAndTheFirstIsSpared) {
   Req* writer = MakeReq(90'000, 1, 5);
   kv_.TakePrefix(writer);
   ASSERT_TRUE(kv_.Grow(writer, 90'000));
-  writer->num_computed = 90'000;
+  writer->num_computed = writer->num_scheduled = 90'000;
   kv_.Release(writer, 90'000);
   PrefillAdder adder = Adder();
   Req* first = penalised(kMaxOpenWords + 5);
@@ -152,7 +153,7 @@ TEST_F(PrefillAdderTest, AMatchedPrefixIsNotCountedAsRoomAsWell) {
   Req* old = MakeReq(64, 1, 7);
   kv_.TakePrefix(old);
   ASSERT_TRUE(kv_.Grow(old, 64));
-  old->num_computed = 64;
+  old->num_computed = old->num_scheduled = 64;
   kv_.Release(old, 64);  // 16 pages cached
   MakeRunning(40, 0);    // 10 held, 6 free
   // 24 pages, 16 of them cached: the other 8 are not there.
@@ -173,6 +174,30 @@ TEST_F(PrefillAdderTest, HoldsBackWhoSharesAnUncachedPrefixOfThisStep) {
   EXPECT_EQ(adder.AddOneReq(logprobs), AddReqResult::kContinue);
 }
 
+// 1 ms a token.
+TEST_F(PrefillAdderTest, CutsChunksToTheTimeThatIsLeft) {
+  StepCost cost;
+  for (uint32_t tokens = 1; tokens < 40; ++tokens) {
+    StepWork work;
+    work.Add(0, tokens, 0);
+    cost.Observe(work, tokens * 1'000'000);
+  }
+  budget_ = {&cost, 30'500'000};
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(10, 1)), AddReqResult::kContinue);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(40, 1)), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[1].num_tokens, 20u) << "whole pages";
+  EXPECT_EQ(adder.AddOneReq(MakeReq(40, 1)), AddReqResult::kOther);
+  EXPECT_EQ(batch_.rows.size(), 2u);
+  batch_.Clear();
+  budget_.ns = 0;
+  PrefillAdder late = Adder();
+  EXPECT_TRUE(late.budget_left());
+  EXPECT_EQ(late.AddOneReq(MakeReq(40, 1)), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[0].num_tokens, kMinChunkTokens) << "a prompt must get on";
+  EXPECT_FALSE(late.budget_left());
+}
+
 TEST_F(PrefillAdderTest, GivesARunningPromptWhatPagesThereAre) {
   Req* chunked = MakeReq(100, 1);
   kv_.TakePrefix(chunked);
@@ -181,7 +206,7 @@ TEST_F(PrefillAdderTest, GivesARunningPromptWhatPagesThereAre) {
   EXPECT_EQ(Adder().AddChunkedReq(chunked), AddReqResult::kNoToken);
   ASSERT_EQ(batch_.rows.size(), 1u);
   EXPECT_EQ(batch_.rows[0].num_tokens, 36u);
-  chunked->num_computed = 36;
+  chunked->num_computed = chunked->num_scheduled = 36;
   EXPECT_EQ(Adder().AddChunkedReq(chunked), AddReqResult::kNoToken);
   EXPECT_EQ(batch_.rows.size(), 1u);
 }

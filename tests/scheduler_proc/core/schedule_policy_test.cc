@@ -27,7 +27,7 @@ class SchedulePolicyTest : public ::testing::Test {
     Req* req = MakeReq(std::move(tokens));
     kv_.TakePrefix(req);
     ASSERT_TRUE(kv_.Grow(req, req->len()));
-    req->num_computed = req->len();
+    req->num_computed = req->num_scheduled = req->len();
     kv_.Release(req, req->len());
   }
 

@@ -23,18 +23,20 @@ uint64_t FromEnv(const char* name, uint64_t fallback) {
 
 class Workload {
  public:
-  Workload(uint64_t seed, uint32_t page_size, const std::string& policy, bool mixed, bool cache)
+  Workload(uint64_t seed, uint32_t page_size, const std::string& policy, uint32_t modes)
       : random_(seed) {
     config_ = SimCluster::SmallConfig();
     config_.page_size = page_size;
     config_.schedule_policy = policy;
-    config_.enable_mixed_chunk = mixed;
-    config_.enable_prefix_cache = cache;
+    config_.enable_mixed_chunk = modes & 1;
+    config_.enable_prefix_cache = modes & 2;
+    config_.max_plans_in_flight = modes & 4 ? 2 : 1;
     config_.max_running_requests = Pick({1, 2, 5, 12, 32});
     config_.chunked_prefill_size = Pick({3, 16, 50, 200});
     config_.max_prefill_tokens = Pick({1, 100, 1000});
     config_.max_queued_requests = Pick({4, 40});
     config_.context_length = 160;
+    config_.max_step_ns = Pick({0, 1, 10'000'000});
     config_.new_token_ratio = Pick({0, 30, 100}) / 100.0;
     config_.clip_max_new_tokens = Pick({1, 20, 4096});
     // From hardly more than one request to more than enough.
@@ -51,9 +53,11 @@ class Workload {
     for (; done < steps && !::testing::Test::HasFatalFailure(); ++done) {
       for (uint32_t roll = Below(100); roll < arrivals; roll += 20) AddOne(&cluster);
       Disturb(&cluster);
-      if (!cluster.Plan()) continue;
+      const bool planned = cluster.Plan();
       Disturb(&cluster);
-      if (cluster.scheduler().plans_in_flight() > 0) cluster.FinishPlan();
+      const uint32_t in_flight = cluster.scheduler().plans_in_flight();
+      if (in_flight == 0 || (planned && in_flight == 1 && Chance(700))) continue;
+      cluster.FinishPlan();
     }
     if (::testing::Test::HasFatalFailure()) return done;
     cluster.Drain();
@@ -61,12 +65,14 @@ class Workload {
       EXPECT_LE(cluster.longest_wait(), 64u);
     }
     stats_ = cluster.scheduler().stats();
+    last_tokens_used_ = cluster.worker().last_tokens_used();
     longest_wait_ = cluster.longest_wait();
     return stats_.steps;
   }
 
   const SchedulerConfig& config() const { return config_; }
   const SchedulerStats& stats() const { return stats_; }
+  uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint32_t longest_wait() const { return longest_wait_; }
 
  private:
@@ -132,25 +138,26 @@ class Workload {
   std::vector<int32_t> documents_[4];
   ReqId next_id_ = 1;
   SchedulerStats stats_;
+  uint64_t last_tokens_used_ = 0;
   uint32_t longest_wait_ = 0;
 };
 
 TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t base = FromEnv("FLOTILLA_TEST_SEED", std::random_device{}());
-  const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 300000);
+  const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 1000000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
-  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0;
+  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, overlapped = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
       for (const char* policy : {"fcfs", "lpm"}) {
-        for (const int modes : {0, 1, 2, 3}) {
+        for (uint32_t modes = 0; modes < 8; ++modes) {
           const uint64_t seed = testing::Mix(base + ++runs);
-          Workload workload(seed, page_size, policy, modes & 1, modes & 2);
+          Workload workload(seed, page_size, policy, modes);
           SCOPED_TRACE(::testing::Message()
                        << "run " << runs << ", page_size " << page_size << ", " << policy
-                       << ", mixed " << (modes & 1) << ", cache " << (modes & 2) << ", num_pages "
-                       << workload.config().num_pages << ", slots "
+                       << ", mixed " << (modes & 1) << ", cache " << (modes & 2) << ", overlap "
+                       << (modes & 4) << ", num_pages " << workload.config().num_pages << ", slots "
                        << workload.config().max_running_requests << ", chunk "
                        << workload.config().chunked_prefill_size);
           steps += workload.Run(400);
@@ -158,6 +165,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           retractions += workload.stats().retractions;
           hits += workload.stats().prefix_hits;
           generated += workload.stats().generated_tokens;
+          overlapped += workload.last_tokens_used();
           if (workload.config().schedule_policy == "fcfs") {
             longest_wait = std::max(longest_wait, workload.longest_wait());
           }
@@ -166,11 +174,13 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
     }
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
-            << hits << " read from the cache, " << retractions
-            << " retractions; under fcfs the oldest waited at most " << longest_wait << " steps\n";
+            << hits << " read from the cache, " << overlapped << " fed in the workers, "
+            << retractions << " retractions; under fcfs the oldest waited at most " << longest_wait
+            << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
   EXPECT_GT(hits, 10000u);
+  EXPECT_GT(overlapped, 10000u);
 }
 
 // The same calls give the same plans.

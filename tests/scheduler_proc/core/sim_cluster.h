@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <vector>
 
@@ -31,6 +31,7 @@ class SimCluster {
     config.max_running_requests = 8;
     config.chunked_prefill_size = 64;
     config.context_length = 512;
+    config.max_plans_in_flight = 1;
     config.vocab_size = SimModel().vocab_size;
     config.eos_ids = {SimModel().eos};
     return config;
@@ -89,17 +90,17 @@ class SimCluster {
     CheckLedger();
   }
 
-  // A rank died: with a plan in flight or without.
+  // A rank died: with plans in flight or without.
   void NewEpoch() {
     worker_.Reset();
-    result_.reset();
+    results_.clear();
     scheduler_.BeginEpoch(++epoch_, config_.num_pages);
     EXPECT_EQ(scheduler_.plans_in_flight(), 0u);
     EXPECT_EQ(scheduler_.stats().free_pages, config_.num_pages);
     CheckLedger();
   }
 
-  // False: nothing to do. The workers have run the plan; its result waits for Finish.
+  // False: nothing to do. The workers have run the plan; its result waits for FinishPlan.
   bool Plan() {
     now_ += 1000;
     if (!scheduler_.PlanStep(now_, &plan_)) {
@@ -107,29 +108,30 @@ class SimCluster {
       return false;
     }
     CheckBudgets();
-    result_.emplace();
-    worker_.Run(plan_, &*result_);
+    worker_.Run(plan_, &results_.emplace_back());
     CheckLedger();
     NoteOldest();
     return !::testing::Test::HasFatalFailure();
   }
 
+  // The oldest plan in flight.
   void FinishPlan() {
     std::vector<ReqOutput> outputs;
-    scheduler_.OnResult(*result_, now_, &outputs);
-    result_.reset();
+    scheduler_.OnResult(results_.front(), now_, &outputs);
+    results_.pop_front();
     for (const ReqOutput& output : outputs) ASSERT_NO_FATAL_FAILURE(Check(output));
     CheckLedger();
   }
 
+  // As the loop does it: a plan if there can be one, then a result if nothing more can be planned.
   bool Step() {
-    if (!Plan()) return false;
-    FinishPlan();
+    const bool planned = Plan();
+    if (::testing::Test::HasFatalFailure() || results_.empty()) return false;
+    if (!planned || results_.size() == config_.max_plans_in_flight) FinishPlan();
     return !::testing::Test::HasFatalFailure();
   }
   // Until nothing is left; the number of steps.
   uint32_t Drain(uint32_t max_steps = 1u << 20) {
-    if (result_.has_value()) FinishPlan();
     uint32_t steps = 0;
     while (steps < max_steps && Step()) ++steps;
     EXPECT_FALSE(scheduler_.HasWork());
@@ -238,7 +240,7 @@ class SimCluster {
   Scheduler scheduler_;
   SimWorker worker_;
   StepPlan plan_;
-  std::optional<StepResult> result_;
+  std::deque<StepResult> results_;
   uint32_t epoch_ = 0;
   int64_t now_ = 1;
   ReqId waiting_for_ = 0;

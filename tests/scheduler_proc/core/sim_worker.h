@@ -115,9 +115,11 @@ class SimWorker {
   void Run(const StepPlan& plan, StepResult* result) {
     result->step_id = plan.step_id;
     result->epoch = plan.epoch;
+    result->end_ns = 1'000'000 + 200'000 * static_cast<int64_t>(plan.input_ids.size());
     result->rows.clear();
     ASSERT_NO_FATAL_FAILURE(Open(plan));
-    const int32_t* tokens = plan.input_ids.data();
+    std::vector<int32_t> input_ids = plan.input_ids;
+    const int32_t* tokens = input_ids.data();
     const uint32_t* pages = plan.new_pages.data();
     std::vector<uint8_t> seen(slots_.size(), 0);
     for (const PlanRow& row : plan.rows) {
@@ -129,14 +131,17 @@ class SimWorker {
       ASSERT_TRUE(!slot.sampling.has_penalties() || row.start_pos <= slot.known);
       slot.known = row.start_pos + row.num_tokens;
       slot.pages.insert(slot.pages.end(), pages, pages + row.num_new_pages);
+      ASSERT_NO_FATAL_FAILURE(
+          FillLastToken(slot, row, &input_ids[static_cast<size_t>(tokens - input_ids.data())]));
       Write(slot, row, tokens);
       pages += row.num_new_pages;
       tokens += row.num_tokens;
     }
-    ASSERT_EQ(tokens, plan.input_ids.data() + plan.input_ids.size());
+    ASSERT_EQ(tokens, input_ids.data() + input_ids.size());
     ASSERT_EQ(pages, plan.new_pages.data() + plan.new_pages.size());
     for (const PlanRow& row : plan.rows) {  // after all writes, as a real forward may order them
       ASSERT_NO_FATAL_FAILURE(Read(slots_[row.slot], row, &result->rows.emplace_back()));
+      slots_[row.slot].last_token = result->rows.back().token;
     }
     for (const uint32_t slot : plan.closes) {
       ASSERT_TRUE(slots_[slot].open) << "slot " << slot << " closed twice";
@@ -147,6 +152,7 @@ class SimWorker {
   const Expected& RequestOf(uint32_t slot) const {
     return requests_->at(slots_[slot].sampling.seed);
   }
+  uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint32_t num_open() const {
     uint32_t count = 0;
     for (const Slot& slot : slots_) count += slot.open;
@@ -158,7 +164,8 @@ class SimWorker {
     bool open = false;
     SamplingParams sampling;
     std::vector<uint32_t> pages;
-    uint32_t known = 0;  // tokens told by history and rows
+    uint32_t known = 0;       // tokens told by history and rows
+    int32_t last_token = -1;  // that the step before sampled
   };
 
   void Open(const StepPlan& plan) {
@@ -187,6 +194,13 @@ class SimWorker {
   uint64_t& Cell(const Slot& slot, uint32_t position) {
     return kv_.at(size_t{slot.pages.at(position / page_size_)} * page_size_ +
                   position % page_size_);
+  }
+
+  void FillLastToken(const Slot& slot, const PlanRow& row, int32_t* first) {
+    if (*first != kLastToken) return;
+    ++last_tokens_used_;
+    ASSERT_GE(slot.last_token, 0) << "slot " << row.slot << " has sampled nothing";
+    *first = slot.last_token;
   }
 
   void Write(const Slot& slot, const PlanRow& row, const int32_t* tokens) {
@@ -230,6 +244,7 @@ class SimWorker {
   const uint32_t page_size_;
   std::vector<Slot> slots_;
   std::vector<uint64_t> kv_;  // hash of the prefix that ends at (page, offset)
+  uint64_t last_tokens_used_ = 0;
 };
 
 }  // namespace flotilla::testing

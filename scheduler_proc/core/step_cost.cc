@@ -1,0 +1,73 @@
+#include "scheduler_proc/core/step_cost.h"
+
+#include <algorithm>
+
+namespace flotilla {
+namespace {
+
+constexpr double kForgetting = 0.995;  // weight of a step against the next: the last 200 count
+constexpr double kPrior = 1e4;         // how little the first guess of 0 is trusted
+constexpr double kMaxVariance = 1e6;   // else a term that never varies grows without bound
+
+}  // namespace
+
+void StepWork::Add(uint32_t start, uint32_t num_tokens, uint32_t logits) {
+  tokens += num_tokens;
+  kv_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+  logits_rows += logits;
+}
+
+StepCost::Vector StepCost::Terms(const StepWork& work) {
+  return {1, static_cast<double>(work.tokens), static_cast<double>(work.kv_reads) / 1024,
+          static_cast<double>(work.logits_rows)};
+}
+
+void StepCost::Observe(const StepWork& work, int64_t ns) {
+  if (num_observed_ == 0) {
+    for (size_t i = 0; i < kTerms; ++i) inverse_[i][i] = kPrior;
+  }
+  num_observed_ += num_observed_ < kEnough;
+  const Vector x = Terms(work);
+  Vector gain = {};
+  double scale = kForgetting, error = static_cast<double>(ns);
+  for (size_t i = 0; i < kTerms; ++i) {
+    for (size_t j = 0; j < kTerms; ++j) gain[i] += inverse_[i][j] * x[j];
+    scale += x[i] * gain[i];
+    error -= x[i] * coefficients_[i];
+  }
+  for (size_t i = 0; i < kTerms; ++i) coefficients_[i] += gain[i] / scale * error;
+  double largest = 0;
+  for (size_t i = 0; i < kTerms; ++i) {
+    for (size_t j = 0; j < kTerms; ++j) inverse_[i][j] -= gain[i] * gain[j] / scale;
+    largest = std::max(largest, inverse_[i][i]);
+  }
+  if (largest > kMaxVariance) return;  // no forgetting while nothing new is seen
+  for (Vector& row : inverse_) {
+    for (double& value : row) value /= kForgetting;
+  }
+}
+
+int64_t StepCost::Predict(const StepWork& work) const {
+  if (!known()) return 0;
+  const Vector x = Terms(work);
+  double ns = 0;
+  for (size_t i = 0; i < kTerms; ++i) ns += std::max(coefficients_[i], 0.0) * x[i];
+  return static_cast<int64_t>(ns);
+}
+
+int64_t StepCost::ChunkNs(uint32_t start, uint32_t num_tokens) const {
+  StepWork work;
+  work.Add(start, num_tokens, 0);
+  return Predict(work) - Predict({});
+}
+
+uint32_t StepCost::TokensWithin(uint32_t start, uint32_t most, int64_t ns) const {
+  uint32_t fits = 0, past = most + 1;  // cost grows with the tokens
+  while (past - fits > 1) {
+    const uint32_t middle = fits + (past - fits) / 2;
+    (ChunkNs(start, middle) <= ns ? fits : past) = middle;
+  }
+  return fits;
+}
+
+}  // namespace flotilla

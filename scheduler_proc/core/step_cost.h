@@ -1,0 +1,51 @@
+// What a step costs on the workers, learned from the steps there were: so that a prompt's chunks
+// take no more time than the decodes beside them can spare.
+//
+// seconds = c · x, with x = {1, tokens, tokens × 2^-10 read from the KV cache, rows of logits}:
+// reading the weights, the matrix products, attention, and the head with the sampler. Recursive
+// least squares with a forgetting factor; a coefficient that comes out negative counts as 0.
+// Nothing is promised before kEnough steps.
+//
+// Units: nanoseconds, tokens. Threads: one. Errors: none. Pure: the same steps give the same costs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace flotilla {
+
+// What a step's time depends on. A token at position p reads p + 1 positions of the KV cache.
+struct StepWork {
+  uint64_t tokens = 0;
+  uint64_t kv_reads = 0;
+  uint32_t logits_rows = 0;
+
+  // `num_tokens` tokens from position `start` on, `logits` of them with logits.
+  void Add(uint32_t start, uint32_t num_tokens, uint32_t logits);
+};
+
+class StepCost {
+ public:
+  void Observe(const StepWork& work, int64_t ns);
+  bool known() const { return num_observed_ >= kEnough; }
+  // Never falls as the work grows. 0 before it is known.
+  int64_t Predict(const StepWork& work) const;
+  // The most tokens from position `start` on, up to `most`, that add at most `ns` to a step.
+  uint32_t TokensWithin(uint32_t start, uint32_t most, int64_t ns) const;
+  // What these tokens add to a step.
+  int64_t ChunkNs(uint32_t start, uint32_t num_tokens) const;
+
+ private:
+  static constexpr size_t kTerms = 4;
+  static constexpr uint32_t kEnough = 8;
+  using Vector = std::array<double, kTerms>;
+
+  static Vector Terms(const StepWork& work);
+
+  Vector coefficients_ = {};                 // ns a unit
+  std::array<Vector, kTerms> inverse_ = {};  // of the weighted products of the terms
+  uint32_t num_observed_ = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,107 @@
+#include "scheduler_proc/core/step_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace flotilla {
+namespace {
+
+// A machine: 5 ms for the weights, 0.1 ms a token, 0.3 ms for 1,024 positions read, 0.2 ms a row of
+// logits, and some noise.
+int64_t True(const StepWork& work) {
+  return 5'000'000 + static_cast<int64_t>(work.tokens) * 100'000 +
+         static_cast<int64_t>(work.kv_reads) * 300'000 / 1024 + int64_t{work.logits_rows} * 200'000;
+}
+
+StepWork RandomStep(std::mt19937* random) {
+  StepWork work;
+  for (uint32_t decodes = (*random)() % 32; decodes > 0; --decodes) {
+    work.Add((*random)() % 2000, 1, 1);
+  }
+  if ((*random)() % 3 == 0) work.Add((*random)() % 4000, 1 + (*random)() % 512, 0);
+  return work;
+}
+
+TEST(StepCostTest, CountsWhatAStepReads) {
+  StepWork work;
+  work.Add(10, 3, 1);  // 11 + 12 + 13
+  work.Add(0, 1, 1);
+  EXPECT_EQ(work.tokens, 4u);
+  EXPECT_EQ(work.kv_reads, 37u);
+  EXPECT_EQ(work.logits_rows, 2u);
+}
+
+TEST(StepCostTest, LearnsAMachineFromItsSteps) {
+  std::mt19937 random(1);
+  StepCost cost;
+  EXPECT_FALSE(cost.known());
+  EXPECT_EQ(cost.Predict(RandomStep(&random)), 0);
+  for (int i = 0; i < 300; ++i) {
+    const StepWork work = RandomStep(&random);
+    const double noise = 0.95 + static_cast<double>(random() % 1000) / 1e4;
+    cost.Observe(work, static_cast<int64_t>(static_cast<double>(True(work)) * noise));
+  }
+  ASSERT_TRUE(cost.known());
+  for (int i = 0; i < 100; ++i) {
+    const StepWork work = RandomStep(&random);
+    EXPECT_NEAR(static_cast<double>(cost.Predict(work)), static_cast<double>(True(work)),
+                0.1 * static_cast<double>(True(work)));
+  }
+}
+
+// Hours of the same decodes teach nothing about prompts, and must not unteach either.
+TEST(StepCostTest, RemembersPromptsOverLongDecoding) {
+  std::mt19937 random(2);
+  StepCost cost;
+  for (int i = 0; i < 100; ++i) {
+    const StepWork work = RandomStep(&random);
+    cost.Observe(work, True(work));
+  }
+  StepWork decodes;
+  for (int i = 0; i < 16; ++i) decodes.Add(500, 1, 1);
+  for (int i = 0; i < 100'000; ++i) {
+    const double noise = 0.9 + static_cast<double>(random() % 2000) / 1e4;
+    cost.Observe(decodes, static_cast<int64_t>(static_cast<double>(True(decodes)) * noise));
+  }
+  StepWork prompt;
+  prompt.Add(1000, 256, 0);
+  EXPECT_NEAR(static_cast<double>(cost.Predict(prompt)), static_cast<double>(True(prompt)),
+              0.3 * static_cast<double>(True(prompt)));
+}
+
+TEST(StepCostTest, FollowsAMachineThatChanges) {
+  std::mt19937 random(3);
+  StepCost cost;
+  for (int i = 0; i < 2000; ++i) {
+    const StepWork work = RandomStep(&random);
+    cost.Observe(work, (i < 1000 ? 1 : 2) * True(work));
+  }
+  StepWork prompt;
+  prompt.Add(100, 400, 0);
+  EXPECT_NEAR(static_cast<double>(cost.Predict(prompt)), 2.0 * static_cast<double>(True(prompt)),
+              0.1 * static_cast<double>(True(prompt)));
+}
+
+TEST(StepCostTest, GivesAsManyTokensAsTheTimeAllows) {
+  std::mt19937 random(4);
+  StepCost cost;
+  EXPECT_EQ(cost.TokensWithin(0, 512, 1), 512u) << "unknown: no limit";
+  for (int i = 0; i < 300; ++i) {
+    const StepWork work = RandomStep(&random);
+    cost.Observe(work, True(work));
+  }
+  for (const uint32_t start : {0u, 500u, 6000u}) {
+    const uint32_t tokens = cost.TokensWithin(start, 512, 10'000'000);
+    EXPECT_GT(tokens, 0u);
+    EXPECT_LT(tokens, 512u);
+    EXPECT_LE(cost.ChunkNs(start, tokens), 10'000'000);
+    EXPECT_GT(cost.ChunkNs(start, tokens + 1), 10'000'000);
+  }
+  EXPECT_LT(cost.TokensWithin(6000, 512, 10'000'000), cost.TokensWithin(0, 512, 10'000'000) / 10)
+      << "far into a prompt a token reads more";
+  EXPECT_EQ(cost.TokensWithin(0, 512, 0), 0u);
+}
+
+}  // namespace
+}  // namespace flotilla
