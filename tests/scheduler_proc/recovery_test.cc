@@ -150,9 +150,10 @@ TEST(Recovery, AFailedStepIsRunAgain) {
 TEST(Recovery, StepsThatAlwaysFailFailTheRequestsNotTheEngine) {
   FakeEngine engine;
   auto stub = v1::Inference::NewStub(engine.Channel());
-  engine.replica().FailSteps(3, absl::StatusCode::kInternal);
+  engine.replica().FailSteps(UINT32_MAX, absl::StatusCode::kInternal);
   const Generated failed = Generate(stub.get(), TokenRequest(Prompt(1, 5), 5));
   EXPECT_EQ(failed.status.error_code(), grpc::StatusCode::INTERNAL);
+  engine.replica().FailSteps(0, absl::StatusCode::kOk);
   EXPECT_TRUE(Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)).status.ok());
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
 }
