@@ -90,12 +90,16 @@ function(flotilla_test name)
 endfunction()
 
 # flotilla_script_test(name COMMAND ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
-# [SERIAL] [RELEASE_ONLY]): a script as a test, run in the repository's root. A COMMAND that begins
+# [SERIAL] [RELEASE_ONLY] [ONE_THREAD]): a script as a test, run in the repository's root. A COMMAND that begins
 # with "python" runs in the tests' venv. RELEASE_ONLY: it measures, or runs none of our compiled code,
-# so a sanitizer's build has nothing to add.
+# so a sanitizer's build has nothing to add. ONE_THREAD: its programs have one thread, so there is nothing
+# for ThreadSanitizer.
 function(flotilla_script_test name)
-  cmake_parse_arguments(ARG "SERIAL;RELEASE_ONLY" "TIMEOUT" "COMMAND;LABELS;ENV;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;RELEASE_ONLY;ONE_THREAD" "TIMEOUT" "COMMAND;LABELS;ENV;PROGRAMS" ${ARGN})
   if(ARG_RELEASE_ONLY AND FLOTILLA_SANITIZE)
+    return()
+  endif()
+  if(ARG_ONE_THREAD AND FLOTILLA_SANITIZE MATCHES "thread")
     return()
   endif()
   list(GET ARG_COMMAND 0 program)

@@ -85,12 +85,13 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
   output.queue = &outputs_;
   output.tick = [this](int64_t now_ns) { return hub_.Tick(now_ns); };
   output_side_ = std::make_unique<OutputSide>(std::move(output));
+  if (inputs_.flight != nullptr) flight_ = *FlightRingWriter::Attach(inputs_.flight);
   SchedulerLoop::Options loop;
   loop.core = options.core;
   loop_ = std::make_unique<SchedulerLoop>(
       loop,
       SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,
-                          &outputs_, &load_, &metrics_,
+                          &outputs_, &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr,
                           [this](bool serving, uint32_t pages) { OnServing(serving, pages); }});
 }
 

@@ -43,6 +43,7 @@ class Engine {
     const Segment* step_ring = nullptr;
     const Segment* result_ring = nullptr;
     const Segment* collective = nullptr;  // may be null with one rank
+    const Segment* flight = nullptr;      // null: no flight recorder
     std::string model_digest;
     std::string tokenizer_file;  // bytes of "tokenizer.gguf"
     prometheus::Registry* registry = nullptr;
@@ -90,6 +91,7 @@ class Engine {
   LoopMetrics metrics_;
   EpochManager epochs_;
   std::unique_ptr<OutputSide> output_side_;
+  std::optional<FlightRingWriter> flight_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::unique_ptr<EngineServer> server_;
   std::thread loop_thread_;

@@ -22,7 +22,7 @@ namespace {
 struct Flags {
   std::string model_path;
   EngineOptions engine;
-  int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1;
+  int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1, flight_fd = -1;
   std::string metrics_socket;
   uint32_t drain_grace_ms = 30'000;
   bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
@@ -43,6 +43,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--control-fd", f->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", f->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", f->result_ring_fd, "Inherited result ring")->required();
+  app->add_option("--flight-fd", f->flight_fd, "Inherited segment of the flight recorder");
   app->add_option("--collective-fd", f->collective_fd, "Inherited collective segment");
   app->add_option("--detokenizer-request-socket", e.detok_request_address, "ipc:// address to bind")
       ->required();
@@ -75,16 +76,22 @@ struct Segments {
   Segment steps;
   Segment results;
   std::optional<Segment> collective;
+  std::optional<Segment> flight;
 };
 
 StatusOr<Segments> MapSegments(const Flags& flags) {
   ASSIGN_OR_RETURN(ReplicaControl control, ReplicaControl::Map(UniqueFd(flags.control_fd)));
   ASSIGN_OR_RETURN(Segment steps, Segment::Map(UniqueFd(flags.step_ring_fd), 4096));
   ASSIGN_OR_RETURN(Segment results, Segment::Map(UniqueFd(flags.result_ring_fd), 4096));
-  Segments segments{std::move(control), std::move(steps), std::move(results), std::nullopt};
+  Segments segments{std::move(control), std::move(steps), std::move(results), std::nullopt,
+                    std::nullopt};
   if (flags.collective_fd >= 0) {
     ASSIGN_OR_RETURN(Segment collective, Segment::Map(UniqueFd(flags.collective_fd), 4096));
     segments.collective.emplace(std::move(collective));
+  }
+  if (flags.flight_fd >= 0) {
+    ASSIGN_OR_RETURN(Segment flight, Segment::Map(UniqueFd(flags.flight_fd), kMinFlightRingBytes));
+    segments.flight.emplace(std::move(flight));
   }
   return segments;
 }
@@ -171,6 +178,7 @@ int Run(Flags flags) {
   inputs.step_ring = &segments->steps;
   inputs.result_ring = &segments->results;
   inputs.collective = segments->collective.has_value() ? &*segments->collective : nullptr;
+  inputs.flight = segments->flight.has_value() ? &*segments->flight : nullptr;
   inputs.model_digest = model->digest;
   inputs.tokenizer_file = std::move(model->tokenizer_file);
   inputs.registry = registry.get();

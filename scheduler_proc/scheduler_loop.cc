@@ -28,7 +28,7 @@ StatusOr<bool> SchedulerLoop::Step() {
   progress = results || progress;
   if (deps_.epochs->serving()) {
     CheckStepTimeout(now_ns);
-    while (core_->PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
+    while (core_->core().PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
   }
   return HandOutputs(now_ns) || progress;
 }
@@ -56,10 +56,10 @@ Status SchedulerLoop::PollEpoch(int64_t now_ns) {
   if (core_ == nullptr) {
     SchedulerConfig config = options_.core;
     config.num_pages = num_pages;
-    core_ = std::make_unique<Scheduler>(config);
+    core_ = std::make_unique<RecordedScheduler>(config, deps_.flight);
   }
   core_->BeginEpoch(deps_.epochs->epoch(), num_pages);
-  deps_.load->Publish(core_->stats(), taken_, taken_tokens_);
+  deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);
   Log().info("serving {} {}", Kv("epoch", deps_.epochs->epoch()), Kv("pages", num_pages));
   deps_.on_serving(true, num_pages);
   return OkStatus();
@@ -131,7 +131,7 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
       failed_epochs_ = 0;
       last_progress_ns_ = now_ns;
       core_->OnResult(result_, now_ns, &core_outputs_);
-      deps_.metrics->OnResult(result_, core_->stats());
+      deps_.metrics->OnResult(result_, core_->core().stats());
     }
   }
 }
@@ -143,7 +143,7 @@ void SchedulerLoop::OnRestart(const std::string& reason) {
 
 // A rank whose collective timed out drops its plan without an answer.
 void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
-  if (options_.step_timeout_ns == 0 || core_->plans_in_flight() == 0 ||
+  if (options_.step_timeout_ns == 0 || core_->core().plans_in_flight() == 0 ||
       now_ns - last_progress_ns_ < options_.step_timeout_ns)
     return;
   OnRestart("a step was not answered in time");
@@ -168,15 +168,15 @@ void SchedulerLoop::FailAll(const Status& status) {
 
 bool SchedulerLoop::PublishPlan(int64_t now_ns) {
   if (!deps_.epochs->serving()) return false;
-  if (core_->plans_in_flight() == 0) last_progress_ns_ = now_ns;
-  const SchedulerStats before = core_->stats();
+  if (core_->core().plans_in_flight() == 0) last_progress_ns_ = now_ns;
+  const SchedulerStats before = core_->core().stats();
   if (!core_->PlanStep(now_ns, &plan_)) return false;
   const Status published = deps_.port->Publish(plan_);
   if (!published.ok()) {
     OnRestart(StrCat("the step ring is stuck: ", published.message()));
     return true;
   }
-  deps_.metrics->OnPlan(plan_, before, core_->stats(), now_ns);
+  deps_.metrics->OnPlan(plan_, before, core_->core().stats(), now_ns);
   return true;
 }
 
@@ -199,8 +199,8 @@ bool SchedulerLoop::HandOutputs(int64_t now_ns) {
   core_outputs_.clear();
   if (now_ns >= next_deadline_ns_) RecomputeDeadline();
   const bool any = !events_.empty();
-  deps_.load->Publish(core_->stats(), taken_, taken_tokens_);
-  if (any) deps_.metrics->OnStats(core_->stats());
+  deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);
+  if (any) deps_.metrics->OnStats(core_->core().stats());
   deps_.outputs->Push(&events_);
   return any;
 }
@@ -218,7 +218,7 @@ void SchedulerLoop::Beat(int64_t now_ns) {
 int64_t SchedulerLoop::NextWakeNs() const {
   int64_t next = std::min(step_ns_ + kBeatNs, deps_.epochs->NextDeadlineNs());
   if (core_ != nullptr && deps_.epochs->serving()) {
-    const int64_t due = core_->PlanDueNs();
+    const int64_t due = core_->core().PlanDueNs();
     if (due > step_ns_) next = std::min(next, due);  // else there was nothing to plan
   }
   if (!live_.empty()) next = std::min(next, next_deadline_ns_);

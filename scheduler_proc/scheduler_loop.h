@@ -19,6 +19,7 @@
 #include "scheduler_proc/load_board.h"
 #include "scheduler_proc/loop_metrics.h"
 #include "scheduler_proc/output_event.h"
+#include "scheduler_proc/recorded_scheduler.h"
 #include "shm/ring.h"
 
 namespace flotilla {
@@ -42,6 +43,7 @@ class SchedulerLoop {
     OutputQueue* outputs = nullptr;
     LoadBoard* load = nullptr;
     LoopMetrics* metrics = nullptr;
+    FlightRingWriter* flight = nullptr;  // null: nothing is recorded
     // The replica began (true) or stopped (false) serving; before the first true the core is
     // not there and nothing may be submitted.
     std::function<void(bool serving, uint32_t num_pages)> on_serving;
@@ -54,7 +56,8 @@ class SchedulerLoop {
   // One turn. True: it did something, more may be due at once.
   StatusOr<bool> Step();
 
-  const Scheduler* core() const { return core_.get(); }  // null before the first epoch
+  // Null before the first epoch.
+  const Scheduler* core() const { return core_ == nullptr ? nullptr : &core_->core(); }
 
  private:
   struct LiveReq {
@@ -78,7 +81,7 @@ class SchedulerLoop {
 
   const Options options_;
   const Deps deps_;
-  std::unique_ptr<Scheduler> core_;
+  std::unique_ptr<RecordedScheduler> core_;
   std::unordered_map<ReqId, LiveReq> live_;
   uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
   uint32_t failed_epochs_ = 0;

@@ -62,6 +62,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--result-ring-fd", w.result_ring_fd)
       .Flag("--collective-fd", w.collective_fd)
+      .Flag("--flight-fd", w.flight_fd)
       .Flag("--detokenizer-request-socket", Ipc(SocketPath(r, w.index, "detok-req")))
       .Flag("--detokenizer-reply-socket", Ipc(SocketPath(r, w.index, "detok-rep")))
       .Flag("--metrics-socket", SocketPath(r, w.index, "scheduler.metrics"))

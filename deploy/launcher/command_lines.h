@@ -21,7 +21,9 @@ struct ResolvedOptions {
   uint32_t threads = 1;  // of each worker
   uint32_t spin_us = 0;  // how long a compute thread spins for others before it sleeps
   std::string bin_dir;
-  std::string runtime_dir;  // for Unix sockets
+  std::string runtime_dir;    // for Unix sockets
+  uint64_t flight_bytes = 0;  // of a replica's flight recorder; 0: none
+  std::string flight_dir;
 };
 
 // What is settled for one life of a replica.
@@ -33,6 +35,7 @@ struct ReplicaWiring {
   int step_ring_fd = -1;
   int result_ring_fd = -1;
   int collective_fd = -1;
+  int flight_fd = -1;  // -1: no flight recorder
 };
 
 struct RouterWiring {

@@ -13,11 +13,13 @@
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "deploy/launcher/ask.h"
+#include "deploy/launcher/flight.h"
 #include "deploy/launcher/listen.h"
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"
 #include "deploy/launcher/supervisor.h"
+#include "shm/flight_ring.h"
 
 namespace flotilla {
 namespace {
@@ -57,6 +59,13 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, InspectModel(resolved.model_path));
   resolved.model_name =
       options.model_name.empty() ? ModelNameOfPath(resolved.model_path) : options.model_name;
+  const uint64_t flight_bytes = std::stoull(options.flight_recorder_size);
+  if (flight_bytes > 0 && flight_bytes < kMinFlightRingBytes) {
+    return absl::InvalidArgumentError("--flight-recorder-size must be 0 or at least 64KiB");
+  }
+  resolved.flight_bytes = flight_bytes;
+  resolved.flight_dir =
+      options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   const uint32_t cores = AllowedCores();
   ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_key_value_heads));
   const uint32_t workers = resolved.tp * options.replicas;
@@ -86,10 +95,12 @@ int Serve(Supervisor::Mode mode, ServeOptions options) {
   return Supervisor(mode, *resolved).Run();
 }
 
-// The router on its own needs no supervisor: it becomes this process.
-int ExecRouter(char** args) {
-  const std::string path = BinDir(ServeOptions()) + "/flotilla-router";
+// What needs no supervisor becomes another program. `args`: its arguments, behind `first` if that
+// is not null.
+int Exec(const char* program, const char* first, char** args) {
+  const std::string path = StrCat(BinDir(ServeOptions()), "/", program);
   std::vector<char*> argv = {const_cast<char*>(path.c_str())};
+  if (first != nullptr) argv.push_back(const_cast<char*>(first));
   for (; *args != nullptr; ++args) argv.push_back(*args);
   argv.push_back(nullptr);
   execv(path.c_str(), argv.data());
@@ -97,7 +108,13 @@ int ExecRouter(char** args) {
 }
 
 int Main(int argc, char** argv) {
-  if (argc >= 2 && std::strcmp(argv[1], "router") == 0) return ExecRouter(argv + 2);
+  const auto is = [&](const char* command) {
+    return argc >= 2 && std::strcmp(argv[1], command) == 0;
+  };
+  if (is("router")) return Exec("flotilla-router", nullptr, argv + 2);
+  for (const char* command : {"replay", "trace"}) {
+    if (is(command)) return Exec("flotilla-flight", command, argv + 2);
+  }
 
   CLI::App app("Flotilla serves large language models: one command, a cluster of processes.",
                "flotilla");
@@ -112,6 +129,10 @@ int Main(int argc, char** argv) {
   CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
   AddEngineFlags(engine, &engine_options);
   app.add_subcommand("router", "Only a router; its flags: flotilla router --help");
+  app.add_subcommand("replay",
+                     "Runs a scheduler's flight recording again: does it decide the same?");
+  app.add_subcommand("trace",
+                     "Turns a flight recording into a trace for Perfetto or chrome://tracing");
   CLI::App* ask = app.add_subcommand("ask", "Streams an answer to a question");
   AddAskFlags(ask, &ask_options);
   CLI::App* help = app.add_subcommand("help", "Explains a command");
@@ -128,10 +149,11 @@ int Main(int argc, char** argv) {
   if (serve->parsed()) return Serve(Supervisor::Mode::kServe, serve_options);
   if (engine->parsed()) return Serve(Supervisor::Mode::kEngine, engine_options);
   if (ask->parsed()) return Ask(ask_options);
-  if (topic == "router") {
-    char flag[] = "--help";
-    char* args[] = {flag, nullptr};
-    return ExecRouter(args);
+  char flag[] = "--help";
+  char* args[] = {flag, nullptr};
+  if (topic == "router") return Exec("flotilla-router", nullptr, args);
+  for (const char* command : {"replay", "trace"}) {
+    if (topic == command) return Exec("flotilla-flight", command, args);
   }
   for (CLI::App* command : {serve, engine, ask}) {
     if (command->get_name() == topic) {

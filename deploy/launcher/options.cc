@@ -80,6 +80,16 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
                   "Seconds that running requests get to finish after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  app->add_option(
+         "--flight-recorder-size", o->flight_recorder_size,
+         "Memory of each scheduler for its last decisions, prompts included, which are saved if "
+         "it dies (see flotilla replay, flotilla trace); 0: none")
+      ->transform(BytesFlag())
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32))
+      ->default_str("16MiB");
+  app->add_option("--flight-recorder-dir", o->flight_recorder_dir,
+                  "Where they are saved; the last 8 of a replica are kept. Default: "
+                  "$XDG_STATE_HOME/flotilla or ~/.local/state/flotilla");
   AddLogFlags(app, &o->log);
   // An empty group hides an option from --help.
   for (auto [flag, field] : {std::pair{"--worker-flag", &o->worker_flags},

@@ -45,8 +45,10 @@ struct ServeOptions {
   bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
 
   // Supervision.
-  double watchdog_timeout = 60;  // seconds
-  double shutdown_timeout = 30;  // seconds
+  std::string flight_recorder_size = "16777216";  // bytes, after BytesFlag
+  std::string flight_recorder_dir;                // empty: DefaultFlightDir()
+  double watchdog_timeout = 60;                   // seconds
+  double shutdown_timeout = 30;                   // seconds
 
   // Passed on as they are (tests and experiments).
   std::vector<std::string> worker_flags;

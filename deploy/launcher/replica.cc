@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/base/log.h"
+#include "deploy/launcher/flight.h"
 #include "shm/collective.h"
 #include "shm/ring.h"
 
@@ -72,7 +73,14 @@ StatusOr<Replica::Segments> Replica::MakeSegments() const {
       Segment collective,
       Segment::Create("flotilla-collective", CollectiveSegmentBytes(tp, kCollectiveBytes)));
   RETURN_IF_ERROR(InitCollective(collective, tp, kCollectiveBytes));
-  return Segments{std::move(control), std::move(step), std::move(result), std::move(collective)};
+  Segments segments{std::move(control), std::move(step), std::move(result), std::move(collective),
+                    std::nullopt};
+  if (env_.resolved->flight_bytes > 0) {
+    ASSIGN_OR_RETURN(Segment flight,
+                     Segment::Create("flotilla-flight", env_.resolved->flight_bytes));
+    segments.flight.emplace(std::move(flight));
+  }
+  return segments;
 }
 
 Status Replica::StartAll(int64_t now_ns) {
@@ -88,6 +96,7 @@ Status Replica::StartAll(int64_t now_ns) {
   wiring_.step_ring_fd = segments_->step_ring.fd();
   wiring_.result_ring_fd = segments_->result_ring.fd();
   wiring_.collective_fd = segments_->collective.fd();
+  wiring_.flight_fd = segments_->flight.has_value() ? segments_->flight->fd() : -1;
   up_ = true;
   for (const Member& member : Members()) {
     const Status status = StartMember(member, now_ns);
@@ -119,6 +128,9 @@ Status Replica::StartMember(const Member& member, int64_t now_ns) {
                     : WorkerArgv(*env_.resolved, wiring_, member.rank);
     spec.inherit_fds.insert(spec.inherit_fds.end(),
                             {wiring_.step_ring_fd, wiring_.result_ring_fd, wiring_.collective_fd});
+    if (member.process == scheduler_.get() && wiring_.flight_fd >= 0) {
+      spec.inherit_fds.push_back(wiring_.flight_fd);
+    }
   }
   const Status status = member.process->Start(spec, now_ns);
   if (!status.ok()) ReplicaControl::SetState(slot, ProcessState::kDead);
@@ -175,12 +187,25 @@ std::optional<Replica::Death> Replica::OnExit(pid_t pid, int wait_status, int64_
       start_ns_ = policy_.OnExit(now_ns);
       // In an ordered stop the others have their own turn.
       if (!stopping) SignalOthers(SIGKILL);
+      if (!stopping) SaveFlight();
     } else {
       ReplicaControl::Ring(&segments_->control->doorbell);
     }
     return Death{member.process, exit};
   }
   return std::nullopt;
+}
+
+void Replica::SaveFlight() const {
+  if (!segments_->flight.has_value()) return;
+  const StatusOr<std::string> path =
+      SaveFlightRecording(*segments_->flight, env_.resolved->flight_dir, wiring_.id);
+  if (path.ok()) {
+    Log().info("flight recording saved {} {}", Kv("path", *path),
+               Kv("look", StrCat("flotilla replay ", *path)));
+  } else if (!absl::IsNotFound(path.status())) {
+    Log().warn("no flight recording {}", Kv("reason", std::string(path.status().message())));
+  }
 }
 
 void Replica::LogStates(int64_t now_ns) const {

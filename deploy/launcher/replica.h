@@ -68,6 +68,7 @@ class Replica {
     Segment step_ring;
     Segment result_ring;
     Segment collective;
+    std::optional<Segment> flight;  // the scheduler's flight recorder, if there is one
   };
   struct Member {
     ManagedProcess* process;
@@ -76,6 +77,7 @@ class Replica {
   };
 
   StatusOr<Segments> MakeSegments() const;
+  void SaveFlight() const;
   Status StartAll(int64_t now_ns);
   Status StartMember(const Member& member, int64_t now_ns);
   std::vector<Member> Members() const;  // scheduler, workers, detokenizer; needs segments_

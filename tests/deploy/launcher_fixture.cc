@@ -87,6 +87,7 @@ void LauncherTest::Start(const std::vector<std::string>& flags, const std::strin
   argv.push_back(nullptr);
   setenv("FLOTILLA_FAKE_DIR", dir_.c_str(), 1);
   setenv("XDG_RUNTIME_DIR", (dir_ + "/run").c_str(), 1);
+  setenv("XDG_STATE_HOME", (dir_ + "/state").c_str(), 1);
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   stdout_.reset(ends[0]);

@@ -88,8 +88,13 @@ class Cluster:
         self.log = tempfile.TemporaryFile()
         argv = [os.path.join(BIN, "flotilla"), command, "--model", model, "--metrics-port", "0"]
         argv += ["--port", "0"] if command == "serve" else []
+        self.state = tempfile.TemporaryDirectory()  # flight recordings
         self.process = subprocess.Popen(
-            argv + ["--grpc-port", "0", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True
+            argv + ["--grpc-port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=os.environ | {"XDG_STATE_HOME": self.state.name},
         )
         self.started = time.monotonic()
         self._stdout = []

@@ -1,0 +1,58 @@
+#include "deploy/launcher/flight.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "shm/flight_ring.h"
+
+namespace flotilla {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr char kSuffix[] = ".flight";
+
+// Names begin with the replica's id, then the time: sorted by name is sorted by age.
+void RemoveOld(const fs::path& dir, const std::string& prefix) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(kSuffix)) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (size_t i = 0; i + kKeptFlightRecordings < files.size(); ++i) fs::remove(files[i], error);
+}
+
+}  // namespace
+
+std::string DefaultFlightDir() {
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  if (!set("XDG_STATE_HOME").empty()) return set("XDG_STATE_HOME") + "/flotilla";
+  if (!set("HOME").empty()) return set("HOME") + "/.local/state/flotilla";
+  std::error_code error;
+  return (fs::temp_directory_path(error) / "flotilla-flight").string();
+}
+
+StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::string& dir,
+                                          const std::string& replica) {
+  const auto records = ReadFlightRing(segment);
+  if (!records.ok() || records->empty()) return absl::NotFoundError("nothing was recorded");
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) return absl::UnavailableError(StrCat("can't make ", dir, ": ", error.message()));
+  const std::string prefix = replica + "-";
+  const std::string time = absl::FormatTime("%Y%m%dT%H%M%E3SZ", absl::Now(), absl::UTCTimeZone());
+  const std::string path = (fs::path(dir) / (prefix + time + kSuffix)).string();
+  RETURN_IF_ERROR(WriteFlightFile(path, *records));
+  RemoveOld(dir, prefix);
+  return path;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,24 @@
+// Where the flight recordings of schedulers go that ended on their own.
+//
+// Threads: any. Errors: NotFound: nothing was recorded; others name the folder or file, and the
+// recording is lost, nothing else.
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+#include "shm/segment.h"
+
+namespace flotilla {
+
+inline constexpr size_t kKeptFlightRecordings = 8;
+
+// $XDG_STATE_HOME/flotilla, else ~/.local/state/flotilla, else a folder in $TMPDIR.
+std::string DefaultFlightDir();
+
+// Writes <dir>/<replica>-<UTC time>.flight, which only its owner may read, and removes the oldest
+// beyond kKeptFlightRecordings. Returns the path.
+StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::string& dir,
+                                          const std::string& replica);
+
+}  // namespace flotilla

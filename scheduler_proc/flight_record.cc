@@ -1,0 +1,195 @@
+#include "scheduler_proc/flight_record.h"
+
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/wire.h"
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kFlightRecordVersion = 1;
+
+// One list of fields serves both directions.
+class Saver {
+ public:
+  explicit Saver(std::string* out) : out_(out) {}
+  template <typename T>
+  void operator()(const T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      out_.PutBytes(value);
+    } else if constexpr (std::is_trivially_copyable_v<T>) {
+      out_.Put(value);
+    } else {
+      out_.PutSpan(std::span(value.data(), value.size()));
+    }
+  }
+
+ private:
+  WireWriter out_;
+};
+
+class Loader {
+ public:
+  explicit Loader(WireReader* in) : in_(*in) {}
+  template <typename T>
+  void operator()(T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      value.assign(in_.GetBytes());
+    } else if constexpr (std::is_trivially_copyable_v<T>) {
+      value = in_.Get<T>();
+    } else {
+      in_.GetSpanInto(UINT32_MAX, &value);
+    }
+  }
+
+ private:
+  WireReader& in_;
+};
+
+// A field that is added must be added here: then these sizes change.
+static_assert(sizeof(SchedulerConfig) == 128 && sizeof(ReqSpec) == 224);
+
+template <typename Archive, typename Config>
+void Fields(Archive&& field, Config& c) {
+  field(c.num_pages), field(c.page_size), field(c.max_running_requests);
+  field(c.max_queued_requests), field(c.chunked_prefill_size), field(c.max_prefill_tokens);
+  field(c.context_length), field(c.vocab_size), field(c.enable_mixed_chunk);
+  field(c.max_plans_in_flight), field(c.max_step_ns), field(c.enable_prefix_cache);
+  field(c.schedule_policy), field(c.new_token_ratio), field(c.clip_max_new_tokens);
+  field(c.eos_ids);
+}
+
+template <typename Archive, typename Spec>
+void SpecFields(Archive&& field, Spec& s) {
+  field(s.id), field(s.prompt_ids), field(s.resumed_ids), field(s.sampling), field(s.logit_bias);
+  field(s.max_new_tokens), field(s.min_new_tokens), field(s.ignore_eos), field(s.stop_token_ids);
+  field(s.cache_salt), field(s.priority), field(s.arrival_ns), field(s.deadline_ns);
+}
+
+struct RowRecord {
+  uint32_t slot = 0;
+  int32_t token = -1;
+  uint32_t prompt_start = 0;
+  uint32_t num_prompt_logprobs = 0;
+};
+
+void PutResult(const StepResult& result, WireWriter* out) {
+  out->Put(result.step_id);
+  out->Put(result.epoch);
+  out->Put(result.start_ns);
+  out->Put(result.end_ns);
+  out->Put(static_cast<uint32_t>(result.rows.size()));
+  for (const RowResult& row : result.rows) {
+    out->Put(RowRecord{row.slot, row.token, row.prompt_start,
+                       static_cast<uint32_t>(row.prompt_logprobs.size())});
+  }
+}
+
+// Logprobs are not kept: the core only counts them.
+bool GetResult(WireReader* in, StepResult* result) {
+  *result = StepResult();
+  result->step_id = in->Get<uint64_t>();
+  result->epoch = in->Get<uint32_t>();
+  result->start_ns = in->Get<int64_t>();
+  result->end_ns = in->Get<int64_t>();
+  const auto rows = in->GetSpan<RowRecord>();
+  for (const RowRecord& row : rows) {
+    if (row.num_prompt_logprobs > (1u << 20)) return false;
+    RowResult& out = result->rows.emplace_back();
+    out.slot = row.slot;
+    out.token = row.token;
+    out.prompt_start = row.prompt_start;
+    out.prompt_logprobs.resize(row.num_prompt_logprobs);
+  }
+  return true;
+}
+
+// The small fields, the same for all kinds.
+template <typename Archive, typename Record>
+void CommonFields(Archive&& field, Record& r) {
+  field(r.now_ns), field(r.ok), field(r.id), field(r.reason), field(r.num_tokens), field(r.epoch);
+  field(r.num_pages), field(r.step_id), field(r.plan_hash);
+}
+
+class Hasher {
+ public:
+  template <typename T>
+  void Add(const std::vector<T>& values) {
+    AddBytes(values.data(), values.size() * sizeof(T));
+    Mix(values.size());
+  }
+  void Mix(uint64_t value) {
+    hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  void AddBytes(const void* data, size_t bytes) {
+    const auto* words = static_cast<const char*>(data);
+    for (; bytes >= sizeof(uint64_t); words += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
+      uint64_t word;
+      std::memcpy(&word, words, sizeof(word));
+      Mix(word);
+    }
+    uint64_t rest = 0;
+    if (bytes > 0) std::memcpy(&rest, words, bytes);
+    Mix(rest);
+  }
+
+  uint64_t hash_ = 1;
+};
+
+}  // namespace
+
+void BuildFlightRecord(const FlightRecord& record, std::string* bytes) {
+  bytes->clear();
+  WireWriter out(bytes);
+  out.Put(kFlightRecordVersion);
+  out.Put(record.kind);
+  CommonFields(Saver(bytes), record);
+  if (record.kind == FlightKind::kConfig) Fields(Saver(bytes), record.config);
+  if (record.kind == FlightKind::kAdd) SpecFields(Saver(bytes), record.spec);
+  if (record.kind == FlightKind::kResult) PutResult(record.result, &out);
+}
+
+Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {
+  WireReader in(bytes);
+  const auto broken = [](const char* what) {
+    return absl::DataLossError(StrCat("flight record: ", what));
+  };
+  const uint32_t version = in.Get<uint32_t>();
+  if (in.ok() && version != kFlightRecordVersion) {
+    return broken("of another version of Flotilla; use the one that recorded it");
+  }
+  record->kind = in.Get<FlightKind>();
+  if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kResult) {
+    return broken("unknown kind");
+  }
+  CommonFields(Loader(&in), *record);
+  bool good = true;
+  if (record->kind == FlightKind::kConfig) Fields(Loader(&in), record->config);
+  if (record->kind == FlightKind::kAdd) SpecFields(Loader(&in), record->spec);
+  if (record->kind == FlightKind::kResult) good = GetResult(&in, &record->result);
+  if (!good || !in.AtEnd()) return broken("malformed");
+  return OkStatus();
+}
+
+uint64_t PlanHash(const StepPlan& plan) {
+  Hasher hasher;
+  hasher.Mix(plan.step_id);
+  hasher.Mix(plan.epoch);
+  hasher.Add(plan.opens);
+  hasher.Add(plan.rows);
+  hasher.Add(plan.input_ids);
+  hasher.Add(plan.new_pages);
+  hasher.Add(plan.closes);
+  hasher.Add(plan.logit_bias);
+  hasher.Add(plan.history);
+  return hasher.hash();
+}
+
+}  // namespace flotilla

@@ -1,0 +1,47 @@
+// The flight recorder's records: every call of the core with what it got, and a hash of what it
+// decided, so that the same core can be led through the same calls again.
+//
+// Prompts and tokens are in the records (the core's decisions depend on them); logprobs are not.
+// Threads: one. Errors: ParseFlightRecord: DataLoss, for bytes that are no record.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "scheduler_proc/core/scheduler.h"
+
+namespace flotilla {
+
+enum class FlightKind : uint32_t {
+  kConfig = 1,      // config; the first of a process
+  kBeginEpoch = 2,  // epoch, num_pages
+  kAdd = 3,         // spec, now_ns, ok
+  kAbort = 4,       // id, reason, ok
+  kTruncate = 5,    // id, num_tokens, now_ns, ok
+  kExpire = 6,      // now_ns
+  kPlan = 7,        // now_ns, ok; and if so, step_id and plan_hash
+  kResult = 8,      // result, now_ns
+};
+
+struct FlightRecord {
+  FlightKind kind = FlightKind::kConfig;
+  int64_t now_ns = 0;
+  bool ok = false;  // what the core answered
+  ReqId id = 0;
+  Finish reason = Finish::kNone;
+  uint32_t num_tokens = 0, epoch = 0, num_pages = 0;
+  uint64_t step_id = 0, plan_hash = 0;
+  SchedulerConfig config;
+  ReqSpec spec;
+  StepResult result;  // rows with slot, token, and how many prompt logprobs from where
+};
+
+void BuildFlightRecord(const FlightRecord& record, std::string* bytes);
+// Reuses *record's memory; only the fields of its kind are meaningful.
+Status ParseFlightRecord(std::string_view bytes, FlightRecord* record);
+
+// Of everything that the plan tells the workers.
+uint64_t PlanHash(const StepPlan& plan);
+
+}  // namespace flotilla

@@ -1,0 +1,36 @@
+// Leads a new core through a flight recording: what it decides must be what was recorded, call by
+// call.
+//
+// Threads: one. Errors: DataLoss for records that are broken or do not begin with a configuration
+// (the ring has overwritten it); a decision that differs is no error but the report's `difference`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "scheduler_proc/flight_record.h"
+
+namespace flotilla {
+
+struct ReplayReport {
+  uint64_t records = 0, steps = 0, requests = 0;
+  std::string difference;  // empty: it decided the same
+};
+
+// What a visitor sees after each record.
+struct ReplayMoment {
+  const FlightRecord& record;
+  const StepPlan& plan;                   // of a kPlan that is ok
+  const std::vector<ReqOutput>& outputs;  // that the call gave
+};
+
+StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
+                              const std::function<void(const ReplayMoment&)>& visit);
+
+// Chrome's trace format (also Perfetto's), JSON: a track of the workers' steps, and of each request
+// its waiting, prefill and decoding. Times are microseconds from the first record.
+StatusOr<std::string> TraceJson(const std::vector<std::string>& records);
+
+}  // namespace flotilla

@@ -1,0 +1,60 @@
+"""A scheduler that dies leaves a recording of what it decided, which can be run again."""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import openai
+from cluster import BIN, Cluster, wait_until
+
+
+def flotilla(*args):
+    return subprocess.run(
+        [os.path.join(BIN, "flotilla"), *args], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_killed_scheduler_can_be_replayed():
+    with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
+                 "--chunked-prefill-size", "64", disturbed=True) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
+        model = client.models.list().data[0].id
+
+        def run(i):
+            try:
+                for _ in range(50):
+                    client.completions.create(
+                        model=model, prompt=f"Story {i % 3}: " + "and then " * (20 * i), max_tokens=40,
+                        temperature=0.8, seed=i, extra_body={"ignore_eos": True},
+                    )
+            except openai.OpenAIError:
+                pass  # the scheduler is dead, and there is no other replica
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: c.metric("flotilla_scheduler_generation_tokens_total") > 400, 60, "some work")
+        os.kill(c.pids("scheduler")[0], signal.SIGKILL)
+        files = os.path.join(c.state.name, "flotilla", "r0-*.flight")
+        recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]
+        for thread in threads:
+            thread.join(120)
+        assert os.stat(recording).st_mode & 0o777 == 0o600
+
+        replay = flotilla("replay", recording)
+        assert replay.returncode == 0, replay.stdout + replay.stderr
+        assert "every decision is the same" in replay.stdout
+        calls, requests, steps = (int(part.split()[0]) for part in replay.stdout.splitlines()[0].split(", "))
+        assert calls > steps > 30 and requests >= 8
+
+        trace = json.loads(flotilla("trace", recording).stdout)["traceEvents"]
+        assert sum(event.get("name", "").startswith("step ") for event in trace) > 30
+        assert any(event.get("name") == "decode" for event in trace)
+        broken = recording + ".cut"
+        with open(recording, "rb") as source, open(broken, "wb") as target:
+            target.write(source.read()[:-3])
+        answer = flotilla("replay", broken)
+        assert answer.returncode == 2 and "cut off" in answer.stderr

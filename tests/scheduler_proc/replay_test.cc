@@ -1,0 +1,166 @@
+// A core that is led through its own recording decides the same; one that would not is found out.
+#include "scheduler_proc/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+
+#include "boost/json.hpp"
+#include "scheduler_proc/recorded_scheduler.h"
+#include "shm/flight_ring.h"
+
+namespace flotilla {
+namespace {
+
+constexpr uint32_t kVocab = 97;
+
+SchedulerConfig Config() {
+  SchedulerConfig config;
+  config.num_pages = 80;
+  config.new_token_ratio = 0;
+  config.page_size = 4;
+  config.max_running_requests = 8;
+  config.chunked_prefill_size = 32;
+  config.context_length = 300;
+  config.vocab_size = kVocab;
+  config.eos_ids = {0};
+  return config;
+}
+
+// A few thousand calls with everything that can come: aborts, ends, epochs, retractions.
+std::vector<std::string> RecordSome(uint64_t seed, size_t ring_bytes = 8 << 20) {
+  auto segment = Segment::Create("replay-test", ring_bytes);
+  EXPECT_TRUE(segment.ok());
+  FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
+  RecordedScheduler scheduler(Config(), &ring);
+  std::mt19937_64 random(seed);
+  std::vector<ReqOutput> outputs;
+  std::deque<StepResult> in_flight;
+  StepPlan plan;
+  uint32_t epoch = 1;
+  scheduler.BeginEpoch(epoch, Config().num_pages);
+  int64_t now = 1;
+  for (ReqId id = 1; id <= 150; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids.assign(1 + random() % 100, static_cast<int32_t>(random() % 3));
+    spec.max_new_tokens = 1 + random() % 60;
+    spec.sampling.num_prompt_logprobs = random() % 5 == 0 ? 0 : kNoLogprobs;
+    spec.sampling.presence_penalty = random() % 4 == 0 ? 1 : 0;
+    spec.logit_bias = {{3, 1.5f}};
+    spec.cache_salt = random() % 3 == 0 ? "tenant" : "";
+    spec.stop_token_ids = {5};
+    spec.deadline_ns = random() % 9 == 0 ? now + 40'000 : INT64_MAX;
+    (void)scheduler.Add(spec, ++now);
+    for (int i = 0; i < 12; ++i, now += 1000) {
+      if (scheduler.PlanStep(now, &plan)) {
+        StepResult& result = in_flight.emplace_back();
+        result.step_id = plan.step_id;
+        result.epoch = plan.epoch;
+        result.start_ns = now;
+        result.end_ns = now + 900;
+        for (const PlanRow& row : plan.rows) {
+          RowResult& out = result.rows.emplace_back();
+          out.slot = row.slot;
+          if (row.flags & kRowSample) out.token = static_cast<int32_t>(random() % kVocab);
+          if (!(row.flags & kRowPromptLogprobs)) continue;
+          out.prompt_start = row.start_pos + 1;
+          out.prompt_logprobs.resize(row.num_tokens - (row.next_token < 0 ? 1 : 0));
+        }
+      }
+      if (!in_flight.empty() && random() % 3 != 0) {
+        scheduler.OnResult(in_flight.front(), now, &outputs);
+        in_flight.pop_front();
+      }
+      if (random() % 40 == 0) scheduler.Abort(1 + random() % id, Finish::kAbort);
+      if (random() % 40 == 0) scheduler.Truncate(1 + random() % id, 1, now, &outputs);
+      if (random() % 20 == 0) scheduler.ExpireDeadlines(now, &outputs);
+      if (random() % 300 == 0) {
+        in_flight.clear();
+        scheduler.BeginEpoch(++epoch, Config().num_pages);
+      }
+    }
+  }
+  EXPECT_EQ(scheduler.records_lost(), 0u);
+  EXPECT_GT(scheduler.core().stats().retractions, 0u);
+  return *ReadFlightRing(*segment);
+}
+
+TEST(ReplayTest, DecidesTheSameCallByCall) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const std::vector<std::string> records = RecordSome(seed);
+    uint64_t visited = 0;
+    const auto report = Replay(records, [&](const ReplayMoment&) { ++visited; });
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->difference, "") << "seed " << seed;
+    EXPECT_EQ(report->records, records.size());
+    EXPECT_EQ(visited, records.size());
+    EXPECT_GT(report->steps, 300u);
+    EXPECT_GT(report->requests, 100u);
+  }
+}
+
+// Whatever changed in the input must show: else the recorder has left something out.
+TEST(ReplayTest, NoticesAnotherDecision) {
+  const std::vector<std::string> records = RecordSome(7);
+  FlightRecord record;
+  const auto spoiled = [&](FlightKind kind, void (*spoil)(FlightRecord*)) {
+    std::vector<std::string> copy = records;
+    for (size_t i = copy.size() / 3; i < copy.size(); ++i) {
+      EXPECT_TRUE(ParseFlightRecord(copy[i], &record).ok());
+      if (record.kind != kind || !(record.ok || kind == FlightKind::kResult)) continue;
+      spoil(&record);
+      BuildFlightRecord(record, &copy[i]);
+      break;
+    }
+    const auto report = Replay(copy, [](const ReplayMoment&) {});
+    return report.ok() && !report->difference.empty();
+  };
+  EXPECT_TRUE(spoiled(FlightKind::kPlan, [](FlightRecord* r) { ++r->plan_hash; }));
+  EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->spec.prompt_ids.push_back(1); }));
+  EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->spec.sampling.seed = 99; }));
+  EXPECT_TRUE(spoiled(FlightKind::kResult, [](FlightRecord* r) {
+    for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : 0;
+  }));
+  EXPECT_FALSE(spoiled(FlightKind::kPlan, [](FlightRecord*) {}));
+}
+
+TEST(ReplayTest, SaysWhenTheBeginningIsGone) {
+  const std::vector<std::string> records = RecordSome(8, kMinFlightRingBytes);
+  const auto report = Replay(records, [](const ReplayMoment&) {});
+  EXPECT_TRUE(absl::IsDataLoss(report.status())) << report.status();
+}
+
+TEST(ReplayTest, BrokenRecordsAreRefused) {
+  std::vector<std::string> records = RecordSome(9);
+  FlightRecord record;
+  for (size_t i = 0; i < records.size(); i += 7) {
+    ASSERT_TRUE(ParseFlightRecord(records[i], &record).ok());
+    std::string again;
+    BuildFlightRecord(record, &again);
+    ASSERT_EQ(again, records[i]) << "one spelling";
+    for (size_t length = 0; length < records[i].size(); length += 11) {
+      EXPECT_FALSE(ParseFlightRecord(std::string_view(records[i]).substr(0, length), &record).ok());
+    }
+  }
+  records[3].resize(9);
+  EXPECT_TRUE(absl::IsDataLoss(Replay(records, [](const ReplayMoment&) {}).status()));
+}
+
+TEST(ReplayTest, TracesAreJsonWithEveryStepAndRequest) {
+  const auto text = TraceJson(RecordSome(10));
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto trace = boost::json::parse(*text);
+  size_t steps = 0, requests = 0;
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    if (event.at("ph").as_string() != "X") continue;
+    EXPECT_GE(event.at("dur").as_double(), 0);
+    (event.at("pid").as_int64() == 1 ? steps : requests) += 1;
+  }
+  EXPECT_GT(steps, 300u);
+  EXPECT_GT(requests, 100u);
+}
+
+}  // namespace
+}  // namespace flotilla
