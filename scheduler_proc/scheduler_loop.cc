@@ -130,6 +130,7 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
     } else {
       failed_epochs_ = 0;
       last_progress_ns_ = now_ns;
+      deps_.control->batch.answered_step.store(result_.step_id, std::memory_order_relaxed);
       core_->OnResult(result_, now_ns, &core_outputs_);
       deps_.metrics->OnResult(result_, core_->core().stats());
     }
@@ -177,7 +178,19 @@ bool SchedulerLoop::PublishPlan(int64_t now_ns) {
     return true;
   }
   deps_.metrics->OnPlan(plan_, before, core_->core().stats(), now_ns);
+  ReportBatch(now_ns);
   return true;
+}
+
+void SchedulerLoop::ReportBatch(int64_t now_ns) {
+  BatchReport& batch = deps_.control->batch;
+  const SchedulerStats& stats = core_->core().stats();
+  batch.rows.store(static_cast<uint32_t>(plan_.rows.size()), std::memory_order_relaxed);
+  batch.tokens.store(static_cast<uint32_t>(plan_.input_ids.size()), std::memory_order_relaxed);
+  batch.running.store(stats.running, std::memory_order_relaxed);
+  batch.waiting.store(stats.waiting, std::memory_order_relaxed);
+  batch.planned_ns.store(now_ns, std::memory_order_relaxed);
+  batch.planned_step.store(plan_.step_id, std::memory_order_relaxed);
 }
 
 bool SchedulerLoop::HandOutputs(int64_t now_ns) {

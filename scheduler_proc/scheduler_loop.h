@@ -74,6 +74,7 @@ class SchedulerLoop {
   void OnStepFailed(const StepResult& result);
   void FailAll(const Status& status);
   bool PublishPlan(int64_t now_ns);
+  void ReportBatch(int64_t now_ns);
   bool HandOutputs(int64_t now_ns);
   void RecomputeDeadline();
   void Beat(int64_t now_ns);

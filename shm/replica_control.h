@@ -59,6 +59,15 @@ struct alignas(64) WorkerReport {
   std::atomic<uint64_t> backend[kBackendNameWords];  // zero-padded: see SetBackend
 };
 
+// What the scheduler last asked of the workers, for a dump when something hangs. Scheduler: all
+// fields.
+struct alignas(64) BatchReport {
+  std::atomic<uint64_t> planned_step, answered_step;
+  std::atomic<int64_t> planned_ns;
+  std::atomic<uint32_t> rows, tokens;  // of planned_step
+  std::atomic<uint32_t> running, waiting;
+};
+
 struct ReplicaControlBlock {
   uint64_t magic;
   uint32_t version;
@@ -73,6 +82,7 @@ struct ReplicaControlBlock {
   ProcessSlot detokenizer;
   ProcessSlot workers[kMaxRanks];
   WorkerReport reports[kMaxRanks];
+  BatchReport batch;
 };
 
 class ReplicaControl {

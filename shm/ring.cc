@@ -66,6 +66,18 @@ Status InitRing(const Segment& segment, uint32_t num_readers) {
   return OkStatus();
 }
 
+StatusOr<RingPositions> LookAtRing(const Segment& segment) {
+  ASSIGN_OR_RETURN(const RingView view, CheckRing(segment));
+  RingPositions out;
+  out.written = view.header->write_pos.load(std::memory_order_acquire);
+  out.bytes = view.data_bytes;
+  for (uint32_t r = 0; r < view.num_readers; ++r) {
+    const auto& cursor = view.header->cursors[r];
+    out.readers.push_back({cursor.active.load() != 0, cursor.read_pos.load()});
+  }
+  return out;
+}
+
 RingWriter::RingWriter(RingHeader* header, size_t data_bytes, uint32_t num_readers)
     : header_(header),
       data_(reinterpret_cast<char*>(header) + kRingDataOffset),

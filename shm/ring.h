@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "shm/futex.h"
@@ -35,6 +36,17 @@ inline constexpr uint32_t kMaxReaders = 16;
 size_t RingSegmentBytes(size_t data_bytes);
 // Formats a fresh segment. Called once, by its creator. All readers begin active, at position 0.
 Status InitRing(const Segment& segment, uint32_t num_readers);
+
+// How far a ring's ends are, for a dump of something that hangs: from any process, at any time.
+struct RingPositions {
+  uint64_t written = 0, bytes = 0;  // ever written; the ring's size
+  struct Reader {
+    bool active = false;
+    uint64_t read = 0;
+  };
+  std::vector<Reader> readers;
+};
+StatusOr<RingPositions> LookAtRing(const Segment& segment);
 
 class RingWriter {
  public:

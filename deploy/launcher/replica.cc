@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "deploy/launcher/flight.h"
+#include "deploy/launcher/stall_dump.h"
 #include "shm/collective.h"
 #include "shm/ring.h"
 
@@ -169,7 +170,7 @@ void Replica::Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns)
   if (age <= env_.resolved->options.watchdog_timeout) return;
   Log().error("no heartbeat, killing it {} {} {}", Kv("name", member.process->name()),
               Kv("pid", member.process->pid()), Kv("heartbeat_age_seconds", age));
-  LogStates(now_ns);
+  Dump(now_ns);
   member.process->Signal(SIGKILL);
 }
 
@@ -194,6 +195,28 @@ std::optional<Replica::Death> Replica::OnExit(pid_t pid, int wait_status, int64_
     return Death{member.process, exit};
   }
   return std::nullopt;
+}
+
+// Something hangs and will be killed: all that may say why.
+void Replica::Dump(int64_t now_ns) const {
+  LogStates(now_ns);
+  for (const Member& member : Members()) {
+    for (const std::string& thread : DescribeThreads(member.process->pid())) {
+      Log().info("thread {} {}", Kv("name", member.process->name()), thread);
+    }
+  }
+  const BatchReport& batch = segments_->control->batch;
+  const auto get = [](const auto& field) { return field.load(std::memory_order_relaxed); };
+  Log().info("batch {} {} {} {} {} {} {}", Kv("step", get(batch.planned_step)),
+             Kv("answered", get(batch.answered_step)), Kv("rows", get(batch.rows)),
+             Kv("tokens", get(batch.tokens)), Kv("running", get(batch.running)),
+             Kv("waiting", get(batch.waiting)),
+             Kv("age_seconds", static_cast<double>(now_ns - get(batch.planned_ns)) / kNsPerSecond));
+  for (const std::string& ring : {DescribeRing("steps", segments_->step_ring),
+                                  DescribeRing("results", segments_->result_ring)}) {
+    Log().info("ring {}", ring);
+  }
+  SaveFlight();
 }
 
 void Replica::SaveFlight() const {

@@ -78,6 +78,7 @@ class Replica {
 
   StatusOr<Segments> MakeSegments() const;
   void SaveFlight() const;
+  void Dump(int64_t now_ns) const;
   Status StartAll(int64_t now_ns);
   Status StartMember(const Member& member, int64_t now_ns);
   std::vector<Member> Members() const;  // scheduler, workers, detokenizer; needs segments_

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -58,3 +59,30 @@ def test_a_killed_scheduler_can_be_replayed():
             target.write(source.read()[:-3])
         answer = flotilla("replay", broken)
         assert answer.returncode == 2 and "cut off" in answer.stderr
+
+
+def test_a_stalled_worker_is_looked_at_and_replaced():
+    with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
+                 "--watchdog-timeout", "2", disturbed=True) as c:
+        body = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0.8, "seed": 3,
+                "ignore_eos": True, "logprobs": 1}
+        undisturbed = c.complete(**body)["choices"]
+        answer = []
+        thread = threading.Thread(target=lambda: answer.append(c.complete(**body)["choices"]))
+        generated = c.metric("flotilla_scheduler_generation_tokens_total")
+        thread.start()
+        wait_until(lambda: c.metric("flotilla_scheduler_generation_tokens_total") > generated + 20, 60, "tokens")
+        victim = c.pids("worker")[1]
+        os.kill(victim, signal.SIGSTOP)
+        thread.join(120)
+        assert answer == [undisturbed]
+        assert victim not in c.pids("worker")
+        log = c.logs_text()
+        assert re.search(rf"no heartbeat, killing it name=worker-\d pid={victim} ", log)
+        assert re.search(rf"thread name=worker-\d tid={victim} thread=flotilla-worker state=T", log)
+        for name in ("scheduler", "detokenizer"):
+            assert re.search(rf"thread name={name} tid=\d+ thread=\S+ state=S", log)
+        assert re.search(r"batch step=\d+ answered=\d+ rows=1 tokens=1 running=1 waiting=0 age_seconds=\d", log)
+        assert re.search(r"ring name=steps bytes=\d+ written=\d+ reader_0=\d+_behind reader_1=\d+_behind", log)
+        recording = re.search(r"flight recording saved path=(\S+)", log).group(1)
+        assert flotilla("replay", recording).returncode == 0

@@ -292,7 +292,7 @@ TEST_F(InferenceTest, ChatIsGenerateOfTheRenderedConversation) {
 }
 
 TEST_F(InferenceTest, RandomAbortsLeaveNoLockedPage) {
-  constexpr int kThreads = 8, kEach = 125;
+  constexpr int kThreads = 8, kEach = kSanitized ? 12 : 125;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {

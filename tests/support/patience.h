@@ -8,9 +8,10 @@
 namespace flotilla {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr std::chrono::seconds kPatience{180};
+inline constexpr bool kSanitized = true;  // a tenth of a repetition is enough then
 #else
-inline constexpr std::chrono::seconds kPatience{20};
+inline constexpr bool kSanitized = false;
 #endif
+inline constexpr std::chrono::seconds kPatience{kSanitized ? 180 : 20};
 
 }  // namespace flotilla

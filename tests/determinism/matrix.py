@@ -1,0 +1,192 @@
+"""One hash for all: the same requests give the same token ids and the same logprob bits in every setup.
+
+  python matrix.py --pairwise        a sample in which every two settings meet (minutes; in CI)
+  python matrix.py --full            all 324 cells (an hour or two)
+  python matrix.py --cell tp=2,at_once=7,chunk=16,cache=cold,pool=tiny,overlap=off
+
+A cell is: ranks × requests at once × prefill chunk × prefix cache (off; cold; warm: the second time the
+same requests come) × KV cache (large; tiny, so that requests are retracted) × overlap. In each run 32
+requests: prompts of 5 to 1,200 tokens, some sharing prefixes, 64 tokens out, half of them greedy and half at
+temperature 0.8 with a seed, some with penalties, logit bias, stop strings, top-p and top-k.
+
+Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both). The exit status is 1 if a hash
+differs, if a tiny cache led to no retraction, a warm one to no hit, or any process complained.
+"""
+
+import argparse
+import hashlib
+import itertools
+import random
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import Cluster, ClusterError  # noqa: E402 - found by the line above
+
+AXES = {
+    "tp": [1, 2, 3],
+    "at_once": [1, 7, 32],
+    "chunk": [16, 64, 512],
+    "cache": ["off", "cold", "warm"],
+    "pool": ["large", "tiny"],
+    "overlap": ["on", "off"],
+}
+REQUESTS = 32
+NEW_TOKENS = 64
+CONTEXT = 1536
+# 23,040 bytes a token in bfloat16. Tiny: one request of the longest kind, or a few short ones.
+POOLS = {"large": "1GiB", "tiny": "34MiB"}
+
+
+def make_requests(seed=11):
+    """The same list always: bodies of /v1/completions."""
+    rng = random.Random(seed)
+    vocabulary = range(1000, 40000)
+    shared = [rng.choices(vocabulary, k=300) for _ in range(3)]
+    lengths = [5, 17, 64, 1200] + [int(5 * 240 ** rng.random()) for _ in range(REQUESTS - 4)]
+    bodies = []
+    for i, length in enumerate(lengths):
+        prefix = shared[i % 3][: rng.randrange(length)] if i % 2 else []
+        body = {
+            "prompt": prefix + rng.choices(vocabulary, k=length - len(prefix)),
+            "max_tokens": NEW_TOKENS,
+            "logprobs": 3,
+            "return_token_ids": True,
+            "temperature": 0 if i % 2 else 0.8,
+            "seed": i,
+            "ignore_eos": i % 5 != 0,
+        }
+        if i % 4 == 1:
+            body |= {"frequency_penalty": 0.7, "repetition_penalty": 1.2}
+        if i % 8 == 2:
+            body |= {"presence_penalty": 1.0, "logit_bias": {"28": 3, "198": -100}}
+        if i % 6 == 3:
+            body |= {"stop": [" the", "\n\n"]}
+        if i % 7 == 4:
+            body |= {"top_p": 0.9, "top_k": 50}
+        bodies.append(body)
+    return bodies
+
+
+def digest_of(answer):
+    """Of one answer's token ids, logprob bits, text and reason of its end."""
+    choice = answer["choices"][0]
+    hasher = hashlib.sha256()
+    hasher.update(struct.pack(f"<{len(choice['token_ids'])}i", *choice["token_ids"]))
+    logprobs = choice["logprobs"]["token_logprobs"]
+    if len(logprobs) != len(choice["token_ids"]):
+        raise ClusterError(f"{len(logprobs)} logprobs for {len(choice['token_ids'])} tokens")
+    hasher.update(struct.pack(f"<{len(logprobs)}f", *logprobs))
+    hasher.update(choice["text"].encode() + choice["finish_reason"].encode())
+    return hasher.hexdigest()
+
+
+def run_cell(cell, bodies):
+    """(digests of all answers, retractions, tokens read from the cache, seconds)."""
+    flags = ["--tp", str(cell["tp"]), "--chunked-prefill-size", str(cell["chunk"]), "--context-length",
+             str(CONTEXT), "--kv-cache-memory", POOLS[cell["pool"]]]
+    if cell["cache"] == "off":
+        flags.append("--disable-radix-cache")
+    if cell["overlap"] == "off":
+        flags.append("--disable-overlap")
+    begin = time.monotonic()
+    with Cluster(*flags) as cluster, ThreadPoolExecutor(cell["at_once"]) as pool:
+        hits = "flotilla_scheduler_cached_tokens_total"
+        if cell["cache"] == "warm":
+            list(pool.map(lambda body: cluster.complete(**body), bodies))
+        before = cluster.metric(hits)
+        digests = list(pool.map(lambda body: digest_of(cluster.complete(**body)), bodies))
+        retractions = cluster.metric("flotilla_scheduler_retractions_total")
+        cached = cluster.metric(hits) - before
+        if cluster.metric("flotilla_scheduler_kv_pages_unaccounted") != 0:
+            raise ClusterError("KV pages are unaccounted for")
+    return digests, retractions, cached, time.monotonic() - begin
+
+
+def pairwise(axes):
+    """Few cells in which every two values of different axes meet: greedy, always the same."""
+    names = list(axes)
+    missing = {
+        ((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]
+    }
+    everything = [dict(zip(names, values)) for values in itertools.product(*axes.values())]
+
+    def pairs(cell):
+        return set(itertools.combinations(cell.items(), 2))
+
+    cells = []
+    while missing:
+        best = max(everything, key=lambda cell: len(pairs(cell) & missing))
+        cells.append(best)
+        missing -= pairs(best)
+    return cells
+
+
+def name_of(cell):
+    return ",".join(f"{key}={value}" for key, value in cell.items())
+
+
+def complaints_about(cell, retractions, cached):
+    found = []
+    if cell["pool"] == "tiny" and cell["at_once"] > 1 and retractions == 0:
+        found.append("the tiny KV cache forced no retraction")
+    if cell["pool"] == "large" and retractions > 0:
+        found.append(f"{retractions:.0f} retractions with a large KV cache")
+    if cell["cache"] == "off" and cached > 0:
+        found.append(f"{cached:.0f} tokens read from a cache that is off")
+    if cell["cache"] == "warm" and cell["pool"] == "large" and cached < 5000:
+        found.append(f"only {cached:.0f} tokens read from a warm cache")
+    return found
+
+
+def run(cells):
+    """The number of cells that differ."""
+    bodies = make_requests()
+    expected, bad = None, 0
+    for number, cell in enumerate(cells, 1):
+        digests, retractions, cached, seconds = run_cell(cell, bodies)
+        expected = expected or digests
+        different = [i for i, digest in enumerate(digests) if digest != expected[i]]
+        found = complaints_about(cell, retractions, cached)
+        if different:
+            found.append(f"requests {different} differ from the first cell's")
+        total = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+        print(f"[{number}/{len(cells)}] {total} {name_of(cell)}: {retractions:.0f} retractions, "
+              f"{cached:.0f} cached tokens, {seconds:.1f} s{''.join('  FAILED: ' + f for f in found)}",
+              flush=True)
+        bad += bool(found)
+    return bad
+
+
+def parse_cell(text):
+    values = dict(part.split("=", 1) for part in text.split(","))
+    cell = {}
+    for name, allowed in AXES.items():
+        by_text = {str(value): value for value in allowed}
+        if values.get(name) not in by_text:
+            sys.exit(f"error: --cell needs {name}, one of {', '.join(by_text)}")
+        cell[name] = by_text[values[name]]
+    return cell
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pairwise", action="store_true")
+    what.add_argument("--full", action="store_true")
+    what.add_argument("--cell", action="append", type=parse_cell, help="may be given several times")
+    args = parser.parse_args()
+    if args.full:
+        cells = [dict(zip(AXES, values)) for values in itertools.product(*AXES.values())]
+    else:
+        cells = args.cell or pairwise(AXES)
+    bad = run(cells)
+    print(f"{len(cells) - bad} of {len(cells)} cells agree")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
