@@ -55,8 +55,10 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->check(CLI::Range(1u, 1u << 24));
   AddFlag(app, kPageSizeFlag, &core.page_size);
   app->add_option("--context-length", core.context_length, "Tokens of a request; 0: the model's");
-  app->add_option("--schedule-policy", core.schedule_policy, "Order of the waiting queue")
-      ->check(CLI::IsMember({"fcfs", "lpm"}));
+  AddFlag(app, kSchedulePolicyFlag, &core.schedule_policy);
+  AddFlag(app, kScheduleMaxOvertakesFlag, &core.schedule_max_overtakes);
+  AddFlag(app, kPriorityPreemptionFlag, &core.priority_scheduling_preemption_threshold);
+  app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
                 "Prefill chunks and decodes in separate steps");

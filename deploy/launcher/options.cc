@@ -54,10 +54,9 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kChunkedPrefillSizeFlag, &o->chunked_prefill_size);
   AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
-  app->add_option("--schedule-policy", o->schedule_policy,
-                  "Which waiting request is next: first come first served, or longest prefix match")
-      ->check(CLI::IsMember({"fcfs", "lpm"}))
-      ->capture_default_str();
+  AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
+  AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
+  AddFlag(app, kPriorityPreemptionFlag, &o->priority_scheduling_preemption_threshold);
   app->add_flag("--disable-radix-cache", o->disable_radix_cache,
                 "Do not reuse the KV of equal prefixes");
 }

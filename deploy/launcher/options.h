@@ -41,6 +41,8 @@ struct ServeOptions {
   uint32_t max_running_requests = 64;
   uint32_t max_queued_requests = 2048;
   std::string schedule_policy = "fcfs";
+  uint32_t schedule_max_overtakes = 8192;
+  uint32_t priority_scheduling_preemption_threshold = 10;
   bool disable_radix_cache = false;
 
   // Supervision.

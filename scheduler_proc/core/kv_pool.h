@@ -42,6 +42,10 @@ class KvPool {
   uint32_t PeekPrefix(const Req& req) const;
   // Takes that prefix: locks it, sets pages, num_shared, num_computed. Lock even without a match.
   void TakePrefix(Req* req);
+  // Undoes TakePrefix: the request was not admitted.
+  void ReturnPrefix(Req* req);
+  // What would be available if these requests' pages were released.
+  uint32_t AvailableWithout(std::span<Req* const> holders);
   // Pages for the first `tokens` tokens. False, and nothing taken, if they are not there.
   bool Grow(Req* req, uint32_t tokens);
   // Gives the computed full pages to the tree while the request goes on, so that others may share
@@ -67,6 +71,7 @@ class KvPool {
   PageAllocator allocator_;
   RadixCache cache_;
   std::vector<PageId> scratch_;
+  std::vector<NodeId> scratch_nodes_;
 };
 
 }  // namespace flotilla

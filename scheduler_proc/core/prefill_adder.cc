@@ -100,7 +100,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
     refused = AddReqResult::kNoToken;
   }
   if (refused != AddReqResult::kContinue) {
-    kv_.Release(req, 0);
+    kv_.ReturnPrefix(req);
     return refused;
   }
   reserved_pages_ += ReservedPages(*req);

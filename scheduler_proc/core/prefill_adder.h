@@ -46,9 +46,10 @@ class PrefillAdder {
   // gives it the slot.
   AddReqResult AddOneReq(Req* req);
 
- private:
   // Pages that req is expected to need beyond those it has.
   uint32_t ReservedPages(const Req& req) const;
+
+ private:
   // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
   uint32_t ChunkLength(uint32_t start, uint32_t end) const;
   bool HeldBack(const Req& req) const;

@@ -221,6 +221,19 @@ void RadixCache::Unlock(NodeId node) {
   }
 }
 
+uint32_t RadixCache::EvictableIfUnlocked(std::span<const NodeId> nodes) {
+  uint32_t pages = 0;
+  for (const NodeId node : nodes) {
+    for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) {
+      if (--nodes_[id].lock_ref == 0) pages += nodes_[id].num_pages;
+    }
+  }
+  for (const NodeId node : nodes) {
+    for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) ++nodes_[id].lock_ref;
+  }
+  return pages;
+}
+
 void RadixCache::TouchPath(NodeId node) {
   for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) {
     if (nodes_[id].lock_ref > 0) continue;

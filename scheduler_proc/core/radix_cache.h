@@ -48,6 +48,8 @@ class RadixCache {
   // Locks / unlocks the path from `node` to its root.
   void Lock(NodeId node);
   void Unlock(NodeId node);
+  // Pages that would become evictable if each of `nodes` were unlocked once. Changes nothing.
+  uint32_t EvictableIfUnlocked(std::span<const NodeId> nodes);
 
   // Gives `pages` to the tree as a new child of `node`, which the caller has locked. The child is
   // locked once (its path already is) and returned. kNoNode, and nothing taken, if the tree already

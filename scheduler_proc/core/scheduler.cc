@@ -29,7 +29,7 @@ Scheduler::Impl::Impl(const SchedulerConfig& config)
     : config(config),
       kv(config.page_size, config.enable_prefix_cache),
       slots(config.max_running_requests),
-      waiting_queue(*FindSchedulePolicy(config.schedule_policy)) {
+      waiting_queue(config, &kv) {
   kv.Reset(config.num_pages);
 }
 
@@ -86,11 +86,13 @@ const SchedulerStats& Scheduler::stats() const {
 Status Scheduler::CheckLedger() const {
   std::vector<Req*> holders = impl_->running_batch;
   holders.insert(holders.end(), impl_->ending.begin(), impl_->ending.end());
-  for (const Req* req : impl_->waiting_queue.reqs()) {
-    if (!req->pages.empty() || req->slot != kNoSlot || req->last_node != kNoNode) {
-      return absl::InternalError(absl::StrCat("ledger: waiting request ", req->spec.id, " holds"));
-    }
-  }
+  Status status = OkStatus();
+  impl_->waiting_queue.ForEach([&](const Req& req) {
+    if (req.pages.empty() && req.slot == kNoSlot && req.last_node == kNoNode) return;
+    status =
+        absl::InternalError(absl::StrCat("ledger: waiting request ", req.spec.id, " holds pages"));
+  });
+  RETURN_IF_ERROR(status);
   if (impl_->pool.num_live() != holders.size() + impl_->waiting_queue.size()) {
     return absl::InternalError("ledger: a request is nowhere");
   }

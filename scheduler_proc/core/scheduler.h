@@ -37,9 +37,13 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   bool enable_mixed_chunk = true;  // prefill chunks and decodes in one step
   bool enable_prefix_cache = true;
-  std::string schedule_policy = "fcfs";  // fcfs | lpm (part 1); more in part 4
-  double new_token_ratio = 0.7;          // share of remaining max_new_tokens reserved at admission
-  uint32_t clip_max_new_tokens = 4096;   // CLIP_MAX_NEW_TOKENS_ESTIMATION
+  std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
+  uint32_t schedule_max_overtakes = 8192;  // admissions after which a request goes first; 0: never
+  uint64_t schedule_random_seed = 0;
+  // Of priorities: a greater difference preempts.
+  uint32_t priority_scheduling_preemption_threshold = 10;
+  double new_token_ratio = 0.7;         // share of remaining max_new_tokens reserved at admission
+  uint32_t clip_max_new_tokens = 4096;  // CLIP_MAX_NEW_TOKENS_ESTIMATION
   std::vector<int32_t> eos_ids;
 };
 
@@ -89,7 +93,7 @@ struct SchedulerStats {
   // (prompt and cached tokens of first admissions; generated ones as sampled, Truncate or not)
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens, of all admissions
-  uint64_t retractions = 0, steps = 0, aborts = 0;
+  uint64_t retractions = 0, preemptions = 0, steps = 0, aborts = 0;
 };
 
 // InvalidArgument naming the field; num_pages 0 is allowed (BeginEpoch sets it).

@@ -35,6 +35,8 @@ class Workload {
     config_.max_prefill_tokens = Pick({1, 100, 1000});
     config_.max_queued_requests = Pick({4, 40});
     config_.context_length = 160;
+    config_.priority_scheduling_preemption_threshold = Pick({0, 10, 60});
+    config_.schedule_max_overtakes = Pick({0, 3, 8192});
     config_.new_token_ratio = Pick({0, 30, 100}) / 100.0;
     config_.clip_max_new_tokens = Pick({1, 20, 4096});
     // From hardly more than one request to more than enough.
@@ -100,6 +102,7 @@ class Workload {
     if (Chance(300)) spec.sampling.frequency_penalty = 0.5f;
     if (Chance(100)) spec.logit_bias.assign(1 + Below(3), {static_cast<int32_t>(Below(9)), 1});
     for (size_t i = 1; i < spec.logit_bias.size(); ++i) spec.logit_bias[i].token += 10 * i;
+    if (Chance(700)) spec.priority = static_cast<int32_t>(Below(201)) - 100;
     if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
     if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
     if (spec.deadline_ns <= cluster->now()) spec.deadline_ns = cluster->now() + 1;
@@ -139,11 +142,11 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t base = FromEnv("FLOTILLA_TEST_SEED", std::random_device{}());
   const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 300000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
-  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0;
+  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
-      for (const char* policy : {"fcfs", "lpm"}) {
+      for (const char* policy : {"fcfs", "lpm", "lof", "random", "priority"}) {
         for (const int modes : {0, 1, 2, 3}) {
           const uint64_t seed = testing::Mix(base + ++runs);
           Workload workload(seed, page_size, policy, modes & 1, modes & 2);
@@ -156,6 +159,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           steps += workload.Run(400);
           if (HasFailure()) return;
           retractions += workload.stats().retractions;
+          preemptions += workload.stats().preemptions;
           hits += workload.stats().prefix_hits;
           generated += workload.stats().generated_tokens;
           if (workload.config().schedule_policy == "fcfs") {
@@ -166,10 +170,11 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
     }
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
-            << hits << " read from the cache, " << retractions
-            << " retractions; under fcfs the oldest waited at most " << longest_wait << " steps\n";
+            << hits << " read from the cache, " << retractions << " retractions (" << preemptions
+            << " preemptions); under fcfs the oldest waited at most " << longest_wait << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
+  EXPECT_GT(preemptions, 100u);
   EXPECT_GT(hits, 10000u);
 }
 
