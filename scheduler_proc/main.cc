@@ -58,6 +58,12 @@ void AddFlags(CLI::App* app, Flags* f) {
   AddFlag(app, kSchedulePolicyFlag, &core.schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &core.schedule_max_overtakes);
   AddFlag(app, kPriorityPreemptionFlag, &core.priority_scheduling_preemption_threshold);
+  app->add_option("--vtc-input-weight", core.vtc_input_weight,
+                  "Service that a prompt token counts as, under --schedule-policy vtc")
+      ->check(CLI::Range(0.0, 1e6));
+  app->add_option("--vtc-output-weight", core.vtc_output_weight,
+                  "Service that an output token counts as")
+      ->check(CLI::Range(0.0, 1e6));
   app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,

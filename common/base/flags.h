@@ -64,7 +64,7 @@ struct SharedChoice {
 };
 inline constexpr std::array kDtypes = {"auto", "int8", "float32"};
 inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32"};
-inline constexpr std::array kSchedulePolicies = {"fcfs", "lpm", "lof", "random", "priority"};
+inline constexpr std::array kSchedulePolicies = {"fcfs", "lpm", "lof", "random", "priority", "vtc"};
 inline constexpr SharedChoice kDtypeFlag = {
     "--dtype",
     "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
@@ -80,7 +80,9 @@ inline constexpr SharedChoice kSchedulePolicyFlag = {
     "--schedule-policy",
     "Which waiting request is next. fcfs: first come first served; lpm: longest cached prefix; "
     "lof: "
-    "longest output; random: drawn; priority: the highest, which also preempts who runs",
+    "longest output; random: drawn; priority: the highest, which also preempts who runs; vtc: the "
+    "tenant "
+    "that was served least",
     kSchedulePolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 

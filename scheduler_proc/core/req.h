@@ -18,6 +18,7 @@
 namespace flotilla {
 
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
+inline constexpr uint32_t kNoTenant = UINT32_MAX;
 using WaitHook = boost::intrusive::set_member_hook<>;
 
 enum class ReqState : uint32_t {
@@ -54,9 +55,10 @@ struct Req {
   WaitHook by_age, by_order;
   bool waits_first = false;  // it was retracted, and the policy does not order those
   uint64_t num_admitted_before = 0;
-  uint64_t round = 0;          // the last that gave it
-  uint32_t position = 0;       // in an order that is an array
-  uint64_t match_version = 0;  // match_pages, for the policy, holds while the tree's is the same
+  uint64_t round = 0;           // the last that gave it
+  uint32_t position = 0;        // in an order that is an array
+  uint32_t tenant = kNoTenant;  // for a policy that counts by tenant
+  uint64_t match_version = 0;   // match_pages, for the policy, holds while the tree's is the same
   uint32_t match_pages = 0;
 
   // What was told, and the figures told at the end.

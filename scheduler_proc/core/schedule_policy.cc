@@ -2,6 +2,7 @@
 
 #include "scheduler_proc/core/prefix_order.h"
 #include "scheduler_proc/core/random_order.h"
+#include "scheduler_proc/core/tenant_order.h"
 
 namespace flotilla {
 namespace {
@@ -32,6 +33,9 @@ std::unique_ptr<WaitingOrder> MakePrefixOrder(const SchedulerConfig& /*config*/,
 std::unique_ptr<WaitingOrder> MakeRandomOrder(const SchedulerConfig& config, KvPool* /*kv*/) {
   return std::make_unique<RandomOrder>(config.schedule_random_seed);
 }
+std::unique_ptr<WaitingOrder> MakeTenantOrder(const SchedulerConfig& config, KvPool* /*kv*/) {
+  return std::make_unique<TenantOrder>(config.vtc_input_weight, config.vtc_output_weight);
+}
 
 constexpr SchedulePolicy kPolicies[] = {
     {.name = "fcfs", .make = Make<SortedOrder<ByArrival>>, .by_arrival = true},
@@ -39,6 +43,7 @@ constexpr SchedulePolicy kPolicies[] = {
     {.name = "lof", .make = Make<SortedOrder<ByLongestOutput>>, .ages = true},
     {.name = "random", .make = MakeRandomOrder, .ages = true},
     {.name = "priority", .make = Make<SortedOrder<ByPriority>>, .preempts = true},
+    {.name = "vtc", .make = MakeTenantOrder},
 };
 
 }  // namespace

@@ -11,9 +11,12 @@
 // priority  higher ReqSpec::priority first, and a waiting request preempts running ones of lower
 //           priority (preempt.cc). Bounded among the highest priority that waits; lower ones starve
 //           while higher ones keep all slots or pages.
+// vtc       the tenant that was served least first (tenant_order.h), by arrival within it. Bounded:
+//           while a tenant waits, another gets at most 2 · max(w_p · L_input, w_q · M) more
+//           service.
 //
 // Under each, requests that were retracted go first, by arrival (priority: first among their own
-// priority). Ageing: a request that waits while
+// priority). Ageing (lpm, lof, random): a request that waits while
 // schedule_max_overtakes others are admitted goes before all that are younger, so that it is
 // admitted after at most schedule_max_overtakes + max_queued_requests others; 0 turns that off, and
 // with it the promise. (An admission may still have to wait for the pages of those who run.)

@@ -16,6 +16,11 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
     return bad("new_token_ratio: must be within [0, 1]");
   }
+  const auto is_weight = [](double weight) { return weight >= 0 && weight <= 1e6; };
+  if (!is_weight(config.vtc_input_weight)) return bad("vtc_input_weight: must be within [0, 1e6]");
+  if (!is_weight(config.vtc_output_weight)) {
+    return bad("vtc_output_weight: must be within [0, 1e6]");
+  }
   if (FindSchedulePolicy(config.schedule_policy) == nullptr) {
     std::string names;
     for (const auto name : SchedulePolicyNames()) names.append(" ").append(name);

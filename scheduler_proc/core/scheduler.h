@@ -40,6 +40,7 @@ struct SchedulerConfig {
   std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
   uint32_t schedule_max_overtakes = 8192;  // admissions after which a request goes first; 0: never
   uint64_t schedule_random_seed = 0;
+  double vtc_input_weight = 1, vtc_output_weight = 2;  // service a token, as the paper has it
   // Of priorities: a greater difference preempts.
   uint32_t priority_scheduling_preemption_threshold = 10;
   double new_token_ratio = 0.7;         // share of remaining max_new_tokens reserved at admission

@@ -31,7 +31,7 @@ class QueueFixture : public ::testing::Test {
     req.seq = reqs_.size();
     req.token_ids = std::move(tokens);
     req.prompt_len = req.len();
-    req.retracted = retracted;
+    req.retracted = req.was_scheduled = retracted;
     req.spec.cache_salt = salt;
     kv_.Attach(&req);
     return &req;
@@ -42,6 +42,12 @@ class QueueFixture : public ::testing::Test {
     ASSERT_TRUE(kv_.Grow(req, req->len()));
     req->num_computed = req->len();
     kv_.Release(req, req->len());
+  }
+  // A request of the tenant that waits.
+  Req* AddOf(const std::string& tenant, uint32_t tokens = 1) {
+    Req* req = MakeReq(std::vector<int32_t>(tokens, 1), /*retracted=*/false, tenant);
+    queue_->Add(req);
+    return req;
   }
   // What the scheduler does with a request that gets a slot.
   void Admit(Req* req) {

@@ -146,7 +146,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
-      for (const char* policy : {"fcfs", "lpm", "lof", "random", "priority"}) {
+      for (const char* policy : {"fcfs", "lpm", "lof", "random", "priority", "vtc"}) {
         for (const int modes : {0, 1, 2, 3}) {
           const uint64_t seed = testing::Mix(base + ++runs);
           Workload workload(seed, page_size, policy, modes & 1, modes & 2);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -428,6 +429,8 @@ TEST(SchedulerTest, ValidatesItsConfiguration) {
       {"context_length", [](SchedulerConfig* c) { c->context_length = 1; }},
       {"vocab_size", [](SchedulerConfig* c) { c->vocab_size = 0; }},
       {"new_token_ratio", [](SchedulerConfig* c) { c->new_token_ratio = 1.5; }},
+      {"vtc_input_weight", [](SchedulerConfig* c) { c->vtc_input_weight = -1; }},
+      {"vtc_output_weight", [](SchedulerConfig* c) { c->vtc_output_weight = std::nan(""); }},
       {"schedule_policy", [](SchedulerConfig* c) { c->schedule_policy = "best"; }},
   };
   for (const auto& test : cases) {
