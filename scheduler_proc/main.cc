@@ -65,6 +65,7 @@ void AddFlags(CLI::App* app, Flags* f) {
                   "Service that an output token counts as")
       ->check(CLI::Range(0.0, 1e6));
   app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
+  AddFlag(app, kEvictionPolicyFlag, &core.eviction_policy);
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
                 "Prefill chunks and decodes in separate steps");

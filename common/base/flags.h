@@ -76,6 +76,11 @@ inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "Element of the KV cache. bfloat16: twice the tokens in the same memory; auto: bfloat16 with "
     "int8, float32 with float32",
     kKvCacheDtypes};
+inline constexpr std::array kEvictionPolicies = {"lru", "lfu"};
+inline constexpr SharedChoice kEvictionPolicyFlag = {
+    "--eviction-policy",
+    "Which cached prefix makes room: the least recently or the least frequently used",
+    kEvictionPolicies};
 inline constexpr SharedChoice kSchedulePolicyFlag = {
     "--schedule-policy",
     "Which waiting request is next. fcfs: first come first served; lpm: longest cached prefix; "

@@ -57,6 +57,7 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
   AddFlag(app, kPriorityPreemptionFlag, &o->priority_scheduling_preemption_threshold);
+  AddFlag(app, kEvictionPolicyFlag, &o->eviction_policy);
   app->add_flag("--disable-radix-cache", o->disable_radix_cache,
                 "Do not reuse the KV of equal prefixes");
 }

@@ -1,5 +1,6 @@
 // The KV pages: which are free, which are cached, which a request holds. Joins allocator and radix
-// tree: what is asked for beyond the free pages is taken from the cache's least recently used ones.
+// tree: what is asked for beyond the free pages is taken from the cache, as its eviction policy
+// says.
 //
 // Units: pages. Threads: one. Ownership: owns allocator and tree; a request's pages are returned by
 // Release only. Errors: Grow takes all or nothing.
@@ -22,8 +23,9 @@ inline constexpr uint32_t kMaxHistoryTokens = 128 * 1024;
 
 class KvPool {
  public:
-  KvPool(uint32_t page_size, bool enable_prefix_cache)
-      : page_size_(page_size), enable_prefix_cache_(enable_prefix_cache) {}
+  KvPool(uint32_t page_size, bool enable_prefix_cache,
+         EvictionPolicy eviction_policy = EvictionPolicy::kLru)
+      : page_size_(page_size), enable_prefix_cache_(enable_prefix_cache), cache_(eviction_policy) {}
   // All pages free, the tree empty. Requests' pages are forgotten: Forget each of them.
   void Reset(uint32_t num_pages);
 

@@ -16,6 +16,9 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
     return bad("new_token_ratio: must be within [0, 1]");
   }
+  if (config.eviction_policy != "lru" && config.eviction_policy != "lfu") {
+    return bad("eviction_policy: is neither lru nor lfu");
+  }
   const auto is_weight = [](double weight) { return weight >= 0 && weight <= 1e6; };
   if (!is_weight(config.vtc_input_weight)) return bad("vtc_input_weight: must be within [0, 1e6]");
   if (!is_weight(config.vtc_output_weight)) {
@@ -32,7 +35,8 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
 
 Scheduler::Impl::Impl(const SchedulerConfig& config)
     : config(config),
-      kv(config.page_size, config.enable_prefix_cache),
+      kv(config.page_size, config.enable_prefix_cache,
+         config.eviction_policy == "lfu" ? EvictionPolicy::kLfu : EvictionPolicy::kLru),
       slots(config.max_running_requests),
       waiting_queue(config, &kv) {
   kv.Reset(config.num_pages);

@@ -37,6 +37,7 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   bool enable_mixed_chunk = true;  // prefill chunks and decodes in one step
   bool enable_prefix_cache = true;
+  std::string eviction_policy = "lru";     // lru | lfu
   std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
   uint32_t schedule_max_overtakes = 8192;  // admissions after which a request goes first; 0: never
   uint64_t schedule_random_seed = 0;

@@ -429,6 +429,7 @@ TEST(SchedulerTest, ValidatesItsConfiguration) {
       {"context_length", [](SchedulerConfig* c) { c->context_length = 1; }},
       {"vocab_size", [](SchedulerConfig* c) { c->vocab_size = 0; }},
       {"new_token_ratio", [](SchedulerConfig* c) { c->new_token_ratio = 1.5; }},
+      {"eviction_policy", [](SchedulerConfig* c) { c->eviction_policy = "fifo"; }},
       {"vtc_input_weight", [](SchedulerConfig* c) { c->vtc_input_weight = -1; }},
       {"vtc_output_weight", [](SchedulerConfig* c) { c->vtc_output_weight = std::nan(""); }},
       {"schedule_policy", [](SchedulerConfig* c) { c->schedule_policy = "best"; }},
