@@ -67,6 +67,19 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
   AddFlag(app, kEvictionPolicyFlag, &core.eviction_policy);
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
+  app->add_option("--schedule-conservativeness", core.schedule_conservativeness,
+                  "Above 1: fewer requests run at once, and fewer are retracted; below 1: more")
+      ->check(CLI::Range(0.0, 1e3));
+  app->add_option(
+         "--init-new-token-ratio", core.init_new_token_ratio,
+         "Share of the tokens a request may still produce for which pages are kept, at first")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--min-new-token-ratio-factor", core.min_new_token_ratio_factor,
+                  "That share falls to so much of itself while nobody is retracted")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--new-token-ratio-decay-steps", core.new_token_ratio_decay_steps,
+                  "Steps until then")
+      ->check(CLI::Range(1u, 1u << 20));
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
                 "Prefill chunks and decodes in separate steps");
   app->add_option("--decode-log-interval", e.decode_log_interval,

@@ -74,6 +74,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--schedule-max-overtakes", o.schedule_max_overtakes)
       .Flag("--priority-scheduling-preemption-threshold",
             o.priority_scheduling_preemption_threshold)
+      .Flag("--schedule-conservativeness", o.schedule_conservativeness)
       .Flag("--eviction-policy", o.eviction_policy)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Switch("--disable-radix-cache", o.disable_radix_cache)

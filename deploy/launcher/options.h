@@ -43,6 +43,7 @@ struct ServeOptions {
   std::string schedule_policy = "fcfs";
   uint32_t schedule_max_overtakes = 8192;
   uint32_t priority_scheduling_preemption_threshold = 10;
+  double schedule_conservativeness = 1;
   std::string eviction_policy = "lru";
   bool disable_radix_cache = false;
 

@@ -25,6 +25,8 @@ bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
 // first (time to first token), with a decode step now and then.
 void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   batch->Clear();
+  if (running_batch.empty() && waiting_queue.empty()) new_token_ratio.Reset();
+  batch->new_token_ratio = new_token_ratio.value();
   if (!PreemptRunning(batch)) return;
   const bool decode_turn = prefill_steps_in_a_row >= kMaxPrefillStepsInARow;
   if (config.enable_mixed_chunk || decode_turn) UpdateRunningBatch(batch);
@@ -85,6 +87,11 @@ void Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     if (!req->is_decode()) continue;
     CHECK(kv.Grow(req, req->len()));
     batch->AddRow(req, 1, /*extend=*/false);
+  }
+  if (batch->retracted) {
+    new_token_ratio.OnRetract(running_batch);
+  } else if (!batch->empty()) {
+    new_token_ratio.OnDecode();
   }
 }
 

@@ -20,7 +20,7 @@ PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<
 
 uint32_t PrefillAdder::ReservedPages(const Req& req) const {
   const uint32_t remaining = std::min(req.max_total - req.len(), config_.clip_max_new_tokens);
-  const auto expected = static_cast<uint32_t>(std::ceil(config_.new_token_ratio * remaining));
+  const auto expected = static_cast<uint32_t>(std::ceil(batch_.new_token_ratio * remaining));
   const uint32_t pages = kv_.PagesFor(uint64_t{req.len()} + expected);
   return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
 }

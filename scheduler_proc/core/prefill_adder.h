@@ -4,7 +4,7 @@
 // Budgets: chunked_prefill_size tokens computed a step; max_prefill_tokens of the admitted prompts,
 // rounded up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly
 // opened slots (the first is always allowed); and pages: a request is admitted if what is free and
-// evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
+// evictable holds its tokens and the batch's new_token_ratio × min(remaining max_new_tokens,
 // clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
 // anyway (Scheduler::Add refused what can never fit).
 //

@@ -13,8 +13,18 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   if (config.max_prefill_tokens == 0) return bad("max_prefill_tokens: must be at least 1");
   if (config.context_length < 2) return bad("context_length: must be at least 2");
   if (config.vocab_size == 0) return bad("vocab_size: must be at least 1");
-  if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
-    return bad("new_token_ratio: must be within [0, 1]");
+  const auto is_share = [](double share) { return share >= 0 && share <= 1; };
+  if (!is_share(config.init_new_token_ratio)) {
+    return bad("init_new_token_ratio: must be within [0, 1]");
+  }
+  if (!is_share(config.min_new_token_ratio_factor)) {
+    return bad("min_new_token_ratio_factor: must be within [0, 1]");
+  }
+  if (config.new_token_ratio_decay_steps == 0) {
+    return bad("new_token_ratio_decay_steps: must be at least 1");
+  }
+  if (!(config.schedule_conservativeness >= 0 && config.schedule_conservativeness <= 1e3)) {
+    return bad("schedule_conservativeness: must be within [0, 1000]");
   }
   if (config.eviction_policy != "lru" && config.eviction_policy != "lfu") {
     return bad("eviction_policy: is neither lru nor lfu");
@@ -38,7 +48,8 @@ Scheduler::Impl::Impl(const SchedulerConfig& config)
       kv(config.page_size, config.enable_prefix_cache,
          config.eviction_policy == "lfu" ? EvictionPolicy::kLfu : EvictionPolicy::kLru),
       slots(config.max_running_requests),
-      waiting_queue(config, &kv) {
+      waiting_queue(config, &kv),
+      new_token_ratio(config) {
   kv.Reset(config.num_pages);
 }
 
@@ -87,6 +98,7 @@ const SchedulerStats& Scheduler::stats() const {
   stats.evictable_pages = impl_->kv.cache().evictable_pages();
   stats.locked_pages = stats.total_pages - stats.free_pages - stats.evictable_pages;
   stats.queued_tokens = impl_->waiting_queue.num_tokens();
+  stats.new_token_ratio = impl_->new_token_ratio.value();
   stats.running_tokens = 0;
   for (const Req* req : impl_->running_batch) stats.running_tokens += req->len();
   return stats;

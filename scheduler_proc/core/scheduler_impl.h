@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "scheduler_proc/core/kv_pool.h"
+#include "scheduler_proc/core/new_token_ratio.h"
 #include "scheduler_proc/core/prefill_adder.h"
 #include "scheduler_proc/core/req_pool.h"
 #include "scheduler_proc/core/schedule_batch.h"
@@ -100,6 +101,7 @@ struct Scheduler::Impl {
   FreeSlots slots;
 
   WaitingQueue waiting_queue;
+  NewTokenRatio new_token_ratio;
   std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
   std::vector<Req*> ending;
   bool batch_is_full = false;  // no pages for who is next; until something is given back

@@ -94,7 +94,7 @@ TEST(PolicyPropertyTest, NobodyOvertakesUnderFcfsNorWithinAPriority) {
     SchedulerConfig config = Config(policy);
     config.enable_prefix_cache = false;  // nobody is held back for a prefix
     config.num_pages = 40;               // retractions too
-    config.new_token_ratio = 0;
+    config.init_new_token_ratio = 0;
     Watched run(config, seed);
     std::map<int32_t, ReqId> last;  // of the priority
     for (int step = 0; step < 3000; ++step) {

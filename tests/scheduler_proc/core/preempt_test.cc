@@ -20,7 +20,7 @@ SchedulerConfig Config(uint32_t slots, uint32_t num_pages) {
   config.priority_scheduling_preemption_threshold = 10;
   config.max_running_requests = slots;
   config.num_pages = num_pages;
-  config.new_token_ratio = 0;
+  config.init_new_token_ratio = 0;
   return config;
 }
 

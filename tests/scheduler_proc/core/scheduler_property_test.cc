@@ -38,7 +38,8 @@ class Workload {
     if (Chance(300)) config_.eviction_policy = "lfu";
     config_.priority_scheduling_preemption_threshold = Pick({0, 10, 60});
     config_.schedule_max_overtakes = Pick({0, 3, 8192});
-    config_.new_token_ratio = Pick({0, 30, 100}) / 100.0;
+    config_.new_token_ratio_decay_steps = Pick({1, 50, 600});
+    config_.init_new_token_ratio = Pick({0, 30, 100}) / 100.0;
     config_.clip_max_new_tokens = Pick({1, 20, 4096});
     // From hardly more than one request to more than enough.
     const uint32_t tokens = config_.context_length * Pick({1, 2, 5, 20}) + Below(40);
