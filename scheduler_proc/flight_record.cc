@@ -50,7 +50,7 @@ class Loader {
 };
 
 // A field that is added must be added here: then these sizes change.
-static_assert(sizeof(SchedulerConfig) == 128 && sizeof(ReqSpec) == 224);
+static_assert(sizeof(SchedulerConfig) == 224 && sizeof(ReqSpec) == 224);
 
 template <typename Archive, typename Config>
 void Fields(Archive&& field, Config& c) {
@@ -58,8 +58,11 @@ void Fields(Archive&& field, Config& c) {
   field(c.max_queued_requests), field(c.chunked_prefill_size), field(c.max_prefill_tokens);
   field(c.context_length), field(c.vocab_size), field(c.enable_mixed_chunk);
   field(c.max_plans_in_flight), field(c.max_step_ns), field(c.enable_prefix_cache);
-  field(c.schedule_policy), field(c.new_token_ratio), field(c.clip_max_new_tokens);
-  field(c.eos_ids);
+  field(c.eviction_policy), field(c.schedule_policy), field(c.schedule_max_overtakes);
+  field(c.schedule_random_seed), field(c.vtc_input_weight), field(c.vtc_output_weight);
+  field(c.priority_scheduling_preemption_threshold), field(c.init_new_token_ratio);
+  field(c.min_new_token_ratio_factor), field(c.new_token_ratio_decay_steps);
+  field(c.schedule_conservativeness), field(c.clip_max_new_tokens), field(c.eos_ids);
 }
 
 template <typename Archive, typename Spec>

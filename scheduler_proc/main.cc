@@ -57,9 +57,31 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->check(CLI::Range(1u, 1u << 24));
   AddFlag(app, kPageSizeFlag, &core.page_size);
   app->add_option("--context-length", core.context_length, "Tokens of a request; 0: the model's");
-  app->add_option("--schedule-policy", core.schedule_policy, "Order of the waiting queue")
-      ->check(CLI::IsMember({"fcfs", "lpm"}));
+  AddFlag(app, kSchedulePolicyFlag, &core.schedule_policy);
+  AddFlag(app, kScheduleMaxOvertakesFlag, &core.schedule_max_overtakes);
+  AddFlag(app, kPriorityPreemptionFlag, &core.priority_scheduling_preemption_threshold);
+  app->add_option("--vtc-input-weight", core.vtc_input_weight,
+                  "Service that a prompt token counts as, under --schedule-policy vtc")
+      ->check(CLI::Range(0.0, 1e6));
+  app->add_option("--vtc-output-weight", core.vtc_output_weight,
+                  "Service that an output token counts as")
+      ->check(CLI::Range(0.0, 1e6));
+  app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
+  AddFlag(app, kEvictionPolicyFlag, &core.eviction_policy);
   app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
+  app->add_option("--schedule-conservativeness", core.schedule_conservativeness,
+                  "Above 1: fewer requests run at once, and fewer are retracted; below 1: more")
+      ->check(CLI::Range(0.0, 1e3));
+  app->add_option(
+         "--init-new-token-ratio", core.init_new_token_ratio,
+         "Share of the tokens a request may still produce for which pages are kept, at first")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--min-new-token-ratio-factor", core.min_new_token_ratio_factor,
+                  "That share falls to so much of itself while nobody is retracted")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--new-token-ratio-decay-steps", core.new_token_ratio_decay_steps,
+                  "Steps until then")
+      ->check(CLI::Range(1u, 1u << 20));
   app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
                 "Prefill chunks and decodes in separate steps, prefill first");
   AddFlag(app, kMaxStepMsFlag, &f->max_step_ms);

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "common/base/log.h"
@@ -44,6 +45,16 @@ inline constexpr SharedFlag kMaxStepMsFlag = {"--max-step-ms",
                                               "most 1.4 times what the others alone take, or "
                                               "25 ms if that is more",
                                               0, 3'600'000};
+inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
+    "--schedule-max-overtakes",
+    "A request that waits while so many others are admitted goes first, under lpm, lof and random; "
+    "0: never",
+    0, 1u << 30};
+inline constexpr SharedFlag kPriorityPreemptionFlag = {
+    "--priority-scheduling-preemption-threshold",
+    "A waiting request of a priority that is higher by more than this takes the slot of one that "
+    "runs, under --schedule-policy priority; 200: never",
+    0, 200};
 inline constexpr SharedFlag kDrainGraceMsFlag = {
     "--drain-grace-ms", "Milliseconds that running requests get after SIGTERM", 0, 86'400'000};
 inline constexpr SharedFlag kThreadsFlag = {"--threads",
@@ -56,19 +67,35 @@ CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
 struct SharedChoice {
   const char* name;
   const char* help;
-  std::array<const char*, 3> choices;
+  std::span<const char* const> choices;
 };
+inline constexpr std::array kDtypes = {"auto", "int8", "float32"};
+inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32"};
+inline constexpr std::array kSchedulePolicies = {"fcfs", "lpm", "lof", "random", "priority", "vtc"};
 inline constexpr SharedChoice kDtypeFlag = {
     "--dtype",
     "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
     "multiplied as integers; float32: they become floats, the exact but slow reference; auto: int8 "
     "if the file is quantised",
-    {"auto", "int8", "float32"}};
+    kDtypes};
 inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "--kv-cache-dtype",
     "Element of the KV cache. bfloat16: twice the tokens in the same memory; auto: bfloat16 with "
     "int8, float32 with float32",
-    {"auto", "bfloat16", "float32"}};
+    kKvCacheDtypes};
+inline constexpr std::array kEvictionPolicies = {"lru", "lfu"};
+inline constexpr SharedChoice kEvictionPolicyFlag = {
+    "--eviction-policy",
+    "Which cached prefix makes room: the least recently or the least frequently used",
+    kEvictionPolicies};
+inline constexpr SharedChoice kSchedulePolicyFlag = {
+    "--schedule-policy",
+    "Which waiting request is next. fcfs: first come first served; lpm: longest cached prefix; "
+    "lof: "
+    "longest output; random: drawn; priority: the highest, which also preempts who runs; vtc: the "
+    "tenant "
+    "that was served least",
+    kSchedulePolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 
 // --log-level, --log-format

@@ -73,6 +73,11 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--context-length", o.context_length)
       .Flag("--max-step-ms", o.max_step_ms)
       .Flag("--schedule-policy", o.schedule_policy)
+      .Flag("--schedule-max-overtakes", o.schedule_max_overtakes)
+      .Flag("--priority-scheduling-preemption-threshold",
+            o.priority_scheduling_preemption_threshold)
+      .Flag("--schedule-conservativeness", o.schedule_conservativeness)
+      .Flag("--eviction-policy", o.eviction_policy)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Switch("--disable-radix-cache", o.disable_radix_cache)
       .Switch("--disable-mixed-chunk", o.disable_mixed_chunk)

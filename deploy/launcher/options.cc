@@ -55,10 +55,14 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
-  app->add_option("--schedule-policy", o->schedule_policy,
-                  "Which waiting request is next: first come first served, or longest prefix match")
-      ->check(CLI::IsMember({"fcfs", "lpm"}))
+  AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
+  AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
+  AddFlag(app, kPriorityPreemptionFlag, &o->priority_scheduling_preemption_threshold);
+  app->add_option("--schedule-conservativeness", o->schedule_conservativeness,
+                  "Above 1: fewer requests run at once, and fewer are retracted; below 1: more")
+      ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
+  AddFlag(app, kEvictionPolicyFlag, &o->eviction_policy);
   app->add_flag("--disable-radix-cache", o->disable_radix_cache,
                 "Do not reuse the KV of equal prefixes");
   app->add_flag("--disable-mixed-chunk", o->disable_mixed_chunk,

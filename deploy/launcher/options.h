@@ -42,6 +42,10 @@ struct ServeOptions {
   uint32_t max_queued_requests = 2048;
   uint32_t max_step_ms = 0;
   std::string schedule_policy = "fcfs";
+  uint32_t schedule_max_overtakes = 8192;
+  uint32_t priority_scheduling_preemption_threshold = 10;
+  double schedule_conservativeness = 1;
+  std::string eviction_policy = "lru";
   bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
 
   // Supervision.

@@ -45,6 +45,21 @@ void KvPool::TakePrefix(Req* req) {
   req->num_computed = req->num_scheduled = req->num_shared * page_size_;
 }
 
+void KvPool::ReturnPrefix(Req* req) {
+  cache_.Unlock(req->last_node);
+  Forget(req);
+}
+
+uint32_t KvPool::AvailableWithout(std::span<Req* const> holders) {
+  uint32_t pages = available_pages();
+  scratch_nodes_.clear();
+  for (const Req* req : holders) {
+    pages += static_cast<uint32_t>(req->pages.size()) - req->num_shared;
+    scratch_nodes_.push_back(req->last_node);
+  }
+  return pages + cache_.EvictableIfUnlocked(scratch_nodes_);
+}
+
 bool KvPool::Grow(Req* req, uint32_t tokens) {
   const uint32_t wanted = PagesFor(tokens);
   const auto have = static_cast<uint32_t>(req->pages.size());

@@ -1,5 +1,6 @@
 // The KV pages: which are free, which are cached, which a request holds. Joins allocator and radix
-// tree: what is asked for beyond the free pages is taken from the cache's least recently used ones.
+// tree: what is asked for beyond the free pages is taken from the cache, as its eviction policy
+// says.
 //
 // Units: pages. Threads: one. Ownership: owns allocator and tree; a request's pages are returned by
 // Release only. Errors: Grow takes all or nothing.
@@ -22,8 +23,9 @@ inline constexpr uint32_t kMaxHistoryTokens = 128 * 1024;
 
 class KvPool {
  public:
-  KvPool(uint32_t page_size, bool enable_prefix_cache)
-      : page_size_(page_size), enable_prefix_cache_(enable_prefix_cache) {}
+  KvPool(uint32_t page_size, bool enable_prefix_cache,
+         EvictionPolicy eviction_policy = EvictionPolicy::kLru)
+      : page_size_(page_size), enable_prefix_cache_(enable_prefix_cache), cache_(eviction_policy) {}
   // All pages free, the tree empty. Requests' pages are forgotten: Forget each of them.
   void Reset(uint32_t num_pages);
 
@@ -42,6 +44,10 @@ class KvPool {
   uint32_t PeekPrefix(const Req& req) const;
   // Takes that prefix: locks it, sets pages, num_shared, num_computed. Lock even without a match.
   void TakePrefix(Req* req);
+  // Undoes TakePrefix: the request was not admitted.
+  void ReturnPrefix(Req* req);
+  // What would be available if these requests' pages were released.
+  uint32_t AvailableWithout(std::span<Req* const> holders);
   // Pages for the first `tokens` tokens. False, and nothing taken, if they are not there.
   bool Grow(Req* req, uint32_t tokens);
   // Gives the computed full pages to the tree while the request goes on, so that others may share
@@ -67,6 +73,7 @@ class KvPool {
   PageAllocator allocator_;
   RadixCache cache_;
   std::vector<PageId> scratch_;
+  std::vector<NodeId> scratch_nodes_;
 };
 
 }  // namespace flotilla

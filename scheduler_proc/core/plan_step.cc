@@ -35,6 +35,9 @@ void Scheduler::Impl::Launch(const ScheduleBatch& batch, int64_t now_ns) {
 // flight: then the batch stays empty until the result is there.
 void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   batch->Clear();
+  if (running_batch.empty() && waiting_queue.empty()) new_token_ratio.Reset();
+  batch->new_token_ratio = new_token_ratio.value();
+  if (!PreemptRunning(batch)) return;
   const bool decode_turn = prefill_steps_in_a_row >= kMaxPrefillStepsInARow;
   if ((config.enable_mixed_chunk || decode_turn) && !UpdateRunningBatch(batch)) return;
   if (config.enable_mixed_chunk || batch->empty()) GetNewBatchPrefill(now_ns, batch);
@@ -74,18 +77,20 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
     // Who runs comes before who waits, for tokens and for pages.
     if (!adder.budget_left() || adder.AddChunkedReq(req) != AddReqResult::kContinue) return;
   }
-  if (batch_is_full || batch->retracted || waiting_queue.empty()) return;
-  waiting_queue.CalcPriority(kv);
+  if (batch_is_full || batch->retracted || waiting_queue.empty() || slots.full()) return;
+  waiting_queue.BeginRound();
   uint32_t held_back = 0;
-  for (Req* req : waiting_queue.reqs()) {
-    if (!adder.budget_left() || slots.full()) break;
+  while (adder.budget_left() && !slots.full()) {
+    Req* req = waiting_queue.Next();
+    if (req == nullptr) break;
     const AddReqResult result = adder.AddOneReq(req);
     batch_is_full = result == AddReqResult::kNoToken;
-    if (result == AddReqResult::kHeldBack && ++held_back < kMaxHeldBackInAStep) continue;
+    const bool may_pass = !waiting_queue.policy().preempts && ++held_back < kMaxHeldBackInAStep;
+    if (result == AddReqResult::kHeldBack && may_pass) continue;
     if (result != AddReqResult::kContinue) break;
     Admit(req, now_ns);
   }
-  waiting_queue.RemoveScheduled();
+  waiting_queue.EndRound();
 }
 
 // One token for everyone whose prompt is computed. If their pages run out, the last to come go
@@ -110,10 +115,16 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     CHECK(kv.Grow(req, req->planned_len()));
     batch->AddRow(req, 1, /*extend=*/false);
   }
+  if (batch->retracted) {
+    new_token_ratio.OnRetract(running_batch);
+  } else if (!batch->empty()) {
+    new_token_ratio.OnDecode();
+  }
   return true;
 }
 
 void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
+  waiting_queue.OnAdmitted(*req);
   req->state = ReqState::kRunning;
   req->retracted = false;
   req->slot = slots.Take();
@@ -127,9 +138,9 @@ void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
     stats.prompt_tokens += req->prompt_len;
     stats.cached_tokens += req->cached_tokens;
   }
-  const auto by_arrival = [](const Req* a, const Req* b) { return a->seq < b->seq; };
-  running_batch.insert(
-      std::upper_bound(running_batch.begin(), running_batch.end(), req, by_arrival), req);
+  const auto before = [this](const Req* a, const Req* b) { return RunsBefore(*a, *b); };
+  running_batch.insert(std::upper_bound(running_batch.begin(), running_batch.end(), req, before),
+                       req);
 }
 
 void Scheduler::Impl::Retract(Req* req) {

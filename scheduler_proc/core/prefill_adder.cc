@@ -24,7 +24,7 @@ PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<
 uint32_t PrefillAdder::ReservedPages(const Req& req) const {
   const uint32_t remaining =
       std::min(req.max_total - req.planned_len(), config_.clip_max_new_tokens);
-  const auto expected = static_cast<uint32_t>(std::ceil(config_.new_token_ratio * remaining));
+  const auto expected = static_cast<uint32_t>(std::ceil(batch_.new_token_ratio * remaining));
   const uint32_t pages = kv_.PagesFor(uint64_t{req.planned_len()} + expected);
   return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
 }
@@ -120,7 +120,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
     refused = AddReqResult::kNoToken;
   }
   if (refused != AddReqResult::kContinue) {
-    kv_.Release(req, 0);
+    kv_.ReturnPrefix(req);
     return refused;
   }
   reserved_pages_ += ReservedPages(*req);

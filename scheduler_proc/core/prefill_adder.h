@@ -5,7 +5,7 @@
 // leaves time for, but always kMinChunkTokens; max_prefill_tokens of the admitted prompts, rounded
 // up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly opened
 // slots (the first is always allowed); and pages: a request is admitted if what is free and
-// evictable holds its tokens and new_token_ratio × min(remaining max_new_tokens,
+// evictable holds its tokens and the batch's new_token_ratio × min(remaining max_new_tokens,
 // clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
 // anyway (Scheduler::Add refused what can never fit).
 //
@@ -59,9 +59,10 @@ class PrefillAdder {
   // gives it the slot.
   AddReqResult AddOneReq(Req* req);
 
- private:
   // Pages that req is expected to need beyond those it has.
   uint32_t ReservedPages(const Req& req) const;
+
+ private:
   // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
   uint32_t ChunkLength(uint32_t start, uint32_t end) const;
   bool HeldBack(const Req& req) const;

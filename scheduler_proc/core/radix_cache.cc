@@ -24,6 +24,7 @@ void RadixCache::Reset(uint32_t num_pages, uint32_t page_size) {
     }
   }
   newest_ = oldest_ = kNoNode;
+  heap_.clear();
   evictable_pages_ = total_pages_ = 0;
   ++version_;
   for (NodeId id = 0; id < nodes_.size(); ++id) {
@@ -112,7 +113,7 @@ NodeId RadixCache::MatchPrefix(NodeId root, std::span<const int32_t> tokens,
                                std::vector<PageId>* pages) {
   uint32_t num_pages = 0;
   const NodeId node = WalkAndSplit(root, tokens, &num_pages);
-  TouchPath(node);
+  TouchPath(node, 0);
   AppendPath(node, pages);
   return node;
 }
@@ -139,6 +140,7 @@ NodeId RadixCache::AddLeaf(NodeId parent, std::span<const int32_t> tokens,
   node.parent = parent;
   node.run = run;
   node.num_pages = static_cast<uint32_t>(pages.size());
+  node.end_pages = nodes_[parent].end_pages + node.num_pages;
   node.key = Key(parent, tokens.data());
   ++nodes_[parent].num_children;
   total_pages_ += node.num_pages;
@@ -171,9 +173,9 @@ void RadixCache::Insert(NodeId root, std::span<const int32_t> tokens, std::span<
   if (matched < pages.size()) {
     node = AddLeaf(node, tokens.subspan(size_t{matched} * page_size_), pages.subspan(matched));
     evictable_pages_ += nodes_[node].num_pages;
-    ListPushNewest(node);
+    OrderAdd(node);
   }
-  TouchPath(node);
+  TouchPath(node, 1);
 }
 
 NodeId RadixCache::SplitAt(NodeId lower, uint32_t num_pages) {
@@ -188,6 +190,8 @@ NodeId RadixCache::SplitAt(NodeId lower, uint32_t num_pages) {
   up.num_pages = num_pages;
   up.lock_ref = low.lock_ref;  // whoever reads the lower part reads the upper one
   up.num_children = 1;
+  up.hits = low.hits;
+  up.end_pages = low.end_pages - low.num_pages + num_pages;
   up.key = low.key;
   ++runs_[low.run].refs;
   low.parent = upper;
@@ -196,7 +200,7 @@ NodeId RadixCache::SplitAt(NodeId lower, uint32_t num_pages) {
   low.key = Key(upper, Tokens(low));
   TableInsert(upper);
   TableInsert(lower);
-  if (up.lock_ref == 0) ListInsertNewerThan(upper, lower);
+  if (up.lock_ref == 0) OrderAddParent(upper, lower);
   return upper;
 }
 
@@ -206,7 +210,7 @@ void RadixCache::Lock(NodeId node) {
   for (NodeId id = node; id != kNoNode; id = nodes_[id].parent) {
     if (nodes_[id].lock_ref++ == 0 && !nodes_[id].is_root) {
       evictable_pages_ -= nodes_[id].num_pages;
-      ListRemove(id);
+      OrderRemove(id);
     }
   }
 }
@@ -216,26 +220,41 @@ void RadixCache::Unlock(NodeId node) {
     CHECK(nodes_[id].lock_ref > 0);
     if (--nodes_[id].lock_ref == 0 && !nodes_[id].is_root) {
       evictable_pages_ += nodes_[id].num_pages;
-      ListPushNewest(id);  // children first, so parents stay more recent
+      OrderAdd(id);  // children first, so parents stay more recent
     }
   }
 }
 
-void RadixCache::TouchPath(NodeId node) {
+uint32_t RadixCache::EvictableIfUnlocked(std::span<const NodeId> nodes) {
+  uint32_t pages = 0;
+  for (const NodeId node : nodes) {
+    for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) {
+      if (--nodes_[id].lock_ref == 0) pages += nodes_[id].num_pages;
+    }
+  }
+  for (const NodeId node : nodes) {
+    for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) ++nodes_[id].lock_ref;
+  }
+  return pages;
+}
+
+void RadixCache::TouchPath(NodeId node, uint32_t hits) {
   for (NodeId id = node; !nodes_[id].is_root; id = nodes_[id].parent) {
-    if (nodes_[id].lock_ref > 0) continue;
-    ListRemove(id);
-    ListPushNewest(id);
+    const bool unlocked = nodes_[id].lock_ref == 0;
+    if (unlocked) OrderRemove(id);
+    nodes_[id].hits += hits;
+    if (unlocked) OrderAdd(id);
   }
 }
 
 void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
-  while (count > 0 && oldest_ != kNoNode) {
-    const NodeId id = oldest_;
+  while (count > 0 && !OrderEmpty()) {
+    const NodeId id = OrderFirst();
     Node& node = nodes_[id];
     CHECK(node.num_children == 0 && node.lock_ref == 0);
     const uint32_t taken = std::min(count, node.num_pages);
     node.num_pages -= taken;  // from the end: what stays is still a prefix
+    node.end_pages -= taken;
     pages->insert(pages->end(), Pages(node) + node.num_pages, Pages(node) + node.num_pages + taken);
     evictable_pages_ -= taken;
     total_pages_ -= taken;
@@ -243,7 +262,7 @@ void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
     ++version_;
     if (node.num_pages > 0) break;
     const NodeId parent = node.parent;
-    ListRemove(id);
+    OrderRemove(id);
     TableErase(id);
     UnrefRun(node.run);
     FreeNode(id);

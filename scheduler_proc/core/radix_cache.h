@@ -2,13 +2,16 @@
 //
 // A node is a run of whole pages; edges are compared token by token, and what matches is rounded
 // down to whole pages. Each tenant salt has a root of its own, so tenants never share. A node that
-// a running request reads is locked, and so are all nodes above it; the others are evictable,
-// least recently used first, from the end of a path towards the root.
+// a running request reads is locked, and so are all nodes above it; the others are evictable, from
+// the end of a path towards the root: under lru the least recently used first; under lfu those that
+// the fewest requests had used when they ended or were retracted, and of these the least recently
+// used.
 //
 // How it stays fast: a node views a reference-counted run of tokens and pages, so that splitting
 // copies nothing; children are found in one flat hash table keyed by (parent, first page); all
-// unlocked nodes are in one intrusive list in which a parent is always more recent than its
-// children, so the page to evict is at its tail. Nodes, runs and table are reused, not freed.
+// unlocked nodes are in one intrusive list (lru) or binary heap (lfu) in which a parent always
+// comes after its children, so the page to evict is at the end of the first. Nodes, runs and table
+// are reused, not freed.
 //
 // Units: pages of page_size tokens; token spans are whole pages unless said otherwise.
 // Threads: one. Ownership: the tree owns the pages of its nodes; Evict and Insert hand pages back.
@@ -30,8 +33,12 @@ namespace flotilla {
 using NodeId = uint32_t;
 inline constexpr NodeId kNoNode = UINT32_MAX;
 
+enum class EvictionPolicy : uint32_t { kLru, kLfu };
+
 class RadixCache {
  public:
+  explicit RadixCache(EvictionPolicy policy = EvictionPolicy::kLru) : policy_(policy) {}
+
   // Empties the tree. Roots that are acquired stay valid.
   void Reset(uint32_t num_pages, uint32_t page_size);
 
@@ -48,6 +55,8 @@ class RadixCache {
   // Locks / unlocks the path from `node` to its root.
   void Lock(NodeId node);
   void Unlock(NodeId node);
+  // Pages that would become evictable if each of `nodes` were unlocked once. Changes nothing.
+  uint32_t EvictableIfUnlocked(std::span<const NodeId> nodes);
 
   // Gives `pages` to the tree as a new child of `node`, which the caller has locked. The child is
   // locked once (its path already is) and returned. kNoNode, and nothing taken, if the tree already
@@ -58,7 +67,7 @@ class RadixCache {
   void Insert(NodeId root, std::span<const int32_t> tokens, std::span<const PageId> pages,
               std::vector<PageId>* duplicates);
 
-  // Takes up to `count` of the least recently used unlocked pages out, appends them to *pages.
+  // Takes up to `count` unlocked pages out, as the eviction policy says; appends them to *pages.
   void Evict(uint32_t count, std::vector<PageId>* pages);
 
   uint32_t evictable_pages() const { return evictable_pages_; }
@@ -95,8 +104,12 @@ class RadixCache {
     uint32_t root_users = 0;  // roots only
     bool in_use = false;
     bool is_root = false;
-    uint64_t key = 0;  // hash of parent and first page
-    NodeId newer = kNoNode, older = kNoNode;
+    uint64_t key = 0;                         // hash of parent and first page
+    NodeId newer = kNoNode, older = kNoNode;  // lru
+    uint32_t heap_position = 0;               // lfu
+    uint32_t hits = 0;                        // requests that used it and gave it back
+    uint32_t end_pages = 0;                   // pages from the root to its end
+    uint64_t stamp = 0;                       // time of last use, as a count of uses
   };
 
   const int32_t* Tokens(const Node& node) const {
@@ -120,11 +133,23 @@ class RadixCache {
   NodeId SplitAt(NodeId node, uint32_t num_pages);
   // Walks down as far as `tokens` match; the node that ends there, splitting the last one.
   NodeId WalkAndSplit(NodeId root, std::span<const int32_t> tokens, uint32_t* num_pages);
-  void TouchPath(NodeId node);
+  // Makes the path the most recent and counts `hits` uses of it.
+  void TouchPath(NodeId node, uint32_t hits);
 
-  void ListPushNewest(NodeId node);
-  void ListInsertNewerThan(NodeId node, NodeId than);
-  void ListRemove(NodeId node);
+  // radix_cache_order.cc: the unlocked nodes, roots excluded, in the order of their eviction.
+  bool OrderEmpty() const { return lru() ? oldest_ == kNoNode : heap_.empty(); }
+  NodeId OrderFirst() const { return lru() ? oldest_ : heap_[0]; }
+  void OrderAdd(NodeId node);  // as the most recently used
+  void OrderAddParent(NodeId node, NodeId child);
+  void OrderRemove(NodeId node);
+  bool lru() const { return policy_ == EvictionPolicy::kLru; }
+  bool EvictedBefore(NodeId a, NodeId b) const;
+  void HeapPlace(NodeId node, uint32_t position);
+  void HeapUp(uint32_t position);
+  void HeapDown(uint32_t position);
+  Status CheckOrder(uint64_t num_unlocked) const;
+
+  const EvictionPolicy policy_;
 
   uint32_t page_size_ = 1;
   std::vector<Node> nodes_;
@@ -132,7 +157,9 @@ class RadixCache {
   std::vector<Run> runs_;
   std::vector<std::vector<uint32_t>> free_runs_;  // by size class: capacity 2^class pages
   std::vector<NodeId> table_;                     // open addressing, linear probing
-  NodeId newest_ = kNoNode, oldest_ = kNoNode;    // of the unlocked nodes, roots excluded
+  NodeId newest_ = kNoNode, oldest_ = kNoNode;    // lru
+  std::vector<NodeId> heap_;                      // lfu: the next to evict is at 0
+  uint64_t clock_ = 0;
   uint32_t evictable_pages_ = 0, total_pages_ = 0;
   uint64_t version_ = 1;
   absl::flat_hash_map<std::string, NodeId> roots_;

@@ -1,4 +1,4 @@
-// RadixCache: its memory (nodes, runs), the child table, the list of unlocked nodes, and checks.
+// RadixCache: its memory (nodes, runs), the child table, and checks.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -107,30 +107,6 @@ void RadixCache::TableErase(NodeId id) {
   table_[gap] = kNoNode;
 }
 
-// --- list of unlocked nodes ---
-
-void RadixCache::ListPushNewest(NodeId id) {
-  nodes_[id].older = newest_;
-  nodes_[id].newer = kNoNode;
-  (newest_ != kNoNode ? nodes_[newest_].newer : oldest_) = id;
-  newest_ = id;
-}
-
-void RadixCache::ListInsertNewerThan(NodeId id, NodeId than) {
-  const NodeId above = nodes_[than].newer;
-  nodes_[id].older = than;
-  nodes_[id].newer = above;
-  nodes_[than].newer = id;
-  (above != kNoNode ? nodes_[above].older : newest_) = id;
-}
-
-void RadixCache::ListRemove(NodeId id) {
-  const Node& node = nodes_[id];
-  (node.newer != kNoNode ? nodes_[node.newer].older : newest_) = node.older;
-  (node.older != kNoNode ? nodes_[node.older].newer : oldest_) = node.newer;
-  nodes_[id].newer = nodes_[id].older = kNoNode;
-}
-
 // --- checks ---
 
 void RadixCache::AppendAllPages(std::vector<PageState>* pages) const {
@@ -155,6 +131,9 @@ Status RadixCache::CheckInvariants() const {
     ++in_table;
     total += node.num_pages;
     if (node.lock_ref == 0) evictable += node.num_pages, ++unlocked;
+    if (node.end_pages != nodes_[node.parent].end_pages + node.num_pages) {
+      return absl::InternalError("radix: end_pages");
+    }
     if (node.num_pages == 0) return absl::InternalError("radix: empty node");
     if (FindChild(node.parent, Tokens(node)) != id) return absl::InternalError("radix: not found");
   }
@@ -173,14 +152,7 @@ Status RadixCache::CheckInvariants() const {
                                             " evictable; counted ", total_pages_, ", ",
                                             evictable_pages_));
   }
-  std::vector<uint8_t> seen(nodes_.size(), 0);  // oldest first: a child comes before its parent
-  for (NodeId id = oldest_; id != kNoNode; id = nodes_[id].newer, --unlocked) {
-    if (nodes_[id].lock_ref > 0) return absl::InternalError("radix: locked node in the list");
-    if (unlocked == 0 || seen[nodes_[id].parent]) return absl::InternalError("radix: list order");
-    seen[id] = 1;
-  }
-  if (unlocked != 0) return absl::InternalError("radix: node missing from the list");
-  return OkStatus();
+  return CheckOrder(unlocked);
 }
 
 }  // namespace flotilla

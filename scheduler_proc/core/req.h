@@ -10,6 +10,7 @@
 // Source: SGLang's Req (requirement 001).
 #pragma once
 
+#include <boost/intrusive/set_hook.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,8 @@
 namespace flotilla {
 
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
+inline constexpr uint32_t kNoTenant = UINT32_MAX;
+using WaitHook = boost::intrusive::set_member_hook<>;
 
 enum class ReqState : uint32_t {
   kWaiting,  // in waiting_queue
@@ -52,8 +55,14 @@ struct Req {
   uint32_t pages_sent = 0;  // to the workers
   NodeId last_node = kNoNode;
 
-  // Prefix found for the policy, valid while the tree's version is match_version.
-  uint64_t match_version = 0;
+  // While it waits: places in WaitingQueue and in the policy's order, and what they remember.
+  WaitHook by_age, by_order;
+  bool waits_first = false;  // it was retracted, and the policy does not order those
+  uint64_t num_admitted_before = 0;
+  uint64_t round = 0;           // the last that gave it
+  uint32_t position = 0;        // in an order that is an array
+  uint32_t tenant = kNoTenant;  // for a policy that counts by tenant
+  uint64_t match_version = 0;   // match_pages, for the policy, holds while the tree's is the same
   uint32_t match_pages = 0;
 
   // What was told, and the figures told at the end.

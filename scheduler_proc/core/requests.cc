@@ -147,8 +147,8 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   kv.Attach(req);
   reqs.emplace(req->spec.id, req);
   waiting_queue.Add(req);
-  // Only fcfs tries it after the one that found no pages.
-  if (config.schedule_policy != "fcfs") batch_is_full = false;
+  // It may go before the one that found no pages.
+  if (!waiting_queue.policy().by_arrival) batch_is_full = false;
   if (req->spec.deadline_ns != INT64_MAX) {
     deadlines.emplace_back(req->spec.deadline_ns, req->spec.id);
     std::push_heap(deadlines.begin(), deadlines.end(), std::greater<>());
@@ -233,6 +233,7 @@ void Scheduler::Impl::ReleaseSlotAndPages(Req* req) {
 }
 
 void Scheduler::Impl::Forget(Req* req) {
+  waiting_queue.OnForgotten(*req);
   kv.Detach(req);
   pool.Delete(req);
 }

@@ -28,7 +28,8 @@ struct ScheduleBatch {
   std::vector<BatchRow> rows;
   uint32_t num_extend_rows = 0;
   uint32_t num_extend_tokens = 0;
-  bool retracted = false;  // someone lost its slot for it
+  bool retracted = false;      // someone lost its slot for it
+  double new_token_ratio = 0;  // in force when it was planned
   StepWork work;
 
   void Clear() {

@@ -19,8 +19,26 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   }
   if (config.max_step_ns < 0) return bad("max_step_ns: must be at least 0");
   if (config.vocab_size == 0) return bad("vocab_size: must be at least 1");
-  if (!(config.new_token_ratio >= 0 && config.new_token_ratio <= 1)) {
-    return bad("new_token_ratio: must be within [0, 1]");
+  const auto is_share = [](double share) { return share >= 0 && share <= 1; };
+  if (!is_share(config.init_new_token_ratio)) {
+    return bad("init_new_token_ratio: must be within [0, 1]");
+  }
+  if (!is_share(config.min_new_token_ratio_factor)) {
+    return bad("min_new_token_ratio_factor: must be within [0, 1]");
+  }
+  if (config.new_token_ratio_decay_steps == 0) {
+    return bad("new_token_ratio_decay_steps: must be at least 1");
+  }
+  if (!(config.schedule_conservativeness >= 0 && config.schedule_conservativeness <= 1e3)) {
+    return bad("schedule_conservativeness: must be within [0, 1000]");
+  }
+  if (config.eviction_policy != "lru" && config.eviction_policy != "lfu") {
+    return bad("eviction_policy: is neither lru nor lfu");
+  }
+  const auto is_weight = [](double weight) { return weight >= 0 && weight <= 1e6; };
+  if (!is_weight(config.vtc_input_weight)) return bad("vtc_input_weight: must be within [0, 1e6]");
+  if (!is_weight(config.vtc_output_weight)) {
+    return bad("vtc_output_weight: must be within [0, 1e6]");
   }
   if (FindSchedulePolicy(config.schedule_policy) == nullptr) {
     std::string names;
@@ -33,9 +51,11 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
 
 Scheduler::Impl::Impl(const SchedulerConfig& config)
     : config(config),
-      kv(config.page_size, config.enable_prefix_cache),
+      kv(config.page_size, config.enable_prefix_cache,
+         config.eviction_policy == "lfu" ? EvictionPolicy::kLfu : EvictionPolicy::kLru),
       slots(config.max_running_requests),
-      waiting_queue(*FindSchedulePolicy(config.schedule_policy)) {
+      waiting_queue(config, &kv),
+      new_token_ratio(config) {
   kv.Reset(config.num_pages);
 }
 
@@ -91,6 +111,7 @@ const SchedulerStats& Scheduler::stats() const {
   stats.evictable_pages = impl_->kv.cache().evictable_pages();
   stats.locked_pages = stats.total_pages - stats.free_pages - stats.evictable_pages;
   stats.queued_tokens = impl_->waiting_queue.num_tokens();
+  stats.new_token_ratio = impl_->new_token_ratio.value();
   stats.running_tokens = 0;
   for (const Req* req : impl_->running_batch) stats.running_tokens += req->len();
   return stats;
@@ -99,11 +120,13 @@ const SchedulerStats& Scheduler::stats() const {
 Status Scheduler::CheckLedger() const {
   std::vector<Req*> holders = impl_->running_batch;
   holders.insert(holders.end(), impl_->ending.begin(), impl_->ending.end());
-  for (const Req* req : impl_->waiting_queue.reqs()) {
-    if (!req->pages.empty() || req->slot != kNoSlot || req->last_node != kNoNode) {
-      return absl::InternalError(absl::StrCat("ledger: waiting request ", req->spec.id, " holds"));
-    }
-  }
+  Status status = OkStatus();
+  impl_->waiting_queue.ForEach([&](const Req& req) {
+    if (req.pages.empty() && req.slot == kNoSlot && req.last_node == kNoNode) return;
+    status =
+        absl::InternalError(absl::StrCat("ledger: waiting request ", req.spec.id, " holds pages"));
+  });
+  RETURN_IF_ERROR(status);
   if (impl_->pool.num_live() != holders.size() + impl_->waiting_queue.size()) {
     return absl::InternalError("ledger: a request is nowhere");
   }

@@ -45,9 +45,19 @@ struct SchedulerConfig {
   // what the decodes alone take, or kMinStepNs if that is more; INT64_MAX: no limit.
   int64_t max_step_ns = 0;
   bool enable_prefix_cache = true;
-  std::string schedule_policy = "fcfs";  // fcfs | lpm (part 1); more in part 4
-  double new_token_ratio = 0.7;          // share of remaining max_new_tokens reserved at admission
-  uint32_t clip_max_new_tokens = 4096;   // CLIP_MAX_NEW_TOKENS_ESTIMATION
+  std::string eviction_policy = "lru";     // lru | lfu
+  std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
+  uint32_t schedule_max_overtakes = 8192;  // admissions after which a request goes first; 0: never
+  uint64_t schedule_random_seed = 0;
+  double vtc_input_weight = 1, vtc_output_weight = 2;  // service a token, as the paper has it
+  // Of priorities: a greater difference preempts.
+  uint32_t priority_scheduling_preemption_threshold = 10;
+  // Of the remaining max_new_tokens, the share reserved at admission (new_token_ratio.h).
+  double init_new_token_ratio = 0.7;
+  double min_new_token_ratio_factor = 0.14;
+  uint32_t new_token_ratio_decay_steps = 600;
+  double schedule_conservativeness = 1;
+  uint32_t clip_max_new_tokens = 4096;  // CLIP_MAX_NEW_TOKENS_ESTIMATION
   std::vector<int32_t> eos_ids;
 };
 
@@ -96,11 +106,12 @@ struct SchedulerStats {
   uint32_t running = 0, waiting = 0;
   uint64_t free_pages = 0, evictable_pages = 0, locked_pages = 0, total_pages = 0;
   uint64_t queued_tokens = 0, running_tokens = 0;
+  double new_token_ratio = 0;
   // counters
   // (prompt and cached tokens of first admissions; generated ones as sampled, Truncate or not)
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens, of all admissions
-  uint64_t retractions = 0, steps = 0, aborts = 0;
+  uint64_t retractions = 0, preemptions = 0, steps = 0, aborts = 0;
 };
 
 // InvalidArgument naming the field; num_pages 0 is allowed (BeginEpoch sets it).

@@ -14,11 +14,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "scheduler_proc/core/kv_pool.h"
+#include "scheduler_proc/core/new_token_ratio.h"
 #include "scheduler_proc/core/prefill_adder.h"
 #include "scheduler_proc/core/req_pool.h"
 #include "scheduler_proc/core/schedule_batch.h"
-#include "scheduler_proc/core/schedule_policy.h"
 #include "scheduler_proc/core/scheduler.h"
+#include "scheduler_proc/core/waiting_queue.h"
 
 namespace flotilla {
 
@@ -38,6 +39,7 @@ class FreeSlots {
   explicit FreeSlots(uint32_t num_slots) : close_pending_(num_slots) { Reset(); }
   void Reset();
   bool full() const { return free_.empty(); }
+  uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
   uint32_t Take();
   void Free(uint32_t slot, bool opened);
   void MarkOpened(uint32_t slot) { close_pending_[slot] = false; }
@@ -77,6 +79,12 @@ struct Scheduler::Impl {
   void FillOpen(const Req& req, uint32_t start, StepPlan* plan);
   void FillRow(const BatchRow& row, StepPlan* plan);
 
+  // preempt.cc: who runs gives way to who waits.
+  bool RunsBefore(const Req& a, const Req& b) const;
+  bool GivesWay(const Req& running, const Req& waiting) const;
+  bool PreemptRunning(ScheduleBatch* batch);
+  size_t NumKept(ScheduleBatch* batch);
+
   // process_result.cc: what a batch brought.
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
   std::string CheckResult(const ScheduleBatch& batch, const StepResult& result) const;
@@ -99,7 +107,8 @@ struct Scheduler::Impl {
   FreeSlots slots;
 
   WaitingQueue waiting_queue;
-  std::vector<Req*> running_batch;  // by arrival: the last to come is retracted first
+  NewTokenRatio new_token_ratio;
+  std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
   std::vector<Req*> ending;
   bool batch_is_full = false;  // no pages for who is next; until something is given back
 

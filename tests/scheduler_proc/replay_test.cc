@@ -18,7 +18,7 @@ constexpr uint32_t kVocab = 97;
 SchedulerConfig Config() {
   SchedulerConfig config;
   config.num_pages = 80;
-  config.new_token_ratio = 0;
+  config.init_new_token_ratio = 0;
   config.page_size = 4;
   config.max_running_requests = 8;
   config.chunked_prefill_size = 32;

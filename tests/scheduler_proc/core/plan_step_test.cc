@@ -153,7 +153,7 @@ TEST(PlanStepTest, OverlapPlansLate) {
 TEST(PlanStepTest, OverlapWaitsForTheResultBeforeItRetracts) {
   SchedulerConfig config = OverlapConfig();
   config.num_pages = 12;
-  config.new_token_ratio = 0;
+  config.init_new_token_ratio = 0;
   SimCluster cluster(config);
   for (ReqId id = 1; id <= 3; ++id) {
     ReqSpec spec = Spec(id, 12, 30);

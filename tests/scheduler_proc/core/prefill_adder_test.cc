@@ -14,7 +14,7 @@ class PrefillAdderTest : public ::testing::Test {
   PrefillAdderTest() {
     config_.page_size = kPageSize;
     config_.chunked_prefill_size = 64;
-    config_.new_token_ratio = 0.5;
+    batch_.new_token_ratio = 0.5;
     kv_.Reset(32);  // 128 tokens
   }
 
@@ -142,14 +142,14 @@ TEST_F(PrefillAdderTest, ClipsTheEstimate) {
 }
 
 TEST_F(PrefillAdderTest, AdmitsTheFirstWhateverItMayNeedIfNothingRuns) {
-  config_.new_token_ratio = 1;
+  batch_.new_token_ratio = 1;
   PrefillAdder adder = Adder();
   EXPECT_EQ(adder.AddOneReq(MakeReq(20, 1000)), AddReqResult::kContinue);
   EXPECT_EQ(adder.AddOneReq(MakeReq(4, 1)), AddReqResult::kNoToken);
 }
 
 TEST_F(PrefillAdderTest, AMatchedPrefixIsNotCountedAsRoomAsWell) {
-  config_.new_token_ratio = 0;
+  batch_.new_token_ratio = 0;
   Req* old = MakeReq(64, 1, 7);
   kv_.TakePrefix(old);
   ASSERT_TRUE(kv_.Grow(old, 64));

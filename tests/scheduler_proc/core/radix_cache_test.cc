@@ -81,6 +81,26 @@ TEST_F(RadixCacheTest, EvictsLeastRecentlyUsedFromTheEndOfAPath) {
   EXPECT_EQ(cache_.total_pages(), 0u);
 }
 
+TEST(RadixCacheLfuTest, EvictsWhatTheFewestRequestsUsed) {
+  RadixCache cache(EvictionPolicy::kLfu);
+  cache.Reset(64, 1);
+  const NodeId root = cache.AcquireRoot("");
+  std::vector<PageId> duplicates, pages;
+  const auto use = [&](const std::vector<int32_t>& tokens, const std::vector<PageId>& ids) {
+    cache.Insert(root, tokens, ids, &duplicates);
+    ASSERT_TRUE(cache.CheckInvariants().ok()) << cache.CheckInvariants();
+  };
+  use({1, 2, 3}, {1, 2, 3});
+  use({1, 2, 4}, {1, 2, 4});  // 1, 2 were used twice
+  use({7, 8}, {7, 8});
+  use({7, 8}, {7, 8});
+  use({9}, {9});
+  std::vector<PageId> matched;
+  cache.MatchPrefix(root, std::vector<int32_t>{1, 2, 3}, &matched);  // recent, but not a use
+  for (int i = 0; i < 7; ++i) cache.Evict(1, &pages);
+  EXPECT_THAT(pages, ElementsAre(4, 9, 3, 8, 7, 2, 1));
+}
+
 TEST_F(RadixCacheTest, LockedPathsStay) {
   Insert({1, 1, 2, 2}, {0, 1});
   Insert({1, 1, 3, 3}, {0, 2});
@@ -160,10 +180,12 @@ TEST_F(RadixCacheTest, ResetEmptiesTheTreeAndKeepsRoots) {
   EXPECT_THAT(Match({1, 1}), ElementsAre(3));
 }
 
-// Random operations beside a naive map from (salt, whole-page prefix) to its page.
+// Random operations beside a naive map from (salt, whole-page prefix) to its page and its use,
+// which foretells every match, duplicate and eviction.
 class RadixCacheModel {
  public:
-  RadixCacheModel(uint64_t seed, uint32_t page_size) : random_(seed), page_size_(page_size) {
+  RadixCacheModel(uint64_t seed, uint32_t page_size, EvictionPolicy policy)
+      : random_(seed), page_size_(page_size), lfu_(policy == EvictionPolicy::kLfu), cache_(policy) {
     cache_.Reset(kPages, page_size);
     allocator_.Reset(kPages);
     for (const char* salt : {"", "x"}) roots_.push_back(cache_.AcquireRoot(salt));
@@ -199,6 +221,12 @@ class RadixCacheModel {
  private:
   static constexpr uint32_t kPages = 40;
   using Key = std::pair<uint32_t, std::vector<int32_t>>;
+  struct Page {
+    PageId page;
+    uint32_t locks = 0;
+    uint32_t hits = 0;
+    uint64_t stamp = 0;  // of the last use; a longer prefix is used before a shorter one
+  };
   struct Held {
     NodeId node;
     uint32_t root;
@@ -221,9 +249,21 @@ class RadixCacheModel {
     for (size_t i = 1; i <= tokens.size() / page_size_; ++i) {
       const auto it = map_.find({root, Prefix(tokens, i)});
       if (it == map_.end()) break;
-      pages.push_back(it->second);
+      pages.push_back(it->second.page);
     }
     return pages;
+  }
+  // The pages of `tokens`, all cached, longest prefix first.
+  template <typename Visit>
+  void VisitPath(uint32_t root, const std::vector<int32_t>& tokens, const Visit& visit) {
+    for (size_t i = tokens.size() / page_size_; i > 0; --i)
+      visit(&map_.at({root, Prefix(tokens, i)}));
+  }
+  void Touch(uint32_t root, const std::vector<int32_t>& tokens, uint32_t hits) {
+    VisitPath(root, tokens, [&](Page* page) {
+      page->hits += hits;
+      if (page->locks == 0) page->stamp = ++clock_;
+    });
   }
 
   void Insert(uint32_t root, const std::vector<int32_t>& tokens) {
@@ -231,9 +271,10 @@ class RadixCacheModel {
     const auto count = static_cast<uint32_t>(tokens.size() / page_size_);
     if (!allocator_.Alloc(count, &pages)) return;
     for (uint32_t i = 0; i < count; ++i) {
-      const auto [it, fresh] = map_.emplace(Key{root, Prefix(tokens, i + 1)}, pages[i]);
+      const auto [it, fresh] = map_.emplace(Key{root, Prefix(tokens, i + 1)}, Page{pages[i]});
       if (!fresh) wanted_duplicates.push_back(pages[i]);
     }
+    Touch(root, Prefix(tokens, count), 1);
     cache_.Insert(roots_[root], Prefix(tokens, count), pages, &duplicates);
     ASSERT_THAT(duplicates, ::testing::UnorderedElementsAreArray(wanted_duplicates));
     allocator_.Free(duplicates);
@@ -243,6 +284,8 @@ class RadixCacheModel {
     std::vector<PageId> pages;
     const NodeId node = cache_.MatchPrefix(roots_[root], tokens, &pages);
     ASSERT_EQ(pages, Expect(root, tokens));
+    Touch(root, Prefix(tokens, pages.size()), 0);
+    VisitPath(root, Prefix(tokens, pages.size()), [](Page* page) { ++page->locks; });
     cache_.Lock(node);
     held_.push_back({node, root, Prefix(tokens, pages.size())});
   }
@@ -251,6 +294,9 @@ class RadixCacheModel {
     if (held_.empty()) return;
     const uint32_t i = Below(static_cast<uint32_t>(held_.size()));
     cache_.Unlock(held_[i].node);
+    VisitPath(held_[i].root, held_[i].tokens, [&](Page* page) {
+      if (--page->locks == 0) page->stamp = ++clock_;
+    });
     held_.erase(held_.begin() + i);
   }
 
@@ -269,7 +315,9 @@ class RadixCacheModel {
       allocator_.Free(pages);
       return;
     }
-    for (uint32_t i = 0; i < count; ++i) map_[{held.root, Prefix(all, before + i + 1)}] = pages[i];
+    for (uint32_t i = 0; i < count; ++i) {
+      map_[{held.root, Prefix(all, before + i + 1)}] = {.page = pages[i], .locks = 1};
+    }
     held.node = node;
     held.tokens = all;
   }
@@ -279,12 +327,7 @@ class RadixCacheModel {
     std::vector<PageId> pages;
     cache_.Evict(count, &pages);
     ASSERT_EQ(pages.size(), std::min(count, evictable));
-    for (const PageId page : pages) {
-      const auto it = std::find_if(map_.begin(), map_.end(),
-                                   [page](const auto& entry) { return entry.second == page; });
-      ASSERT_NE(it, map_.end());
-      map_.erase(it);
-    }
+    ASSERT_THAT(pages, ::testing::UnorderedElementsAreArray(TakeFirst(pages.size())));
     for (const auto& [key, page] : map_) {  // what stays is whole from its root
       ASSERT_EQ(Expect(key.first, key.second).size(), key.second.size() / page_size_);
     }
@@ -294,12 +337,32 @@ class RadixCacheModel {
     allocator_.Free(pages);
   }
 
+  // Takes those out that are to be evicted next.
+  std::vector<PageId> TakeFirst(size_t count) {
+    std::vector<PageId> pages;
+    while (pages.size() < count) {
+      auto first = map_.end();
+      for (auto it = map_.begin(); it != map_.end(); ++it) {
+        const Page& page = it->second;
+        if (page.locks > 0) continue;
+        const auto rank = [this](const Page& p) { return std::pair(lfu_ ? p.hits : 0, p.stamp); };
+        if (first == map_.end() || rank(page) < rank(first->second)) first = it;
+      }
+      if (first == map_.end()) break;
+      pages.push_back(first->second.page);
+      map_.erase(first);
+    }
+    return pages;
+  }
+
   std::mt19937_64 random_;
   const uint32_t page_size_;
+  const bool lfu_;
+  uint64_t clock_ = 0;
   RadixCache cache_;
   PageAllocator allocator_;
   std::vector<NodeId> roots_;
-  std::map<Key, PageId> map_;
+  std::map<Key, Page> map_;
   std::vector<Held> held_;
 };
 
@@ -308,9 +371,10 @@ TEST(RadixCacheModelTest, AgreesWithANaiveMap) {
   const uint64_t seed =
       text != nullptr ? std::strtoull(text, nullptr, 10) : uint64_t{std::random_device{}()};
   std::cout << "FLOTILLA_TEST_SEED=" << seed << std::endl;
-  for (uint64_t run = 0; run < 40; ++run) {
+  for (uint64_t run = 0; run < 56; ++run) {
     SCOPED_TRACE(run);
-    RadixCacheModel model(seed + run, 1u << run % 4);
+    const auto policy = run % 2 == 0 ? EvictionPolicy::kLru : EvictionPolicy::kLfu;
+    RadixCacheModel model(seed + run, 1u << run / 2 % 7, policy);  // pages of 1 to 64 tokens
     for (int step = 0; step < 1000 && !HasFatalFailure(); ++step) model.Step();
     if (HasFatalFailure()) return;
   }

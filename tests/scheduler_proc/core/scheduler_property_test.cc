@@ -37,7 +37,11 @@ class Workload {
     config_.max_queued_requests = Pick({4, 40});
     config_.context_length = 160;
     config_.max_step_ns = Pick({0, 1, 10'000'000});
-    config_.new_token_ratio = Pick({0, 30, 100}) / 100.0;
+    if (Chance(300)) config_.eviction_policy = "lfu";
+    config_.priority_scheduling_preemption_threshold = Pick({0, 10, 60});
+    config_.schedule_max_overtakes = Pick({0, 3, 8192});
+    config_.new_token_ratio_decay_steps = Pick({1, 50, 600});
+    config_.init_new_token_ratio = Pick({0, 30, 100}) / 100.0;
     config_.clip_max_new_tokens = Pick({1, 20, 4096});
     // From hardly more than one request to more than enough.
     const uint32_t tokens = config_.context_length * Pick({1, 2, 5, 20}) + Below(40);
@@ -106,6 +110,7 @@ class Workload {
     if (Chance(300)) spec.sampling.frequency_penalty = 0.5f;
     if (Chance(100)) spec.logit_bias.assign(1 + Below(3), {static_cast<int32_t>(Below(9)), 1});
     for (size_t i = 1; i < spec.logit_bias.size(); ++i) spec.logit_bias[i].token += 10 * i;
+    if (Chance(700)) spec.priority = static_cast<int32_t>(Below(201)) - 100;
     if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
     if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
     if (spec.deadline_ns <= cluster->now()) spec.deadline_ns = cluster->now() + 1;
@@ -146,11 +151,12 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t base = FromEnv("FLOTILLA_TEST_SEED", std::random_device{}());
   const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 1000000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
-  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, overlapped = 0;
+  uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
+  uint64_t overlapped = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
-      for (const char* policy : {"fcfs", "lpm"}) {
+      for (const char* policy : {"fcfs", "lpm", "lof", "random", "priority", "vtc"}) {
         for (uint32_t modes = 0; modes < 8; ++modes) {
           const uint64_t seed = testing::Mix(base + ++runs);
           Workload workload(seed, page_size, policy, modes);
@@ -163,6 +169,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           steps += workload.Run(400);
           if (HasFailure()) return;
           retractions += workload.stats().retractions;
+          preemptions += workload.stats().preemptions;
           hits += workload.stats().prefix_hits;
           generated += workload.stats().generated_tokens;
           overlapped += workload.last_tokens_used();
@@ -175,10 +182,11 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << overlapped << " fed in the workers, "
-            << retractions << " retractions; under fcfs the oldest waited at most " << longest_wait
-            << " steps\n";
+            << retractions << " retractions (" << preemptions
+            << " preemptions); under fcfs the oldest waited at most " << longest_wait << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
+  EXPECT_GT(preemptions, 100u);
   EXPECT_GT(hits, 10000u);
   EXPECT_GT(overlapped, 10000u);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -220,7 +221,7 @@ TEST(SchedulerTest, DeadlinesEndWaitingAndRunning) {
 TEST(SchedulerTest, RetractsTheLastToComeAndChangesNoOutput) {
   SchedulerConfig config = SimCluster::SmallConfig();
   config.num_pages = 20;  // 80 tokens
-  config.new_token_ratio = 0;
+  config.init_new_token_ratio = 0;
   SimCluster cluster(config);
   for (ReqId id = 1; id <= 4; ++id) {
     ASSERT_TRUE(cluster.Add(Spec(id, 12, 50, static_cast<int32_t>(id * 7))).ok());
@@ -238,7 +239,7 @@ TEST(SchedulerTest, ADecodeThatGivesWayLetsAPromptGoOn) {
   config.schedule_policy = "lpm";
   config.num_pages = 21;
   config.chunked_prefill_size = 4;
-  config.new_token_ratio = 0;
+  config.init_new_token_ratio = 0;
   SimCluster cluster(config);
   ASSERT_TRUE(cluster.Add(Spec(1, 9, 1, 5)).ok());
   cluster.Drain();  // 8 tokens cached
@@ -427,7 +428,16 @@ TEST(SchedulerTest, ValidatesItsConfiguration) {
       {"max_prefill_tokens", [](SchedulerConfig* c) { c->max_prefill_tokens = 0; }},
       {"context_length", [](SchedulerConfig* c) { c->context_length = 1; }},
       {"vocab_size", [](SchedulerConfig* c) { c->vocab_size = 0; }},
-      {"new_token_ratio", [](SchedulerConfig* c) { c->new_token_ratio = 1.5; }},
+      {"init_new_token_ratio", [](SchedulerConfig* c) { c->init_new_token_ratio = 1.5; }},
+      {"min_new_token_ratio_factor",
+       [](SchedulerConfig* c) { c->min_new_token_ratio_factor = -1; }},
+      {"new_token_ratio_decay_steps",
+       [](SchedulerConfig* c) { c->new_token_ratio_decay_steps = 0; }},
+      {"schedule_conservativeness",
+       [](SchedulerConfig* c) { c->schedule_conservativeness = std::nan(""); }},
+      {"eviction_policy", [](SchedulerConfig* c) { c->eviction_policy = "fifo"; }},
+      {"vtc_input_weight", [](SchedulerConfig* c) { c->vtc_input_weight = -1; }},
+      {"vtc_output_weight", [](SchedulerConfig* c) { c->vtc_output_weight = std::nan(""); }},
       {"schedule_policy", [](SchedulerConfig* c) { c->schedule_policy = "best"; }},
   };
   for (const auto& test : cases) {

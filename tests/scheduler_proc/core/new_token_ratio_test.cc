@@ -1,0 +1,99 @@
+#include "scheduler_proc/core/new_token_ratio.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/scheduler_proc/core/sim_cluster.h"
+
+namespace flotilla {
+namespace {
+
+using testing::SimCluster;
+
+TEST(NewTokenRatioTest, FallsToItsLeastInTheStepsGiven) {
+  SchedulerConfig config;  // 0.7, 0.14 of it in 600 steps
+  NewTokenRatio ratio(config);
+  EXPECT_DOUBLE_EQ(ratio.value(), 0.7);
+  for (int i = 0; i < 300; ++i) ratio.OnDecode();
+  EXPECT_NEAR(ratio.value(), 0.7 * (1 + 0.14) / 2, 1e-9);
+  for (int i = 0; i < 400; ++i) ratio.OnDecode();
+  EXPECT_NEAR(ratio.value(), 0.7 * 0.14, 1e-9);
+  ratio.Reset();
+  EXPECT_DOUBLE_EQ(ratio.value(), 0.7);
+}
+
+TEST(NewTokenRatioTest, ConservativenessScalesItUpToAll) {
+  SchedulerConfig config;
+  config.schedule_conservativeness = 0.5;
+  EXPECT_DOUBLE_EQ(NewTokenRatio(config).value(), 0.35);
+  config.schedule_conservativeness = 2;
+  EXPECT_DOUBLE_EQ(NewTokenRatio(config).value(), 1);
+}
+
+TEST(NewTokenRatioTest, ARetractionRaisesItToWhatIsNeededAndNeverLowersIt) {
+  SchedulerConfig config;
+  config.init_new_token_ratio = 0.1;
+  NewTokenRatio ratio(config);
+  Req reqs[2];
+  for (Req& req : reqs) {
+    req.prompt_len = 10;
+    req.max_total = 10 + 200;
+    req.token_ids.assign(10 + 80, 1);
+  }
+  Req* running[] = {&reqs[0], &reqs[1]};
+  ratio.OnRetract(running);
+  EXPECT_DOUBLE_EQ(ratio.value(), 2.0 * (80 + 20) / (2 * 200 + 1));
+  const double raised = ratio.value();
+  for (Req& req : reqs) req.token_ids.assign(10, 1);
+  ratio.OnRetract(running);
+  EXPECT_EQ(ratio.value(), raised);
+  ratio.OnRetract({});
+  EXPECT_EQ(ratio.value(), raised);
+  for (Req& req : reqs) req.token_ids.assign(10 + 199, 1);
+  ratio.OnRetract(running);
+  EXPECT_EQ(ratio.value(), 1);
+}
+
+// Requests that use all they ask for, in a pool for a few of them: what is learned at the first
+// retractions keeps the next ones from happening.
+TEST(NewTokenRatioTest, LearnsFromRetractions) {
+  uint64_t retractions[2];
+  for (const bool learns : {false, true}) {
+    SchedulerConfig config = SimCluster::SmallConfig();  // pages of 4
+    config.num_pages = 120;
+    config.init_new_token_ratio = 0.05;
+    config.new_token_ratio_decay_steps = learns ? 2000 : 1;
+    config.min_new_token_ratio_factor = 0;
+    SimCluster cluster(config);
+    for (ReqId id = 1; id <= 60; ++id) {
+      ReqSpec spec;
+      spec.id = id;
+      spec.prompt_ids.assign(20, static_cast<int32_t>(id));
+      spec.max_new_tokens = 100;
+      spec.ignore_eos = true;
+      ASSERT_TRUE(cluster.Add(spec).ok());
+    }
+    cluster.Drain();
+    retractions[learns] = cluster.scheduler().stats().retractions;
+  }
+  EXPECT_GT(retractions[0], 20u);
+  EXPECT_LT(retractions[1], retractions[0] / 2);
+}
+
+TEST(NewTokenRatioTest, TheSchedulerDecaysItAndStartsAgainWhenIdle) {
+  SimCluster cluster(SimCluster::SmallConfig());
+  ReqSpec spec;
+  spec.prompt_ids = {1, 2, 3};
+  spec.max_new_tokens = 50;
+  spec.ignore_eos = true;
+  spec.id = 1;
+  ASSERT_TRUE(cluster.Add(spec).ok());
+  EXPECT_DOUBLE_EQ(cluster.scheduler().stats().new_token_ratio, 0.7);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(cluster.Step());
+  EXPECT_LT(cluster.scheduler().stats().new_token_ratio, 0.7 - 30 * 0.001);
+  cluster.Drain();
+  EXPECT_FALSE(cluster.Step());
+  EXPECT_DOUBLE_EQ(cluster.scheduler().stats().new_token_ratio, 0.7);
+}
+
+}  // namespace
+}  // namespace flotilla
