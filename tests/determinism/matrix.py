@@ -37,8 +37,14 @@ AXES = {
 REQUESTS = 32
 NEW_TOKENS = 64
 CONTEXT = 1536
-# 23,040 bytes a token in bfloat16. Tiny: one request of the longest kind, or a few short ones.
-POOLS = {"large": "1GiB", "tiny": "34MiB"}
+# 23,040 bytes a token in bfloat16. Tiny: one request of the longest kind, or a few short ones, and none of
+# the output reserved at admission, so that it runs out again and again.
+POOLS = {
+    "large": ["--kv-cache-memory", "1GiB"],
+    "tiny": ["--kv-cache-memory", "34MiB", "--scheduler-flag=--init-new-token-ratio=0",
+             "--scheduler-flag=--min-new-token-ratio-factor=0",
+             "--scheduler-flag=--new-token-ratio-decay-steps=1"],
+}
 
 
 def make_requests(seed=11):
@@ -87,7 +93,7 @@ def digest_of(answer):
 def run_cell(cell, bodies):
     """(digests of all answers, retractions, tokens read from the cache, seconds)."""
     flags = ["--tp", str(cell["tp"]), "--chunked-prefill-size", str(cell["chunk"]), "--context-length",
-             str(CONTEXT), "--kv-cache-memory", POOLS[cell["pool"]]]
+             str(CONTEXT), *POOLS[cell["pool"]]]
     if cell["cache"] == "off":
         flags.append("--disable-radix-cache")
     if cell["overlap"] == "off":
