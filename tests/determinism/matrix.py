@@ -41,7 +41,7 @@ CONTEXT = 1536
 # the output reserved at admission, so that it runs out again and again.
 POOLS = {
     "large": ["--kv-cache-memory", "1GiB"],
-    "tiny": ["--kv-cache-memory", "34MiB", "--scheduler-flag=--init-new-token-ratio=0",
+    "tiny": ["--kv-cache-memory", "29MiB", "--scheduler-flag=--init-new-token-ratio=0",
              "--scheduler-flag=--min-new-token-ratio-factor=0",
              "--scheduler-flag=--new-token-ratio-decay-steps=1"],
 }
