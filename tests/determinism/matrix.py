@@ -36,7 +36,7 @@ AXES = {
 }
 REQUESTS = 32
 NEW_TOKENS = 64
-CONTEXT = 1536
+CONTEXT = 1280
 # 23,040 bytes a token in bfloat16. Tiny: one request of the longest kind, or a few short ones, and none of
 # the output reserved at admission, so that it runs out again and again.
 POOLS = {
