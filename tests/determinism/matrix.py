@@ -137,7 +137,7 @@ def name_of(cell):
 
 def complaints_about(cell, retractions, cached):
     found = []
-    if cell["pool"] == "tiny" and cell["at_once"] > 1 and retractions == 0:
+    if cell["pool"] == "tiny" and cell["at_once"] == 32 and retractions == 0:
         found.append("the tiny KV cache forced no retraction")
     if cell["pool"] == "large" and retractions > 0:
         found.append(f"{retractions:.0f} retractions with a large KV cache")
