@@ -1,6 +1,5 @@
 #include "scheduler_proc/flight_record.h"
 
-#include <cstring>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -34,10 +33,15 @@ class Saver {
 class Loader {
  public:
   explicit Loader(WireReader* in) : in_(*in) {}
+  bool good() const { return good_; }
   template <typename T>
   void operator()(T& value) {
     if constexpr (std::is_same_v<T, std::string>) {
       value.assign(in_.GetBytes());
+    } else if constexpr (std::is_same_v<T, bool>) {
+      const auto byte = in_.Get<uint8_t>();
+      if (byte > 1) good_ = false;
+      value = byte == 1;
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       value = in_.Get<T>();
     } else {
@@ -47,6 +51,7 @@ class Loader {
 
  private:
   WireReader& in_;
+  bool good_ = true;  // no flag is neither 0 nor 1
 };
 
 // A field that is added must be added here: then these sizes change.
@@ -117,35 +122,6 @@ void CommonFields(Archive&& field, Record& r) {
   field(r.num_pages), field(r.step_id), field(r.plan_hash);
 }
 
-class Hasher {
- public:
-  template <typename T>
-  void Add(const std::vector<T>& values) {
-    AddBytes(values.data(), values.size() * sizeof(T));
-    Mix(values.size());
-  }
-  void Mix(uint64_t value) {
-    hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15ull;
-    hash_ ^= hash_ >> 29;
-  }
-  uint64_t hash() const { return hash_; }
-
- private:
-  void AddBytes(const void* data, size_t bytes) {
-    const auto* words = static_cast<const char*>(data);
-    for (; bytes >= sizeof(uint64_t); words += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
-      uint64_t word;
-      std::memcpy(&word, words, sizeof(word));
-      Mix(word);
-    }
-    uint64_t rest = 0;
-    if (bytes > 0) std::memcpy(&rest, words, bytes);
-    Mix(rest);
-  }
-
-  uint64_t hash_ = 1;
-};
-
 }  // namespace
 
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes) {
@@ -172,27 +148,14 @@ Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {
   if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kResult) {
     return broken("unknown kind");
   }
-  CommonFields(Loader(&in), *record);
+  Loader loader(&in);
+  CommonFields(loader, *record);
   bool good = true;
-  if (record->kind == FlightKind::kConfig) Fields(Loader(&in), record->config);
-  if (record->kind == FlightKind::kAdd) SpecFields(Loader(&in), record->spec);
+  if (record->kind == FlightKind::kConfig) Fields(loader, record->config);
+  if (record->kind == FlightKind::kAdd) SpecFields(loader, record->spec);
   if (record->kind == FlightKind::kResult) good = GetResult(&in, &record->result);
-  if (!good || !in.AtEnd()) return broken("malformed");
+  if (!good || !loader.good() || !in.AtEnd()) return broken("malformed");
   return OkStatus();
-}
-
-uint64_t PlanHash(const StepPlan& plan) {
-  Hasher hasher;
-  hasher.Mix(plan.step_id);
-  hasher.Mix(plan.epoch);
-  hasher.Add(plan.opens);
-  hasher.Add(plan.rows);
-  hasher.Add(plan.input_ids);
-  hasher.Add(plan.new_pages);
-  hasher.Add(plan.closes);
-  hasher.Add(plan.logit_bias);
-  hasher.Add(plan.history);
-  return hasher.hash();
 }
 
 }  // namespace flotilla

@@ -31,7 +31,7 @@ struct FlightRecord {
   ReqId id = 0;
   Finish reason = Finish::kNone;
   uint32_t num_tokens = 0, epoch = 0, num_pages = 0;
-  uint64_t step_id = 0, plan_hash = 0;
+  uint64_t step_id = 0, plan_hash = 0;  // plan_hash.h
   SchedulerConfig config;
   ReqSpec spec;
   StepResult result;  // rows with slot, token, and how many prompt logprobs from where
@@ -40,8 +40,5 @@ struct FlightRecord {
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes);
 // Reuses *record's memory; only the fields of its kind are meaningful.
 Status ParseFlightRecord(std::string_view bytes, FlightRecord* record);
-
-// Of everything that the plan tells the workers.
-uint64_t PlanHash(const StepPlan& plan);
 
 }  // namespace flotilla

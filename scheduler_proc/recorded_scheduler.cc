@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "scheduler_proc/plan_hash.h"
+
 namespace flotilla {
 
 RecordedScheduler::RecordedScheduler(const SchedulerConfig& config, FlightRingWriter* ring)

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "scheduler_proc/plan_hash.h"
+
 namespace flotilla {
 namespace {
 
@@ -13,9 +15,11 @@ class Replayer {
     switch (record.kind) {
       case FlightKind::kConfig:
         core_ = std::make_unique<Scheduler>(record.config);
+        epoch_ = 0;
         return "";
       case FlightKind::kBeginEpoch:
-        core_->BeginEpoch(record.epoch, record.num_pages);
+        if (record.epoch <= epoch_) return "an epoch that is not newer than the one before";
+        core_->BeginEpoch(epoch_ = record.epoch, record.num_pages);
         return "";
       case FlightKind::kAdd:
         return Same("Add", core_->Add(record.spec, record.now_ns).ok(), record.ok);
@@ -56,6 +60,7 @@ class Replayer {
   }
 
   std::unique_ptr<Scheduler> core_;
+  uint32_t epoch_ = 0;
   StepPlan plan_;
   std::vector<ReqOutput> outputs_;
 };

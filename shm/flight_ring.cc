@@ -1,25 +1,15 @@
 #include "shm/flight_ring.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <new>
-
-#include "common/base/unique_fd.h"
-#include "common/base/wire.h"
 
 namespace flotilla {
 namespace {
 
 constexpr uint32_t kMagic = 0x47494c46;  // "FLIG"
 constexpr uint32_t kVersion = 1;
-constexpr std::string_view kFileMagic = "flotilla flight 1\n";
 
 struct RecordHead {
   uint32_t length = 0;
@@ -108,6 +98,8 @@ StatusOr<std::vector<std::string>> ReadFlightRing(const Segment& segment) {
   // What was given up since may have been overwritten under our hands.
   position = std::max(position, ring.header_->oldest.load(std::memory_order_relaxed));
 
+  if (position % 8 != 0 || written % 8 != 0) return no_ring();
+
   std::vector<std::string> records;
   while (position < written) {
     RecordHead head;
@@ -123,41 +115,6 @@ StatusOr<std::vector<std::string>> ReadFlightRing(const Segment& segment) {
       break;
     }
     position += RecordBytes(head.length);
-  }
-  return records;
-}
-
-Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
-  const UniqueFd fd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
-  const auto failed = [&] {
-    return absl::UnavailableError(StrCat("can't write ", path, ": ", std::strerror(errno)));
-  };
-  if (fd.get() < 0) return failed();
-  std::string bytes(kFileMagic);
-  WireWriter out(&bytes);
-  for (const std::string& record : records) out.PutBytes(record);
-  std::string_view rest = bytes;
-  while (!rest.empty()) {
-    const ssize_t written = write(fd.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed();
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
-  return OkStatus();
-}
-
-StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(StrCat("can't read ", path, ": ", std::strerror(errno)));
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (!bytes.starts_with(kFileMagic)) {
-    return absl::InvalidArgumentError(StrCat(path, " is no flight recording of this version"));
-  }
-  WireReader in(std::string_view(bytes).substr(kFileMagic.size()));
-  std::vector<std::string> records;
-  while (in.remaining() > 0) {
-    records.emplace_back(in.GetBytes());
-    if (!in.ok()) return absl::DataLossError(StrCat(path, " is cut off"));
   }
   return records;
 }

@@ -32,5 +32,6 @@ int main(int argc, char** argv) {
   flotilla::fuzz::root = argv[1];
   flotilla::fuzz::SaveGgufs();
   flotilla::fuzz::SaveSharedMemory();
+  flotilla::fuzz::SaveFlights();
   flotilla::fuzz::SaveFrames();
 }

@@ -26,6 +26,8 @@ inline std::string Pieces(const std::vector<std::string>& frames) {
 void SaveGgufs();
 // Targets step_plan, step_result and ring.
 void SaveSharedMemory();
+// Target flight.
+void SaveFlights();
 // Targets detok_frames and router_frames.
 void SaveFrames();
 

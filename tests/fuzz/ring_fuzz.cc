@@ -101,6 +101,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Overlay(&input, *segment);
   for (uint32_t r = 0; r <= kReaders; ++r) ReadAll(*segment, r);
   WriteSome(*segment);
+  const StatusOr<RingPositions> positions = LookAtRing(*segment);
+  CHECK(!positions.ok() || positions->readers.size() <= kMaxReaders);
   for (uint32_t r = 0; r < kReaders; ++r) ReadAll(*segment, r);
   return 0;
 }

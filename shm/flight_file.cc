@@ -1,0 +1,56 @@
+// Flight recordings as files; flight_ring.h is the interface.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "common/base/unique_fd.h"
+#include "common/base/wire.h"
+#include "shm/flight_ring.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kFileMagic = "flotilla flight 1\n";
+
+}  // namespace
+
+Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
+  const UniqueFd fd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  const auto failed = [&] {
+    return absl::UnavailableError(StrCat("can't write ", path, ": ", std::strerror(errno)));
+  };
+  if (fd.get() < 0) return failed();
+  std::string bytes(kFileMagic);
+  WireWriter out(&bytes);
+  for (const std::string& record : records) out.PutBytes(record);
+  std::string_view rest = bytes;
+  while (!rest.empty()) {
+    const ssize_t written = write(fd.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed();
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return OkStatus();
+}
+
+StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(StrCat("can't read ", path, ": ", std::strerror(errno)));
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (!bytes.starts_with(kFileMagic)) {
+    return absl::InvalidArgumentError(StrCat(path, " is no flight recording of this version"));
+  }
+  WireReader in(std::string_view(bytes).substr(kFileMagic.size()));
+  std::vector<std::string> records;
+  while (in.remaining() > 0) {
+    records.emplace_back(in.GetBytes());
+    if (!in.ok()) return absl::DataLossError(StrCat(path, " is cut off"));
+  }
+  return records;
+}
+
+}  // namespace flotilla
