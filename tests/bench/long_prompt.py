@@ -1,0 +1,98 @@
+"""What a long prompt does to those who decode, and they to it.
+
+  python tests/bench/long_prompt.py [--clients 16] [--tokens 6000]
+
+In one cluster: the long prompt alone; `clients` streams decoding without it; and the same with the long
+prompt arriving in their midst. The limits: p99 of the time between tokens at most 1.5 times of that without
+the long prompt; its time to the first token at most 3.5 times that alone. Needs FLOTILLA_TEST_MODEL and
+FLOTILLA_BIN_DIR. The exit status is 1 if a limit is missed.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import Cluster  # noqa: E402 - found by the line above
+
+MAX_ITL, MAX_TTFT = 1.5, 3.5
+
+
+def stream(cluster, prompt, tokens):
+    """Times at which pieces of the answer came; the first is the time to the first token."""
+    connection = http.client.HTTPConnection(urlsplit(cluster.http).netloc, timeout=600)
+    body = {"model": cluster.model_id, "prompt": prompt, "max_tokens": tokens, "stream": True,
+            "temperature": 0, "ignore_eos": True}
+    begin = time.monotonic()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    times = []
+    for line in response:
+        if line.startswith(b"data: {"):
+            times.append(time.monotonic())
+    connection.close()
+    return begin, times
+
+
+def decode(cluster, clients, tokens, rng, meanwhile=None):
+    """All gaps between tokens of `clients` streams; `meanwhile` runs when all of them decode."""
+    results, threads = [], []
+    for _ in range(clients):
+        prompt = rng.choices(range(1000, 40000), k=32)
+        threads.append(threading.Thread(target=lambda p=prompt: results.append(stream(cluster, p, tokens))))
+    generated = cluster.metric("flotilla_scheduler_generation_tokens_total")
+    for thread in threads:
+        thread.start()
+    answer = None
+    if meanwhile is not None:
+        while cluster.metric("flotilla_scheduler_generation_tokens_total") < generated + 6 * clients:
+            time.sleep(0.02)
+        answer = meanwhile()
+    end = time.monotonic()
+    for thread in threads:
+        thread.join()
+    until = end if meanwhile is not None else float("inf")
+    gaps = [b - a for _, times in results for a, b in zip(times[5:], times[6:]) if b <= until]
+    return gaps, answer
+
+
+def p99(values):
+    return sorted(values)[len(values) * 99 // 100]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=6000)
+    parser.add_argument("flags", nargs="*", help="for flotilla serve, behind --")
+    args = parser.parse_args()
+    rng = random.Random(6)
+
+    def long_prompt():
+        begin, times = stream(cluster, rng.choices(range(1000, 40000), k=args.tokens), 1)
+        return times[0] - begin
+
+    with Cluster("--kv-cache-memory", "1GiB", *args.flags) as cluster:
+        decode(cluster, args.clients, 32, rng)  # warms up, and teaches what a step costs
+        alone = statistics.median(long_prompt() for _ in range(3))
+        before, _ = decode(cluster, args.clients, 128, rng)
+        during, first = decode(cluster, args.clients, 500, rng, long_prompt)
+    itl, ttft = p99(during) / p99(before), first / alone
+    print(f"between tokens, {args.clients} streams: p50 {1e3 * statistics.median(before):.1f} ms, p99 "
+          f"{1e3 * p99(before):.1f} ms; beside the long prompt p50 {1e3 * statistics.median(during):.1f} ms, p99 "
+          f"{1e3 * p99(during):.1f} ms: {itl:.2f} x (limit {MAX_ITL})")
+    print(f"first token of {args.tokens} tokens: alone {alone:.2f} s, beside {args.clients} streams "
+          f"{first:.2f} s: {ttft:.2f} x (limit {MAX_TTFT})")
+    return 0 if itl <= MAX_ITL and ttft <= MAX_TTFT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
