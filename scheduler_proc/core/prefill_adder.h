@@ -36,7 +36,7 @@ inline constexpr uint32_t kInBatchPrefixTokens = 32;
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 
 // However little time there is: a prompt must get on.
-inline constexpr uint32_t kMinChunkTokens = 16;
+inline constexpr uint32_t kMinChunkTokens = 4;
 
 // Time for prompt tokens in a step.
 struct StepBudget {

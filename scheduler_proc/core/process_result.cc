@@ -12,7 +12,8 @@ void Scheduler::Impl::OnResult(const StepResult& result, int64_t now_ns,
   const ScheduleBatch& batch = result_queue.front();
   if (result.step_id != batch.step_id) return;
   const std::string error = CheckResult(batch, result);
-  if (error.empty()) step_cost.Observe(batch.work, result.end_ns - result.start_ns);
+  if (error.empty() && !batch.many_logits)
+    step_cost.Observe(batch.work, result.end_ns - result.start_ns);
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     --batch.rows[i].req->plans_in_flight;
     if (error.empty()) {

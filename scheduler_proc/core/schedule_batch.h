@@ -31,12 +31,14 @@ struct ScheduleBatch {
   bool retracted = false;      // someone lost its slot for it
   double new_token_ratio = 0;  // in force when it was planned
   StepWork work;
+  bool many_logits = false;  // of prompts: it says nothing about what a step costs
 
   void Clear() {
     rows.clear();
     num_extend_rows = num_extend_tokens = 0;
     retracted = false;
     work = {};
+    many_logits = false;
   }
   bool empty() const { return rows.empty(); }
 
@@ -47,16 +49,14 @@ struct ScheduleBatch {
                     .num_tokens = num_tokens,
                     .samples = num_tokens == req->num_pending(),
                     .extend = extend});
-    work.Add(req->num_scheduled, num_tokens, NumLogits(rows.back()));
-    if (!extend) return;
+    if (!extend) {
+      work.AddDecode(req->num_scheduled);
+      return;
+    }
+    work.AddChunk(req->num_scheduled, num_tokens);
+    many_logits |= !req->may_read_cache();
     ++num_extend_rows;
     num_extend_tokens += num_tokens;
-  }
-
-  // Tokens of the row whose logits are wanted.
-  static uint32_t NumLogits(const BatchRow& row) {
-    if (!row.req->may_read_cache() && row.start < row.req->prompt_len) return row.num_tokens;
-    return row.samples ? 1 : 0;
   }
 
   ForwardMode forward_mode() const {

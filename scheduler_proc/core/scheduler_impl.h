@@ -28,9 +28,9 @@ inline constexpr uint32_t kMaxPrefillStepsInARow = 8;
 // Requests passed over in one step because they wait for another's prefix.
 inline constexpr uint32_t kMaxHeldBackInAStep = 128;
 inline constexpr uint32_t kMaxPlansInFlight = 2;
-// The next step is planned so long before the running one should end: a fifth of it, at least 1 ms.
-inline constexpr int64_t kMinPlanLeadNs = 1'000'000;
-inline constexpr int64_t kPlanLeadShare = 5;
+// The next step is planned so long before the running one should end: a third of it, at least 2 ms.
+inline constexpr int64_t kMinPlanLeadNs = 2'000'000;
+inline constexpr int64_t kPlanLeadShare = 3;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.

@@ -11,15 +11,20 @@ constexpr double kMaxVariance = 1e6;   // else a term that never varies grows wi
 
 }  // namespace
 
-void StepWork::Add(uint32_t start, uint32_t num_tokens, uint32_t logits) {
-  tokens += num_tokens;
-  kv_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
-  logits_rows += logits;
+void StepWork::AddDecode(uint32_t position) {
+  ++decode_tokens;
+  decode_reads += position + 1;
+}
+
+void StepWork::AddChunk(uint32_t start, uint32_t num_tokens) {
+  chunk_tokens += num_tokens;
+  chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
 }
 
 StepCost::Vector StepCost::Terms(const StepWork& work) {
-  return {1, static_cast<double>(work.tokens), static_cast<double>(work.kv_reads) / 1024,
-          static_cast<double>(work.logits_rows)};
+  return {1, static_cast<double>(work.decode_tokens), static_cast<double>(work.chunk_tokens),
+          static_cast<double>(work.decode_reads) / 1024,
+          static_cast<double>(work.chunk_reads) / 1024};
 }
 
 void StepCost::Observe(const StepWork& work, int64_t ns) {
@@ -57,7 +62,7 @@ int64_t StepCost::Predict(const StepWork& work) const {
 
 int64_t StepCost::ChunkNs(uint32_t start, uint32_t num_tokens) const {
   StepWork work;
-  work.Add(start, num_tokens, 0);
+  work.AddChunk(start, num_tokens);
   return Predict(work) - Predict({});
 }
 

@@ -1,8 +1,9 @@
 // What a step costs on the workers, learned from the steps there were: so that a prompt's chunks
 // take no more time than the decodes beside them can spare.
 //
-// seconds = c · x, with x = {1, tokens, tokens × 2^-10 read from the KV cache, rows of logits}:
-// reading the weights, the matrix products, attention, and the head with the sampler. Recursive
+// seconds = c · x, with x = {1, decoded tokens, prompt tokens, and 2^-10 of the positions that each
+// of them read from the KV cache}: reading the weights, the head and the sampler, the matrix
+// products, and attention, which costs a chunk less a position than it costs a decode. Recursive
 // least squares with a forgetting factor; a coefficient that comes out negative counts as 0.
 // Nothing is promised before kEnough steps.
 //
@@ -17,12 +18,12 @@ namespace flotilla {
 
 // What a step's time depends on. A token at position p reads p + 1 positions of the KV cache.
 struct StepWork {
-  uint64_t tokens = 0;
-  uint64_t kv_reads = 0;
-  uint32_t logits_rows = 0;
+  uint64_t decode_tokens = 0, decode_reads = 0;
+  uint64_t chunk_tokens = 0, chunk_reads = 0;
 
-  // `num_tokens` tokens from position `start` on, `logits` of them with logits.
-  void Add(uint32_t start, uint32_t num_tokens, uint32_t logits);
+  void AddDecode(uint32_t position);
+  // `num_tokens` tokens of a prompt from position `start` on.
+  void AddChunk(uint32_t start, uint32_t num_tokens);
 };
 
 class StepCost {
@@ -37,7 +38,7 @@ class StepCost {
   int64_t ChunkNs(uint32_t start, uint32_t num_tokens) const;
 
  private:
-  static constexpr size_t kTerms = 4;
+  static constexpr size_t kTerms = 5;
   static constexpr uint32_t kEnough = 8;
   using Vector = std::array<double, kTerms>;
 

@@ -205,7 +205,7 @@ TEST_F(LoopTest, AnAbortedRequestIsFreeWithinTwoSteps) {
   ASSERT_TRUE(Pump([&] { return streams_[1].finish == Finish::kAbort; }));
   const uint64_t steps = replica_->steps();
   replica_->HoldAfter(2);
-  ASSERT_TRUE(Pump([&] { return replica_->steps() >= steps + 2; }));  // both that were planned
+  ASSERT_TRUE(Pump([&] { return replica_->steps() >= steps + 2; }));   // both that were planned
   EXPECT_TRUE(Pump([&] { return load_.stats().locked_pages <= 4; }));  // request 2's alone
   replica_->HoldAfter(2);
   ASSERT_TRUE(Pump([&] { return replica_->steps() >= steps + 4; }));

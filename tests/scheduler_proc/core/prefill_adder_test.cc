@@ -179,7 +179,7 @@ TEST_F(PrefillAdderTest, CutsChunksToTheTimeThatIsLeft) {
   StepCost cost;
   for (uint32_t tokens = 1; tokens < 40; ++tokens) {
     StepWork work;
-    work.Add(0, tokens, 0);
+    work.AddChunk(0, tokens);
     cost.Observe(work, tokens * 1'000'000);
   }
   budget_ = {&cost, 30'500'000};

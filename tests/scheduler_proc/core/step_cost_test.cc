@@ -7,29 +7,33 @@
 namespace flotilla {
 namespace {
 
-// A machine: 5 ms for the weights, 0.1 ms a token, 0.3 ms for 1,024 positions read, 0.2 ms a row of
-// logits, and some noise.
+// A machine: 5 ms for the weights; a decode costs 0.3 ms and 0.5 ms for 1,024 positions read, a
+// prompt's token 0.1 ms and 0.3 ms.
 int64_t True(const StepWork& work) {
-  return 5'000'000 + static_cast<int64_t>(work.tokens) * 100'000 +
-         static_cast<int64_t>(work.kv_reads) * 300'000 / 1024 + int64_t{work.logits_rows} * 200'000;
+  return 5'000'000 + static_cast<int64_t>(work.decode_tokens) * 300'000 +
+         static_cast<int64_t>(work.chunk_tokens) * 100'000 +
+         static_cast<int64_t>(work.decode_reads) * 500'000 / 1024 +
+         static_cast<int64_t>(work.chunk_reads) * 300'000 / 1024;
 }
 
 StepWork RandomStep(std::mt19937* random) {
   StepWork work;
   for (uint32_t decodes = (*random)() % 32; decodes > 0; --decodes) {
-    work.Add((*random)() % 2000, 1, 1);
+    work.AddDecode((*random)() % 2000);
   }
-  if ((*random)() % 3 == 0) work.Add((*random)() % 4000, 1 + (*random)() % 512, 0);
+  if ((*random)() % 3 == 0) work.AddChunk((*random)() % 4000, 1 + (*random)() % 512);
   return work;
 }
 
 TEST(StepCostTest, CountsWhatAStepReads) {
   StepWork work;
-  work.Add(10, 3, 1);  // 11 + 12 + 13
-  work.Add(0, 1, 1);
-  EXPECT_EQ(work.tokens, 4u);
-  EXPECT_EQ(work.kv_reads, 37u);
-  EXPECT_EQ(work.logits_rows, 2u);
+  work.AddChunk(10, 3);  // 11 + 12 + 13
+  work.AddChunk(0, 1);
+  work.AddDecode(9);
+  EXPECT_EQ(work.chunk_tokens, 4u);
+  EXPECT_EQ(work.chunk_reads, 37u);
+  EXPECT_EQ(work.decode_tokens, 1u);
+  EXPECT_EQ(work.decode_reads, 10u);
 }
 
 TEST(StepCostTest, LearnsAMachineFromItsSteps) {
@@ -59,13 +63,13 @@ TEST(StepCostTest, RemembersPromptsOverLongDecoding) {
     cost.Observe(work, True(work));
   }
   StepWork decodes;
-  for (int i = 0; i < 16; ++i) decodes.Add(500, 1, 1);
+  for (int i = 0; i < 16; ++i) decodes.AddDecode(500);
   for (int i = 0; i < 100'000; ++i) {
     const double noise = 0.9 + static_cast<double>(random() % 2000) / 1e4;
     cost.Observe(decodes, static_cast<int64_t>(static_cast<double>(True(decodes)) * noise));
   }
   StepWork prompt;
-  prompt.Add(1000, 256, 0);
+  prompt.AddChunk(1000, 256);
   EXPECT_NEAR(static_cast<double>(cost.Predict(prompt)), static_cast<double>(True(prompt)),
               0.3 * static_cast<double>(True(prompt)));
 }
@@ -78,7 +82,7 @@ TEST(StepCostTest, FollowsAMachineThatChanges) {
     cost.Observe(work, (i < 1000 ? 1 : 2) * True(work));
   }
   StepWork prompt;
-  prompt.Add(100, 400, 0);
+  prompt.AddChunk(100, 400);
   EXPECT_NEAR(static_cast<double>(cost.Predict(prompt)), 2.0 * static_cast<double>(True(prompt)),
               0.1 * static_cast<double>(True(prompt)));
 }
