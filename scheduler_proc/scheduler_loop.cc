@@ -30,7 +30,7 @@ StatusOr<bool> SchedulerLoop::Step() {
     CheckStepTimeout(now_ns);
     while (core_->core().PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
   }
-  return HandOutputs(now_ns) || progress;
+  return HandOutputs(now_ns, results) || progress;
 }
 
 Status SchedulerLoop::Run() {
@@ -193,7 +193,7 @@ void SchedulerLoop::ReportBatch(int64_t now_ns) {
   batch.planned_step.store(plan_.step_id, std::memory_order_relaxed);
 }
 
-bool SchedulerLoop::HandOutputs(int64_t now_ns) {
+bool SchedulerLoop::HandOutputs(int64_t now_ns, bool results) {
   for (ReqOutput& output : core_outputs_) {
     auto it = live_.find(output.id);
     if (it != live_.end()) {
@@ -213,7 +213,8 @@ bool SchedulerLoop::HandOutputs(int64_t now_ns) {
   if (now_ns >= next_deadline_ns_) RecomputeDeadline();
   const bool any = !events_.empty();
   deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);
-  if (any) deps_.metrics->OnStats(core_->core().stats());
+  // A request that has ended may have given its pages back with a result of no other effect.
+  if (any || results) deps_.metrics->OnStats(core_->core().stats());
   deps_.outputs->Push(&events_);
   return any;
 }

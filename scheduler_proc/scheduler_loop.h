@@ -75,7 +75,7 @@ class SchedulerLoop {
   void FailAll(const Status& status);
   bool PublishPlan(int64_t now_ns);
   void ReportBatch(int64_t now_ns);
-  bool HandOutputs(int64_t now_ns);
+  bool HandOutputs(int64_t now_ns, bool results);
   void RecomputeDeadline();
   void Beat(int64_t now_ns);
   int64_t NextWakeNs() const;

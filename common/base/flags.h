@@ -38,13 +38,12 @@ inline constexpr SharedFlag kMaxRunningRequestsFlag = {
 inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
     "--max-queued-requests", "Most requests that wait in a replica; beyond it clients get 429", 1,
     1 << 20};
-inline constexpr SharedFlag kMaxStepMsFlag = {"--max-step-ms",
-                                              "Milliseconds that a step may take when it computes "
-                                              "a piece of a prompt beside tokens of others, "
-                                              "so that a long prompt does not stall them. 0: at "
-                                              "most 1.4 times what the others alone take, or "
-                                              "25 ms if that is more",
-                                              0, 3'600'000};
+inline constexpr SharedFlag kMaxStepMsFlag = {
+    "--max-step-ms",
+    "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
+    "others: "
+    "a long prompt then stalls them less, and takes longer itself. 0: no limit",
+    0, 3'600'000};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
     "--schedule-max-overtakes",
     "A request that waits while so many others are admitted goes first, under lpm, lof and random; "

@@ -57,14 +57,8 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
 // A long prompt must not make those who decode wait.
 StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
   StepBudget budget{&step_cost, INT64_MAX};
-  if (decodes.empty() || !step_cost.known() || config.max_step_ns == INT64_MAX) return budget;
-  const int64_t decode_ns = step_cost.Predict(decodes.work);
-  int64_t step_ns = config.max_step_ns;
-  if (step_ns == 0) {
-    step_ns =
-        std::max(kMinStepNs, static_cast<int64_t>(kStepStretch * static_cast<double>(decode_ns)));
-  }
-  budget.ns = std::max<int64_t>(0, step_ns - decode_ns);
+  if (decodes.empty() || !step_cost.known() || config.max_step_ns == 0) return budget;
+  budget.ns = std::max<int64_t>(0, config.max_step_ns - step_cost.Predict(decodes.work));
   return budget;
 }
 

@@ -41,9 +41,8 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   bool enable_mixed_chunk = true;    // prefill chunks and decodes in one step
   uint32_t max_plans_in_flight = 2;  // 1: no overlap
-  // What a step may take when a prompt's chunk goes beside decodes. 0: at most kStepStretch times
-  // what the decodes alone take, or kMinStepNs if that is more; INT64_MAX: no limit.
-  int64_t max_step_ns = 0;
+  int64_t max_step_ns =
+      0;  // what a step may take when a prompt's chunk goes beside decodes; 0: no limit
   bool enable_prefix_cache = true;
   std::string eviction_policy = "lru";     // lru | lfu
   std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
@@ -60,9 +59,6 @@ struct SchedulerConfig {
   uint32_t clip_max_new_tokens = 4096;  // CLIP_MAX_NEW_TOKENS_ESTIMATION
   std::vector<int32_t> eos_ids;
 };
-
-inline constexpr double kStepStretch = 1.4;
-inline constexpr int64_t kMinStepNs = 25'000'000;
 
 enum class Finish : uint32_t { kNone = 0, kStop, kLength, kAbort, kDeadline, kError };
 

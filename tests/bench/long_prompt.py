@@ -1,6 +1,6 @@
 """What a long prompt does to those who decode, and they to it.
 
-  python tests/bench/long_prompt.py [--clients 16] [--tokens 6000]
+  python tests/bench/long_prompt.py [--clients 16] [--tokens 6000] -- --max-step-ms 25
 
 In one cluster: the long prompt alone; `clients` streams decoding without it; and the same with the long
 prompt arriving in their midst. The limits: p99 of the time between tokens at most 1.5 times of that without

@@ -32,7 +32,6 @@ class SimCluster {
     config.chunked_prefill_size = 64;
     config.context_length = 512;
     config.max_plans_in_flight = 1;
-    config.max_step_ns = INT64_MAX;
     config.vocab_size = SimModel().vocab_size;
     config.eos_ids = {SimModel().eos};
     return config;
