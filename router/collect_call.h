@@ -10,6 +10,7 @@
 #include <boost/asio/post.hpp>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "router/call_tracker.h"
@@ -40,10 +41,16 @@ class CollectCall final : public grpc::ClientReadReactor<Message> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (!take_(message_)) context_.TryCancel();
+    {
+      const std::lock_guard lock(order_);
+      Message message;
+      message.Swap(&message_);  // memory that another thread's next message would be read into
+      if (!take_(message)) context_.TryCancel();
+    }
     this->StartRead(&message_);
   }
   void OnDone(const grpc::Status& status) override {
+    { const std::lock_guard lock(order_); }
     std::unique_ptr<CollectCall> self(this);
     CallTracker* const calls = calls_;
     boost::asio::post(executor_, [done = std::move(done_), status] { done(status); });
@@ -57,6 +64,8 @@ class CollectCall final : public grpc::ClientReadReactor<Message> {
   std::function<void(grpc::Status)> done_;
   grpc::ClientContext context_;
   Message message_;
+  // gRPC calls in order, but on any thread, and ThreadSanitizer does not see how it orders them.
+  std::mutex order_;
 };
 
 }  // namespace flotilla

@@ -36,6 +36,7 @@ void TokenizerCache::Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine
   auto request = std::make_shared<v1::FetchModelFileRequest>();
   request->set_sha256(file.sha256());
   auto bytes = std::make_shared<std::string>();
+  bytes->reserve(file.bytes());
   auto take = [bytes, limit = file.bytes()](v1::FileChunk& chunk) {
     if (bytes->size() + chunk.data().size() > limit) return false;
     bytes->append(chunk.data());
