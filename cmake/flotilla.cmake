@@ -115,6 +115,7 @@ function(flotilla_script_test name)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
+    RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT
+    "${ARG_ENV};FLOTILLA_BIN_DIR=${CMAKE_BINARY_DIR}/bin;FLOTILLA_SANITIZE=${FLOTILLA_SANITIZE}")
   flotilla_label_targets("${ARG_LABELS}" ${ARG_PROGRAMS})
 endfunction()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from cluster import Cluster
+from cluster import SANITIZED, Cluster
 from hostile_requests import LIST, Target
 from test_grpc_client import Reflected
 
@@ -85,6 +85,7 @@ def test_each_gets_its_answer_and_streams_go_on(cluster, target):
           f"alone, {attacked_p99 * 1e3:.1f} ms meanwhile ({attacked_p99 / quiet_p99:.2f} x)")
     assert not result["wrong"], "\n".join(result["wrong"])
     assert attacked_texts == texts, "byte for byte"
-    assert attacked_p99 <= MOST_P99_RATIO * quiet_p99
+    if not SANITIZED:
+        assert attacked_p99 <= MOST_P99_RATIO * quiet_p99
     restarts = {name: value for name, value in cluster.metrics().items() if "restarts_total" in name}
     assert restarts and not any(restarts.values()), restarts

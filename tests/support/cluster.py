@@ -22,6 +22,7 @@ import urllib.request
 from urllib.parse import urlsplit
 
 BIN = os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")
+SANITIZED = bool(os.environ.get("FLOTILLA_SANITIZE"))  # the binaries are: what takes how long says nothing
 MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
 READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
 STOP_TIMEOUT_S = 60
