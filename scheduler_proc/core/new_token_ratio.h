@@ -3,9 +3,9 @@
 // a little with each step that decodes; a retraction shows that it fell too far and raises it to
 // what would have sufficed.
 //
-// It starts at initial() = init_new_token_ratio · schedule_conservativeness (at most 1), falls in
-// new_token_ratio_decay_steps steps to min_new_token_ratio_factor of that, and starts again when
-// nothing is left to do.
+// It starts at initial() = init_new_token_ratio · schedule_conservativeness (at most 1) and falls
+// from there, or from where it was raised to, in new_token_ratio_decay_steps steps to
+// min_new_token_ratio_factor of initial(). It starts again when nothing is left to do.
 //
 // Threads: one. Errors: none.
 // Source: SGLang's new_token_ratio, its retract_decode and --schedule-conservativeness.
@@ -28,12 +28,13 @@ class NewTokenRatio {
   explicit NewTokenRatio(const SchedulerConfig& config)
       : initial_(std::min(1.0, config.init_new_token_ratio * config.schedule_conservativeness)),
         least_(std::min(1.0, initial_ * config.min_new_token_ratio_factor)),
-        decay_((initial_ - least_) / config.new_token_ratio_decay_steps),
-        value_(initial_) {}
+        decay_steps_(config.new_token_ratio_decay_steps) {
+    Reset();
+  }
 
   double value() const { return value_; }
   double initial() const { return initial_; }
-  void Reset() { value_ = initial_; }
+  void Reset() { Set(initial_); }
   void OnDecode() { value_ = std::max(least_, value_ - decay_); }
   // `running` are those that stay.
   void OnRetract(std::span<Req* const> running) {
@@ -42,12 +43,18 @@ class NewTokenRatio {
       produced += req->num_output() + kRetractDecodeSteps;
       wanted += req->max_total - req->prompt_len;
     }
-    value_ = std::max(value_, std::min(1.0, produced / wanted));
+    Set(std::max(value_, std::min(1.0, produced / wanted)));
   }
 
  private:
-  const double initial_, least_, decay_;
-  double value_;
+  void Set(double value) {
+    value_ = value;
+    decay_ = std::max(0.0, value_ - least_) / decay_steps_;
+  }
+
+  const double initial_, least_;
+  const uint32_t decay_steps_;
+  double value_ = 0, decay_ = 0;
 };
 
 }  // namespace flotilla
