@@ -46,8 +46,8 @@ inline constexpr SharedFlag kMaxStepMsFlag = {
     0, 3'600'000};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
     "--schedule-max-overtakes",
-    "A request that waits while so many others are admitted goes first, under lpm, lof and random; "
-    "0: never",
+    "A request that waits while so many others are admitted goes first, under lpm, dfs-weight, "
+    "lof and random; 0: never",
     0, 1u << 30};
 inline constexpr SharedFlag kPriorityPreemptionFlag = {
     "--priority-scheduling-preemption-threshold",
@@ -70,7 +70,8 @@ struct SharedChoice {
 };
 inline constexpr std::array kDtypes = {"auto", "int8", "float32"};
 inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32"};
-inline constexpr std::array kSchedulePolicies = {"fcfs", "lpm", "lof", "random", "priority", "vtc"};
+inline constexpr std::array kSchedulePolicies = {"fcfs",   "lpm",      "dfs-weight", "lof",
+                                                 "random", "priority", "vtc"};
 inline constexpr SharedChoice kDtypeFlag = {
     "--dtype",
     "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
@@ -90,10 +91,9 @@ inline constexpr SharedChoice kEvictionPolicyFlag = {
 inline constexpr SharedChoice kSchedulePolicyFlag = {
     "--schedule-policy",
     "Which waiting request is next. fcfs: first come first served; lpm: longest cached prefix; "
-    "lof: "
-    "longest output; random: drawn; priority: the highest, which also preempts who runs; vtc: the "
-    "tenant "
-    "that was served least",
+    "dfs-weight: those that share the most with others; lof: longest output; random: drawn; "
+    "priority: "
+    "the highest, which also preempts who runs; vtc: the tenant that was served least",
     kSchedulePolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 

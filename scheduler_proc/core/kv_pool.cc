@@ -8,6 +8,7 @@ namespace flotilla {
 
 void KvPool::Reset(uint32_t num_pages) {
   allocator_.Reset(num_pages);
+  scratch_.reserve(num_pages);
   cache_.Reset(num_pages, page_size_);
 }
 
@@ -39,6 +40,7 @@ uint32_t KvPool::PeekPrefix(const Req& req) const {
 
 void KvPool::TakePrefix(Req* req) {
   CHECK(req->pages.empty() && req->last_node == kNoNode);
+  page_buffers_.Take(PagesFor(req->max_total), &req->pages);
   req->last_node = cache_.MatchPrefix(req->root, Matchable(*req), &req->pages);
   cache_.Lock(req->last_node);
   req->num_shared = static_cast<uint32_t>(req->pages.size());
@@ -48,6 +50,7 @@ void KvPool::TakePrefix(Req* req) {
 void KvPool::ReturnPrefix(Req* req) {
   cache_.Unlock(req->last_node);
   Forget(req);
+  page_buffers_.GiveBack(&req->pages);
 }
 
 uint32_t KvPool::AvailableWithout(std::span<Req* const> holders) {
@@ -103,6 +106,7 @@ void KvPool::Release(Req* req, uint32_t valid_tokens) {
   allocator_.Free(std::span(req->pages).subspan(kept));
   cache_.Unlock(req->last_node);
   Forget(req);
+  page_buffers_.GiveBack(&req->pages);
 }
 
 void KvPool::Forget(Req* req) {

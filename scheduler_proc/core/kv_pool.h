@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler_proc/core/buffer_pool.h"
 #include "scheduler_proc/core/page_allocator.h"
 #include "scheduler_proc/core/radix_cache.h"
 #include "scheduler_proc/core/req.h"
@@ -20,6 +21,7 @@ namespace flotilla {
 // So many tokens of its prefix, at most, a request with penalties reads from the cache: they are
 // sent with the plan, which must fit the step ring's frame.
 inline constexpr uint32_t kMaxHistoryTokens = 128 * 1024;
+inline constexpr uint32_t kMaxSparePageBuffers = 4096;  // of a size
 
 class KvPool {
  public:
@@ -33,7 +35,10 @@ class KvPool {
   uint32_t num_pages() const { return allocator_.num_pages(); }
   uint32_t available_pages() const { return allocator_.num_free() + cache_.evictable_pages(); }
   uint32_t PagesFor(uint64_t tokens) const {
-    return static_cast<uint32_t>((tokens + page_size_ - 1) / page_size_);
+    const uint64_t up = tokens + page_size_ - 1;
+    // A division of 32 bits takes half as long.
+    return up <= UINT32_MAX ? static_cast<uint32_t>(up) / page_size_
+                            : static_cast<uint32_t>(up / page_size_);
   }
 
   // A request enters / leaves: its tenant's root, and the hash that finds those like it.
@@ -42,6 +47,8 @@ class KvPool {
 
   // Pages of req's longest usable cached prefix; at least its last token stays to be computed.
   uint32_t PeekPrefix(const Req& req) const;
+  // The tokens of which a prefix may be read from the cache.
+  std::span<const int32_t> Matchable(const Req& req) const;
   // Takes that prefix: locks it, sets pages, num_shared, num_computed. Lock even without a match.
   void TakePrefix(Req* req);
   // Undoes TakePrefix: the request was not admitted.
@@ -60,18 +67,18 @@ class KvPool {
 
   const PageAllocator& allocator() const { return allocator_; }
   const RadixCache& cache() const { return cache_; }
+  void set_observer(RadixObserver* observer) { cache_.set_observer(observer); }
   bool prefix_cache_enabled() const { return enable_prefix_cache_; }
 
   // Every page is free, or in the tree, or held by exactly one of `running`; locks agree.
   Status CheckLedger(std::span<Req* const> holders) const;
 
  private:
-  std::span<const int32_t> Matchable(const Req& req) const;
-
   const uint32_t page_size_;
   const bool enable_prefix_cache_;
   PageAllocator allocator_;
   RadixCache cache_;
+  BufferPool<PageId> page_buffers_{kMaxSparePageBuffers};
   std::vector<PageId> scratch_;
   std::vector<NodeId> scratch_nodes_;
 };

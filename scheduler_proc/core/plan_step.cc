@@ -64,6 +64,9 @@ StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
 
 // Chunks of prompts that have begun, then waiting requests.
 void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
+  const bool admits =
+      !batch_is_full && !batch->retracted && !waiting_queue.empty() && !slots.full();
+  if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
   PrefillAdder adder(config, &kv, running_batch, std::span(result_queue).first(num_in_flight),
                      ChunkBudget(*batch), batch);
   for (Req* req : running_batch) {
@@ -71,7 +74,7 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
     // Who runs comes before who waits, for tokens and for pages.
     if (!adder.budget_left() || adder.AddChunkedReq(req) != AddReqResult::kContinue) return;
   }
-  if (batch_is_full || batch->retracted || waiting_queue.empty() || slots.full()) return;
+  if (!admits) return;
   waiting_queue.BeginRound();
   uint32_t held_back = 0;
   while (adder.budget_left() && !slots.full()) {
@@ -79,8 +82,10 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
     if (req == nullptr) break;
     const AddReqResult result = adder.AddOneReq(req);
     batch_is_full = result == AddReqResult::kNoToken;
-    const bool may_pass = !waiting_queue.policy().preempts && ++held_back < kMaxHeldBackInAStep;
-    if (result == AddReqResult::kHeldBack && may_pass) continue;
+    if (result == AddReqResult::kHeldBack && !waiting_queue.policy().preempts &&
+        ++held_back < kMaxHeldBackInAStep) {
+      continue;
+    }
     if (result != AddReqResult::kContinue) break;
     Admit(req, now_ns);
   }
@@ -94,8 +99,10 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
   const auto needs_page = [&](const Req& req) {
     return decodes(req) && kv.PagesFor(req.planned_len()) > req.pages.size();
   };
-  uint32_t needed = 0;
-  for (const Req* req : running_batch) needed += needs_page(*req);
+  uint32_t needed = 0;  // counted only if it matters
+  if (running_batch.size() > kv.available_pages()) {
+    for (const Req* req : running_batch) needed += needs_page(*req);
+  }
   if (needed > kv.available_pages() && num_in_flight > 0) return false;
   while (needed > kv.available_pages()) {
     CHECK(!running_batch.empty());
@@ -104,7 +111,11 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     Retract(req);
     batch->retracted = true;
   }
-  for (Req* req : running_batch) {
+  for (size_t i = 0; i < running_batch.size(); ++i) {
+    Req* req = running_batch[i];
+    if (i + kPrefetchDistance < running_batch.size()) {
+      running_batch[i + kPrefetchDistance]->Prefetch();
+    }
     if (!decodes(*req)) continue;
     CHECK(kv.Grow(req, req->planned_len()));
     batch->AddRow(req, 1, /*extend=*/false);
@@ -119,6 +130,7 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
 
 void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
   waiting_queue.OnAdmitted(*req);
+  token_buffers.Take(req->max_total, &req->token_ids);
   req->state = ReqState::kRunning;
   req->retracted = false;
   req->slot = slots.Take();
@@ -159,7 +171,12 @@ void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
   plan->closes.clear();
   plan->logit_bias.clear();
   plan->history.clear();
-  for (const BatchRow& row : batch.rows) FillRow(row, plan);
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    if (i + kPrefetchDistance < batch.rows.size()) {
+      batch.rows[i + kPrefetchDistance].req->Prefetch();
+    }
+    FillRow(batch.rows[i], plan);
+  }
   slots.MoveClosesTo(&plan->closes);
 }
 
@@ -192,20 +209,21 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   out.num_new_pages = static_cast<uint32_t>(req->pages.size()) - req->pages_sent;
   if (row.samples) out.flags |= kRowSample;
   // Positions start + 1 … end have their logprobs in this row, as far as they are prompt and new.
-  if (!req->may_read_cache() && row.start + 1 < req->prompt_len &&
+  if (row.start + 1 < req->prompt_len && !req->may_read_cache() &&
       end >= req->next_prompt_logprob) {
     out.flags |= kRowPromptLogprobs;
     if (end < req->prompt_len) out.next_token = req->token_ids[end];
   }
-  if (row.start < req->len()) {
+  if (row.extend) {
     plan->input_ids.insert(plan->input_ids.end(), req->token_ids.begin() + row.start,
                            req->token_ids.begin() + end);
   } else {
-    plan->input_ids.push_back(kLastToken);
+    plan->input_ids.push_back(row.start < req->len() ? req->last_token : kLastToken);
   }
-  plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
-                         req->pages.end());
-  req->pages_sent = static_cast<uint32_t>(req->pages.size());
+}
+plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
+                       req->pages.end());
+req->pages_sent = static_cast<uint32_t>(req->pages.size());
 }
 
 }  // namespace flotilla

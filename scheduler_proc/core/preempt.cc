@@ -6,6 +6,7 @@
 //
 // Source: SGLang's PrefillAdder.preempt_to_schedule; the fewest that suffice are ours.
 #include <algorithm>
+#include <optional>
 
 #include "common/base/check.h"
 #include "scheduler_proc/core/scheduler_impl.h"
@@ -41,44 +42,49 @@ bool Scheduler::Impl::PreemptRunning(ScheduleBatch* batch) {
 // How many of running_batch, from its front, keep their slots. Goes through those who wait as the
 // PrefillAdder will after it, with their prefixes locked meanwhile.
 size_t Scheduler::Impl::NumKept(ScheduleBatch* batch) {
-  const PrefillAdder adder(config, &kv, running_batch, {}, {}, batch);
   const std::span<Req* const> running = running_batch;
   size_t kept = running.size();
   uint32_t waiting_slots = 0;
   uint64_t waiting_pages = 0, waiting_tokens = 0;
   waiting_queue.BeginRound();
-  std::vector<Req*> locked;
+  preempting.clear();
+  std::optional<PrefillAdder> adder;  // built if someone may have to give way
   while (waiting_tokens < config.chunked_prefill_size) {
     Req* req = waiting_queue.Next();
     if (req == nullptr || kept == 0 || !GivesWay(*running[kept - 1], *req)) break;
+    if (!adder.has_value()) {
+      adder.emplace(config, &kv, running_batch, std::span<const ScheduleBatch>(), StepBudget(),
+                    batch);
+    }
     kv.TakePrefix(req);
-    locked.push_back(req);
-    const uint64_t pages = waiting_pages + adder.ReservedPages(*req);
+    preempting.push_back(req);
+    const uint64_t pages = waiting_pages + adder->ReservedPages(*req);
     const auto suffices = [&](size_t num_kept) {
       const size_t free_slots = slots.num_free() + running.size() - num_kept;
       if (free_slots <= waiting_slots) return false;
       uint64_t needed = pages;
-      for (const Req* other : running.first(num_kept)) needed += adder.ReservedPages(*other);
+      for (const Req* other : running.first(num_kept)) needed += adder->ReservedPages(*other);
       // One alone always fits.
       return (num_kept == 0 && waiting_slots == 0) ||
              needed <= kv.AvailableWithout(running.subspan(num_kept));
     };
-    const auto stays = [&](const Req* other) { return !GivesWay(*other, *req); };
-    size_t fewest = static_cast<size_t>(
-        std::partition_point(running.begin(), running.end(), stays) - running.begin());
-    if (!suffices(fewest)) break;
-    size_t most = kept + 1;  // suffices(fewest), and not (most)
-    while (most - fewest > 1) {
-      const size_t middle = fewest + (most - fewest) / 2;
-      (suffices(middle) ? fewest : most) = middle;
+    if (!suffices(kept)) {
+      const auto stays = [&](const Req* other) { return !GivesWay(*other, *req); };
+      auto fewest = static_cast<size_t>(
+          std::partition_point(running.begin(), running.end(), stays) - running.begin());
+      if (!suffices(fewest)) break;
+      while (kept - fewest > 1) {  // suffices(fewest), and not (kept)
+        const size_t middle = fewest + (kept - fewest) / 2;
+        (suffices(middle) ? fewest : kept) = middle;
+      }
+      kept = fewest;
     }
-    kept = fewest;
     ++waiting_slots;
     waiting_pages = pages;
     waiting_tokens += req->num_pending();
   }
   waiting_queue.EndRound();
-  for (Req* req : locked) kv.ReturnPrefix(req);
+  for (Req* req : preempting) kv.ReturnPrefix(req);
   return kept;
 }
 

@@ -1,7 +1,6 @@
 #include "scheduler_proc/core/prefill_adder.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/base/check.h"
 
@@ -24,7 +23,9 @@ PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<
 uint32_t PrefillAdder::ReservedPages(const Req& req) const {
   const uint32_t remaining =
       std::min(req.max_total - req.planned_len(), config_.clip_max_new_tokens);
-  const auto expected = static_cast<uint32_t>(std::ceil(batch_.new_token_ratio * remaining));
+  const double share = batch_.new_token_ratio * remaining;
+  auto expected = static_cast<uint32_t>(share);
+  expected += expected < share;  // up; std::ceil is a call, for each who runs
   const uint32_t pages = kv_.PagesFor(uint64_t{req.planned_len()} + expected);
   return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
 }

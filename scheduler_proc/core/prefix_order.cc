@@ -4,26 +4,37 @@
 
 namespace flotilla {
 
-void PrefixOrder::Add(Req* req) {
-  reqs_.push_back(req);
-  sorted_version_ = 0;
+PrefixOrder::PrefixOrder(KvPool* kv, size_t max_reqs) : MatchedOrder(kv, max_reqs) {
+  moved_.reserve(max_reqs);
 }
 
-void PrefixOrder::Remove(Req* req) { std::erase(reqs_, req); }
+void PrefixOrder::Added(Req* req) {
+  req->match.order_pages = req->match.num_pages;
+  reqs_.insert(*req);
+}
+
+void PrefixOrder::Removed(Req* req) {
+  reqs_.erase(reqs_.iterator_to(*req));
+  if (!req->match.moved) return;
+  req->match.moved = false;
+  moved_.erase(std::find(moved_.begin(), moved_.end(), req));
+}
+
+void PrefixOrder::Arrives(Req* req) {
+  if (req->match.moved || req->match.num_pages == req->match.order_pages) return;
+  req->match.moved = true;
+  moved_.push_back(req);
+}
 
 void PrefixOrder::BeginRound() {
-  next_ = 0;
-  const uint64_t version = kv_.cache().version();
-  if (sorted_version_ == version) return;
-  for (Req* req : reqs_) {
-    if (req->match_version == version) continue;
-    req->match_pages = kv_.PeekPrefix(*req);
-    req->match_version = version;
+  for (Req* req : moved_) {
+    req->match.moved = false;
+    reqs_.erase(reqs_.iterator_to(*req));
+    req->match.order_pages = req->match.num_pages;
+    reqs_.insert(*req);
   }
-  std::sort(reqs_.begin(), reqs_.end(), [](const Req* a, const Req* b) {
-    return a->match_pages != b->match_pages ? a->match_pages > b->match_pages : a->seq < b->seq;
-  });
-  sorted_version_ = version;
+  moved_.clear();
+  next_ = reqs_.begin();
 }
 
 }  // namespace flotilla

@@ -75,6 +75,7 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
   if (!row.samples) return;
 
   req->token_ids.push_back(result.token);
+  req->last_token = result.token;
   ++stats.generated_tokens;
   waiting_queue.OnToken(*req);
   if (req->first_token_ns == 0) req->first_token_ns = now_ns;

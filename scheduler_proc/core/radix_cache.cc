@@ -10,7 +10,6 @@ namespace flotilla {
 
 void RadixCache::Reset(uint32_t num_pages, uint32_t page_size) {
   CHECK(page_size >= 1);
-  page_size_ = page_size;
   // A node that is no root has a page, so the table never fills up.
   table_.assign(std::bit_ceil(size_t{num_pages} * 2 + 2), kNoNode);
   for (NodeId id = 0; id < nodes_.size(); ++id) {
@@ -23,13 +22,20 @@ void RadixCache::Reset(uint32_t num_pages, uint32_t page_size) {
       FreeNode(id);
     }
   }
+  page_size_ = page_size;
+  arena_.Reset(num_pages, page_size);
+  // A node that is no root has a page, and a run a node.
+  nodes_.reserve(num_pages);
+  free_nodes_.reserve(num_pages);
+  runs_.reserve(num_pages);
+  free_runs_.reserve(num_pages);
   newest_ = oldest_ = kNoNode;
   heap_.clear();
   evictable_pages_ = total_pages_ = 0;
-  ++version_;
   for (NodeId id = 0; id < nodes_.size(); ++id) {
     if (nodes_[id].in_use) DropRootIfUnused(id);
   }
+  if (observer_ != nullptr) observer_->OnReset();
 }
 
 // --- roots ---
@@ -37,6 +43,7 @@ void RadixCache::Reset(uint32_t num_pages, uint32_t page_size) {
 NodeId RadixCache::NewRoot(const std::string& salt) {
   const NodeId root = NewNode();
   nodes_[root].is_root = true;
+  nodes_[root].born = ++num_born_;
   roots_.emplace(salt, root);
   salts_.emplace(root, salt);
   return root;
@@ -81,17 +88,21 @@ uint32_t RadixCache::CommonPages(const Node& node, std::span<const int32_t> toke
 }
 
 uint32_t RadixCache::PeekPrefix(NodeId root, std::span<const int32_t> tokens) const {
-  uint32_t pages = 0;
-  NodeId node = root;
+  return FindPrefix(root, tokens).num_pages;
+}
+
+RadixCache::Match RadixCache::FindPrefix(NodeId root, std::span<const int32_t> tokens) const {
+  Match match{root, 0};
   while (tokens.size() >= page_size_) {
-    node = FindChild(node, tokens.data());
-    if (node == kNoNode) break;
-    const uint32_t common = CommonPages(nodes_[node], tokens);
-    pages += common;
-    if (common < nodes_[node].num_pages) break;
+    const NodeId child = FindChild(match.node, tokens.data());
+    if (child == kNoNode) break;
+    const uint32_t common = CommonPages(nodes_[child], tokens);
+    match.node = child;
+    match.num_pages += common;
+    if (common < nodes_[child].num_pages) break;
     tokens = tokens.subspan(size_t{common} * page_size_);
   }
-  return pages;
+  return match;
 }
 
 NodeId RadixCache::WalkAndSplit(NodeId root, std::span<const int32_t> tokens, uint32_t* num_pages) {
@@ -145,7 +156,8 @@ NodeId RadixCache::AddLeaf(NodeId parent, std::span<const int32_t> tokens,
   ++nodes_[parent].num_children;
   total_pages_ += node.num_pages;
   TableInsert(leaf);
-  ++version_;
+  node.born = ++num_born_;
+  if (observer_ != nullptr) observer_->OnAddLeaf(leaf);
   return leaf;
 }
 
@@ -191,6 +203,7 @@ NodeId RadixCache::SplitAt(NodeId lower, uint32_t num_pages) {
   up.lock_ref = low.lock_ref;  // whoever reads the lower part reads the upper one
   up.num_children = 1;
   up.hits = low.hits;
+  up.born = low.born;
   up.end_pages = low.end_pages - low.num_pages + num_pages;
   up.key = low.key;
   ++runs_[low.run].refs;
@@ -201,6 +214,7 @@ NodeId RadixCache::SplitAt(NodeId lower, uint32_t num_pages) {
   TableInsert(upper);
   TableInsert(lower);
   if (up.lock_ref == 0) OrderAddParent(upper, lower);
+  if (observer_ != nullptr) observer_->OnSplit(upper, lower);
   return upper;
 }
 
@@ -259,8 +273,11 @@ void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
     evictable_pages_ -= taken;
     total_pages_ -= taken;
     count -= taken;
-    ++version_;
-    if (node.num_pages > 0) break;
+    if (node.num_pages > 0) {
+      if (observer_ != nullptr) observer_->OnShorten(id);
+      break;
+    }
+    if (observer_ != nullptr) observer_->OnErase(id);
     const NodeId parent = node.parent;
     OrderRemove(id);
     TableErase(id);

@@ -27,6 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 #include "scheduler_proc/core/page_allocator.h"
+#include "scheduler_proc/core/run_arena.h"
 
 namespace flotilla {
 
@@ -34,6 +35,18 @@ using NodeId = uint32_t;
 inline constexpr NodeId kNoNode = UINT32_MAX;
 
 enum class EvictionPolicy : uint32_t { kLru, kLfu };
+
+// Told of each change of the tree that may change where a match ends, when it is done (OnErase:
+// before). Must not call the cache's changing functions.
+class RadixObserver {
+ public:
+  virtual ~RadixObserver() = default;
+  virtual void OnAddLeaf(NodeId leaf) = 0;
+  virtual void OnSplit(NodeId upper, NodeId lower) = 0;  // upper is new: the first pages
+  virtual void OnShorten(NodeId node) = 0;               // it lost pages at its end
+  virtual void OnErase(NodeId node) = 0;                 // a leaf
+  virtual void OnReset() = 0;                            // roots are left
+};
 
 class RadixCache {
  public:
@@ -48,7 +61,13 @@ class RadixCache {
 
   // Pages of the longest cached prefix of `tokens` (any length; whole pages are compared).
   uint32_t PeekPrefix(NodeId root, std::span<const int32_t> tokens) const;
-  // The same, appends the pages, makes the path the most recent, and returns the node that ends
+  // The same, and the node that holds the last of them (the root if nothing matches).
+  struct Match {
+    NodeId node;
+    uint32_t num_pages;
+  };
+  Match FindPrefix(NodeId root, std::span<const int32_t> tokens) const;
+  // Matches, appends the pages, makes the path the most recent, and returns the node that ends
   // exactly there (the root if nothing matches).
   NodeId MatchPrefix(NodeId root, std::span<const int32_t> tokens, std::vector<PageId>* pages);
 
@@ -72,8 +91,20 @@ class RadixCache {
 
   uint32_t evictable_pages() const { return evictable_pages_; }
   uint32_t total_pages() const { return total_pages_; }
-  // Changes whenever a match may have changed.
-  uint64_t version() const { return version_; }
+  // One, or nullptr.
+  void set_observer(RadixObserver* observer) { observer_ = observer; }
+  // For observers. kNoNode: of a root.
+  NodeId parent(NodeId node) const { return nodes_[node].parent; }
+  uint32_t end_pages(NodeId node) const { return nodes_[node].end_pages; }
+  // Number of the node's first page in the order of insertion: of a split node, both parts'.
+  uint64_t born(NodeId node) const { return nodes_[node].born; }
+  // Hash of a child of `parent` that begins with this page.
+  uint64_t Key(NodeId parent, const int32_t* page) const;
+  uint64_t key(NodeId node) const { return nodes_[node].key; }
+  // Pages at the beginning of `tokens` that the node begins with too.
+  uint32_t CommonPages(NodeId node, std::span<const int32_t> tokens) const {
+    return CommonPages(nodes_[node], tokens);
+  }
 
   // Appends the pages from the root to the end of `node`.
   void AppendPath(NodeId node, std::vector<PageId>* pages) const;
@@ -89,10 +120,8 @@ class RadixCache {
  private:
   // Tokens and pages shared by the nodes that were split from one insertion.
   struct Run {
-    std::vector<int32_t> tokens;
-    std::vector<PageId> pages;
+    RunArena::Block block;
     uint32_t refs = 0;
-    uint32_t size_class = 0;
   };
   struct Node {
     NodeId parent = kNoNode;  // kNoNode: a root (or unused)
@@ -104,7 +133,8 @@ class RadixCache {
     uint32_t root_users = 0;  // roots only
     bool in_use = false;
     bool is_root = false;
-    uint64_t key = 0;                         // hash of parent and first page
+    uint64_t key = 0;  // hash of parent and first page
+    uint64_t born = 0;
     NodeId newer = kNoNode, older = kNoNode;  // lru
     uint32_t heap_position = 0;               // lfu
     uint32_t hits = 0;                        // requests that used it and gave it back
@@ -113,10 +143,9 @@ class RadixCache {
   };
 
   const int32_t* Tokens(const Node& node) const {
-    return runs_[node.run].tokens.data() + size_t{node.offset} * page_size_;
+    return runs_[node.run].block.tokens + size_t{node.offset} * page_size_;
   }
-  const PageId* Pages(const Node& node) const { return runs_[node.run].pages.data() + node.offset; }
-  uint64_t Key(NodeId parent, const int32_t* tokens) const;
+  const PageId* Pages(const Node& node) const { return runs_[node.run].block.pages + node.offset; }
   size_t FindBucket(NodeId parent, uint64_t key, const int32_t* first_page) const;
   NodeId FindChild(NodeId parent, const int32_t* first_page) const;
   void TableInsert(NodeId node);
@@ -154,14 +183,16 @@ class RadixCache {
   uint32_t page_size_ = 1;
   std::vector<Node> nodes_;
   std::vector<NodeId> free_nodes_;
+  RunArena arena_;
   std::vector<Run> runs_;
-  std::vector<std::vector<uint32_t>> free_runs_;  // by size class: capacity 2^class pages
-  std::vector<NodeId> table_;                     // open addressing, linear probing
-  NodeId newest_ = kNoNode, oldest_ = kNoNode;    // lru
-  std::vector<NodeId> heap_;                      // lfu: the next to evict is at 0
+  std::vector<uint32_t> free_runs_;
+  std::vector<NodeId> table_;                   // open addressing, linear probing
+  NodeId newest_ = kNoNode, oldest_ = kNoNode;  // lru
+  std::vector<NodeId> heap_;                    // lfu: the next to evict is at 0
   uint64_t clock_ = 0;
   uint32_t evictable_pages_ = 0, total_pages_ = 0;
-  uint64_t version_ = 1;
+  uint64_t num_born_ = 0;
+  RadixObserver* observer_ = nullptr;
   absl::flat_hash_map<std::string, NodeId> roots_;
   absl::flat_hash_map<NodeId, std::string> salts_;
 };

@@ -31,28 +31,25 @@ void RadixCache::FreeNode(NodeId node) {
 }
 
 uint32_t RadixCache::NewRun(std::span<const int32_t> tokens, std::span<const PageId> pages) {
-  const auto size_class = static_cast<uint32_t>(std::bit_width(pages.size() - 1));
-  if (free_runs_.size() <= size_class) free_runs_.resize(size_class + 1);
   uint32_t id;
-  if (free_runs_[size_class].empty()) {
+  if (free_runs_.empty()) {
     id = static_cast<uint32_t>(runs_.size());
-    Run& run = runs_.emplace_back();
-    run.size_class = size_class;
-    run.pages.reserve(size_t{1} << size_class);
-    run.tokens.reserve((size_t{1} << size_class) * page_size_);
+    runs_.emplace_back();
   } else {
-    id = free_runs_[size_class].back();
-    free_runs_[size_class].pop_back();
+    id = free_runs_.back();
+    free_runs_.pop_back();
   }
-  runs_[id].tokens.assign(tokens.begin(), tokens.end());
-  runs_[id].pages.assign(pages.begin(), pages.end());
-  runs_[id].refs = 1;
+  runs_[id] = {arena_.Take(pages.size()), 1};
+  std::copy(tokens.begin(), tokens.end(), runs_[id].block.tokens);
+  std::copy(pages.begin(), pages.end(), runs_[id].block.pages);
   return id;
 }
 
 void RadixCache::UnrefRun(uint32_t run) {
   CHECK(runs_[run].refs > 0);
-  if (--runs_[run].refs == 0) free_runs_[runs_[run].size_class].push_back(run);
+  if (--runs_[run].refs > 0) return;
+  arena_.GiveBack(runs_[run].block);
+  free_runs_.push_back(run);
 }
 
 // --- child table ---

@@ -1,4 +1,4 @@
-// Memory for Reqs, reused: a finished request's arrays serve the next one.
+// Memory for Reqs, reused.
 //
 // Threads: one. Ownership: the pool owns every Req; a pointer is valid from New to Delete.
 #pragma once
@@ -20,10 +20,7 @@ class ReqPool {
   }
 
   void Delete(Req* req) {
-    std::vector<PageId> pages = std::move(req->pages);
-    pages.clear();
     *req = Req();
-    req->pages = std::move(pages);
     free_.push_back(req);
   }
 

@@ -138,7 +138,6 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
       std::min<uint64_t>(config.context_length, uint64_t{req->prompt_len} + spec.max_new_tokens));
   req->token_ids = std::move(spec.prompt_ids);
   req->token_ids.insert(req->token_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
-  req->token_ids.reserve(std::min<size_t>(req->max_total, req->token_ids.size() + 256));
   if (spec.min_new_tokens > 0) {
     spec.sampling.min_tokens_until = req->prompt_len + spec.min_new_tokens;
   }
@@ -234,6 +233,7 @@ void Scheduler::Impl::ReleaseSlotAndPages(Req* req) {
 
 void Scheduler::Impl::Forget(Req* req) {
   waiting_queue.OnForgotten(*req);
+  token_buffers.GiveBack(&req->token_ids);
   kv.Detach(req);
   pool.Delete(req);
 }

@@ -1,5 +1,6 @@
 #include "scheduler_proc/core/schedule_policy.h"
 
+#include "scheduler_proc/core/dfs_order.h"
 #include "scheduler_proc/core/prefix_order.h"
 #include "scheduler_proc/core/random_order.h"
 #include "scheduler_proc/core/tenant_order.h"
@@ -27,8 +28,9 @@ template <typename Order>
 std::unique_ptr<WaitingOrder> Make(const SchedulerConfig& /*config*/, KvPool* /*kv*/) {
   return std::make_unique<Order>();
 }
-std::unique_ptr<WaitingOrder> MakePrefixOrder(const SchedulerConfig& /*config*/, KvPool* kv) {
-  return std::make_unique<PrefixOrder>(kv);
+template <typename Order>
+std::unique_ptr<WaitingOrder> MakeMatched(const SchedulerConfig& config, KvPool* kv) {
+  return std::make_unique<Order>(kv, config.max_queued_requests);
 }
 std::unique_ptr<WaitingOrder> MakeRandomOrder(const SchedulerConfig& config, KvPool* /*kv*/) {
   return std::make_unique<RandomOrder>(config.schedule_random_seed);
@@ -39,7 +41,8 @@ std::unique_ptr<WaitingOrder> MakeTenantOrder(const SchedulerConfig& config, KvP
 
 constexpr SchedulePolicy kPolicies[] = {
     {.name = "fcfs", .make = Make<SortedOrder<ByArrival>>, .by_arrival = true},
-    {.name = "lpm", .make = MakePrefixOrder, .ages = true},
+    {.name = "lpm", .make = MakeMatched<PrefixOrder>, .ages = true},
+    {.name = "dfs-weight", .make = MakeMatched<DfsOrder>, .ages = true},
     {.name = "lof", .make = Make<SortedOrder<ByLongestOutput>>, .ages = true},
     {.name = "random", .make = MakeRandomOrder, .ages = true},
     {.name = "priority", .make = Make<SortedOrder<ByPriority>>, .preempts = true},

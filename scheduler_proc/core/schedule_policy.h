@@ -4,6 +4,8 @@
 //
 // fcfs      first come first served. Bounded: only those who came before go before.
 // lpm       longest cached prefix first. Bounded by ageing.
+// dfs-weight  depth first through the radix tree, heaviest child first (dfs_order.h). Bounded by
+//           ageing.
 // lof       longest output first, by max_new_tokens. Bounded by ageing.
 // random    a draw among all that wait, each time one is tried (SGLang shuffles each step),
 //           reproducible by schedule_random_seed. A request is left out of k draws among n with
@@ -16,7 +18,7 @@
 //           service.
 //
 // Under each, requests that were retracted go first, by arrival (priority: first among their own
-// priority). Ageing (lpm, lof, random): a request that waits while
+// priority). Ageing (lpm, dfs-weight, lof, random): a request that waits while
 // schedule_max_overtakes others are admitted goes before all that are younger, so that it is
 // admitted after at most schedule_max_overtakes + max_queued_requests others; 0 turns that off, and
 // with it the promise. (An admission may still have to wait for the pages of those who run.)

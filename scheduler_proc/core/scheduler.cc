@@ -51,12 +51,17 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
 
 Scheduler::Impl::Impl(const SchedulerConfig& config)
     : config(config),
+      token_buffers(config.max_running_requests),
       kv(config.page_size, config.enable_prefix_cache,
          config.eviction_policy == "lfu" ? EvictionPolicy::kLfu : EvictionPolicy::kLru),
       slots(config.max_running_requests),
       waiting_queue(config, &kv),
       new_token_ratio(config) {
   kv.Reset(config.num_pages);
+  running_batch.reserve(config.max_running_requests);
+  ending.reserve(config.max_running_requests);
+  for (ScheduleBatch& batch : result_queue) batch.rows.reserve(config.max_running_requests);
+  preempting.reserve(config.max_queued_requests + config.max_running_requests);
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "scheduler_proc/core/buffer_pool.h"
 #include "scheduler_proc/core/kv_pool.h"
 #include "scheduler_proc/core/new_token_ratio.h"
 #include "scheduler_proc/core/prefill_adder.h"
@@ -102,6 +103,7 @@ struct Scheduler::Impl {
   uint64_t next_seq = 0;
 
   ReqPool pool;
+  BufferPool<int32_t> token_buffers;      // a request's token_ids move there when it gets a slot
   absl::flat_hash_map<ReqId, Req*> reqs;  // those that may still give output
   KvPool kv;
   FreeSlots slots;
@@ -110,7 +112,8 @@ struct Scheduler::Impl {
   NewTokenRatio new_token_ratio;
   std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
   std::vector<Req*> ending;
-  bool batch_is_full = false;  // no pages for who is next; until something is given back
+  std::vector<Req*> preempting;  // scratch of NumKept
+  bool batch_is_full = false;    // no pages for who is next; until something is given back
 
   // Batches whose result is to come, oldest first.
   std::array<ScheduleBatch, kMaxPlansInFlight> result_queue;

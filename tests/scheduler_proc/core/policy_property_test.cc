@@ -94,6 +94,9 @@ TEST(PolicyPropertyTest, NobodyOvertakesUnderFcfsNorWithinAPriority) {
     SchedulerConfig config = Config(policy);
     config.enable_prefix_cache = false;  // nobody is held back for a prefix
     config.num_pages = 40;               // retractions too
+    config.max_running_requests = 8;
+    config.init_new_token_ratio = 0;
+    config.new_token_ratio_decay_steps = 1;
     config.clip_max_new_tokens = 1;
     Watched run(config, seed);
     std::map<int32_t, ReqId> last;  // of the priority
@@ -122,7 +125,7 @@ TEST(PolicyPropertyTest, NobodyOvertakesUnderFcfsNorWithinAPriority) {
 TEST(PolicyPropertyTest, AgeingBoundsTheWait) {
   const uint64_t seed = Seed();
   constexpr uint32_t kOvertakes = 50;
-  for (const std::string policy : {"lpm", "lof", "random"}) {
+  for (const std::string policy : {"lpm", "dfs-weight", "lof", "random"}) {
     SchedulerConfig config = Config(policy);
     config.schedule_max_overtakes = kOvertakes;
     Watched run(config, seed);

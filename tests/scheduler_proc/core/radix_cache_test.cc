@@ -159,15 +159,22 @@ TEST_F(RadixCacheTest, TenantsShareNothing) {
   EXPECT_EQ(Evict(9).size(), 2u);
 }
 
-TEST_F(RadixCacheTest, VersionChangesWithWhatMatches) {
-  const uint64_t start = cache_.version();
-  Insert({1, 1, 2, 2}, {0, 1});
-  const uint64_t inserted = cache_.version();
-  EXPECT_NE(inserted, start);
-  Match({1, 1});  // a split changes no match
-  EXPECT_EQ(cache_.version(), inserted);
-  Evict(1);
-  EXPECT_NE(cache_.version(), inserted);
+TEST_F(RadixCacheTest, FindsTheNodeThatHoldsTheEndOfAMatch) {
+  Insert({1, 1, 2, 2, 3, 3}, {0, 1, 2});
+  Insert({1, 1, 9, 9}, {0, 3});
+  const auto find = [this](std::vector<int32_t> tokens) {
+    return cache_.FindPrefix(root_, tokens);
+  };
+  const auto whole = find({1, 1, 2, 2, 3, 3});
+  EXPECT_EQ(whole.num_pages, 3u);
+  EXPECT_EQ(find({1, 1, 2, 2, 7, 7}).node, whole.node);
+  EXPECT_EQ(find({1, 1, 2, 2, 7, 7}).num_pages, 2u);
+  const auto shared = find({1, 1, 7, 7});
+  EXPECT_EQ(shared.node, cache_.parent(whole.node));
+  EXPECT_EQ(shared.num_pages, cache_.end_pages(shared.node));
+  EXPECT_EQ(find({7, 7}).node, root_);
+  EXPECT_LT(cache_.born(whole.node), cache_.born(find({1, 1, 9, 9}).node));
+  EXPECT_EQ(cache_.born(whole.node), cache_.born(shared.node));
 }
 
 TEST_F(RadixCacheTest, ResetEmptiesTheTreeAndKeepsRoots) {

@@ -156,7 +156,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
-      for (const char* policy : {"fcfs", "lpm", "lof", "random", "priority", "vtc"}) {
+      for (const char* policy : {"fcfs", "lpm", "dfs-weight", "lof", "random", "priority", "vtc"}) {
         for (uint32_t modes = 0; modes < 8; ++modes) {
           const uint64_t seed = testing::Mix(base + ++runs);
           Workload workload(seed, page_size, policy, modes);
