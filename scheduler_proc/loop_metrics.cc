@@ -92,6 +92,12 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
   for (const char* mode : {"prefill", "decode", "mixed"})
     step_seconds_[mode] =
         &Histogram("step_seconds", "A step on the workers.", kStep, {{"mode", mode}});
+  for (size_t i = 0; i < wait_time_.size(); ++i) {
+    wait_time_[i] = &Histogram(
+        "request_wait_time_seconds",
+        "In the queue until first scheduled, by what kept the request there the longest.", kTtft,
+        {{"reason", WaitReasonName(static_cast<WaitReason>(i))}});
+  }
   for (const char* reason : {"queue_full", "invalid", "unavailable", "unimplemented"})
     Rejections(reason);
   for (const Finish finish :
@@ -169,6 +175,8 @@ void LoopMetrics::OnFinished(const ReqOutput& output, int64_t arrival_ns, int64_
   e2e_.Observe(Seconds(now_ns - arrival_ns));
   // The three stages add up to the whole.
   queue_time_.Observe(Seconds(output.first_scheduled_ns - arrival_ns));
+  wait_time_[static_cast<size_t>(output.wait_reason)]->Observe(
+      Seconds(output.first_scheduled_ns - output.queued_ns));
   prefill_time_.Observe(Seconds(output.first_token_ns - output.first_scheduled_ns));
   decode_time_.Observe(Seconds(now_ns - output.first_token_ns));
   request_prompt_.Observe(output.prompt_tokens);

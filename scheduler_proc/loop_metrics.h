@@ -67,6 +67,7 @@ class LoopMetrics {
   prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;
   prometheus::Histogram &request_prompt_, &request_generated_, &gap_, &batch_tokens_;
   std::map<std::string, prometheus::Histogram*> step_seconds_;
+  std::array<prometheus::Histogram*, static_cast<size_t>(WaitReason::kNumReasons)> wait_time_;
 };
 
 }  // namespace flotilla

@@ -167,6 +167,7 @@ void OutputAssembler::Finish(ReqId id, Live* live, v1::Delta* delta) {
     timing->set_first_scheduled_ns(final.first_scheduled_ns);
     timing->set_first_token_ns(final.first_token_ns);
     timing->set_finished_ns(deps_.clock->NowNs());
+    timing->set_wait_reason(WaitReasonName(final.wait_reason));
   }
   delta->set_last(true);
   Append(id, live, std::move(*delta));

@@ -41,8 +41,8 @@ inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
 inline constexpr SharedFlag kMaxStepMsFlag = {
     "--max-step-ms",
     "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
-    "others: "
-    "a long prompt then stalls them less, and takes longer itself. 0: no limit",
+    "others. 0: a prompt longer than --chunked-prefill-size adds at most 0.42 times what the "
+    "others take, shorter ones are not limited; 3600000: no limit",
     0, 3'600'000};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
     "--schedule-max-overtakes",

@@ -5,11 +5,20 @@
 #include "scheduler_proc/core/scheduler_impl.h"
 
 namespace flotilla {
+namespace {
+
+WaitReason ReasonOf(AddReqResult refused) {
+  return refused == AddReqResult::kNoToken ? WaitReason::kPages : WaitReason::kTokens;
+}
+
+}  // namespace
 
 bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
   if (num_in_flight == config.max_plans_in_flight) return false;
   ScheduleBatch& cur_batch = result_queue[num_in_flight];
+  wait_reason = WaitReason::kNextStep;
   GetNextBatchToRun(now_ns, &cur_batch);
+  wait_clock.Set(wait_reason, now_ns);
   if (cur_batch.empty()) return false;
   cur_batch.step_id = ++last_step_id;
   FillPlan(cur_batch, plan);
@@ -54,42 +63,66 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   CHECK(!batch->empty() || num_in_flight > 0 || (running_batch.empty() && waiting_queue.empty()));
 }
 
-// A long prompt must not make those who decode wait.
+// A long prompt must not make those who decode wait. A short one may: it is one step, and its own
+// first token is waited for too.
 StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
-  StepBudget budget{&step_cost, INT64_MAX};
-  if (decodes.empty() || !step_cost.known() || config.max_step_ns == 0) return budget;
-  budget.ns = std::max<int64_t>(0, config.max_step_ns - step_cost.Predict(decodes.work));
+  StepBudget budget{&step_cost};
+  if (decodes.empty() || !step_cost.known()) return budget;
+  const int64_t decode_ns = step_cost.Predict(decodes.work);
+  budget.long_prompts_only = config.max_step_ns == 0;
+  budget.ns = budget.long_prompts_only
+                  ? static_cast<int64_t>(kLongPromptShare * static_cast<double>(decode_ns))
+                  : std::max<int64_t>(0, config.max_step_ns - decode_ns);
   return budget;
 }
 
 // Chunks of prompts that have begun, then waiting requests.
 void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
-  const bool admits =
-      !batch_is_full && !batch->retracted && !waiting_queue.empty() && !slots.full();
+  const bool no_pages = batch_is_full || batch->retracted;
+  if (no_pages || slots.full()) wait_reason = no_pages ? WaitReason::kPages : WaitReason::kSlots;
+  const bool admits = !no_pages && !waiting_queue.empty() && !slots.full();
   if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
   PrefillAdder adder(config, &kv, running_batch, std::span(result_queue).first(num_in_flight),
                      ChunkBudget(*batch), batch);
   for (Req* req : running_batch) {
     if (req->is_decode()) continue;
     // Who runs comes before who waits, for tokens and for pages.
-    if (!adder.budget_left() || adder.AddChunkedReq(req) != AddReqResult::kContinue) return;
+    const AddReqResult result =
+        adder.budget_left() ? adder.AddChunkedReq(req) : AddReqResult::kOther;
+    if (result == AddReqResult::kContinue) continue;
+    // No time for this long prompt; shorter ones need none.
+    if (result == AddReqResult::kOther && adder.budget_left()) continue;
+    if (admits) wait_reason = ReasonOf(result);
+    return;
   }
-  if (!admits) return;
-  waiting_queue.BeginRound();
+  if (admits) wait_reason = AdmitWaiting(now_ns, &adder);
+}
+
+// What whoever still waits then waits for.
+WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
+  WaitReason reason = WaitReason::kNextStep;
   uint32_t held_back = 0;
-  while (adder.budget_left() && !slots.full()) {
+  waiting_queue.BeginRound();
+  while (adder->budget_left() && !slots.full()) {
     Req* req = waiting_queue.Next();
     if (req == nullptr) break;
-    const AddReqResult result = adder.AddOneReq(req);
+    const AddReqResult result = adder->AddOneReq(req);
     batch_is_full = result == AddReqResult::kNoToken;
-    if (result == AddReqResult::kHeldBack && !waiting_queue.policy().preempts &&
-        ++held_back < kMaxHeldBackInAStep) {
+    if (result == AddReqResult::kContinue) {
+      Admit(req, now_ns);
       continue;
     }
-    if (result != AddReqResult::kContinue) break;
-    Admit(req, now_ns);
+    if (result != AddReqResult::kHeldBack) {
+      reason = ReasonOf(result);
+      break;
+    }
+    if (req->held_back_ns == 0) req->held_back_ns = now_ns;
+    if (waiting_queue.policy().preempts || ++held_back == kMaxHeldBackInAStep) break;
   }
   waiting_queue.EndRound();
+  if (slots.full()) return WaitReason::kSlots;
+  if (!adder->budget_left() && !waiting_queue.empty()) return WaitReason::kTokens;
+  return reason;
 }
 
 // One token for everyone whose prompt is computed. If their pages run out, the last to come go
@@ -103,7 +136,10 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
   if (running_batch.size() > kv.available_pages()) {
     for (const Req* req : running_batch) needed += needs_page(*req);
   }
-  if (needed > kv.available_pages() && num_in_flight > 0) return false;
+  if (needed > kv.available_pages() && num_in_flight > 0) {
+    wait_reason = WaitReason::kPages;
+    return false;
+  }
   while (needed > kv.available_pages()) {
     CHECK(!running_batch.empty());
     Req* req = running_batch.back();
@@ -140,6 +176,11 @@ void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
   if (!req->was_scheduled) {
     req->was_scheduled = true;
     req->first_scheduled_ns = now_ns;
+    req->wait_reason = wait_clock.MainReason(req->waits_before, now_ns);
+    if (req->held_back_ns != 0 &&
+        now_ns - req->held_back_ns >= req->held_back_ns - req->queued_ns) {
+      req->wait_reason = WaitReason::kPrefix;
+    }
     req->cached_tokens = std::min(req->num_computed, req->prompt_len);
     stats.prompt_tokens += req->prompt_len;
     stats.cached_tokens += req->cached_tokens;
@@ -220,10 +261,9 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   } else {
     plan->input_ids.push_back(row.start < req->len() ? req->last_token : kLastToken);
   }
-}
-plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
-                       req->pages.end());
-req->pages_sent = static_cast<uint32_t>(req->pages.size());
+  plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
+                         req->pages.end());
+  req->pages_sent = static_cast<uint32_t>(req->pages.size());
 }
 
 }  // namespace flotilla

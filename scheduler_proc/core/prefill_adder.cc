@@ -30,10 +30,11 @@ uint32_t PrefillAdder::ReservedPages(const Req& req) const {
   return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
 }
 
-uint32_t PrefillAdder::ChunkLength(uint32_t start, uint32_t end) const {
+uint32_t PrefillAdder::ChunkLength(const Req& req) const {
+  const uint32_t start = req.num_scheduled, end = req.len();
   const uint32_t most = std::min(end - start, rem_chunk_tokens_);
   uint32_t length = most;
-  if (budget_.ns != INT64_MAX) {
+  if (TimeIsLimited(req)) {
     length = budget_.cost->TokensWithin(start, most, budget_.ns);
     if (batch_.num_extend_rows == 0) length = std::max(length, std::min(most, kMinChunkTokens));
   }
@@ -46,13 +47,13 @@ uint32_t PrefillAdder::ChunkLength(uint32_t start, uint32_t end) const {
 }
 
 void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
-  if (budget_.ns != INT64_MAX) budget_.ns -= budget_.cost->ChunkNs(req->num_scheduled, num_tokens);
+  if (TimeIsLimited(*req)) budget_.ns -= budget_.cost->ChunkNs(req->num_scheduled, num_tokens);
   batch_.AddRow(req, num_tokens, /*extend=*/true);
   rem_chunk_tokens_ -= num_tokens;
 }
 
 AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
-  uint32_t num_tokens = ChunkLength(req->num_scheduled, req->len());
+  uint32_t num_tokens = ChunkLength(*req);
   if (num_tokens == 0) return AddReqResult::kOther;
   const uint64_t room =
       (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_scheduled;
@@ -106,7 +107,8 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   if (HeldBack(*req)) return AddReqResult::kHeldBack;
   // Locked first: what it matches must not be counted as evictable too.
   kv_.TakePrefix(req);
-  const uint32_t num_tokens = ChunkLength(req->num_scheduled, req->len());
+  req->long_prompt = req->num_pending() > config_.chunked_prefill_size;
+  const uint32_t num_tokens = ChunkLength(*req);
   const int64_t input_tokens = int64_t{kv_.PagesFor(req->num_pending())} * int64_t{kv_.page_size()};
   const uint32_t open_words = OpenWords(*req);
   const bool over_budget = input_tokens > rem_input_tokens_ ||

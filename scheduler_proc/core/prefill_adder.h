@@ -1,13 +1,13 @@
 // Decides which prompt tokens go into the next step: first what runs and is not yet computed, then
 // waiting requests, within the step's budgets. Lives for one step.
 //
-// Budgets: chunked_prefill_size tokens computed a step, and beside decodes as many as StepBudget
-// leaves time for, but always kMinChunkTokens; max_prefill_tokens of the admitted prompts, rounded
-// up to pages (the first is always allowed); kMaxOpenWords of what a plan tells about newly opened
-// slots (the first is always allowed); and pages: a request is admitted if what is free and
-// evictable holds its tokens and the batch's new_token_ratio × min(remaining max_new_tokens,
-// clip_max_new_tokens) more, beside the same for all that run. If nothing runs, it is admitted
-// anyway (Scheduler::Add refused what can never fit).
+// Budgets: chunked_prefill_size tokens computed a step, and beside decodes, of all or only of long
+// prompts, as many as StepBudget leaves time for, but always kMinChunkTokens; max_prefill_tokens of
+// the admitted prompts, rounded up to pages (the first is always allowed); kMaxOpenWords of what a
+// plan tells about newly opened slots (the first is always allowed); and pages: a request is
+// admitted if what is free and evictable holds its tokens and the batch's new_token_ratio ×
+// min(remaining max_new_tokens, clip_max_new_tokens) more, beside the same for all that run. If
+// nothing runs, it is admitted anyway (Scheduler::Add refused what can never fit).
 //
 // Units: tokens, pages. Threads: one. Errors: none; AddReqResult says why not.
 // Source: SGLang's PrefillAdder (requirement 001), counted in pages.
@@ -36,12 +36,13 @@ inline constexpr uint32_t kInBatchPrefixTokens = 32;
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 
 // However little time there is: a prompt must get on.
-inline constexpr uint32_t kMinChunkTokens = 4;
+inline constexpr uint32_t kMinChunkTokens = 16;
 
 // Time for prompt tokens in a step.
 struct StepBudget {
   const StepCost* cost = nullptr;
   int64_t ns = INT64_MAX;
+  bool long_prompts_only = false;  // those that need more than one whole chunk
 };
 
 class PrefillAdder {
@@ -51,7 +52,8 @@ class PrefillAdder {
                ScheduleBatch* batch);
 
   bool budget_left() const {
-    return rem_chunk_tokens_ > 0 && (budget_.ns > 0 || batch_.num_extend_rows == 0);
+    return rem_chunk_tokens_ > 0 &&
+           (budget_.ns > 0 || budget_.long_prompts_only || batch_.num_extend_rows == 0);
   }
   // The next chunk of a request that has a slot.
   AddReqResult AddChunkedReq(Req* req);
@@ -63,8 +65,11 @@ class PrefillAdder {
   uint32_t ReservedPages(const Req& req) const;
 
  private:
-  // Length of the chunk from `start` to at most `end`, ending on a page if it must be cut.
-  uint32_t ChunkLength(uint32_t start, uint32_t end) const;
+  // Tokens of the request's next chunk, ending on a page if it must be cut.
+  uint32_t ChunkLength(const Req& req) const;
+  bool TimeIsLimited(const Req& req) const {
+    return budget_.ns != INT64_MAX && (!budget_.long_prompts_only || req.long_prompt);
+  }
   bool HeldBack(const Req& req) const;
   // A row of the batch computes more of req's prompt than the `cached` tokens.
   bool ComputesPrefixOf(const ScheduleBatch& batch, const Req& req, uint32_t cached) const;

@@ -16,6 +16,7 @@
 
 #include "scheduler_proc/core/radix_cache.h"
 #include "scheduler_proc/core/scheduler.h"
+#include "scheduler_proc/core/wait_clock.h"
 
 namespace flotilla {
 
@@ -62,6 +63,7 @@ struct alignas(64) Req {
   uint32_t num_scheduled = 0;  // the same, with the plans in flight
   uint32_t num_unknown = 0;    // tokens that the plans in flight sample
   uint32_t prefill_len = 0;  // tokens there were when it got its slot: what to extend before decode
+  bool long_prompt = false;  // of which more than one whole chunk was to be computed then
   std::vector<PageId> pages;
   uint32_t num_shared = 0;
   uint32_t pages_sent = 0;  // to the workers
@@ -76,17 +78,21 @@ struct alignas(64) Req {
   WaitHook by_age, by_order;
   bool waits_first = false;  // it was retracted, and the policy does not order those
   uint64_t num_admitted_before = 0;
-  uint64_t round = 0;           // the last that gave it
-  uint32_t position = 0;        // in an order that is an array
-  uint32_t tenant = kNoTenant;  // for a policy that counts by tenant
-  MatchLinks match;             // for a policy that follows the cache
+  uint64_t round = 0;                   // the last that gave it
+  uint32_t position = 0;                // in an order that is an array
+  uint32_t tenant = kNoTenant;          // for a policy that counts by tenant
+  MatchLinks match;                     // for a policy that follows the cache
+  WaitClock::Totals waits_before = {};  // when it came
+  int64_t held_back_ns = 0;             // since when, for a prefix
 
   // What was told, and the figures told at the end.
   uint32_t next_prompt_logprob = 1;  // first prompt position not yet reported
   bool was_scheduled = false;
   uint32_t cached_tokens = 0;
+  int64_t queued_ns = 0;
   int64_t first_scheduled_ns = 0;
   int64_t first_token_ns = 0;
+  WaitReason wait_reason = WaitReason::kNextStep;  // until it was first scheduled
 
   // Last: a step that decodes does not read it. Its prompt_ids and resumed_ids are in token_ids.
   ReqSpec spec;

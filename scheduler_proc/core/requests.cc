@@ -143,6 +143,8 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   }
   if (spec.arrival_ns == 0) spec.arrival_ns = now_ns;
   req->spec = std::move(spec);
+  req->queued_ns = now_ns;
+  req->waits_before = wait_clock.At(now_ns);
   kv.Attach(req);
   reqs.emplace(req->spec.id, req);
   waiting_queue.Add(req);
@@ -161,7 +163,8 @@ void Scheduler::Impl::FillFinish(const Req& req, Finish finish, ReqOutput* outpu
   output->prompt_tokens = req.prompt_len;
   output->cached_tokens = req.cached_tokens;
   output->completion_tokens = std::min(req.len(), req.kept_len) - req.prompt_len;
-  output->queued_ns = req.spec.arrival_ns;
+  output->queued_ns = req.queued_ns;
+  output->wait_reason = req.wait_reason;
   output->first_scheduled_ns = req.first_scheduled_ns;
   output->first_token_ns = req.first_token_ns;
 }

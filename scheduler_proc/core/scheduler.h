@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "scheduler_proc/core/wait_clock.h"
 #include "shm/step_plan.h"
 #include "shm/step_result.h"
 
@@ -41,8 +42,9 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   bool enable_mixed_chunk = true;    // prefill chunks and decodes in one step
   uint32_t max_plans_in_flight = 2;  // 1: no overlap
-  int64_t max_step_ns =
-      0;  // what a step may take when a prompt's chunk goes beside decodes; 0: no limit
+  // What a step may take when a prompt's chunk goes beside decodes. 0: for prompts longer than a
+  // chunk a share more than the decodes alone take (kLongPromptShare), for others no limit.
+  int64_t max_step_ns = 0;
   bool enable_prefix_cache = true;
   std::string eviction_policy = "lru";     // lru | lfu
   std::string schedule_policy = "fcfs";    // a row of schedule_policy.cc
@@ -95,7 +97,8 @@ struct ReqOutput {
   uint32_t prompt_tokens = 0;  // with finish
   uint32_t cached_tokens = 0;  // with finish: prompt tokens read from the cache at first admission
   uint32_t completion_tokens = 0;                                     // with finish
-  int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // with finish
+  int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // with finish; 0: never
+  WaitReason wait_reason = WaitReason::kNextStep;  // with finish: what kept it queued the longest
 };
 
 struct SchedulerStats {

@@ -32,6 +32,8 @@ inline constexpr uint32_t kMaxPlansInFlight = 2;
 // The next step is planned so long before the running one should end: a third of it, at least 2 ms.
 inline constexpr int64_t kMinPlanLeadNs = 2'000'000;
 inline constexpr int64_t kPlanLeadShare = 3;
+// Of the time that a step's decodes take, what long prompts may add to it (max_step_ns 0).
+inline constexpr double kLongPromptShare = 0.42;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.
@@ -73,6 +75,7 @@ struct Scheduler::Impl {
   void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
   bool UpdateRunningBatch(ScheduleBatch* batch);
   StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
+  WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
   void Launch(const ScheduleBatch& batch, int64_t now_ns);
   void Retract(Req* req);
@@ -109,6 +112,8 @@ struct Scheduler::Impl {
   FreeSlots slots;
 
   WaitingQueue waiting_queue;
+  WaitClock wait_clock;
+  WaitReason wait_reason = WaitReason::kNextStep;  // of the batch being planned
   NewTokenRatio new_token_ratio;
   std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
   std::vector<Req*> ending;

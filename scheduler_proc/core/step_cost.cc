@@ -7,6 +7,8 @@ namespace {
 
 constexpr double kForgetting = 0.995;  // weight of a step against the next: the last 200 count
 constexpr double kPrior = 1e4;         // how little the first guess of 0 is trusted
+constexpr double kMaxSurprise = 0.5;   // of what was expected: what a slow step counts as at most
+constexpr double kFamiliar = 0.2;      // how much one step may still teach, to be no news
 constexpr double kMaxVariance = 1e6;   // else a term that never varies grows without bound
 
 }  // namespace
@@ -40,6 +42,8 @@ void StepCost::Observe(const StepWork& work, int64_t ns) {
     scale += x[i] * gain[i];
     error -= x[i] * coefficients_[i];
   }
+  const bool familiar = scale - kForgetting < kFamiliar;
+  if (familiar) error = std::min(error, kMaxSurprise * static_cast<double>(Predict(work)));
   for (size_t i = 0; i < kTerms; ++i) coefficients_[i] += gain[i] / scale * error;
   double largest = 0;
   for (size_t i = 0; i < kTerms; ++i) {

@@ -4,8 +4,10 @@
 // seconds = c · x, with x = {1, decoded tokens, prompt tokens, and 2^-10 of the positions that each
 // of them read from the KV cache}: reading the weights, the head and the sampler, the matrix
 // products, and attention, which costs a chunk less a position than it costs a decode. Recursive
-// least squares with a forgetting factor; a coefficient that comes out negative counts as 0.
-// Nothing is promised before kEnough steps.
+// least squares with a forgetting factor; a coefficient that comes out negative counts as 0. A step
+// that took much longer than expected (something else had the core) counts as somewhat longer, or
+// else a few of them beside small chunks would make prompts look dear. Nothing is promised before
+// kEnough steps.
 //
 // Units: nanoseconds, tokens. Threads: one. Errors: none. Pure: the same steps give the same costs.
 #pragma once

@@ -198,6 +198,33 @@ TEST_F(PrefillAdderTest, CutsChunksToTheTimeThatIsLeft) {
   EXPECT_FALSE(late.budget_left());
 }
 
+TEST_F(PrefillAdderTest, MayLimitTheTimeOfLongPromptsOnly) {
+  StepCost cost;
+  for (uint32_t tokens = 1; tokens < 40; ++tokens) {
+    StepWork work;
+    work.AddChunk(0, tokens);
+    cost.Observe(work, tokens * 1'000'000);
+  }
+  config_.chunked_prefill_size = 64;
+  budget_ = {.cost = &cost, .ns = 8'500'000, .long_prompts_only = true};
+  PrefillAdder adder = Adder();
+  EXPECT_EQ(adder.AddOneReq(MakeReq(20, 1)), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[0].num_tokens, 20u);
+  Req* long_one = MakeReq(70, 1, 7);
+  EXPECT_EQ(adder.AddOneReq(long_one), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[1].num_tokens, 8u);
+  EXPECT_EQ(adder.AddOneReq(MakeReq(66, 1, 9)), AddReqResult::kOther) << "no time for another";
+  EXPECT_TRUE(adder.budget_left());
+  EXPECT_EQ(adder.AddOneReq(MakeReq(12, 1, 11)), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[2].num_tokens, 12u);
+  // It stays limited to its end.
+  long_one->num_scheduled = 48;
+  batch_.Clear();
+  PrefillAdder next = Adder();
+  EXPECT_EQ(next.AddChunkedReq(long_one), AddReqResult::kContinue);
+  EXPECT_EQ(batch_.rows[0].num_tokens, 16u) << "alone at least so many";
+}
+
 TEST_F(PrefillAdderTest, GivesARunningPromptWhatPagesThereAre) {
   Req* chunked = MakeReq(100, 1);
   kv_.TakePrefix(chunked);

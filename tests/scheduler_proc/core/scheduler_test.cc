@@ -66,6 +66,25 @@ TEST(SchedulerTest, ReportsWhenThingsHappened) {
   EXPECT_EQ(output.first_token_ns, added + 2000);  // 64 tokens of the prompt, then 36
 }
 
+TEST(SchedulerTest, ReportsWhyARequestWaited) {
+  const auto reason_of_last = [](const SchedulerConfig& config, const std::vector<ReqSpec>& specs) {
+    SimCluster cluster(config);
+    for (const ReqSpec& spec : specs) EXPECT_TRUE(cluster.Add(spec).ok());
+    cluster.Drain();
+    return std::string(WaitReasonName(cluster.last(specs.back().id).wait_reason));
+  };
+  const SchedulerConfig config = SimCluster::SmallConfig();
+  EXPECT_EQ(reason_of_last(config, {Spec(1, 20, 4)}), "next_step");
+  EXPECT_EQ(reason_of_last(config, {Spec(1, 200, 4), Spec(2, 20, 4, 5)}), "token_budget");
+  EXPECT_EQ(reason_of_last(config, {Spec(1, 50, 4), Spec(2, 60, 4)}), "shared_prefix");
+  SchedulerConfig one_slot = config;
+  one_slot.max_running_requests = 1;
+  EXPECT_EQ(reason_of_last(one_slot, {Spec(1, 20, 40), Spec(2, 20, 4, 5)}), "running_requests");
+  SchedulerConfig few_pages = config;
+  few_pages.num_pages = 20;
+  EXPECT_EQ(reason_of_last(few_pages, {Spec(1, 40, 30), Spec(2, 40, 4, 5)}), "kv_pages");
+}
+
 TEST(SchedulerTest, DecodesRideBesideChunks) {
   SimCluster cluster(SimCluster::SmallConfig());
   ASSERT_TRUE(cluster.Add(Spec(1, 4, 20)).ok());

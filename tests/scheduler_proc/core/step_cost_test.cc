@@ -87,6 +87,26 @@ TEST(StepCostTest, FollowsAMachineThatChanges) {
               0.1 * static_cast<double>(True(prompt)));
 }
 
+// Something else takes the cores now and then, while prompts go in small chunks.
+TEST(StepCostTest, AFewSlowStepsDoNotMakePromptsDear) {
+  std::mt19937 random(5);
+  StepCost cost;
+  for (int i = 0; i < 100; ++i) {
+    const StepWork work = RandomStep(&random);
+    cost.Observe(work, True(work));
+  }
+  for (int i = 0; i < 400; ++i) {
+    StepWork work;
+    for (int decode = 0; decode < 16; ++decode) work.AddDecode(300);
+    work.AddChunk(500, 16);
+    cost.Observe(work, (i % 20 == 0 ? 6 : 1) * True(work));
+  }
+  StepWork prompt;
+  prompt.AddChunk(500, 256);
+  EXPECT_LT(static_cast<double>(cost.Predict(prompt)), 1.5 * static_cast<double>(True(prompt)));
+  EXPECT_GT(static_cast<double>(cost.Predict(prompt)), 0.7 * static_cast<double>(True(prompt)));
+}
+
 TEST(StepCostTest, GivesAsManyTokensAsTheTimeAllows) {
   std::mt19937 random(4);
   StepCost cost;
