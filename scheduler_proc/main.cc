@@ -14,6 +14,7 @@
 #include "common/base/flags.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/gguf.h"
+#include "scheduler_proc/core_flags.h"
 #include "scheduler_proc/engine.h"
 
 namespace flotilla {
@@ -25,14 +26,12 @@ struct Flags {
   int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1, flight_fd = -1;
   std::string metrics_socket;
   uint32_t drain_grace_ms = 30'000;
-  bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
-  uint32_t max_step_ms = 0;
+  CoreFlags core;
   LogOptions log;
 };
 
 void AddFlags(CLI::App* app, Flags* f) {
   EngineOptions& e = f->engine;
-  SchedulerConfig& core = e.core;
   e.model_name.clear();
   app->option_defaults()->always_capture_default();
   app->add_option("--replica-id", e.replica_id, "Name of this replica in logs and metrics");
@@ -50,43 +49,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--detokenizer-reply-socket", e.detok_reply_address, "ipc:// address to bind")
       ->required();
   app->add_option("--metrics-socket", f->metrics_socket, "Unix socket that gives the metrics");
-  AddFlag(app, kMaxRunningRequestsFlag, &core.max_running_requests);
-  AddFlag(app, kMaxQueuedRequestsFlag, &core.max_queued_requests);
-  AddFlag(app, kChunkedPrefillSizeFlag, &core.chunked_prefill_size);
-  app->add_option("--max-prefill-tokens", core.max_prefill_tokens, "Input tokens admitted at once")
-      ->check(CLI::Range(1u, 1u << 24));
-  AddFlag(app, kPageSizeFlag, &core.page_size);
-  app->add_option("--context-length", core.context_length, "Tokens of a request; 0: the model's");
-  AddFlag(app, kSchedulePolicyFlag, &core.schedule_policy);
-  AddFlag(app, kScheduleMaxOvertakesFlag, &core.schedule_max_overtakes);
-  AddFlag(app, kPriorityPreemptionFlag, &core.priority_scheduling_preemption_threshold);
-  app->add_option("--vtc-input-weight", core.vtc_input_weight,
-                  "Service that a prompt token counts as, under --schedule-policy vtc")
-      ->check(CLI::Range(0.0, 1e6));
-  app->add_option("--vtc-output-weight", core.vtc_output_weight,
-                  "Service that an output token counts as")
-      ->check(CLI::Range(0.0, 1e6));
-  app->add_option("--schedule-random-seed", core.schedule_random_seed, "Seed of the random policy");
-  AddFlag(app, kEvictionPolicyFlag, &core.eviction_policy);
-  app->add_flag("--disable-radix-cache", f->disable_radix_cache, "No prefix cache");
-  app->add_option("--schedule-conservativeness", core.schedule_conservativeness,
-                  "Above 1: fewer requests run at once, and fewer are retracted; below 1: more")
-      ->check(CLI::Range(0.0, 1e3));
-  app->add_option(
-         "--init-new-token-ratio", core.init_new_token_ratio,
-         "Share of the tokens a request may still produce for which pages are kept, at first")
-      ->check(CLI::Range(0.0, 1.0));
-  app->add_option("--min-new-token-ratio-factor", core.min_new_token_ratio_factor,
-                  "That share falls to so much of itself while nobody is retracted")
-      ->check(CLI::Range(0.0, 1.0));
-  app->add_option("--new-token-ratio-decay-steps", core.new_token_ratio_decay_steps,
-                  "Steps until then")
-      ->check(CLI::Range(1u, 1u << 20));
-  app->add_flag("--disable-mixed-chunk", f->disable_mixed_chunk,
-                "Prefill chunks and decodes in separate steps, prefill first");
-  AddFlag(app, kMaxStepMsFlag, &f->max_step_ms);
-  app->add_flag("--disable-overlap", f->disable_overlap,
-                "Plan a step only when the one before is done");
+  AddCoreFlags(app, &f->core);
   app->add_option("--decode-log-interval", e.decode_log_interval,
                   "Decode steps between log lines; 0: none");
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
@@ -172,10 +135,7 @@ int Run(Flags flags) {
   // Before any thread exists, so that all inherit it and only sigwait sees the signals.
   const sigset_t signals = BlockSignals();
   EngineOptions& options = flags.engine;
-  options.core.enable_prefix_cache = !flags.disable_radix_cache;
-  options.core.enable_mixed_chunk = !flags.disable_mixed_chunk;
-  if (flags.disable_overlap) options.core.max_plans_in_flight = 1;
-  options.core.max_step_ns = int64_t{flags.max_step_ms} * kNsPerMs;
+  options.core = flags.core.Config();
   StatusOr<Segments> segments = MapSegments(flags);
   if (!segments.ok()) return Fail(segments.status(), 2);
   ReplicaControlBlock* control = segments->control.operator->();

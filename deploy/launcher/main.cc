@@ -107,14 +107,35 @@ int Exec(const char* program, const char* first, char** args) {
   return Fail(absl::NotFoundError(absl::StrCat("can't run ", path, ": ", std::strerror(errno))));
 }
 
-int Main(int argc, char** argv) {
-  const auto is = [&](const char* command) {
-    return argc >= 2 && std::strcmp(argv[1], command) == 0;
-  };
-  if (is("router")) return Exec("flotilla-router", nullptr, argv + 2);
-  for (const char* command : {"replay", "trace"}) {
-    if (is(command)) return Exec("flotilla-flight", command, argv + 2);
+// Commands that are programs of their own.
+struct OtherProgram {
+  const char* command;
+  const char* program;
+  const char* first;  // argument; nullptr: none
+  const char* help;
+};
+constexpr OtherProgram kOtherPrograms[] = {
+    {"router", "flotilla-router", nullptr, "Only a router; its flags: flotilla router --help"},
+    {"replay", "flotilla-flight", "replay",
+     "Runs a scheduler's flight recording again: does it decide the same?"},
+    {"trace", "flotilla-flight", "trace",
+     "Turns a flight recording into a trace for Perfetto or chrome://tracing"},
+    {"bench", "flotilla-simulate", nullptr,
+     "fit: learns from flight recordings what a step costs on this machine"},
+    {"simulate", "flotilla-simulate", "simulate",
+     "How long requests would take: the real scheduler under virtual time"},
+};
+
+const OtherProgram* FindOtherProgram(const std::string& command) {
+  for (const OtherProgram& other : kOtherPrograms) {
+    if (command == other.command) return &other;
   }
+  return nullptr;
+}
+
+int Main(int argc, char** argv) {
+  const OtherProgram* other = argc >= 2 ? FindOtherProgram(argv[1]) : nullptr;
+  if (other != nullptr) return Exec(other->program, other->first, argv + 2);
 
   CLI::App app("Flotilla serves large language models: one command, a cluster of processes.",
                "flotilla");
@@ -128,11 +149,9 @@ int Main(int argc, char** argv) {
   AddServeFlags(serve, &serve_options);
   CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
   AddEngineFlags(engine, &engine_options);
-  app.add_subcommand("router", "Only a router; its flags: flotilla router --help");
-  app.add_subcommand("replay",
-                     "Runs a scheduler's flight recording again: does it decide the same?");
-  app.add_subcommand("trace",
-                     "Turns a flight recording into a trace for Perfetto or chrome://tracing");
+  for (const OtherProgram& program : kOtherPrograms) {
+    app.add_subcommand(program.command, program.help);
+  }
   CLI::App* ask = app.add_subcommand("ask", "Streams an answer to a question");
   AddAskFlags(ask, &ask_options);
   CLI::App* help = app.add_subcommand("help", "Explains a command");
@@ -151,10 +170,8 @@ int Main(int argc, char** argv) {
   if (ask->parsed()) return Ask(ask_options);
   char flag[] = "--help";
   char* args[] = {flag, nullptr};
-  if (topic == "router") return Exec("flotilla-router", nullptr, args);
-  for (const char* command : {"replay", "trace"}) {
-    if (topic == command) return Exec("flotilla-flight", command, args);
-  }
+  other = FindOtherProgram(topic);
+  if (other != nullptr) return Exec(other->program, other->first, args);
   for (CLI::App* command : {serve, engine, ask}) {
     if (command->get_name() == topic) {
       std::printf("%s", command->help().c_str());

@@ -1,0 +1,178 @@
+#include "scheduler_proc/simulation/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "absl/container/flat_hash_map.h"
+#include "boost/json.hpp"
+#include "scheduler_proc/replay.h"
+
+namespace flotilla {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kMaxSeconds = 1e8;
+constexpr double kMaxTokens = 1 << 24;
+
+uint64_t Mix(uint64_t value) {
+  value = (value ^ (value >> 31)) * 0x9E3779B97F4A7C15ull;
+  value = (value ^ (value >> 29)) * 0xBF58476D1CE4E5B9ull;
+  return value ^ (value >> 32);
+}
+
+// One line of a trace.
+class Line {
+ public:
+  Line(size_t number, const json::object& object) : number_(number), object_(object) {}
+
+  double Number(const char* name, double least, double most, std::optional<double> absent) {
+    const json::value* value = object_.if_contains(name);
+    if (value == nullptr && absent.has_value()) return *absent;
+    const double got = value != nullptr && value->is_number() ? value->to_number<double>() : NAN;
+    if (got >= least && got <= most) return got;
+    Refuse(name, StrCat("must be a number from ", least, " to ", most));
+    return least;
+  }
+  std::string String(const char* name) {
+    const json::value* value = object_.if_contains(name);
+    if (value == nullptr) return "";
+    if (value->is_string()) return std::string(value->as_string());
+    Refuse(name, "must be a string");
+    return "";
+  }
+  void Refuse(const char* name, const std::string& why) {
+    if (status_.ok())
+      status_ = absl::InvalidArgumentError(StrCat("line ", number_, ": '", name, "' ", why));
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const size_t number_;
+  const json::object& object_;
+  Status status_;
+};
+
+uint32_t Length(double mean, std::mt19937_64* random) {
+  std::exponential_distribution<double> length(1 / mean);
+  return static_cast<uint32_t>(std::clamp(length(*random), mean / 4, mean * 8)) + 1;
+}
+
+}  // namespace
+
+std::vector<SimRequest> PoissonWorkload(const PoissonOptions& options) {
+  std::mt19937_64 random(options.seed);
+  std::exponential_distribution<double> gap(options.rate);
+  std::vector<SimRequest> requests(options.num_requests);
+  double seconds = 0;
+  for (SimRequest& request : requests) {
+    seconds += gap(random);
+    request.arrival_ns = static_cast<int64_t>(seconds * 1e9);
+    request.prompt_tokens = options.prefix_tokens + Length(options.prompt_tokens, &random);
+    request.output_tokens = Length(options.output_tokens, &random);
+    request.max_new_tokens = request.output_tokens;
+    request.prefix = options.prefix_tokens > 0;
+    request.prefix_tokens = options.prefix_tokens;
+  }
+  return requests;
+}
+
+StatusOr<std::vector<SimRequest>> ParseTrace(std::string_view text) {
+  std::vector<SimRequest> requests;
+  std::map<std::string, uint64_t> prefixes;
+  size_t number = 0;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    ++number;
+    if (part.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    boost::system::error_code error;
+    const json::value value = json::parse(part, error);
+    if (error || !value.is_object()) {
+      return absl::InvalidArgumentError(StrCat("line ", number, ": is no JSON object"));
+    }
+    Line line(number, value.as_object());
+    SimRequest& request = requests.emplace_back();
+    request.arrival_ns = static_cast<int64_t>(line.Number("at", 0, kMaxSeconds, {}) * 1e9);
+    request.prompt_tokens = static_cast<uint32_t>(line.Number("prompt_tokens", 1, kMaxTokens, {}));
+    request.output_tokens = static_cast<uint32_t>(line.Number("output_tokens", 1, kMaxTokens, {}));
+    request.max_new_tokens = static_cast<uint32_t>(
+        line.Number("max_tokens", request.output_tokens, kMaxTokens, request.output_tokens));
+    const std::string prefix = line.String("prefix");
+    if (!prefix.empty())
+      request.prefix = prefixes.emplace(prefix, prefixes.size() + 1).first->second;
+    request.prefix_tokens = static_cast<uint32_t>(line.Number(
+        "prefix_tokens", 0, request.prompt_tokens, prefix.empty() ? 0.0 : std::optional<double>()));
+    request.tenant = line.String("tenant");
+    request.priority = static_cast<int32_t>(line.Number("priority", -100, 100, 0));
+    if (requests.size() > 1 && request.arrival_ns < requests[requests.size() - 2].arrival_ns) {
+      line.Refuse("at", "must not be before the line above");
+    }
+    RETURN_IF_ERROR(line.status());
+  }
+  if (requests.empty()) return absl::InvalidArgumentError("it has no request");
+  return requests;
+}
+
+StatusOr<std::vector<SimRequest>> RecordedWorkload(const std::vector<std::string>& records) {
+  std::vector<SimRequest> requests;
+  struct Live {
+    size_t index = 0;
+    uint32_t num_tokens = 0;
+  };
+  absl::flat_hash_map<ReqId, Live> live;
+  const auto ended = [&](ReqId id, uint32_t num_tokens) {
+    const auto found = live.find(id);
+    if (found == live.end()) return;
+    requests[found->second.index].output_tokens = std::max(1u, num_tokens);
+    live.erase(found);
+  };
+  const auto look = [&](const ReplayMoment& moment) {
+    const FlightRecord& record = moment.record;
+    if (record.kind == FlightKind::kAdd && record.ok) {
+      live[record.spec.id] = {requests.size()};
+      SimRequest& request = requests.emplace_back();
+      request.arrival_ns = record.spec.arrival_ns > 0 ? record.spec.arrival_ns : record.now_ns;
+      request.prompt_ids = record.spec.prompt_ids;
+      request.prompt_tokens = static_cast<uint32_t>(record.spec.prompt_ids.size());
+      // An embedding costs what a prompt with one token of output does.
+      request.max_new_tokens = request.output_tokens = std::max(1u, record.spec.max_new_tokens);
+      request.tenant = record.spec.cache_salt;
+      request.priority = record.spec.priority;
+    }
+    for (const ReqOutput& output : moment.outputs) {
+      const auto found = live.find(output.id);
+      if (found != live.end()) found->second.num_tokens += output.token.has_value();
+      if (output.finish != Finish::kNone) ended(output.id, output.completion_tokens);
+    }
+    if (record.kind == FlightKind::kAbort && live.contains(record.id)) {
+      ended(record.id, live[record.id].num_tokens);
+    }
+  };
+  ASSIGN_OR_RETURN(const ReplayReport report, Replay(records, look));
+  if (!report.difference.empty()) return absl::DataLossError(report.difference);
+  if (requests.empty()) return absl::InvalidArgumentError("it has no request");
+  const auto earlier = [](const SimRequest& a, const SimRequest& b) {
+    return a.arrival_ns < b.arrival_ns;
+  };
+  std::stable_sort(requests.begin(), requests.end(), earlier);
+  const int64_t origin_ns = requests.front().arrival_ns;
+  for (SimRequest& request : requests) request.arrival_ns -= origin_ns;
+  return requests;
+}
+
+std::vector<int32_t> MakePrompt(const SimRequest& request, uint64_t index, uint32_t vocab_size) {
+  if (!request.prompt_ids.empty()) return request.prompt_ids;
+  std::vector<int32_t> ids(request.prompt_tokens);
+  for (uint32_t i = 0; i < request.prompt_tokens; ++i) {
+    const bool shared = request.prefix != 0 && i < request.prefix_tokens;
+    const uint64_t stream = shared ? ~request.prefix : index;
+    ids[i] = static_cast<int32_t>(1 + Mix((stream << 24) ^ i) % (vocab_size - 1));
+  }
+  return ids;
+}
+
+}  // namespace flotilla
