@@ -9,44 +9,22 @@ FLOTILLA_BIN_DIR. The exit status is 1 if a limit is missed.
 """
 
 import argparse
-import http.client
-import json
 import random
 import statistics
 import sys
 import threading
 import time
-from pathlib import Path
-from urllib.parse import urlsplit
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from cluster import Cluster  # noqa: E402 - found by the line above
+from streams import Cluster, prompt_of, stream
 
 MAX_ITL, MAX_TTFT = 1.5, 3.5
-
-
-def stream(cluster, prompt, tokens):
-    """Times at which pieces of the answer came; the first is the time to the first token."""
-    connection = http.client.HTTPConnection(urlsplit(cluster.http).netloc, timeout=600)
-    body = {"model": cluster.model_id, "prompt": prompt, "max_tokens": tokens, "stream": True,
-            "temperature": 0, "ignore_eos": True}
-    begin = time.monotonic()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    assert response.status == 200, response.read()
-    times = []
-    for line in response:
-        if line.startswith(b"data: {"):
-            times.append(time.monotonic())
-    connection.close()
-    return begin, times
 
 
 def decode(cluster, clients, tokens, rng, meanwhile=None):
     """All gaps between tokens of `clients` streams; `meanwhile` runs when all of them decode."""
     results, threads = [], []
     for _ in range(clients):
-        prompt = rng.choices(range(1000, 40000), k=32)
+        prompt = prompt_of(rng, 32)
         threads.append(threading.Thread(target=lambda p=prompt: results.append(stream(cluster, p, tokens))))
     generated = cluster.metric("flotilla_scheduler_generation_tokens_total")
     for thread in threads:
@@ -77,7 +55,7 @@ def main():
     rng = random.Random(6)
 
     def long_prompt():
-        begin, times = stream(cluster, rng.choices(range(1000, 40000), k=args.tokens), 1)
+        begin, times = stream(cluster, prompt_of(rng, args.tokens), 1)
         return times[0] - begin
 
     with Cluster("--kv-cache-memory", "1GiB", *args.flags) as cluster:

@@ -8,19 +8,16 @@ FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR. The exit status is 1 if a limit is mis
 """
 
 import argparse
-import glob
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from cluster import BIN, Cluster, wait_until  # noqa: E402 - found by the line above
+from streams import Cluster, prompt_of, recording_of
+from cluster import BIN  # found by streams
 
 MAX_P50_US = 30
 MAX_SHARE = 0.01
@@ -29,15 +26,12 @@ MAX_SHARE = 0.01
 def steps_of(flags, clients, requests):
     """[(begin, end)] in microseconds, while all clients were at work."""
     rng = random.Random(5)
-    bodies = [{"prompt": rng.choices(range(1000, 40000), k=128), "max_tokens": 64, "ignore_eos": True}
+    bodies = [{"prompt": prompt_of(rng, 128), "max_tokens": 64, "ignore_eos": True}
               for _ in range(requests)]
     with Cluster(*flags, disturbed=True) as cluster, ThreadPoolExecutor(clients) as pool:
         list(pool.map(lambda body: cluster.complete(**body), bodies))
-        os.kill(cluster.pids("scheduler")[0], signal.SIGKILL)
-        files = os.path.join(cluster.state.name, "flotilla", "*.flight")
-        recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]
-        trace = subprocess.run([os.path.join(BIN, "flotilla"), "trace", recording], check=True,
-                               capture_output=True, text=True).stdout
+        trace = subprocess.run([os.path.join(BIN, "flotilla"), "trace", recording_of(cluster)],
+                               check=True, capture_output=True, text=True).stdout
     events = json.loads(trace)["traceEvents"]
     steps = sorted((e["ts"], e["ts"] + e["dur"], e["args"]["rows"])
                    for e in events if e.get("name", "").startswith("step "))
