@@ -21,14 +21,16 @@ constexpr size_t kParseOffThreadBytes = 64 << 10;
 
 class CompletionHandler::Sink final : public GenerateSink {
  public:
-  Sink(std::shared_ptr<CompletionHandler> handler, size_t index)
-      : handler_(std::move(handler)), index_(index) {}
-  void OnDelta(const v1::Delta& delta) override { handler_->OnDelta(index_, delta); }
+  Sink(std::shared_ptr<CompletionHandler> handler, size_t prompt)
+      : handler_(std::move(handler)), prompt_(prompt) {}
+  void OnDelta(size_t choice, v1::Delta&& delta) override {
+    handler_->OnDelta(prompt_, choice, std::move(delta));
+  }
   void OnError(const ApiError& error) override { handler_->OnError(error); }
 
  private:
   const std::shared_ptr<CompletionHandler> handler_;
-  const size_t index_;
+  const size_t prompt_;
 };
 
 CompletionHandler::CompletionHandler(const HandlerContext& context, Form form,
@@ -85,10 +87,16 @@ void CompletionHandler::OnParsed(Parsed parsed) {
 }
 
 void CompletionHandler::SubmitAll() {
-  choices_.resize(request_.prompts.size());
-  formatters_.reserve(request_.prompts.size());
-  for (size_t i = 0; i < request_.prompts.size(); ++i) formatters_.emplace_back(request_, i);
-  for (size_t i = 0; i < request_.prompts.size(); ++i) {
+  const size_t num_prompts = request_.prompts.size();
+  const ChoiceOptions options = ChoicesOf(request_.params);
+  num_choices_ = options.num_choices;
+  mergers_.reserve(num_prompts);
+  for (size_t i = 0; i < num_prompts; ++i) mergers_.emplace_back(options);
+  choices_.resize(num_prompts * num_choices_);
+  role_said_.resize(choices_.size());
+  formatters_.reserve(choices_.size());
+  for (size_t i = 0; i < choices_.size(); ++i) formatters_.emplace_back(request_, i / num_choices_);
+  for (size_t i = 0; i < num_prompts; ++i) {
     v1::GenerateRequest request = request_.params;
     request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.prompts[i].ids;
@@ -103,19 +111,34 @@ void CompletionHandler::SubmitAll() {
   }
 }
 
-void CompletionHandler::OnDelta(size_t index, const v1::Delta& delta) {
+void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta) {
   if (ended_) return;
   if (!ttft_seen_ && delta.choices_size() > 0) {
     ttft_seen_ = true;
     context_.metrics->Ttft(static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
   }
-  const ChoicePiece piece = formatters_[index].OnDelta(delta);
-  if (!request_.stream)
-    choices_[index].Append(piece);
-  else if (!piece.empty())
-    WritePiece(index, piece);
-  if (ended_ || !delta.last()) return;  // writing may have found the client gone
-  if (++finished_ == request_.prompts.size()) Finish();
+  ChoiceMerger& merger = mergers_[prompt];
+  std::vector<v1::Delta> merged;
+  merger.Add(candidate, std::move(delta), &merged);
+  for (const v1::Delta& each : merged) OnMerged(prompt, each);
+  if (ended_ || !merger.done()) return;  // writing may have found the client gone
+  if (++finished_prompts_ == request_.prompts.size()) Finish();
+}
+
+// What is about no choice is about the prompt, which all choices tell.
+void CompletionHandler::OnMerged(size_t prompt, const v1::Delta& delta) {
+  size_t begin = prompt * num_choices_, end = begin + num_choices_;
+  if (delta.choices_size() > 0) {
+    begin += static_cast<size_t>(delta.choices(0).index());
+    end = begin + 1;
+  }
+  for (size_t index = begin; index < end && !ended_; ++index) {
+    const ChoicePiece piece = formatters_[index].OnDelta(delta);
+    if (!request_.stream)
+      choices_[index].Append(piece);
+    else if (!piece.empty())
+      WritePiece(index, piece);
+  }
 }
 
 void CompletionHandler::WritePiece(size_t index, const ChoicePiece& piece) {
@@ -123,7 +146,9 @@ void CompletionHandler::WritePiece(size_t index, const ChoicePiece& piece) {
     WriteStream(CompletionChunk(envelope_, request_, index, piece));
     return;
   }
-  WriteStream(ChatChunk(envelope_, request_, index, piece, !std::exchange(role_said_, true)));
+  const bool first = !role_said_[index];
+  role_said_[index] = true;
+  WriteStream(ChatChunk(envelope_, request_, index, piece, first));
 }
 
 void CompletionHandler::WriteStream(std::string_view data) {
@@ -136,12 +161,13 @@ void CompletionHandler::WriteStream(std::string_view data) {
 
 void CompletionHandler::Finish() {
   v1::Usage total;
-  for (const ChoiceFormatter& formatter : formatters_) {
-    const v1::Usage& usage = formatter.usage();
+  for (const ChoiceMerger& merger : mergers_) {
+    const v1::Usage& usage = merger.usage();
     total.set_prompt_tokens(total.prompt_tokens() + usage.prompt_tokens());
     total.set_completion_tokens(total.completion_tokens() + usage.completion_tokens());
     total.set_cached_tokens(total.cached_tokens() + usage.cached_tokens());
   }
+  if (request_.prompt_only) total.set_completion_tokens(0);
   if (request_.stream) {
     std::string tail = request_.include_usage ? UsageChunk(envelope_, request_, total) : "";
     tail.append("data: [DONE]\n\n");

@@ -1,5 +1,5 @@
 // One POST /v1/completions or /v1/chat/completions: parse, submit each prompt, answer whole or as a
-// stream.
+// stream. Choice i of prompt p is choice p * n + i of the answer.
 //
 // A body over 64 KiB is parsed and tokenised on the pool for large texts; each conversation on the
 // other one, since a template from a model's file may take its time. The status line is sent with
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rpc/choices.h"
 #include "router/completions_request.h"
 #include "router/completions_response.h"
 #include "router/dispatcher.h"
@@ -47,7 +48,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   Parsed Parse(std::string_view body, const ModelTable& models) const;
   void OnParsed(Parsed parsed);
   void SubmitAll();
-  void OnDelta(size_t index, const v1::Delta& delta);
+  void OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta);
+  void OnMerged(size_t prompt, const v1::Delta& delta);
   void OnError(const ApiError& error);
   void OnDisconnect();
   void Finish();
@@ -61,11 +63,14 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const int64_t received_ns_;
   CompletionRequest request_;
   CompletionEnvelope envelope_;
+  size_t num_choices_ = 1;  // of each prompt
   std::vector<uint64_t> handles_;
+  std::vector<ChoiceMerger> mergers_;  // by prompt
+  // By index in the answer.
   std::vector<ChoiceFormatter> formatters_;
   std::vector<ChoicePiece> choices_;
-  bool role_said_ = false;
-  size_t finished_ = 0;
+  std::vector<bool> role_said_;
+  size_t finished_prompts_ = 0;
   bool stream_started_ = false;
   bool ttft_seen_ = false;
   bool ended_ = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rpc/choices.h"
 #include "router/generate_check.h"
 #include "router/request_fields.h"
 
@@ -91,6 +92,15 @@ MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request
   return FitToContext(prompt->ids.size(), model, &request->params);
 }
 
+MaybeError CheckNumChoices(size_t num_prompts, const v1::GenerateRequest& params) {
+  const size_t each = ChoicesOf(params).num_candidates;
+  if (num_prompts * each <= kMaxChoicesPerRequest) return std::nullopt;
+  const std::string field = params.sampling().has_best_of() ? "best_of" : "n";
+  return InvalidField(
+      field, StrCat("'", field, "' ", each, " for each of ", num_prompts, " prompts is more than ",
+                    kMaxChoicesPerRequest, " choices in a request."));
+}
+
 // What the replica is asked for on top of what the client set.
 void SetDerived(CompletionRequest* request) {
   v1::OutputOptions* out = request->params.mutable_output();
@@ -150,6 +160,7 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,
   RawPrompts raw;
   if (auto error = ReadFields(root.get_object(), &add_special, &raw, &request)) return *error;
   if (auto error = CheckParams(request.params, *request.model)) return *error;
+  if (auto error = CheckNumChoices(raw.prompts.size(), request.params)) return *error;
   for (CompletionPrompt& prompt : raw.prompts) {
     if (auto error = FillPrompt(raw.are_texts, add_special, &request, &prompt)) return *error;
   }

@@ -24,6 +24,8 @@
 namespace flotilla {
 
 inline constexpr size_t kMaxPromptsPerRequest = 128;
+// Prompts times best_of: each is a request to a replica.
+inline constexpr size_t kMaxChoicesPerRequest = 512;
 
 // By name. Immutable once published.
 using ModelTable = std::map<std::string, std::shared_ptr<const ModelHandle>, std::less<>>;
@@ -43,7 +45,7 @@ struct CompletionPrompt {
 struct CompletionRequest {
   bool chat = false;
   std::shared_ptr<const ModelHandle> model;
-  std::vector<CompletionPrompt> prompts;  // choice i answers prompt i
+  std::vector<CompletionPrompt> prompts;  // choices p * n … p * n + n - 1 answer prompt p
   v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each
   std::optional<int> logprobs;            // of output, and of the prompt with echo
   std::optional<int> prompt_logprobs;

@@ -82,7 +82,6 @@ ChoiceFormatter::ChoiceFormatter(const CompletionRequest& request, size_t prompt
 
 ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
   ChoicePiece piece;
-  if (delta.has_usage()) usage_ = delta.usage();
   TakePromptLogprobs(delta);
   const bool has_output = delta.choices_size() > 0 || delta.last();
   const bool complete =
@@ -92,7 +91,6 @@ ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
     prompt_part_done_ = true;
   }
   for (const v1::ChoiceDelta& choice : delta.choices()) AddChoice(choice, &piece);
-  if (request_.prompt_only) usage_.set_completion_tokens(0);
   return piece;
 }
 

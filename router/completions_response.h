@@ -1,8 +1,8 @@
 // /v1/completions: deltas of a replica as OpenAI's JSON, streamed or whole.
 //
-// A ChoiceFormatter turns one prompt's deltas into pieces; pieces are written as a stream's chunk
+// A ChoiceFormatter turns one choice's deltas into pieces; pieces are written as a stream's chunk
 // or joined into the one answer. With echo the prompt's text and logprobs come before the first
-// token, so a piece is held back until they are complete.
+// token, of each choice, so a piece is held back until they are complete.
 //
 // One token's text is its bytes with what is not valid UTF-8 as U+FFFD, as in vLLM. text_offset
 // counts code points of the choice's text before the token; for a token that starts or continues a
@@ -55,7 +55,6 @@ class ChoiceFormatter {
 
   // What the client gets of `delta`. Empty while the prompt part is incomplete.
   ChoicePiece OnDelta(const v1::Delta& delta);
-  const v1::Usage& usage() const { return usage_; }
 
  private:
   void TakePromptLogprobs(const v1::Delta& delta);
@@ -76,7 +75,6 @@ class ChoiceFormatter {
   size_t output_start_ = 0;  // code points of echoed text
   std::vector<v1::TokenLogprobs> prompt_logprobs_;
   bool prompt_part_done_ = false;
-  v1::Usage usage_;
 };
 
 // The constant fields of an answer.

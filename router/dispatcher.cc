@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/rpc/choices.h"
 
 namespace flotilla {
 namespace {
@@ -29,9 +30,7 @@ std::string RandomId() {
 void Record(const v1::Delta& delta, RequestStream* stream) {
   stream->prompt_logprobs += static_cast<uint32_t>(delta.prompt_logprobs_size());
   for (const v1::ChoiceDelta& choice : delta.choices()) {
-    if (choice.index() < 0 || static_cast<size_t>(choice.index()) >= stream->choices.size())
-      continue;
-    ChoiceProgress& progress = stream->choices[static_cast<size_t>(choice.index())];
+    ChoiceProgress& progress = stream->progress;
     progress.output_ids.insert(progress.output_ids.end(), choice.token_ids().begin(),
                                choice.token_ids().end());
     progress.emitted_bytes += choice.text().size();
@@ -75,7 +74,8 @@ void Dispatcher::Start() {
 }
 
 void Dispatcher::Stop() {
-  requests_.clear();
+  groups_.clear();
+  num_streams_ = 0;
   for (const auto& replica : replicas_) replica->Stop();
 }
 
@@ -120,35 +120,45 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 std::variant<uint64_t, ApiError> Dispatcher::Submit(v1::GenerateRequest request,
                                                     std::shared_ptr<const ModelHandle> model,
                                                     std::shared_ptr<GenerateSink> sink) {
-  if (requests_.size() >= options_.max_requests) {
+  const size_t num_candidates = ChoicesOf(request).num_candidates;
+  if (num_streams_ + num_candidates > options_.max_requests) {
     metrics_->Rejection("max_requests");
     ApiError error = Unavailable(
-        StrCat("This router already has ", options_.max_requests, " requests; try again."),
-        kRetryAfterMs);
+        StrCat("This router already has ", num_streams_, " requests; try again."), kRetryAfterMs);
     error.code = absl::StatusCode::kResourceExhausted;
     return error;
   }
-  auto stream = std::make_shared<RequestStream>();
-  stream->request = std::move(request);
-  if (!stream->request.has_deadline_ms() || stream->request.deadline_ms() > options_.max_request_ms)
-    stream->request.set_deadline_ms(options_.max_request_ms);
-  stream->model = std::move(model);
-  stream->sink = std::move(sink);
-  stream->arrival_unix_ms = UnixMs();
-  stream->choices.resize(1);
-  stream->handle = stream->id = next_id_++;
-  ReplicaClient* replica = Pick(*stream, /*again=*/false);
+  if (!request.has_deadline_ms() || request.deadline_ms() > options_.max_request_ms)
+    request.set_deadline_ms(options_.max_request_ms);
+  const uint64_t handle = next_id_;
+  const int64_t arrival_unix_ms = UnixMs();
+  RequestGroup group;
+  for (size_t i = 0; i < num_candidates; ++i) {
+    auto stream = std::make_shared<RequestStream>();
+    stream->handle = handle;
+    stream->choice = i;
+    stream->id = next_id_++;
+    stream->request = ChoiceRequest(request, i);
+    stream->arrival_unix_ms = arrival_unix_ms;
+    stream->model = model;
+    stream->sink = sink;
+    group.streams.push_back(std::move(stream));
+  }
+  ReplicaClient* replica = Pick(*group.streams[0], /*again=*/false);
   if (replica == nullptr) {
     metrics_->Rejection("no_replica");
-    return Unavailable(StrCat("No replica of '", stream->model->name, "' is ready; try again."),
+    return Unavailable(StrCat("No replica of '", model->name, "' is ready; try again."),
                        kRetryAfterMs);
   }
-  requests_[stream->handle] = stream;
-  Log().debug("dispatched {} {}", Kv("request_id", stream->request.request_id()),
+  Log().debug("dispatched {} {}", Kv("request_id", request.request_id()),
               Kv("replica", replica->replica_id()));
-  replica->Submit(stream);
+  group.replica = replica->options().index;
+  group.num_live = num_candidates;
+  num_streams_ += num_candidates;
+  for (const auto& stream : group.streams) replica->Submit(stream);
+  groups_.emplace(handle, std::move(group));
   UpdateBackendMetrics(*replica);
-  return stream->handle;
+  return handle;
 }
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
@@ -174,24 +184,50 @@ ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
   return replicas_[candidates[pick].index].get();
 }
 
+ReplicaClient* Dispatcher::PickForRetry(const RequestStream& stream, bool again) {
+  RequestGroup& group = groups_.at(stream.handle);
+  ReplicaClient& moved_to = *replicas_[group.replica];
+  const bool tried = stream.tried.contains(group.replica);
+  if (group.replica != stream.replica && Usable(moved_to, stream) && (again || !tried))
+    return &moved_to;
+  ReplicaClient* replica = Pick(stream, again);
+  if (replica != nullptr) group.replica = replica->options().index;
+  return replica;
+}
+
 bool Dispatcher::IsLive(const RequestStream& stream) const {
-  return requests_.contains(stream.handle);
+  const auto found = groups_.find(stream.handle);
+  return found != groups_.end() && found->second.streams[stream.choice] != nullptr;
+}
+
+void Dispatcher::End(const RequestStream& stream) {
+  const auto found = groups_.find(stream.handle);
+  found->second.streams[stream.choice].reset();
+  --num_streams_;
+  if (--found->second.num_live == 0) groups_.erase(found);
 }
 
 void Dispatcher::Cancel(uint64_t handle) {
-  const auto found = requests_.find(handle);
-  if (found == requests_.end()) return;
-  const std::shared_ptr<RequestStream> stream = found->second;
-  requests_.erase(found);
-  ReplicaClient& replica = *replicas_[stream->replica];
-  replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
-  UpdateBackendMetrics(replica);
+  const auto found = groups_.find(handle);
+  if (found == groups_.end()) return;
+  const RequestGroup group = std::move(found->second);
+  groups_.erase(found);
+  num_streams_ -= group.num_live;
+  for (const auto& stream : group.streams) {
+    if (stream == nullptr) continue;
+    ReplicaClient& replica = *replicas_[stream->replica];
+    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
+    UpdateBackendMetrics(replica);
+  }
 }
 
 bool Dispatcher::AbortByRequestId(const std::string& request_id) {
   std::vector<std::shared_ptr<RequestStream>> matching;
-  for (const auto& [handle, stream] : requests_) {
-    if (stream->request.request_id() == request_id) matching.push_back(stream);
+  for (const auto& [handle, group] : groups_) {
+    for (const auto& stream : group.streams) {
+      if (stream != nullptr && stream->request.request_id() == request_id)
+        matching.push_back(stream);
+    }
   }
   for (const auto& stream : matching) {
     Cancel(stream->handle);
@@ -201,8 +237,8 @@ bool Dispatcher::AbortByRequestId(const std::string& request_id) {
     choice->set_finish_reason(v1::FINISH_REASON_ABORT);
     v1::Usage* usage = last.mutable_usage();
     usage->set_prompt_tokens(static_cast<int32_t>(stream->prompt_tokens()));
-    usage->set_completion_tokens(static_cast<int32_t>(stream->choices[0].output_ids.size()));
-    stream->sink->OnDelta(last);
+    usage->set_completion_tokens(static_cast<int32_t>(stream->progress.output_ids.size()));
+    stream->sink->OnDelta(stream->choice, std::move(last));
   }
   return !matching.empty();
 }
@@ -233,8 +269,8 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   stream->delivered = true;
-  if (delta.last()) requests_.erase(stream->handle);
-  stream->sink->OnDelta(delta);
+  if (delta.last()) End(*stream);
+  stream->sink->OnDelta(stream->choice, std::move(delta));
 }
 
 // What follows waits, so that prompt logprobs stay in order and before the first token.
@@ -287,8 +323,8 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
                        bool same_replica_too) {
   if (stream->delivered || stream->attempts >= options_.max_attempts) return false;
   stream->tried.insert(stream->replica);
-  ReplicaClient* replica = Pick(*stream, /*again=*/false);
-  if (replica == nullptr && same_replica_too) replica = Pick(*stream, /*again=*/true);
+  ReplicaClient* replica = PickForRetry(*stream, /*again=*/false);
+  if (replica == nullptr && same_replica_too) replica = PickForRetry(*stream, /*again=*/true);
   if (replica == nullptr) return false;
   metrics_->Retry(reason);
   Log().info("retried {} {} {}", Kv("request_id", stream->request.request_id()),
@@ -296,14 +332,15 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
   ++stream->attempts;
   stream->id = next_id_++;
   stream->prompt_logprobs = 0;
-  stream->choices.assign(1, ChoiceProgress());
+  stream->progress = {};
   replica->Submit(stream);
   UpdateBackendMetrics(*replica);
   return true;
 }
 
 void Dispatcher::Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error) {
-  requests_.erase(stream->handle);
+  End(*stream);
+  Cancel(stream->handle);  // its siblings
   stream->sink->OnError(error);
 }
 

@@ -6,6 +6,9 @@
 // the client gets UNAVAILABLE; continuing such a stream elsewhere needs only Submit.resume, whose
 // content RequestStream already keeps.
 //
+// Each choice of a request is a stream of its own. A policy chooses one replica for all of them;
+// those that must move go where the first of them went. If one fails for good, all end.
+//
 // Threads: the io thread, except models() and ready(). Ownership: keeps the sink until the request
 // ended or was cancelled; a sink is never called after that. Sinks may call Cancel from a callback.
 #pragma once
@@ -32,7 +35,7 @@ namespace flotilla {
 struct DispatcherOptions {
   std::vector<std::string> replicas;  // addresses
   std::string policy = "round_robin";
-  uint32_t max_requests = 4096;        // in flight, both APIs
+  uint32_t max_requests = 4096;        // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;  // no deadline is later
   uint32_t max_attempts = 3;
   int64_t backoff_min_ms = 50;
@@ -53,20 +56,21 @@ class Dispatcher final : public ReplicaListener {
     on_ready_changed_ = std::move(callback);
   }
 
-  // `request` passed generate_check and has token ids. Returns the handle for Cancel; the sink's
-  // first call comes later, never from within.
+  // `request` passed generate_check and has token ids and a seed. Returns the handle for Cancel;
+  // the sink's first call comes later, never from within.
   std::variant<uint64_t, ApiError> Submit(v1::GenerateRequest request,
                                           std::shared_ptr<const ModelHandle> model,
                                           std::shared_ptr<GenerateSink> sink);
-  // Unknown handles are fine: the request may just have ended.
+  // All choices. Unknown handles are fine: the request may just have ended.
   void Cancel(uint64_t handle);
-  // Ends requests with this id as ABORT; their sinks get a last delta. False if there is none.
+  // Ends requests with this id as ABORT; their sinks get a last delta a choice. False if there is
+  // none.
   bool AbortByRequestId(const std::string& request_id);
 
   // Any thread. Models stay listed while their replicas are away.
   std::shared_ptr<const ModelTable> models() const;
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  size_t active() const { return requests_.size(); }
+  size_t active() const { return groups_.size(); }
 
   // ReplicaListener
   void OnReplicaChanged(ReplicaClient* replica) override;
@@ -77,6 +81,8 @@ class Dispatcher final : public ReplicaListener {
  private:
   // `again`: also replicas that failed it before. Null: none is ready.
   ReplicaClient* Pick(const RequestStream& stream, bool again);
+  // As Pick, but where another choice of the group has gone, if that may be.
+  ReplicaClient* PickForRetry(const RequestStream& stream, bool again);
   bool Usable(const ReplicaClient& replica, const RequestStream& stream) const;
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
@@ -87,6 +93,7 @@ class Dispatcher final : public ReplicaListener {
   void RebuildModels();
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
+  void End(const RequestStream& stream);
 
   const DispatcherOptions options_;
   boost::asio::io_context* const io_;
@@ -96,8 +103,8 @@ class Dispatcher final : public ReplicaListener {
   std::vector<std::shared_ptr<ReplicaClient>> replicas_;
   std::vector<std::string> backend_labels_;                  // of metrics, by replica
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
-  // By handle. A stream's handle is its first id; `id` changes with a retry.
-  std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> requests_;
+  std::unordered_map<uint64_t, RequestGroup> groups_;        // by handle; those with a live stream
+  size_t num_streams_ = 0;
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};

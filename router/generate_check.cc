@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/base/request_id.h"
+#include "common/rpc/choices.h"
 
 namespace flotilla {
 namespace {
@@ -51,12 +52,11 @@ MaybeError CheckSampling(const v1::SamplingParams& s, const ModelHandle& model) 
   if (s.has_top_k() && (s.top_k() < -1 || s.top_k() > static_cast<int64_t>(model.vocab_size)))
     return OutOfRange("top_k", StrCat("an integer from -1 to ", model.vocab_size));
   if (s.has_min_p() && !Within(s.min_p(), 0, 1)) return OutOfRange("min_p", "a number from 0 to 1");
-  if (s.has_n() && (s.n() < 1 || s.n() > 16)) return OutOfRange("n", "an integer from 1 to 16");
   const int n = s.has_n() ? s.n() : 1;
-  if (s.has_best_of() && (s.best_of() < n || s.best_of() > 16))
-    return OutOfRange("best_of", StrCat("an integer from ", n, " (n) to 16"));
-  if (n != 1) return NotBuilt("n", "more than one choice");
-  if (s.has_best_of() && s.best_of() != 1) return NotBuilt("best_of", "more than one candidate");
+  if (n < 1 || n > kMaxChoices)
+    return OutOfRange("n", StrCat("an integer from 1 to ", kMaxChoices));
+  if (s.has_best_of() && (s.best_of() < n || s.best_of() > kMaxChoices))
+    return OutOfRange("best_of", StrCat("an integer from ", n, " (n) to ", kMaxChoices));
   if (auto error = CheckPenalties(s)) return error;
   return CheckLogitBias(s, model);
 }

@@ -71,6 +71,7 @@ std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
   const char* const field = chat != nullptr ? "messages" : "prompt";
   if (auto error = FitToContext(prompt_ids_.size(), *model_, request, field)) return error;
   SetSeed(RandomU64(), request);
+  choices_ = ChoicesOf(*request);
   created_ = std::time(nullptr);
   v1::OutputOptions* output = request->mutable_output();
   return_token_ids_ = !output->has_return_token_ids() || output->return_token_ids();
@@ -116,6 +117,8 @@ std::optional<ApiError> GrpcGenerate::FillPromptFromChat(const v1::ChatRequest& 
 
 void GrpcGenerate::Submit(v1::GenerateRequest request) {
   if (gone_) return;
+  merger_.emplace(choices_);
+  echoed_.resize(choices_.num_choices);
   auto submitted = context_.dispatcher->Submit(std::move(request), model_, shared_from_this());
   if (auto* error = std::get_if<ApiError>(&submitted))
     Fail(*error);
@@ -128,30 +131,44 @@ void GrpcGenerate::CancelOnIo() {
   if (handle_ != 0) context_.dispatcher->Cancel(handle_);
 }
 
-void GrpcGenerate::OnDelta(const v1::Delta& delta) {
+void GrpcGenerate::OnDelta(size_t choice, v1::Delta&& delta) {
+  std::vector<v1::Delta> merged;
+  merger_->Add(choice, std::move(delta), &merged);
+  for (size_t i = 0; i < merged.size(); ++i)
+    PushMerged(std::move(merged[i]), merger_->done() && i + 1 == merged.size());
+  if (merger_->done()) End(grpc::Status::OK);
+}
+
+void GrpcGenerate::PushMerged(v1::Delta&& delta, bool last) {
   v1::GenerateResponse response;
   response.set_request_id(request_id_);
   response.set_model(model_->name);
   response.set_created(created_);
-  *response.mutable_choices() = delta.choices();
-  *response.mutable_prompt_logprobs() = delta.prompt_logprobs();
-  if (delta.has_usage()) *response.mutable_usage() = delta.usage();
-  if (delta.has_timing() && return_timing_) *response.mutable_timing() = delta.timing();
+  response.mutable_choices()->Swap(delta.mutable_choices());
+  response.mutable_prompt_logprobs()->Swap(delta.mutable_prompt_logprobs());
+  if (last) *response.mutable_usage() = merger_->usage();
+  if (last && return_timing_ && merger_->timing() != nullptr)
+    *response.mutable_timing() = *merger_->timing();
   if (!return_token_ids_) {
     for (v1::ChoiceDelta& choice : *response.mutable_choices()) choice.clear_token_ids();
   }
+  AddPrompt(&response);
+  Push(std::move(response));
+}
+
+// The ids go with the first message, the echo with the first piece of each choice.
+void GrpcGenerate::AddPrompt(v1::GenerateResponse* response) {
   if (std::exchange(first_, false)) {
     context_.metrics->Ttft(static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
     if (return_token_ids_)
-      response.mutable_prompt_token_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
-    if (!echo_text_.empty()) {
-      if (response.choices_size() == 0) response.add_choices();
-      v1::ChoiceDelta* choice = response.mutable_choices(0);
-      choice->set_text(StrCat(echo_text_, choice->text()));
-    }
+      response->mutable_prompt_token_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
   }
-  Push(std::move(response));
-  if (delta.last()) End(grpc::Status::OK);
+  if (echo_text_.empty()) return;
+  for (v1::ChoiceDelta& choice : *response->mutable_choices()) {
+    const auto index = static_cast<size_t>(choice.index());
+    if (!echoed_[index]) choice.set_text(StrCat(echo_text_, choice.text()));
+    echoed_[index] = true;
+  }
 }
 
 void GrpcGenerate::OnError(const ApiError& error) { Fail(error); }
@@ -164,7 +181,7 @@ void GrpcGenerate::Push(v1::GenerateResponse response) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.has_value()) return;
     const uint64_t bytes = response.ByteSizeLong();
-    overflow = queued_bytes_ + bytes > max_buffer_bytes_ && !queue_.empty();
+    overflow = queued_bytes_ + bytes > max_buffer_bytes_ && !queue_.empty() && !choices_.ranked();
     if (!overflow) {
       CountQueued(queued_bytes_ + bytes);
       queue_.push_back(std::move(response));

@@ -1,8 +1,9 @@
 // One Inference.Generate or Chat call on the router.
 //
 // Checks and tokenises on gRPC's thread, submits on the io thread, writes what comes. Unsent
-// messages are bounded in bytes: a client that reads too slowly gets RESOURCE_EXHAUSTED. Cancelling
-// the call aborts the request.
+// messages are bounded in bytes: a client that reads too slowly gets RESOURCE_EXHAUSTED (best_of's
+// answer is there at once: that it waits for its reader is no sign of a slow one). Cancelling the
+// call aborts the request.
 // Threads: OnDelta and OnError on the io thread, the rest on gRPC's; mutex_ guards what both use.
 // Ownership: keeps itself alive until OnDone.
 #pragma once
@@ -33,7 +34,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
                                  grpc::CallbackServerContext* server_context,
                                  const v1::ChatRequest& request);
 
-  void OnDelta(const v1::Delta& delta) override;
+  void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
 
  private:
@@ -47,6 +48,8 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::optional<ApiError> FillPromptFromChat(const v1::ChatRequest& chat,
                                              v1::GenerateRequest* request);
   void Submit(v1::GenerateRequest request);
+  void PushMerged(v1::Delta&& delta, bool last);
+  void AddPrompt(v1::GenerateResponse* response);
   void Push(v1::GenerateResponse response);
   void CountQueued(uint64_t bytes);
   void Fail(const ApiError& error);
@@ -69,11 +72,14 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::string echo_text_;
   std::vector<int32_t> prompt_ids_;
   int64_t created_ = 0;
+  ChoiceOptions choices_;
   bool return_token_ids_ = true;
   bool return_timing_ = false;
 
   // The io thread's.
   uint64_t handle_ = 0;
+  std::optional<ChoiceMerger> merger_;
+  std::vector<bool> echoed_;  // by choice
   bool first_ = true;
   bool gone_ = false;
 

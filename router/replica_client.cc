@@ -106,8 +106,7 @@ void ReplicaClient::SendHello() {
     v1::Reattach* reattach = hello->add_reattach();
     reattach->set_stream_id(id);
     reattach->set_prompt_logprobs(stream->prompt_logprobs);
-    for (const ChoiceProgress& choice : stream->choices)
-      reattach->add_token_offset(static_cast<uint32_t>(choice.output_ids.size()));
+    reattach->add_token_offset(static_cast<uint32_t>(stream->progress.output_ids.size()));
   }
   stream_->Write(std::move(frame));
 }

@@ -168,6 +168,9 @@ void ReadStream(FieldReader* reader, CompletionRequest* request, MaybeError* err
   }
   if (request->stream && request->prompt_logprobs.has_value())
     reader->Fail("prompt_logprobs", "is not available with 'stream': true");
+  const v1::SamplingParams& sampling = request->params.sampling();
+  if (request->stream && sampling.best_of() > (sampling.has_n() ? sampling.n() : 1))
+    reader->Fail("best_of", "can't be more than 'n' with 'stream': true");
 }
 
 }  // namespace

@@ -87,6 +87,9 @@ const Case kCases[] = {
     {R"("n":17)", "n"},
     {R"("n":"1")", "n"},
     {R"("best_of":0)", "best_of"},
+    {R"("best_of":17)", "best_of"},
+    {R"("n":3,"best_of":2)", "best_of"},
+    {R"("best_of":2,"stream":true)", "best_of"},
     {R"("presence_penalty":3)", "presence_penalty"},
     {R"("frequency_penalty":-3)", "frequency_penalty"},
     {R"("presence_penalty":"1")", "presence_penalty"},
@@ -106,8 +109,6 @@ const Case kCases[] = {
     {R"("logit_bias":{"5":1,"05":2})", "logit_bias"},
     {R"("response_format":"json")", "response_format"},
     // What a later part builds says so.
-    {R"("n":2)", "n", 501},
-    {R"("best_of":2)", "best_of", 501},
     {R"("suffix":"end")", "suffix", 501},
     {R"("response_format":{"type":"json_object"})", "response_format", 501},
     {R"("guided_regex":"a+")", "guided_regex", 501},

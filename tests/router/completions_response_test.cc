@@ -24,8 +24,7 @@ class CompletionsResponseTest : public testing::Test {
   boost::json::value Format(const v1::Delta& delta) {
     ChoiceFormatter formatter(request_, 0);
     const ChoicePiece piece = formatter.OnDelta(delta);
-    const std::string json =
-        CompletionJson({"id", 1, "m", "fp"}, request_, {piece}, formatter.usage());
+    const std::string json = CompletionJson({"id", 1, "m", "fp"}, request_, {piece}, {});
     return boost::json::parse(json).at("choices").at(0);
   }
   static v1::Delta TokensOf(const std::string& text) {
