@@ -123,6 +123,8 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
       deps_->front->Check(submit->request(), submit->resume(), /*text_allowed=*/false);
   if (checked.ok() && submit->tenant().size() > kMaxTenantBytes)
     checked = absl::InvalidArgumentError(StrCat("tenant: more than ", kMaxTenantBytes, " bytes"));
+  if (checked.ok() && checked->choices.num_candidates > 1)
+    checked = absl::InvalidArgumentError("sampling.n: a Submit is one choice");
   Status status = checked.status();
   if (status.ok())
     status = deps_->front->Enqueue(id, *std::move(checked), submit->tenant(),

@@ -17,25 +17,45 @@ int32_t CountCodePoints(std::string_view text) {
 
 }  // namespace
 
-DirectCall::DirectCall(const ServiceDeps* deps, ReqId id, Options options, GenerateReactor* reactor)
+DirectCall::DirectCall(const ServiceDeps* deps, Options options, GenerateReactor* reactor)
     : deps_(deps),
-      id_(id),
       options_(std::move(options)),
       created_(static_cast<int64_t>(std::time(nullptr))),
       reactor_(reactor),
-      log_(0, 0) {
+      merger_(options_.choices),
+      choices_(options_.choices.num_choices) {
   if (options_.echo)
     echo_chars_ = CountCodePoints(
         deps_->front->tokenizer().Decode(options_.prompt_ids, options_.skip_special));
 }
 
-void DirectCall::Append(uint64_t, v1::Delta&& piece) {
+void DirectCall::Submit(const std::shared_ptr<DirectCall>& self, const CheckedRequest& checked) {
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < options_.choices.num_candidates; ++i) {
+    const ReqId id = deps_->front->NewId();
+    const Status status = deps_->front->Enqueue(id, ForCandidate(checked, i), /*tenant=*/"",
+                                                /*elapsed_ms=*/0, self, /*stream=*/i);
+    if (!status.ok()) return AbandonLocked(ToGrpc(status));
+    ids_.push_back(id);
+  }
+}
+
+void DirectCall::Append(uint64_t stream, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
   if (reactor_ == nullptr) return;
-  log_.Append(std::move(piece));
-  if (log_.unsent_bytes() > deps_->max_call_unsent_bytes)
+  if (piece.has_error() && options_.choices.num_candidates > 1)
+    return AbandonLocked(ToGrpc(piece.error()));
+  std::vector<v1::Delta> merged;
+  merger_.Add(stream, std::move(piece), &merged);
+  for (v1::Delta& delta : merged) {
+    TakePromptLogprobsLocked(&delta);
+    if (delta.choices_size() == 0) continue;
+    const auto index = static_cast<size_t>(delta.choices(0).index());
+    choices_[index].log.Append(std::move(delta));
+  }
+  if (UnsentBytesLocked() > deps_->max_call_unsent_bytes && !options_.choices.ranked())
     AbandonLocked({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                   StrCat("the client left ", log_.unsent_bytes(), " bytes unread")});
+                   StrCat("the client left ", UnsentBytesLocked(), " bytes unread")});
 }
 
 void DirectCall::Flush() {
@@ -57,14 +77,9 @@ void DirectCall::Cancel() {
   AbandonLocked(grpc::Status::CANCELLED);
 }
 
-void DirectCall::Refuse(const grpc::Status& status) {
-  std::lock_guard lock(mutex_);
-  FinishLocked(status);
-}
-
 void DirectCall::AbandonLocked(const grpc::Status& status) {
   if (reactor_ == nullptr) return;
-  deps_->front->Abort(id_, Finish::kAbort);
+  for (const ReqId id : ids_) deps_->front->Abort(id, Finish::kAbort);
   FinishLocked(status);
 }
 
@@ -83,62 +98,83 @@ void DirectCall::PumpLocked() {
 
 // The next message; false if there is none yet, or the call was finished here.
 bool DirectCall::NextLocked(v1::GenerateResponse* response) {
+  if (AllSentLocked()) {
+    if (merger_.done()) FinishLocked(grpc::Status::OK);
+    return false;
+  }
   if (prompt_sent_ < prompt_logprobs_.size()) {
     TakePiece(&prompt_logprobs_, &prompt_sent_, response);
-  } else if (log_.HasUnsent()) {
+  } else {
+    Choice* choice = NextUnsentLocked();
     v1::Delta delta;
-    log_.Take(kMaxFrameBytes, &delta);
+    choice->log.Take(kMaxFrameBytes, &delta);
     if (delta.has_error()) {
       FinishLocked(ToGrpc(delta.error()));
       return false;
     }
-    FillLocked(std::move(delta), response);
-  } else {
-    if (log_.last_sent()) FinishLocked(grpc::Status::OK);
-    return false;
+    FillLocked(choice, std::move(delta), response);
   }
   response->set_request_id(options_.request_id);
   response->set_model(options_.model);
   response->set_created(created_);
+  if (std::exchange(first_, false) && options_.return_token_ids)
+    response->mutable_prompt_token_ids()->Add(options_.prompt_ids.begin(),
+                                              options_.prompt_ids.end());
+  if (!merger_.done() || !AllSentLocked()) return true;
+  *response->mutable_usage() = merger_.usage();
+  if (merger_.timing() != nullptr) *response->mutable_timing() = *merger_.timing();
   return true;
 }
 
-void DirectCall::FillLocked(v1::Delta&& delta, v1::GenerateResponse* response) {
-  TakePromptLogprobsLocked(&delta);
-  if (delta.has_usage()) *response->mutable_usage() = delta.usage();
-  if (delta.has_timing()) *response->mutable_timing() = delta.timing();
-  *response->mutable_choices() = std::move(*delta.mutable_choices());
-  v1::ChoiceDelta* choice = response->mutable_choices(0);
-  for (v1::TokenLogprobs& entry : *choice->mutable_logprobs())
-    entry.set_text_offset(entry.text_offset() + echo_chars_);
-  if (first_) {
-    first_ = false;
-    if (options_.return_token_ids)
-      response->mutable_prompt_token_ids()->Add(options_.prompt_ids.begin(),
-                                                options_.prompt_ids.end());
-    if (options_.echo) AddEchoLocked(response);
-  }
-  if (!options_.return_token_ids) choice->clear_token_ids();
-  if (!options_.want_prompt_logprobs) {
-    prompt_logprobs_.clear();
-    prompt_sent_ = 0;
-  }
+// In turn. There is one.
+DirectCall::Choice* DirectCall::NextUnsentLocked() {
+  while (!choices_[next_choice_].log.HasUnsent())
+    next_choice_ = (next_choice_ + 1) % choices_.size();
+  Choice* choice = &choices_[next_choice_];
+  next_choice_ = (next_choice_ + 1) % choices_.size();
+  return choice;
 }
 
-// All of them come with the first delta, or as a large result beside it.
+size_t DirectCall::UnsentBytesLocked() const {
+  size_t bytes = 0;
+  for (const Choice& choice : choices_) bytes += choice.log.unsent_bytes();
+  return bytes;
+}
+
+bool DirectCall::AllSentLocked() const {
+  return prompt_sent_ == prompt_logprobs_.size() &&
+         std::none_of(choices_.begin(), choices_.end(),
+                      [](const Choice& choice) { return choice.log.HasUnsent(); });
+}
+
+void DirectCall::FillLocked(Choice* choice, v1::Delta&& delta, v1::GenerateResponse* response) {
+  *response->mutable_choices() = std::move(*delta.mutable_choices());
+  v1::ChoiceDelta* out = response->mutable_choices(0);
+  out->set_index(static_cast<int32_t>(choice - choices_.data()));
+  for (v1::TokenLogprobs& entry : *out->mutable_logprobs())
+    entry.set_text_offset(entry.text_offset() + echo_chars_);
+  if (!std::exchange(choice->begun, true) && options_.echo) AddEchoLocked(out);
+  if (!options_.return_token_ids) out->clear_token_ids();
+}
+
+// All of them come with candidate 0's first delta, or as a large result beside it.
 void DirectCall::TakePromptLogprobsLocked(v1::Delta* delta) {
+  std::vector<v1::TokenLogprobs> entries;
+  if (delta->large_result_id() != 0)
+    entries = deps_->large_results->Take(delta->large_result_id()).value_or(std::move(entries));
   for (v1::TokenLogprobs& entry : *delta->mutable_prompt_logprobs())
-    prompt_logprobs_.push_back(std::move(entry));
-  if (delta->large_result_id() == 0) return;
-  auto entries = deps_->large_results->Take(delta->large_result_id());
-  if (entries.has_value()) prompt_logprobs_ = *std::move(entries);
+    entries.push_back(std::move(entry));
+  delta->clear_large_result_id();
+  delta->clear_prompt_logprobs();
+  if (entries.empty()) return;
+  if (options_.echo && options_.want_logprobs) echo_logprobs_ = entries;
+  if (options_.want_prompt_logprobs) prompt_logprobs_ = std::move(entries);
 }
 
 // The prompt goes before the first output: its text, its tokens and, with logprobs, theirs.
-void DirectCall::AddEchoLocked(v1::GenerateResponse* response) {
+void DirectCall::AddEchoLocked(v1::ChoiceDelta* choice) const {
   const Tokenizer& tokenizer = deps_->front->tokenizer();
-  const v1::ChoiceDelta output = response->choices(0);
-  v1::ChoiceDelta* choice = response->mutable_choices(0);
+  const v1::ChoiceDelta output = *choice;
   choice->set_text(tokenizer.Decode(options_.prompt_ids, options_.skip_special) + output.text());
   choice->clear_token_ids();
   choice->clear_logprobs();
@@ -150,7 +186,7 @@ void DirectCall::AddEchoLocked(v1::GenerateResponse* response) {
   int32_t offset = 0;
   for (size_t i = 0; i < options_.prompt_ids.size(); ++i) {
     v1::TokenLogprobs* entry = choice->add_logprobs();
-    if (i > 0 && i <= prompt_logprobs_.size()) *entry = prompt_logprobs_[i - 1];
+    if (i > 0 && i <= echo_logprobs_.size()) *entry = echo_logprobs_[i - 1];
     const int32_t id = options_.prompt_ids[i];
     entry->set_token_id(id);
     entry->set_token(std::string(tokenizer.TokenBytes(id)));
@@ -172,16 +208,14 @@ GenerateReactor::GenerateReactor(const ServiceDeps* deps, const v1::GenerateRequ
   options.prompt_ids = checked->spec.prompt_ids;
   options.echo = checked->echo;
   options.skip_special = checked->options.skip_special;
-  options.want_logprobs = checked->options.want_logprobs;
+  options.choices = checked->choices;
+  options.want_logprobs = request.output().has_logprobs();
   options.want_prompt_logprobs = request.output().has_prompt_logprobs();
   options.return_token_ids = checked->return_token_ids;
   if (options.echo && options.want_logprobs && !options.want_prompt_logprobs)
     checked->spec.sampling.num_prompt_logprobs = checked->spec.sampling.num_logprobs;
-  const ReqId id = deps->front->NewId();
-  call_ = std::make_shared<DirectCall>(deps, id, std::move(options), this);
-  const Status status = deps->front->Enqueue(id, *std::move(checked), /*tenant=*/"",
-                                             /*elapsed_ms=*/0, call_, /*stream=*/0);
-  if (!status.ok()) call_->Refuse(ToGrpc(status));
+  call_ = std::make_shared<DirectCall>(deps, std::move(options), this);
+  call_->Submit(call_, *checked);
 }
 
 void GenerateReactor::OnCancel() {

@@ -15,7 +15,6 @@ constexpr size_t kMaxKeyBytes = 255;
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int kMaxStopTokenIds = 64;
-constexpr int32_t kMaxChoices = 16;
 constexpr int64_t kMaxDeadlineMs = 86'400'000;
 
 Status Bad(std::string_view field, std::string_view what) {
@@ -46,9 +45,6 @@ Status CheckChoices(const v1::SamplingParams& in) {
   const int32_t n = in.has_n() ? in.n() : 1;
   RETURN_IF_ERROR(InRange("sampling.n", n, 1, kMaxChoices));
   if (in.has_best_of()) RETURN_IF_ERROR(InRange("sampling.best_of", in.best_of(), n, kMaxChoices));
-  if (n > 1) return NotBuilt("sampling.n", "more than one choice is");
-  if (in.has_best_of() && in.best_of() > 1)
-    return NotBuilt("sampling.best_of", "more than one candidate is");
   return OkStatus();
 }
 
@@ -130,6 +126,9 @@ Status CheckOutput(const v1::OutputOptions& in, CheckedRequest* out) {
   if (in.has_skip_special_tokens()) out->options.skip_special = in.skip_special_tokens();
   if (in.has_return_token_ids()) out->return_token_ids = in.return_token_ids();
   out->options.return_timing = in.return_timing();
+  if (!out->choices.hide_logprobs) return OkStatus();
+  out->spec.sampling.num_logprobs = 0;
+  out->options.want_logprobs = true;
   return OkStatus();
 }
 
@@ -199,7 +198,7 @@ Status CheckStopping(const v1::StopParams& in, const RequestLimits& limits, Chec
 Status CheckResume(const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume,
                    const RequestLimits& limits, ReqSpec* spec) {
   if (resume.empty()) return OkStatus();
-  if (resume.size() > 1) return NotBuilt("resume", "more than one choice is");
+  if (resume.size() > 1) return Bad("resume", "a Submit is one choice");
   const v1::ResumeChoice& choice = resume[0];
   RETURN_IF_ERROR(CheckTokenIds(choice.output_ids(), "resume[0].output_ids", limits.vocab_size));
   if (!std::isfinite(choice.cumulative_logprob()))
@@ -252,6 +251,14 @@ Status CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const 
   return OkStatus();
 }
 
+CheckedRequest ForCandidate(const CheckedRequest& checked, size_t index) {
+  CheckedRequest candidate = checked;
+  SamplingParams* sampling = &candidate.spec.sampling;
+  sampling->seed = ChoiceSeed(sampling->seed, index);
+  if (index > 0) sampling->num_prompt_logprobs = kNoLogprobs;
+  return candidate;
+}
+
 StatusOr<CheckedRequest> CheckRequest(
     const v1::GenerateRequest& request,
     const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, const RequestLimits& limits,
@@ -259,6 +266,7 @@ StatusOr<CheckedRequest> CheckRequest(
   CheckedRequest out;
   RETURN_IF_ERROR(CheckEnvelope(request, limits, &out));
   RETURN_IF_ERROR(CheckSampling(request, limits.vocab_size, &out.spec));
+  out.choices = ChoicesOf(request);
   RETURN_IF_ERROR(CheckOutput(request.output(), &out));
   RETURN_IF_ERROR(CheckPrompt(request, limits, tokenizer, &out.spec.prompt_ids));
   RETURN_IF_ERROR(CheckStopping(request.stopping(), limits, &out));

@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "common/rpc/choices.h"
 #include "common/text/tokenizer.h"
 #include "flotilla/v1/engine.pb.h"
 #include "scheduler_proc/inbox.h"
@@ -24,6 +25,7 @@ struct CheckedRequest {
   std::string request_id;  // never empty
   ReqSpec spec;            // without id and arrival
   StreamOptions options;
+  ChoiceOptions choices;  // spec and options are those of candidate 0
   bool echo = false;
   bool return_token_ids = true;
   int64_t deadline_ms = 0;  // from arrival; 0: none
@@ -34,6 +36,9 @@ StatusOr<CheckedRequest> CheckRequest(
     const v1::GenerateRequest& request,
     const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, const RequestLimits& limits,
     const Tokenizer* tokenizer);
+
+// The request of candidate `index` alone.
+CheckedRequest ForCandidate(const CheckedRequest& checked, size_t index);
 
 // "model: …" unless `model` is empty or the one that is served.
 Status CheckModel(const std::string& model, const std::string& served);

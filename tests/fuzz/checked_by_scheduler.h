@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "common/rpc/choices.h"
 #include "router/completions_request.h"
 #include "router/generate_check.h"
 #include "router/json_reader.h"
@@ -36,7 +37,7 @@ inline void CheckError(const ApiError& error) {
   CHECK(!parsed.as_object().at("error").as_object().at("message").as_string().empty());
 }
 
-// As CompletionHandler submits it, as the scheduler receives it.
+// As the dispatcher submits its choices, as the scheduler receives them.
 inline void CheckAccepted(const CompletionRequest& request) {
   const RequestLimits limits = {.model_name = request.model->name,
                                 .vocab_size = request.model->vocab_size,
@@ -46,11 +47,16 @@ inline void CheckAccepted(const CompletionRequest& request) {
     v1::GenerateRequest sent = request.params;
     sent.mutable_token_ids()->mutable_ids()->Add(prompt.ids.begin(), prompt.ids.end());
     SetSeed(/*random=*/7, &sent);
-    v1::GenerateRequest received;
-    CHECK(received.ParseFromString(sent.SerializeAsString()));
-    const auto checked = CheckRequest(received, {}, limits, nullptr);
-    CHECK_OK(checked.status());
-    CheckByWorker(*checked, limits);
+    const size_t num_candidates = ChoicesOf(sent).num_candidates;
+    CHECK(request.prompts.size() * num_candidates <= kMaxChoicesPerRequest);
+    for (const size_t i : {size_t{0}, num_candidates - 1}) {
+      v1::GenerateRequest received;
+      CHECK(received.ParseFromString(ChoiceRequest(sent, i).SerializeAsString()));
+      const auto checked = CheckRequest(received, {}, limits, nullptr);
+      CHECK_OK(checked.status());
+      CHECK(checked->choices.num_candidates == 1);
+      CheckByWorker(*checked, limits);
+    }
   }
 }
 

@@ -261,11 +261,6 @@ TEST_F(InferenceTest, WhatIsNotBuiltSaysSo) {
   grpc::ClientContext c1;
   v1::EmbedResponse embedding;
   EXPECT_EQ(stub_->Embed(&c1, {}, &embedding).error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  v1::GenerateRequest request = TokenRequest(Prompt(1, 4), 4);
-  request.mutable_sampling()->set_n(2);
-  const Generated got = Generate(stub_.get(), request);
-  EXPECT_EQ(got.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(got.status.error_message(), "sampling.n: more than one choice is not built yet");
 }
 
 TEST_F(InferenceTest, ChatIsGenerateOfTheRenderedConversation) {

@@ -86,11 +86,16 @@ const Case kCases[] = {
     {nullptr, Code::kOk, SAMPLING(set_n(1))},
     {"sampling.n", Code::kInvalidArgument, SAMPLING(set_n(0))},
     {"sampling.n", Code::kInvalidArgument, SAMPLING(set_n(17))},
-    {"sampling.n", Code::kUnimplemented, SAMPLING(set_n(16))},
+    {nullptr, Code::kOk, SAMPLING(set_n(16))},
+    {"sampling.best_of", Code::kInvalidArgument,
+     [](auto* r) {
+       r->mutable_sampling()->set_n(3);
+       r->mutable_sampling()->set_best_of(2);
+     }},
     {nullptr, Code::kOk, SAMPLING(set_best_of(1))},
     {"sampling.best_of", Code::kInvalidArgument, SAMPLING(set_best_of(0))},
     {"sampling.best_of", Code::kInvalidArgument, SAMPLING(set_best_of(17))},
-    {"sampling.best_of", Code::kUnimplemented, SAMPLING(set_best_of(2))},
+    {nullptr, Code::kOk, SAMPLING(set_best_of(16))},
     {nullptr, Code::kOk, STOPPING(set_max_tokens(90))},
     {"stopping.max_tokens", Code::kInvalidArgument, STOPPING(set_max_tokens(0))},
     {"stopping.max_tokens", Code::kInvalidArgument, STOPPING(set_max_tokens(91))},
@@ -235,7 +240,7 @@ TEST(Validate, Resume) {
   EXPECT_EQ(Check(request, resume).status().code(), Code::kInvalidArgument);
   choice->clear_cumulative_logprob();
   resume.Add();
-  EXPECT_EQ(Check(request, resume).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(Check(request, resume).status().message(), "resume: a Submit is one choice");
 }
 
 TEST(Validate, ARouterMustSendTokenIds) {
