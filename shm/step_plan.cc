@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint32_t kPlanMagic = 0x504c5446;  // "FTLP"
 constexpr uint32_t kMaxPlanSlots = 65536;
-constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs;
+constexpr uint32_t kEmbedFlags = kRowPoolMean | kRowEmbed;
+constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs | kEmbedFlags;
 
 // Sent as they lie in memory: no padding, fixed-width members.
 static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 64 && sizeof(PlanRow) == 24 &&
@@ -113,6 +114,8 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
       return Bad("rows.start_pos", row.start_pos);
     if (row.num_new_pages > limits.num_pages) return Bad("rows.num_new_pages", row.num_new_pages);
     if ((row.flags & ~kKnownRowFlags) != 0) return Bad("rows.flags", row.flags);
+    if ((row.flags & kEmbedFlags) != 0 && (row.flags & ~kEmbedFlags) != 0)
+      return Bad("rows.flags", row.flags);
     if (row.next_token < -1 || row.next_token >= static_cast<int64_t>(limits.vocab_size))
       return Bad("rows.next_token", static_cast<uint32_t>(row.next_token));
     tokens += row.num_tokens;

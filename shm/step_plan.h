@@ -26,7 +26,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 2;
+inline constexpr uint32_t kStepPlanVersion = 3;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
@@ -81,6 +81,10 @@ struct PlanOpen {
 enum PlanRowFlags : uint32_t {
   kRowSample = 1,          // sample a token from the last position
   kRowPromptLogprobs = 2,  // logprobs of the tokens after each position of this row
+  // Embeddings, of the final normed hidden states; neither goes with the two above. A slot that is
+  // pooled has all its rows from position 0 on pooled.
+  kRowPoolMean = 4,  // add this row's to the slot's sum
+  kRowEmbed = 8,     // tell the embedding: the sum's mean if pooled, else the last position's
 };
 
 struct PlanRow {

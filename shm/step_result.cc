@@ -11,7 +11,7 @@ constexpr uint32_t kResultMagic = 0x524c5446;  // "FTLR"
 constexpr uint32_t kMaxMessageBytes = 64 * 1024;
 constexpr uint32_t kMaxStatusCode = 16;  // absl::StatusCode::kUnauthenticated
 // The smallest encodings: a hostile count is compared with what is left before memory is taken.
-constexpr uint64_t kMinRowBytes = 20;
+constexpr uint64_t kMinRowBytes = 24;
 constexpr uint64_t kMinPositionBytes = 16;
 
 static_assert(sizeof(TokenLogprob) == 8);
@@ -61,6 +61,9 @@ Status GetRow(uint32_t max_slots, uint32_t vocab_size, WireReader* in, RowResult
   row->prompt_logprobs.resize(num_prompt);
   for (PositionLogprobs& position : row->prompt_logprobs)
     RETURN_IF_ERROR(GetPosition(vocab_size, in, &position));
+  if (!in->GetSpanInto(in->remaining(), &row->embedding)) return Bad("rows.embedding");
+  for (float value : row->embedding)
+    if (!std::isfinite(value)) return Bad("rows.embedding");
   return OkStatus();
 }
 
@@ -86,6 +89,7 @@ void BuildStepResult(const StepResult& result, std::string* frame) {
     out.Put(static_cast<uint32_t>(row.prompt_logprobs.size()));
     if (row.has_logprobs) PutPosition(row.logprobs, &out);
     for (const PositionLogprobs& position : row.prompt_logprobs) PutPosition(position, &out);
+    out.PutSpan(std::span<const float>(row.embedding));
   }
 }
 

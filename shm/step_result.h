@@ -1,4 +1,4 @@
-// What rank 0 reports after a step: sampled tokens and logprobs.
+// What rank 0 reports after a step: sampled tokens, logprobs, embeddings.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepResultVersion = 1;
+inline constexpr uint32_t kStepResultVersion = 2;
 inline constexpr uint32_t kMaxLogprobs = 20;
 
 struct TokenLogprob {
@@ -34,6 +34,7 @@ struct RowResult {
   PositionLogprobs logprobs;  // of `token`
   uint32_t prompt_start = 0;  // position of the first token in prompt_logprobs
   std::vector<PositionLogprobs> prompt_logprobs;
+  std::vector<float> embedding;  // [hidden_size] with kRowEmbed, not normalised; else empty
 };
 
 struct StepResult {

@@ -53,6 +53,24 @@ StepPlan DecodingPlan() {
   return plan;
 }
 
+// A mean of two chunks, the last position of another prompt beside the first.
+std::vector<StepPlan> EmbeddingPlans() {
+  StepPlan first, second;
+  first.step_id = 9;
+  first.opens.resize(2);
+  first.opens[1].slot = 1;
+  first.rows = {{.slot = 0, .num_tokens = 2, .num_new_pages = 1, .flags = kRowPoolMean},
+                {.slot = 1, .num_tokens = 1, .num_new_pages = 1, .flags = kRowEmbed}};
+  first.input_ids = {1, 2, 3};
+  first.new_pages = {0, 1};
+  first.closes = {1};
+  second.step_id = 10;
+  second.rows = {{.slot = 0, .start_pos = 2, .num_tokens = 1, .flags = kRowPoolMean | kRowEmbed}};
+  second.input_ids = {4};
+  second.closes = {0};
+  return {first, second};
+}
+
 void MakeStepPlan() {
   StepPlan to_reset, to_end;
   to_reset.command = StepCommand::kReset;
@@ -74,6 +92,12 @@ void MakeStepPlan() {
   overlap.input_ids[0] = kLastToken;
   BuildStepPlan(overlap, &idle);
   Save("step_plan", "overlap", Pieces({opening, idle}));
+  const std::vector<StepPlan> embedding = EmbeddingPlans();
+  std::string begun, pooled;
+  BuildStepPlan(embedding[0], &begun);
+  BuildStepPlan(embedding[1], &pooled);
+  Save("step_plan", "embedding", Pieces({begun, pooled}));
+  Save("step_plan", "pooled-twice", Pieces({begun, begun, pooled, begun}));
   Save("step_plan", "twice", Pieces({opening, opening, decoding, decoding}));
 }
 
@@ -90,13 +114,18 @@ void MakeStepResult() {
   result.rows[1].slot = 2;
   result.rows[1].prompt_start = 1;
   result.rows[1].prompt_logprobs = {position, position};
+  StepResult embedded;
+  embedded.rows.resize(1);
+  embedded.rows[0].embedding = {0.5f, -1.0f};
   StepResult failed;
   failed.code = 13;
   failed.message = "no";
-  std::string good, bad;
+  std::string good, bad, vector;
   BuildStepResult(result, &good);
   BuildStepResult(failed, &bad);
+  BuildStepResult(embedded, &vector);
   Save("step_result", "both", Pieces({good, bad, good}));
+  Save("step_result", "embedding", Pieces({vector, good}));
 }
 
 void MakeRing() {

@@ -30,6 +30,7 @@ void CheckResult(const StepResult& result) {
     CHECK(row.slot < kMaxSlots && (row.token == -1 || IsToken(row.token)));
     if (row.has_logprobs) CheckPosition(row.logprobs);
     for (const PositionLogprobs& position : row.prompt_logprobs) CheckPosition(position);
+    for (const float value : row.embedding) CHECK(std::isfinite(value));
   }
 }
 

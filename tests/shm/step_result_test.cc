@@ -34,6 +34,7 @@ StepResult Sample() {
   result.rows[2].slot = 2;
   result.rows[2].prompt_start = 17;
   result.rows[2].prompt_logprobs = {Position(1, 0), Position(2, 2)};
+  result.rows[2].embedding = {0.5f, -2.0f, 0.0f};
   return result;
 }
 
@@ -106,8 +107,9 @@ TEST(StepResultTest, HostileCountsNeverAllocate) {
   StepResult one;
   one.rows.resize(1);
   const std::string frame = Built(one);
-  const size_t num_rows = frame.size() - 24, num_prompt = frame.size() - 4;
-  for (size_t at : {num_rows, num_prompt}) {
+  const size_t num_rows = frame.size() - 28, num_prompt = frame.size() - 8,
+               embedding = frame.size() - 4;
+  for (size_t at : {num_rows, num_prompt, embedding}) {
     for (uint32_t count : {2u, 0x1000u, 0x10000000u, 0xffffffffu}) {
       std::string bad = frame;
       std::memcpy(bad.data() + at, &count, 4);
@@ -116,6 +118,7 @@ TEST(StepResultTest, HostileCountsNeverAllocate) {
       EXPECT_LE(out.rows.capacity(), 1u);
       if (!out.rows.empty()) {
         EXPECT_EQ(out.rows[0].prompt_logprobs.capacity(), 0u);
+        EXPECT_EQ(out.rows[0].embedding.capacity(), 0u);
       }
     }
   }

@@ -57,6 +57,18 @@ class LlamaTest : public ::testing::Test {
     }
     return requests;
   }
+  // Both poolings of a prompt of three pages and of one of a single token.
+  std::vector<DriverRequest> EmbedRequests() const {
+    std::vector<DriverRequest> requests;
+    for (size_t i = 0; i < 4; ++i) {
+      DriverRequest& request = requests.emplace_back();
+      request.prompt = Requests()[i / 2].prompt;
+      request.max_new_tokens = 0;
+      request.embed = true;
+      request.mean = i % 2 == 1;
+    }
+    return requests;
+  }
 
   std::unique_ptr<Checkpoint> checkpoint_;
 };
@@ -197,6 +209,28 @@ TEST_P(LlamaSetupTest, LogitsMatchTheNaiveForward) {
   EXPECT_GT(worst, GetParam().worst_logit_error / 20) << "the bound says nothing";
 }
 
+TEST_P(LlamaSetupTest, EmbeddingsMatchTheNaiveForward) {
+  RankThreads ranks(checkpoint_.get(), Options(2));
+  std::vector<DriverRequest> requests = EmbedRequests();
+  PlanDriver driver({.chunk_size = 16, .num_pages = ranks.num_pages()},
+                    [&](const StepPlan& plan) { return ranks.Execute(plan); });
+  driver.Run(&requests);
+  for (const DriverRequest& request : requests) {
+    const std::vector<double> exact =
+        testing::NaiveLlama(checkpoint_.get()).Embedding(request.prompt, request.mean);
+    ASSERT_EQ(request.embedding.size(), exact.size());
+    double dot = 0, squares = 0, exact_squares = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      dot += exact[i] * request.embedding[i];
+      squares += double{request.embedding[i]} * request.embedding[i];
+      exact_squares += exact[i] * exact[i];
+    }
+    const double cosine = dot / std::sqrt(squares * exact_squares);
+    EXPECT_GT(cosine, GetParam().dtype == kFloat ? 0.99999 : 0.98) << request.mean;
+    EXPECT_NEAR(squares / exact_squares, 1, GetParam().dtype == kFloat ? 1e-3 : 0.1);
+  }
+}
+
 TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   std::vector<DriverRequest> expected;
   uint64_t probe = 0;
@@ -228,6 +262,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     options.page_size = c.page_size;
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
+    for (DriverRequest& each : EmbedRequests()) requests.push_back(std::move(each));
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
                        .page_size = c.page_size,
@@ -245,7 +280,9 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
       EXPECT_EQ(requests[i].output, expected[i].output) << "request " << i;
       ExpectSameBits(requests[i].logprobs, expected[i].logprobs);
       ExpectSameBits(requests[i].prompt_logprobs, expected[i].prompt_logprobs);
-      EXPECT_EQ(requests[i].prompt_logprobs.size(), requests[i].prompt.size() - 1);
+      EXPECT_EQ(requests[i].prompt_logprobs.size(),
+                requests[i].embed ? 0 : requests[i].prompt.size() - 1);
+      EXPECT_EQ(requests[i].embedding_bits(), expected[i].embedding_bits()) << "request " << i;
     }
   }
 }

@@ -18,6 +18,12 @@ class NaiveLlama {
 
   // Logits of every position of `ids`.
   std::vector<std::vector<double>> Forward(const std::vector<int32_t>& ids) const {
+    return Linear(Hidden(ids),
+                  checkpoint_.Find("lm_head.weight") ? "lm_head" : "model.embed_tokens");
+  }
+
+  // Final normed hidden states of every position.
+  std::vector<std::vector<double>> Hidden(const std::vector<int32_t>& ids) const {
     using Rows = std::vector<std::vector<double>>;
     const Rows embedding = Matrix("model.embed_tokens");
     Rows x;
@@ -35,8 +41,18 @@ class NaiveLlama {
       }
       Add(Linear(gate, p + "mlp.down_proj"), &x);
     }
-    const Rows normed = Norm(x, "model.norm");
-    return Linear(normed, checkpoint_.Find("lm_head.weight") ? "lm_head" : "model.embed_tokens");
+    return Norm(x, "model.norm");
+  }
+
+  // The last of them or their mean.
+  std::vector<double> Embedding(const std::vector<int32_t>& ids, bool mean) const {
+    std::vector<std::vector<double>> hidden = Hidden(ids);
+    if (!mean) return hidden.back();
+    std::vector<double> sum(hidden[0].size());
+    for (const std::vector<double>& row : hidden)
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += row[i];
+    for (double& value : sum) value /= static_cast<double>(hidden.size());
+    return sum;
   }
 
  private:

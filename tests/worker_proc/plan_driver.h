@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "common/base/check.h"
@@ -23,10 +24,16 @@ struct DriverRequest {
   uint32_t max_new_tokens = 8;
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;
+  bool embed = false;  // the prompt's embedding instead of output: max_new_tokens 0
+  bool mean = false;   // of all positions, else of the last
   // results
   std::vector<int32_t> output;
   std::vector<PositionLogprobs> logprobs;         // of output
   std::vector<PositionLogprobs> prompt_logprobs;  // of prompt[1…]
+  std::vector<float> embedding;
+  std::string embedding_bits() const {
+    return {reinterpret_cast<const char*>(embedding.data()), embedding.size() * sizeof(float)};
+  }
 };
 
 struct DriverOptions {
@@ -117,7 +124,8 @@ class PlanDriver {
       free_pages_.pop_back();
       ++row.num_new_pages;
     }
-    if (end >= prompt) row.flags |= kRowSample;
+    if (request.mean) row.flags |= kRowPoolMean;
+    if (end >= prompt) row.flags |= request.embed ? kRowEmbed : kRowSample;
     if (!decode && request.sampling.num_prompt_logprobs != kNoLogprobs) {
       row.flags |= kRowPromptLogprobs;
       row.next_token = end < prompt ? request.prompt[end] : -1;
@@ -129,7 +137,7 @@ class PlanDriver {
                                             : request.output[p - prompt]);
     }
     plan->rows.push_back(row);
-    if (end >= prompt && request.output.size() + 1 == request.max_new_tokens) {
+    if (end >= prompt && request.output.size() + 1 >= request.max_new_tokens) {
       plan->closes.push_back(r->slot);
     }
     return true;
@@ -141,6 +149,12 @@ class PlanDriver {
     CHECK(row.slot == r->slot);
     for (const PositionLogprobs& p : row.prompt_logprobs) request.prompt_logprobs.push_back(p);
     if (r->computed < request.prompt.size()) return;
+    if (request.embed) {
+      request.embedding = row.embedding;
+      r->done = true;
+      free_pages_.insert(free_pages_.end(), r->pages.begin(), r->pages.end());
+      return;
+    }
     request.output.push_back(row.token);
     if (row.has_logprobs) request.logprobs.push_back(row.logprobs);
     r->done = request.output.size() == request.max_new_tokens;

@@ -37,6 +37,31 @@ TEST(SlotTableTest, OpeningAnOpenSlotStartsAfresh) {
   EXPECT_EQ(slots.num_open(), 1u);
 }
 
+TEST(SlotTableTest, APooledSlotLeavesNoPositionOut) {
+  SlotTable slots(2, kPageSize, 16);
+  StepPlan plan;
+  plan.opens = {{0, 0, {}}};
+  plan.rows = {Row(0, 4, 2, 2, kRowPoolMean)};
+  plan.input_ids.assign(2, 1);
+  plan.new_pages = {3, 4};
+  EXPECT_EQ(slots.Apply(plan).code(), absl::StatusCode::kInvalidArgument);  // behind a prefix hit
+  plan.rows[0].start_pos = 0;
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  slots.pooled_sum(0)->assign(4, 1.0f);
+  plan.opens.clear();
+  plan.new_pages.clear();
+  plan.rows = {Row(0, 0, 2, 0, kRowPoolMean)};
+  EXPECT_EQ(slots.Apply(plan).code(), absl::StatusCode::kInvalidArgument);  // twice
+  plan.rows = {Row(0, 2, 2, 0, kRowPoolMean)};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_EQ(slots.slot(0).pooled_sum.size(), 4u);
+  plan.opens = {{0, 0, {}}};
+  plan.rows = {Row(0, 0, 2, 1, kRowPoolMean)};
+  plan.new_pages = {5};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_TRUE(slots.slot(0).pooled_sum.empty()) << "opened afresh";
+}
+
 TEST(SlotTableTest, RefusesPlansThatDoNotFitAndStaysAsItWas) {
   SlotTable slots(2, kPageSize, 16);
   const auto code = [&](const StepPlan& plan) { return slots.Apply(plan).code(); };

@@ -53,6 +53,7 @@ class Llama final : public Model {
   }
   StatusOr<Tensor> Forward(const AttentionContext& context) override;
   StatusOr<Tensor> ComputeLogits(Tensor hidden, std::span<const uint32_t> rows) override;
+  StatusOr<Tensor> HiddenStates(std::span<const uint32_t> rows) override;
 
  private:
   StatusOr<DecoderLayer> LoadLayer(uint32_t index, WeightLoader* loader) const;
@@ -83,6 +84,7 @@ class Llama final : public Model {
   Tensor projected_local_, projected_;  // output of o_proj and of down_proj
   Tensor gate_up_, activated_local_, activated_;
   Tensor head_input_, logits_local_, logits_;
+  Tensor pooled_residual_, pooled_;  // in and out of HiddenStates
 };
 
 StatusOr<DecoderLayer> Llama::LoadLayer(uint32_t index, WeightLoader* loader) const {
@@ -152,6 +154,8 @@ Status Llama::AllocateBuffers() {
                                     config_.num_attention_heads * config_.head_dim));
   ASSIGN_OR_RETURN(projected_, make(TensorUse::kHidden, tokens, hidden));
   ASSIGN_OR_RETURN(activated_, make(TensorUse::kLinearInput, tokens, config_.intermediate_size));
+  ASSIGN_OR_RETURN(pooled_residual_, make(TensorUse::kHidden, env_.max_logits_rows, hidden));
+  ASSIGN_OR_RETURN(pooled_, make(TensorUse::kLogits, env_.max_logits_rows, hidden));
   if (tp.rank == 0) {
     ASSIGN_OR_RETURN(logits_, make(TensorUse::kLogits, env_.max_logits_rows, config_.vocab_size));
   }
@@ -225,6 +229,14 @@ StatusOr<Tensor> Llama::ComputeLogits(Tensor hidden, std::span<const uint32_t> r
   }
   env_.heartbeat->Beat();
   return logits_.First(n);
+}
+
+// Norms once more what Forward left in the residual stream: there it may have been quantised.
+StatusOr<Tensor> Llama::HiddenStates(std::span<const uint32_t> rows) {
+  const auto n = static_cast<uint32_t>(rows.size());
+  backend_.SelectRows(residual_, rows, pooled_residual_.First(n));
+  backend_.RmsNorm(pooled_residual_.First(n), *norm_, config_.rms_norm_eps, pooled_.First(n));
+  return pooled_.First(n);
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 // registry.cc.
 //
 // Forward and ComputeLogits are the two executables of a model (the sampler is the third). All
-// ranks call them in the same order with the same shapes. Threads: one. Errors: those of the
-// collective (Aborted, DeadlineExceeded: the step is lost, the model is not) and of the backend.
+// ranks call them in the same order with the same shapes; HiddenStates is any rank's own. Threads:
+// one. Errors: those of the collective (Aborted, DeadlineExceeded: the step is lost, the model is
+// not) and of the backend.
 #pragma once
 
 #include <memory>
@@ -42,6 +43,9 @@ class Model {
   virtual StatusOr<Tensor> Forward(const AttentionContext& context) = 0;
   // Logits [rows.size(), vocab_size] on rank 0, nothing on the others. rows index `hidden`.
   virtual StatusOr<Tensor> ComputeLogits(Tensor hidden, std::span<const uint32_t> rows) = 0;
+  // Final normed hidden states [rows.size(), hidden_size] of the last Forward in float, whatever
+  // the arithmetic; at most max_logits_rows. `rows` index its tokens. Of use kLogits.
+  virtual StatusOr<Tensor> HiddenStates(std::span<const uint32_t> rows) = 0;
 };
 
 }  // namespace flotilla

@@ -1,7 +1,9 @@
 #include "worker_proc/runner/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/base/flags.h"
@@ -265,6 +267,40 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   return OkStatus();
 }
 
+Status ModelRunner::Pool(const StepPlan& plan, StepResult* result) {
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    if ((row.flags & (kRowPoolMean | kRowEmbed)) == 0) continue;
+    RETURN_IF_ERROR(PoolRow(row, batch_.cu_q_lens[i], &result->rows[i]));
+  }
+  return OkStatus();
+}
+
+// Without kRowPoolMean the last position is all there is to pool.
+Status ModelRunner::PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out) {
+  const bool mean = (row.flags & kRowPoolMean) != 0;
+  const uint32_t end = first_token + row.num_tokens;
+  std::vector<float>& sum = *slots_.pooled_sum(row.slot);
+  sum.resize(config_.hidden_size);
+  for (uint32_t begin = mean ? first_token : end - 1; begin < end;
+       begin += std::min(kLogitsTile, end - begin)) {
+    tile_rows_.resize(std::min(kLogitsTile, end - begin));
+    std::iota(tile_rows_.begin(), tile_rows_.end(), begin);
+    ASSIGN_OR_RETURN(const Tensor tensor, model_->HiddenStates(tile_rows_));
+    RETURN_IF_ERROR(deps_.backend->Finish());
+    ASSIGN_OR_RETURN(const std::span<const float> states, deps_.backend->ReadLogits(tensor));
+    for (size_t i = 0; i < states.size(); ++i) sum[i % sum.size()] += states[i];
+  }
+  if ((row.flags & kRowEmbed) == 0) return OkStatus();
+  const auto count = static_cast<float>(mean ? row.start_pos + row.num_tokens : 1);
+  out->embedding = sum;
+  for (float& value : out->embedding) {
+    value /= count;
+    if (!std::isfinite(value)) return absl::DataLossError("a hidden state is not finite");
+  }
+  return OkStatus();
+}
+
 Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) {
   sampled_.clear();
   for (size_t i = 0; i < plan.rows.size(); ++i) {
@@ -286,9 +322,10 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   PrepareBatch(*plan, slots_, &batch_);
   result->rows.resize(plan->rows.size());
   for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
-  const Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
+  Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
     return UseLogits(*plan, row, logits, result);
   });
+  if (status.ok() && is_root()) status = Pool(*plan, result);
   // Only rank 0 sees bad logits; the others wait for its tokens.
   if (status.ok() || absl::IsDataLoss(status)) RETURN_IF_ERROR(ShareTokens(*plan, *result));
   slots_.Close(*plan);

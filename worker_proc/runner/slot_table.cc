@@ -37,6 +37,9 @@ Status SlotTable::Check(const StepPlan& plan) const {
     if (!fresh && slot.num_tokens > 0 && row.start_pos > slot.num_tokens) {
       return bad(row.slot, "has a gap before start_pos");
     }
+    if ((row.flags & kRowPoolMean) != 0 && row.start_pos != (fresh ? 0 : slot.num_tokens)) {
+      return bad(row.slot, "is pooled but not from position 0 on");
+    }
     const SamplingParams& sampling = fresh ? open->sampling : slot.sampling;
     if (sampling.has_penalties() &&
         row.start_pos > (fresh ? open->num_history : slot.history.size())) {
@@ -65,6 +68,7 @@ void SlotTable::Open(const StepPlan& plan) {
     slot.pages.clear();
     slot.num_tokens = 0;
     slot.last_token = -1;
+    slot.pooled_sum.clear();
   }
 }
 

@@ -25,6 +25,9 @@ struct Slot {
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
   int32_t last_token = -1;      // sampled by the slot's last step that sampled; -1: none
+  // kRowPoolMean, on rank 0: the sum of the hidden states of the first num_tokens positions, added
+  // in their order, so that chunks change no bit. Empty: none yet.
+  std::vector<float> pooled_sum;
 };
 
 class SlotTable {
@@ -36,6 +39,7 @@ class SlotTable {
   Status Apply(const StepPlan& plan);
   // `token` was sampled for the slot; on every rank, after each step that samples.
   void SetLastToken(uint32_t slot, int32_t token) { slots_[slot].last_token = token; }
+  std::vector<float>* pooled_sum(uint32_t slot) { return &slots_[slot].pooled_sum; }
   void Close(const StepPlan& plan);
   void Clear();
 
