@@ -9,7 +9,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kFlightRecordVersion = 1;
+constexpr uint32_t kFlightRecordVersion = 2;
 
 // One list of fields serves both directions.
 class Saver {
@@ -73,7 +73,8 @@ void Fields(Archive&& field, Config& c) {
 template <typename Archive, typename Spec>
 void SpecFields(Archive&& field, Spec& s) {
   field(s.id), field(s.prompt_ids), field(s.resumed_ids), field(s.sampling), field(s.logit_bias);
-  field(s.max_new_tokens), field(s.min_new_tokens), field(s.ignore_eos), field(s.stop_token_ids);
+  field(s.max_new_tokens), field(s.pooling), field(s.min_new_tokens), field(s.ignore_eos),
+      field(s.stop_token_ids);
   field(s.cache_salt), field(s.priority), field(s.arrival_ns), field(s.deadline_ns);
 }
 
@@ -82,6 +83,7 @@ struct RowRecord {
   int32_t token = -1;
   uint32_t prompt_start = 0;
   uint32_t num_prompt_logprobs = 0;
+  uint32_t embedding_size = 0;
 };
 
 void PutResult(const StepResult& result, WireWriter* out) {
@@ -92,11 +94,12 @@ void PutResult(const StepResult& result, WireWriter* out) {
   out->Put(static_cast<uint32_t>(result.rows.size()));
   for (const RowResult& row : result.rows) {
     out->Put(RowRecord{row.slot, row.token, row.prompt_start,
-                       static_cast<uint32_t>(row.prompt_logprobs.size())});
+                       static_cast<uint32_t>(row.prompt_logprobs.size()),
+                       static_cast<uint32_t>(row.embedding.size())});
   }
 }
 
-// Logprobs are not kept: the core only counts them.
+// Logprobs and embeddings are not kept: the core only counts them.
 bool GetResult(WireReader* in, StepResult* result) {
   *result = StepResult();
   result->step_id = in->Get<uint64_t>();
@@ -105,12 +108,13 @@ bool GetResult(WireReader* in, StepResult* result) {
   result->end_ns = in->Get<int64_t>();
   const auto rows = in->GetSpan<RowRecord>();
   for (const RowRecord& row : rows) {
-    if (row.num_prompt_logprobs > (1u << 20)) return false;
+    if (row.num_prompt_logprobs > (1u << 20) || row.embedding_size > (1u << 20)) return false;
     RowResult& out = result->rows.emplace_back();
     out.slot = row.slot;
     out.token = row.token;
     out.prompt_start = row.prompt_start;
     out.prompt_logprobs.resize(row.num_prompt_logprobs);
+    out.embedding.resize(row.embedding_size);
   }
   return true;
 }

@@ -249,8 +249,10 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   out.num_tokens = row.num_tokens;
   out.num_new_pages = static_cast<uint32_t>(req->pages.size()) - req->pages_sent;
   if (row.samples) out.flags |= kRowSample;
+  if (row.embeds) out.flags |= kRowEmbed;
+  if (req->spec.pooling == Pooling::kMean) out.flags |= kRowPoolMean;
   // Positions start + 1 … end have their logprobs in this row, as far as they are prompt and new.
-  if (row.start + 1 < req->prompt_len && !req->may_read_cache() &&
+  if (row.start + 1 < req->prompt_len && req->has_prompt_logprobs_left() &&
       end >= req->next_prompt_logprob) {
     out.flags |= kRowPromptLogprobs;
     if (end < req->prompt_len) out.next_token = req->token_ids[end];

@@ -46,6 +46,11 @@ uint32_t PrefillAdder::ChunkLength(const Req& req) const {
   return batch_.num_extend_rows == 0 ? cut - start : 0;
 }
 
+bool PrefillAdder::EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) const {
+  return req.is_pooled() && num_tokens == req.num_pending() &&
+         batch_.num_embed_rows == kMaxEmbedRows;
+}
+
 void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
   if (TimeIsLimited(*req)) budget_.ns -= budget_.cost->ChunkNs(req->num_scheduled, num_tokens);
   batch_.AddRow(req, num_tokens, /*extend=*/true);
@@ -54,7 +59,7 @@ void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
 
 AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
   uint32_t num_tokens = ChunkLength(*req);
-  if (num_tokens == 0) return AddReqResult::kOther;
+  if (num_tokens == 0 || EndsBeyondEmbedRows(*req, num_tokens)) return AddReqResult::kOther;
   const uint64_t room =
       (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_scheduled;
   const bool short_of_pages = room < num_tokens;
@@ -114,7 +119,8 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   const bool over_budget = input_tokens > rem_input_tokens_ ||
                            (open_words > 0 && open_words_ + open_words > kMaxOpenWords);
   AddReqResult refused = AddReqResult::kContinue;
-  if (num_tokens == 0 || (over_budget && num_admitted_ > 0)) {
+  if (num_tokens == 0 || (over_budget && num_admitted_ > 0) ||
+      EndsBeyondEmbedRows(*req, num_tokens)) {
     refused = AddReqResult::kOther;
   } else if (reserved_pages_ + ReservedPages(*req) > kv_.available_pages() &&
              (!nothing_runs_ || num_admitted_ > 0)) {

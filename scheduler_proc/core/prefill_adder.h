@@ -4,10 +4,11 @@
 // Budgets: chunked_prefill_size tokens computed a step, and beside decodes, of all or only of long
 // prompts, as many as StepBudget leaves time for, but always kMinChunkTokens; max_prefill_tokens of
 // the admitted prompts, rounded up to pages (the first is always allowed); kMaxOpenWords of what a
-// plan tells about newly opened slots (the first is always allowed); and pages: a request is
-// admitted if what is free and evictable holds its tokens and the batch's new_token_ratio ×
-// min(remaining max_new_tokens, clip_max_new_tokens) more, beside the same for all that run. If
-// nothing runs, it is admitted anyway (Scheduler::Add refused what can never fit).
+// plan tells about newly opened slots (the first is always allowed); kMaxEmbedRows prompts that end
+// in an embedding; and pages: a request is admitted if what is free and evictable holds its tokens
+// and the batch's new_token_ratio × min(remaining max_new_tokens, clip_max_new_tokens) more, beside
+// the same for all that run. If nothing runs, it is admitted anyway (Scheduler::Add refused what can
+// never fit).
 //
 // Units: tokens, pages. Threads: one. Errors: none; AddReqResult says why not.
 // Source: SGLang's PrefillAdder (requirement 001), counted in pages.
@@ -34,6 +35,8 @@ inline constexpr uint32_t kInBatchPrefixTokens = 32;
 // Words of 4 bytes, histories, prefixes' pages and logit biases together: a plan must fit the step
 // ring's frame.
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
+// A result must fit the result ring's frame (2 MiB): so many vectors, of up to 16,384 elements.
+inline constexpr uint32_t kMaxEmbedRows = 24;
 
 // However little time there is: a prompt must get on.
 inline constexpr uint32_t kMinChunkTokens = 16;
@@ -70,6 +73,8 @@ class PrefillAdder {
   bool TimeIsLimited(const Req& req) const {
     return budget_.ns != INT64_MAX && (!budget_.long_prompts_only || req.long_prompt);
   }
+  // Its last row would be one embedding too many.
+  bool EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) const;
   bool HeldBack(const Req& req) const;
   // A row of the batch computes more of req's prompt than the `cached` tokens.
   bool ComputesPrefixOf(const ScheduleBatch& batch, const Req& req, uint32_t cached) const;

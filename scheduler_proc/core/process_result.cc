@@ -45,6 +45,7 @@ std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
     const bool sampled =
         answer.token >= 0 && static_cast<uint32_t>(answer.token) < config.vocab_size;
     if (row.samples && !sampled) return "the workers sampled no valid token";
+    if (row.embeds && answer.embedding.empty()) return "the workers answered no embedding";
   }
   return "";
 }
@@ -68,6 +69,14 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
     return;
   }
   if (row.extend) kv.CacheUnfinished(req);
+  if (row.embeds) {
+    req->first_token_ns = now_ns;
+    ReqOutput& output = outputs->emplace_back();
+    output.embedding = result.embedding;
+    FillFinish(*req, Finish::kStop, &output);
+    End(req);
+    return;
+  }
   if (!row.samples && result.prompt_logprobs.empty()) return;
   ReqOutput& output = outputs->emplace_back();
   output.id = req->spec.id;

@@ -113,9 +113,14 @@ struct alignas(64) Req {
   bool is_decode() const { return num_scheduled >= prefill_len; }
   // The plans in flight bring it to its last token, whichever that is.
   bool ends_by_length() const { return planned_len() >= max_total; }
-  // Prompt logprobs need every position's logits, so what has yet to report them reads no cache.
+  bool is_pooled() const { return spec.pooling != Pooling::kNone; }
+  bool has_prompt_logprobs_left() const {
+    return spec.sampling.num_prompt_logprobs != kNoLogprobs && next_prompt_logprob < prompt_len;
+  }
+  // Prompt logprobs and a mean need every position's hidden state, so what has yet to report them
+  // reads no cache.
   bool may_read_cache() const {
-    return spec.sampling.num_prompt_logprobs == kNoLogprobs || next_prompt_logprob >= prompt_len;
+    return !has_prompt_logprobs_left() && spec.pooling != Pooling::kMean;
   }
 };
 

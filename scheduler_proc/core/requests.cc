@@ -100,6 +100,7 @@ Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
   RETURN_IF_ERROR(CheckTokens("resumed_ids", spec.resumed_ids, config.vocab_size));
   RETURN_IF_ERROR(CheckSampling(spec.sampling));
   RETURN_IF_ERROR(CheckLogitBias(spec.logit_bias, config.vocab_size));
+  if (spec.pooling != Pooling::kNone) return ValidatePooled(spec);
   if (spec.max_new_tokens == 0) return Bad("max_new_tokens: must be at least 1");
   if (spec.min_new_tokens > spec.max_new_tokens) {
     return Bad("min_new_tokens: ", spec.min_new_tokens, " exceeds max_new_tokens ",
@@ -119,6 +120,24 @@ Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
   // The last token needs no KV.
   if (kv.PagesFor(total - 1) > kv.num_pages()) {
     return Bad("max_new_tokens: prompt and output of ", total, " tokens exceed the KV cache of ",
+               uint64_t{kv.num_pages()} * config.page_size, " tokens");
+  }
+  return OkStatus();
+}
+
+Status Scheduler::Impl::ValidatePooled(const ReqSpec& spec) const {
+  if (spec.max_new_tokens != 0 || !spec.resumed_ids.empty()) {
+    return Bad("max_new_tokens: a pooled request has no output");
+  }
+  if (spec.sampling.num_prompt_logprobs != kNoLogprobs) {
+    return Bad("prompt_logprobs: a pooled request has none");
+  }
+  const size_t tokens = spec.prompt_ids.size();
+  if (tokens > config.context_length) {
+    return Bad("prompt_ids: ", tokens, " tokens exceed the context of ", config.context_length);
+  }
+  if (kv.PagesFor(tokens) > kv.num_pages()) {
+    return Bad("prompt_ids: ", tokens, " tokens exceed the KV cache of ",
                uint64_t{kv.num_pages()} * config.page_size, " tokens");
   }
   return OkStatus();

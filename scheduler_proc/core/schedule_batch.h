@@ -20,6 +20,7 @@ struct BatchRow {
   uint32_t start = 0;  // position of the first token
   uint32_t num_tokens = 0;
   bool samples = false;
+  bool embeds = false;  // the last of a pooled prompt
   bool extend = false;  // prefill, or what was computed before a retraction
 };
 
@@ -28,14 +29,15 @@ struct ScheduleBatch {
   std::vector<BatchRow> rows;
   uint32_t num_extend_rows = 0;
   uint32_t num_extend_tokens = 0;
-  bool retracted = false;      // someone lost its slot for it
-  double new_token_ratio = 0;  // in force when it was planned
+  uint32_t num_embed_rows = 0;  // that end in an embedding
+  bool retracted = false;       // someone lost its slot for it
+  double new_token_ratio = 0;   // in force when it was planned
   StepWork work;
   bool many_logits = false;  // of prompts: it says nothing about what a step costs
 
   void Clear() {
     rows.clear();
-    num_extend_rows = num_extend_tokens = 0;
+    num_extend_rows = num_extend_tokens = num_embed_rows = 0;
     retracted = false;
     work = {};
     many_logits = false;
@@ -44,17 +46,20 @@ struct ScheduleBatch {
 
   // The next `num_tokens` tokens of the request.
   void AddRow(Req* req, uint32_t num_tokens, bool extend) {
+    const bool is_last = num_tokens == req->num_pending();
     rows.push_back({.req = req,
                     .start = req->num_scheduled,
                     .num_tokens = num_tokens,
-                    .samples = num_tokens == req->num_pending(),
+                    .samples = is_last && !req->is_pooled(),
+                    .embeds = is_last && req->is_pooled(),
                     .extend = extend});
     if (!extend) {
       work.AddDecode(req->num_scheduled);
       return;
     }
     work.AddChunk(req->num_scheduled, num_tokens);
-    many_logits |= !req->may_read_cache();
+    many_logits |= req->has_prompt_logprobs_left();
+    num_embed_rows += rows.back().embeds;
     ++num_extend_rows;
     num_extend_tokens += num_tokens;
   }

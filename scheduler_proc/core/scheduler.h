@@ -64,6 +64,9 @@ struct SchedulerConfig {
 
 enum class Finish : uint32_t { kNone = 0, kStop, kLength, kAbort, kDeadline, kError };
 
+// Of an embedding request: prefill only, nothing is sampled.
+enum class Pooling : uint32_t { kNone = 0, kLast, kMean };
+
 // A request as the loop hands it over; validated by the front end, checked again here.
 struct ReqSpec {
   ReqId id = 0;                     // unique among live requests
@@ -72,7 +75,8 @@ struct ReqSpec {
       resumed_ids;  // output already delivered elsewhere (resume); counts as output
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;  // by rising token, each once
-  uint32_t max_new_tokens = 0;        // output tokens in all, resumed ones included
+  uint32_t max_new_tokens = 0;        // output tokens in all, resumed ones included; 0 if pooled
+  Pooling pooling = Pooling::kNone;
   uint32_t min_new_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
@@ -90,6 +94,7 @@ struct ReqOutput {
   bool has_logprobs = false;
   PositionLogprobs logprobs;
   std::vector<PositionLogprobs> prompt_logprobs;  // next piece; position 0 has none and is not sent
+  std::vector<float> embedding;  // with the finish of a pooled request: [hidden_size]
   Finish finish = Finish::kNone;
   int32_t stop_token = -1;  // kStop by eos or a stop token: which. It is also in `token` and counts
                             // in completion_tokens, but is not part of the text

@@ -64,6 +64,7 @@ struct Scheduler::Impl {
   void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
   Status Validate(const ReqSpec& spec) const;
+  Status ValidatePooled(const ReqSpec& spec) const;
   void FillFinish(const Req& req, Finish finish, ReqOutput* output) const;
   void End(Req* req);
   void ReleaseSlotAndPages(Req* req);

@@ -28,12 +28,15 @@ std::vector<std::string> Records() {
   record.spec.logit_bias = {{1, 1.0f}};
   record.spec.cache_salt = "tenant";
   records.push_back(Built(record));
+  record.spec.pooling = Pooling::kMean;
+  records.push_back(Built(record));
   record.kind = FlightKind::kPlan;
   record.step_id = 1;
   record.plan_hash = 99;
   records.push_back(Built(record));
   record.kind = FlightKind::kResult;
   record.result.rows.resize(2);
+  record.result.rows[0].embedding.resize(4);
   record.result.rows[1].prompt_logprobs.resize(3);
   records.push_back(Built(record));
   return records;

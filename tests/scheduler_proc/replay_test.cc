@@ -52,6 +52,11 @@ std::vector<std::string> RecordSome(uint64_t seed, size_t ring_bytes = 8 << 20) 
     spec.cache_salt = random() % 3 == 0 ? "tenant" : "";
     spec.stop_token_ids = {5};
     spec.deadline_ns = random() % 9 == 0 ? now + 40'000 : INT64_MAX;
+    if (random() % 6 == 0) {
+      spec.pooling = random() % 2 == 0 ? Pooling::kMean : Pooling::kLast;
+      spec.max_new_tokens = 0;
+      spec.sampling = {};
+    }
     (void)scheduler.Add(spec, ++now);
     for (int i = 0; i < 12; ++i, now += 1000) {
       if (scheduler.PlanStep(now, &plan)) {
@@ -64,6 +69,7 @@ std::vector<std::string> RecordSome(uint64_t seed, size_t ring_bytes = 8 << 20) 
           RowResult& out = result.rows.emplace_back();
           out.slot = row.slot;
           if (row.flags & kRowSample) out.token = static_cast<int32_t>(random() % kVocab);
+          if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
           if (!(row.flags & kRowPromptLogprobs)) continue;
           out.prompt_start = row.start_pos + 1;
           out.prompt_logprobs.resize(row.num_tokens - (row.next_token < 0 ? 1 : 0));
@@ -120,6 +126,12 @@ TEST(ReplayTest, NoticesAnotherDecision) {
   EXPECT_TRUE(spoiled(FlightKind::kPlan, [](FlightRecord* r) { ++r->plan_hash; }));
   EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->spec.prompt_ids.push_back(1); }));
   EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->spec.sampling.seed = 99; }));
+  EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) {
+    const bool pooled = r->spec.pooling != Pooling::kNone;
+    r->spec.pooling = pooled ? Pooling::kNone : Pooling::kMean;
+    r->spec.max_new_tokens = pooled ? 1 : 0;
+    r->spec.sampling.num_prompt_logprobs = kNoLogprobs;
+  }));
   EXPECT_TRUE(spoiled(FlightKind::kResult, [](FlightRecord* r) {
     for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : 0;
   }));

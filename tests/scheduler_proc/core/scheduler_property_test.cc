@@ -114,11 +114,19 @@ class Workload {
     if (Chance(300)) spec.cache_salt = Chance(500) ? "blue" : "green";
     if (Chance(100)) spec.deadline_ns = cluster->now() + 1000 * Below(200);
     if (spec.deadline_ns <= cluster->now()) spec.deadline_ns = cluster->now() + 1;
+    if (Chance(100)) MakeEmbedding(&spec);
     const Status status = cluster->Add(spec);
     // Too long for the context, or the queue is full.
     if (!status.ok()) {
       ASSERT_TRUE(absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) << status;
     }
+  }
+
+  void MakeEmbedding(ReqSpec* spec) {
+    spec->pooling = Chance(500) ? Pooling::kMean : Pooling::kLast;
+    spec->max_new_tokens = spec->min_new_tokens = 0;
+    spec->resumed_ids.clear();
+    spec->sampling = {};
   }
 
   // What may happen at any moment, with a plan in flight or without.

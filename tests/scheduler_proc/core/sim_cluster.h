@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "scheduler_proc/core/prefill_adder.h"
 #include "tests/scheduler_proc/core/sim_worker.h"
 
 namespace flotilla::testing {
@@ -158,14 +159,16 @@ class SimCluster {
   };
 
   void CheckBudgets() {
-    uint64_t prefill = 0;
+    uint64_t prefill = 0, embeds = 0;
     for (const PlanRow& row : plan_.rows) {
+      embeds += (row.flags & kRowEmbed) != 0;
       bool opened = false;
       for (const PlanOpen& open : plan_.opens) opened |= open.slot == row.slot;
       if (opened || row.num_tokens > 1) prefill += row.num_tokens;
     }
     ASSERT_FALSE(plan_.rows.empty());
     ASSERT_LE(prefill, config_.chunked_prefill_size);
+    ASSERT_LE(embeds, kMaxEmbedRows);
     ASSERT_LE(plan_.input_ids.size(), config_.chunked_prefill_size + config_.max_running_requests);
     ASSERT_LE(plan_.rows.size(), config_.max_running_requests);
   }
@@ -210,6 +213,10 @@ class SimCluster {
       return;
     }
     ASSERT_EQ(output.finish, expected.finish);
+    if (expected.spec.pooling != Pooling::kNone) {
+      ASSERT_EQ(output.embedding, SimModel::Embedding(expected.chains.back(),
+                                                      expected.spec.pooling == Pooling::kMean));
+    }
     ASSERT_EQ(got.tokens.size(), expected.num_output);
     ASSERT_EQ(output.completion_tokens, expected.num_output);
     if (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs) {
@@ -222,7 +229,7 @@ class SimCluster {
     const Expected& expected = requests_.at(output.id);
     ASSERT_EQ(output.prompt_tokens, expected.spec.prompt_ids.size());
     ASSERT_LE(output.cached_tokens, output.prompt_tokens);
-    if (!config_.enable_prefix_cache ||
+    if (!config_.enable_prefix_cache || expected.spec.pooling == Pooling::kMean ||
         (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs && output.prompt_tokens > 1)) {
       ASSERT_EQ(output.cached_tokens, 0u);
     }

@@ -55,6 +55,10 @@ struct SimModel {
     out.rank = 1;
     return out;
   }
+  // Of the prompt that `chain` is the hash of.
+  static std::vector<float> Embedding(uint64_t chain, bool mean) {
+    return {static_cast<float>(Mix(chain) % 65536), mean ? 1.0f : 0.0f};
+  }
 };
 
 // A request and everything that must become of it.
@@ -75,6 +79,7 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
   out.chains.push_back(ChainStart(spec.cache_salt));
   for (const int32_t token : out.sequence) out.chains.push_back(Chain(out.chains.back(), token));
   const size_t prompt_len = spec.prompt_ids.size();
+  if (spec.pooling != Pooling::kNone) out.finish = Finish::kStop;
   const uint32_t min_until =
       spec.min_new_tokens > 0 ? static_cast<uint32_t>(prompt_len) + spec.min_new_tokens : 0;
   while (out.finish == Finish::kNone) {
@@ -142,6 +147,7 @@ class SimWorker {
     for (const PlanRow& row : plan.rows) {  // after all writes, as a real forward may order them
       ASSERT_NO_FATAL_FAILURE(Read(slots_[row.slot], row, &result->rows.emplace_back()));
       slots_[row.slot].last_token = result->rows.back().token;
+      if (row.flags & kRowPoolMean) slots_[row.slot].num_pooled = row.start_pos + row.num_tokens;
     }
     for (const uint32_t slot : plan.closes) {
       ASSERT_TRUE(slots_[slot].open) << "slot " << slot << " closed twice";
@@ -165,6 +171,7 @@ class SimWorker {
     SamplingParams sampling;
     std::vector<uint32_t> pages;
     uint32_t known = 0;       // tokens told by history and rows
+    uint32_t num_pooled = 0;  // positions that are in the mean
     int32_t last_token = -1;  // that the step before sampled
   };
 
@@ -228,6 +235,14 @@ class SimWorker {
       out->has_logprobs = slot.sampling.num_logprobs != kNoLogprobs;
       if (out->has_logprobs) out->logprobs = SimModel::Logprobs(last, out->token);
     }
+    const Pooling pooling = request.spec.pooling;
+    ASSERT_EQ((row.flags & kRowPoolMean) != 0, pooling == Pooling::kMean);
+    if (row.flags & kRowPoolMean) {
+      ASSERT_EQ(row.start_pos, slot.num_pooled) << "a mean leaves no position out";
+    }
+    const bool embeds = pooling != Pooling::kNone && end == request.sequence.size();
+    ASSERT_EQ((row.flags & kRowEmbed) != 0, embeds);
+    if (embeds) out->embedding = SimModel::Embedding(last, pooling == Pooling::kMean);
     if (!(row.flags & kRowPromptLogprobs)) return;
     out->prompt_start = row.start_pos + 1;
     for (uint32_t position = row.start_pos + 1; position < end; ++position) {
