@@ -120,7 +120,9 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
       submit->resume_size() > 0 ? static_cast<uint32_t>(submit->resume(0).output_ids_size()) : 0;
   RETURN_IF_ERROR(channel_->Open(stream, id, resumed));
   StatusOr<CheckedRequest> checked =
-      deps_->front->Check(submit->request(), submit->resume(), /*text_allowed=*/false);
+      submit->has_embed()
+          ? deps_->front->CheckEmbed(submit->request(), submit->embed(), /*text_allowed=*/false)
+          : deps_->front->Check(submit->request(), submit->resume(), /*text_allowed=*/false);
   if (checked.ok() && submit->tenant().size() > kMaxTenantBytes)
     checked = absl::InvalidArgumentError(StrCat("tenant: more than ", kMaxTenantBytes, " bytes"));
   if (checked.ok() && checked->choices.num_candidates > 1)

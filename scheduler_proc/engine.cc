@@ -17,6 +17,7 @@ v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::
   info.set_model_digest(inputs.model_digest);
   info.set_max_model_len(options.core.context_length);
   info.set_vocab_size(options.core.vocab_size);
+  info.set_hidden_size(options.hidden_size);
   info.set_page_size(options.core.page_size);
   info.set_created(static_cast<int64_t>(std::time(nullptr)));
   info.set_max_running_requests(options.core.max_running_requests);

@@ -23,7 +23,8 @@ struct EngineOptions {
   std::string replica_id = "replica-0";
   std::string model_name = "model";
   uint32_t tp_size = 1;
-  SchedulerConfig core;  // num_pages comes from the ranks
+  uint32_t hidden_size = 0;  // the model's, for clients
+  SchedulerConfig core;      // num_pages comes from the ranks
   std::vector<std::string> listen;
   std::string detok_request_address;
   std::string detok_reply_address;

@@ -31,6 +31,8 @@ struct StreamOptions {
   bool skip_special = true;
   bool want_logprobs = false;
   bool return_timing = false;
+  bool embeds = false;     // no tokens and no text, but an embedding
+  bool normalize = false;  // it
 };
 
 struct SubmitCommand {

@@ -3,6 +3,7 @@
 #include "common/rpc/call_request_id.h"
 #include "common/rpc/render_chat.h"
 #include "scheduler_proc/direct_call.h"
+#include "scheduler_proc/embed_call.h"
 #include "scheduler_proc/errors.h"
 
 namespace flotilla {
@@ -80,8 +81,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
 }
 
 grpc::ServerUnaryReactor* InferenceService::Embed(grpc::CallbackServerContext* context,
-                                                  const v1::EmbedRequest*, v1::EmbedResponse*) {
-  return Answer(context, absl::UnimplementedError("Embed: embeddings are not built yet"));
+                                                  const v1::EmbedRequest* request,
+                                                  v1::EmbedResponse* response) {
+  v1::EmbedRequest with_id = *request;
+  with_id.set_request_id(TakeRequestId(context, request->request_id()));
+  return new EmbedReactor(&deps_, with_id, response);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,

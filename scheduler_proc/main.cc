@@ -110,6 +110,7 @@ StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
                                              ": the model has ", config.max_position_embeddings));
   if (core.context_length == 0) core.context_length = config.max_position_embeddings;
   core.vocab_size = config.vocab_size;
+  options->hidden_size = config.hidden_size;
   core.eos_ids = model.tokenizer->eos_ids();
   if (options->model_name.empty())
     options->model_name = std::filesystem::path(flags.model_path).stem().string();

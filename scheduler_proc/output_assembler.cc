@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
@@ -51,7 +52,7 @@ void OutputAssembler::OnOpen(OpenOutput&& open) {
   const ReqId id = open.id;
   Live& live = live_[id];
   live.emitted = static_cast<uint32_t>(open.resumed_ids.size());
-  deps_.detok->Open(id, open.options, open.resumed_ids);
+  if (!open.options.embeds) deps_.detok->Open(id, open.options, open.resumed_ids);
   if (open.options.want_logprobs) {
     live.offsets =
         std::make_unique<IncrementalDetokenizer>(deps_.tokenizer, open.options.skip_special);
@@ -83,6 +84,7 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
       break;
   }
   const ReqId id = output.id;
+  if (live->open.options.embeds) return FinishEmbedding(output, live);
   live->final = std::move(output);
   if (live->text_done) {
     v1::Delta delta;
@@ -155,22 +157,38 @@ void OutputAssembler::Finish(ReqId id, Live* live, v1::Delta* delta) {
              std::find(stop_ids.begin(), stop_ids.end(), final.stop_token) != stop_ids.end()) {
     choice->set_stop_reason(StrCat(final.stop_token));
   }
-  v1::Usage* usage = delta->mutable_usage();
-  usage->set_prompt_tokens(static_cast<int32_t>(live->open.prompt_tokens));
-  usage->set_cached_tokens(static_cast<int32_t>(final.cached_tokens));
-  usage->set_completion_tokens(
-      static_cast<int32_t>(live->stopped_at.value_or(final.completion_tokens)));
-  if (live->open.options.return_timing) {
-    v1::Timing* timing = delta->mutable_timing();
-    timing->set_arrival_ns(live->open.arrival_ns);
-    timing->set_queued_ns(final.queued_ns);
-    timing->set_first_scheduled_ns(final.first_scheduled_ns);
-    timing->set_first_token_ns(final.first_token_ns);
-    timing->set_finished_ns(deps_.clock->NowNs());
-    timing->set_wait_reason(WaitReasonName(final.wait_reason));
-  }
+  AddUsage(*live, final, delta);
   delta->set_last(true);
   Append(id, live, std::move(*delta));
+}
+
+// Normalised with a norm summed in double in the order of the elements: on every machine the same.
+void OutputAssembler::FinishEmbedding(const ReqOutput& output, Live* live) {
+  double squares = 0;
+  for (const float value : output.embedding) squares += double{value} * value;
+  const double norm = live->open.options.normalize && squares > 0 ? std::sqrt(squares) : 1;
+  v1::Delta delta;
+  for (const float value : output.embedding) delta.add_embedding(static_cast<float>(value / norm));
+  delta.add_choices()->set_finish_reason(v1::FINISH_REASON_STOP);
+  AddUsage(*live, output, &delta);
+  delta.set_last(true);
+  Append(output.id, live, std::move(delta));
+}
+
+void OutputAssembler::AddUsage(const Live& live, const ReqOutput& final, v1::Delta* delta) const {
+  v1::Usage* usage = delta->mutable_usage();
+  usage->set_prompt_tokens(static_cast<int32_t>(live.open.prompt_tokens));
+  usage->set_cached_tokens(static_cast<int32_t>(final.cached_tokens));
+  usage->set_completion_tokens(
+      static_cast<int32_t>(live.stopped_at.value_or(final.completion_tokens)));
+  if (!live.open.options.return_timing) return;
+  v1::Timing* timing = delta->mutable_timing();
+  timing->set_arrival_ns(live.open.arrival_ns);
+  timing->set_queued_ns(final.queued_ns);
+  timing->set_first_scheduled_ns(final.first_scheduled_ns);
+  timing->set_first_token_ns(final.first_token_ns);
+  timing->set_finished_ns(deps_.clock->NowNs());
+  timing->set_wait_reason(WaitReasonName(final.wait_reason));
 }
 
 void OutputAssembler::EndNow(ReqId id, Live* live, v1::FinishReason reason) {

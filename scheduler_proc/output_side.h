@@ -74,6 +74,8 @@ class OutputAssembler {
   void Fail(ReqId id, const Status& status);
   void EmitTokens(Live* live, uint32_t count, v1::Delta* delta);
   void Finish(ReqId id, Live* live, v1::Delta* delta);
+  void FinishEmbedding(const ReqOutput& output, Live* live);
+  void AddUsage(const Live& live, const ReqOutput& final, v1::Delta* delta) const;
   void EndNow(ReqId id, Live* live, v1::FinishReason reason);
   void AddPromptLogprobs(Live* live, v1::Delta* delta);
   void Append(ReqId id, Live* live, v1::Delta&& delta);

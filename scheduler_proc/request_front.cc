@@ -37,12 +37,25 @@ StatusOr<CheckedRequest> RequestFront::Check(
     const v1::GenerateRequest& request,
     const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, bool text_allowed) const {
   const Status ready = Ready();
-  StatusOr<CheckedRequest> checked =
-      ready.ok() ? CheckRequest(request, resume, limits_, text_allowed ? deps_.tokenizer : nullptr)
-                 : StatusOr<CheckedRequest>(ready);
+  if (!ready.ok()) return Noted(request.request_id(), ready);
+  const Tokenizer* const tokenizer = text_allowed ? deps_.tokenizer : nullptr;
+  return Noted(request.request_id(), CheckRequest(request, resume, limits_, tokenizer));
+}
+
+StatusOr<CheckedRequest> RequestFront::CheckEmbed(const v1::GenerateRequest& request,
+                                                  const v1::EmbedOptions& embed,
+                                                  bool text_allowed) const {
+  const Status ready = Ready();
+  if (!ready.ok()) return Noted(request.request_id(), ready);
+  const Tokenizer* const tokenizer = text_allowed ? deps_.tokenizer : nullptr;
+  return Noted(request.request_id(), flotilla::CheckEmbed(request, embed, limits_, tokenizer));
+}
+
+StatusOr<CheckedRequest> RequestFront::Noted(const std::string& request_id,
+                                             StatusOr<CheckedRequest> checked) const {
   if (!checked.ok()) {
     deps_.on_refused(checked.status().code());
-    Log().debug("refused {} {}", Kv("request_id", request.request_id()),
+    Log().debug("refused {} {}", Kv("request_id", request_id),
                 Kv("reason", std::string(checked.status().message())));
   }
   return checked;

@@ -50,6 +50,8 @@ class RequestFront {
   StatusOr<CheckedRequest> Check(const v1::GenerateRequest& request,
                                  const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume,
                                  bool text_allowed) const;
+  StatusOr<CheckedRequest> CheckEmbed(const v1::GenerateRequest& request,
+                                      const v1::EmbedOptions& embed, bool text_allowed) const;
   // elapsed_ms: of the deadline, spent before the request came here.
   Status Enqueue(ReqId id, CheckedRequest&& checked, const std::string& tenant, int64_t elapsed_ms,
                  std::shared_ptr<OutputSink> sink, uint64_t stream);
@@ -66,6 +68,9 @@ class RequestFront {
 
  private:
   enum class Phase { kLoading, kServing, kDraining };
+  // Counts and logs what is refused.
+  StatusOr<CheckedRequest> Noted(const std::string& request_id,
+                                 StatusOr<CheckedRequest> checked) const;
 
   const Deps deps_;
   RequestLimits limits_;  // set before phase_ becomes kServing

@@ -40,8 +40,8 @@ size_t StreamLog::Append(v1::Delta&& piece) {
     choice.clear_logprobs();
   }
   complete_ = complete_ || piece.last();
-  if (complete_) unsent_bytes_ += kTailBytes;
   tail_ = std::move(piece);
+  if (complete_) unsent_bytes_ += CountTail();
   return unsent_bytes_ - before;
 }
 
@@ -93,6 +93,7 @@ void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
       if (tail_.has_usage()) *delta->mutable_usage() = tail_.usage();
       if (tail_.has_timing()) *delta->mutable_timing() = tail_.timing();
       if (tail_.has_error()) *delta->mutable_error() = tail_.error();
+      *delta->mutable_embedding() = tail_.embedding();
       delta->set_last(true);
       last_sent_ = true;
     }
@@ -112,8 +113,12 @@ bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
   return true;
 }
 
+size_t StreamLog::CountTail() const {
+  return kTailBytes + sizeof(float) * static_cast<size_t>(tail_.embedding_size());
+}
+
 size_t StreamLog::CountUnsent() const {
-  size_t bytes = complete_ && !last_sent_ ? kTailBytes : 0;
+  size_t bytes = complete_ && !last_sent_ ? CountTail() : 0;
   bytes += text_.size() - std::min(sent_text_, text_.size());
   for (size_t i = sent_tokens_; i < tokens_.size(); ++i) {
     bytes += kTokenBytes;

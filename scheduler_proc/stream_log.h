@@ -42,6 +42,7 @@ class StreamLog {
   };
   void TakeTokens(size_t max_bytes, v1::Delta* delta);
   size_t TokenBytes(size_t index) const;
+  size_t CountTail() const;
   size_t CountUnsent() const;
 
   const uint64_t stream_id_;
@@ -51,7 +52,7 @@ class StreamLog {
   std::vector<v1::TokenLogprobs> prompt_logprobs_;
   uint64_t large_result_id_ = 0;  // instead of prompt_logprobs_
   std::string text_;
-  v1::Delta tail_;  // held_back, usage, timing, error, finish_reason
+  v1::Delta tail_;  // held_back, usage, timing, error, finish_reason, embedding
   bool complete_ = false;
   // cursor
   size_t sent_tokens_ = 0;

@@ -153,9 +153,6 @@ Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits& limi
       break;
     }
   }
-  if (prompt->size() >= limits.context_length)
-    return Bad("prompt", StrCat(prompt->size(), " tokens; the context has ", limits.context_length,
-                                " and the output needs at least one of them"));
   return OkStatus();
 }
 
@@ -163,6 +160,9 @@ Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits& limi
 Status CheckStopping(const v1::StopParams& in, const RequestLimits& limits, CheckedRequest* out) {
   ReqSpec& spec = out->spec;
   const uint32_t prompt = static_cast<uint32_t>(spec.prompt_ids.size());
+  if (prompt >= limits.context_length)
+    return Bad("prompt", StrCat(prompt, " tokens; the context has ", limits.context_length,
+                                " and the output needs at least one of them"));
   const uint32_t room = limits.context_length - prompt;
   spec.max_new_tokens = room;
   if (in.has_max_tokens()) {
@@ -249,6 +249,28 @@ Status CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const 
                StrCat(ids[i], " is not a token id of 0 … ", vocab_size - 1));
   }
   return OkStatus();
+}
+
+StatusOr<CheckedRequest> CheckEmbed(const v1::GenerateRequest& request,
+                                    const v1::EmbedOptions& embed, const RequestLimits& limits,
+                                    const Tokenizer* tokenizer) {
+  CheckedRequest out;
+  RETURN_IF_ERROR(CheckEnvelope(request, limits, &out));
+  if (request.has_sampling()) return Bad("sampling", "an embedding has none");
+  if (request.has_stopping()) return Bad("stopping", "an embedding has none");
+  if (request.has_output()) return Bad("output", "an embedding has none");
+  if (request.has_structured()) return Bad("structured", "an embedding has none");
+  RETURN_IF_ERROR(CheckPrompt(request, limits, tokenizer, &out.spec.prompt_ids));
+  const size_t prompt = out.spec.prompt_ids.size();
+  if (prompt > limits.context_length)
+    return Bad("prompt", StrCat(prompt, " tokens; the context has ", limits.context_length));
+  if (!v1::EmbedRequest::Pooling_IsValid(embed.pooling()))
+    return Bad("pooling", StrCat(static_cast<int>(embed.pooling()), " is unknown"));
+  const bool mean = embed.pooling() == v1::EmbedRequest::POOLING_MEAN;
+  out.spec.pooling = mean ? Pooling::kMean : Pooling::kLast;
+  out.options.embeds = true;
+  out.options.normalize = embed.normalize();
+  return out;
 }
 
 CheckedRequest ForCandidate(const CheckedRequest& checked, size_t index) {

@@ -37,6 +37,12 @@ StatusOr<CheckedRequest> CheckRequest(
     const google::protobuf::RepeatedPtrField<v1::ResumeChoice>& resume, const RequestLimits& limits,
     const Tokenizer* tokenizer);
 
+// The prompt's embedding instead of an answer: sampling, stopping, output and structured of
+// `request` must be absent.
+StatusOr<CheckedRequest> CheckEmbed(const v1::GenerateRequest& request,
+                                    const v1::EmbedOptions& embed, const RequestLimits& limits,
+                                    const Tokenizer* tokenizer);
+
 // The request of candidate `index` alone.
 CheckedRequest ForCandidate(const CheckedRequest& checked, size_t index);
 

@@ -34,6 +34,7 @@ FakeEngine::FakeEngine(FakeEngineOptions options)
   engine.core.max_running_requests = options_.replica.max_slots;
   engine.core.context_length = options_.replica.context_length;
   engine.core.vocab_size = options_.replica.model.vocab_size;
+  engine.hidden_size = 4;
   engine.core.eos_ids = tokenizer_.eos_ids();
   Engine::Inputs inputs;
   inputs.clock = &clock_;

@@ -48,6 +48,14 @@ float FakeLogprob(int32_t token, uint32_t position) {
   return -static_cast<float>(Mix(position, static_cast<uint64_t>(token)) % 1000) / 128.0f;
 }
 
+std::vector<float> FakeEmbedding(std::span<const int32_t> prompt, bool mean) {
+  uint64_t h = mean ? 11 : 3;
+  std::vector<float> out;
+  for (int32_t token : prompt) h = Mix(h, static_cast<uint64_t>(token));
+  for (uint64_t i = 0; i < 4; ++i) out.push_back(static_cast<float>(Mix(h, i) % 1000) / 64.0f - 7);
+  return out;
+}
+
 int32_t FakeNextToken(const FakeModel& model, std::span<const int32_t> tokens,
                       const SamplingParams& sampling) {
   uint64_t h = sampling.temperature > 0 ? Mix(7, sampling.seed) : 1;
@@ -90,6 +98,7 @@ class FakeReplica::Rank {
     SamplingParams sampling;
     std::vector<uint32_t> pages;
     int32_t last_token = -1;
+    uint32_t num_pooled = 0;
   };
   ProcessSlot& slot() { return replica_->control_->workers[rank_]; }
   void Beat() { slot().heartbeat_ns.store(RealClock::Now()); }
@@ -215,6 +224,15 @@ class FakeReplica::Rank {
           out.prompt_logprobs.push_back(
               Logprobs(token, p, state.sampling.num_prompt_logprobs, vocab));
       }
+    }
+    if (row.flags & kRowPoolMean) {
+      CHECK(row.start_pos == state.num_pooled);  // no position is left out
+      state.num_pooled = end;
+    }
+    if (row.flags & kRowEmbed) {
+      std::vector<int32_t> tokens(end);
+      for (uint32_t p = 0; p < end; ++p) tokens[p] = *Kv(state, p);
+      out.embedding = FakeEmbedding(tokens, (row.flags & kRowPoolMean) != 0);
     }
     if (row.flags & kRowSample) {
       std::vector<int32_t> tokens(end);

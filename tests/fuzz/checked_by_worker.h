@@ -28,6 +28,8 @@ inline StepPlan FirstPlan(const ReqSpec& spec) {
   row.num_tokens = static_cast<uint32_t>(plan.input_ids.size());
   row.num_new_pages = 1;
   row.flags = kRowSample | kRowPromptLogprobs;
+  if (spec.pooling != Pooling::kNone) row.flags = kRowEmbed;
+  if (spec.pooling == Pooling::kMean) row.flags |= kRowPoolMean;
   plan.rows.push_back(row);
   plan.new_pages.push_back(0);
   return plan;
@@ -36,10 +38,11 @@ inline StepPlan FirstPlan(const ReqSpec& spec) {
 inline void CheckByWorker(const CheckedRequest& checked, const RequestLimits& limits) {
   const ReqSpec& spec = checked.spec;
   CHECK(!checked.request_id.empty() && checked.deadline_ms >= 0);
-  CHECK(!spec.prompt_ids.empty() && spec.max_new_tokens >= 1);
+  CHECK(!spec.prompt_ids.empty());
+  CHECK((spec.max_new_tokens == 0) == (spec.pooling != Pooling::kNone));
   CHECK(spec.prompt_ids.size() + spec.max_new_tokens <= limits.context_length);
   CHECK(spec.min_new_tokens <= spec.max_new_tokens);
-  CHECK(spec.resumed_ids.size() < spec.max_new_tokens);
+  CHECK(spec.resumed_ids.empty() || spec.resumed_ids.size() < spec.max_new_tokens);
   std::string frame;
   BuildStepPlan(FirstPlan(spec), &frame);
   const StepPlanLimits plan_limits = {.max_slots = 1,

@@ -113,6 +113,35 @@ v1::RouterFrame FullSubmitFrame() {
   return frame;
 }
 
+v1::RouterFrame EmbedFrame(uint64_t stream) {
+  v1::RouterFrame frame = SubmitFrame(stream);
+  frame.mutable_submit()->mutable_request()->clear_sampling();
+  frame.mutable_submit()->mutable_embed()->set_pooling(v1::EmbedRequest::POOLING_MEAN);
+  return frame;
+}
+
+void MakeWrongEmbeds(const std::string& hello) {
+  const std::pair<const char*, std::function<void(v1::Submit*)>> changes[] = {
+      {"sampling", [](v1::Submit* s) { s->mutable_request()->mutable_sampling(); }},
+      {"stopping", [](v1::Submit* s) { s->mutable_request()->mutable_stopping(); }},
+      {"output", [](v1::Submit* s) { s->mutable_request()->mutable_output(); }},
+      {"structured", [](v1::Submit* s) { s->mutable_request()->mutable_structured(); }},
+      {"model", [](v1::Submit* s) { s->mutable_request()->set_model("other"); }},
+      {"prompt", [](v1::Submit* s) { s->mutable_request()->clear_prompt(); }},
+      {"length",
+       [](v1::Submit* s) {
+         s->mutable_request()->mutable_token_ids()->mutable_ids()->Resize(65, 1);
+       }},
+      {"pooling", [](v1::Submit* s) {
+         s->mutable_embed()->set_pooling(static_cast<v1::EmbedRequest::Pooling>(9));
+       }}};
+  for (const auto& [name, change] : changes) {
+    v1::RouterFrame frame = EmbedFrame(1);
+    change(frame.mutable_submit());
+    Save("router_frames", StrCat("embed-", name), Pieces({hello, frame.SerializeAsString()}));
+  }
+}
+
 // One field out of its range each.
 void MakeWrongSubmits(const std::string& hello) {
   using Request = v1::GenerateRequest;
@@ -166,6 +195,7 @@ void MakeRouterFrames() {
   ping.mutable_ping()->set_sent_ns(5);
   text.mutable_submit()->mutable_request()->set_text("hi");
   MakeWrongSubmits(hello.SerializeAsString());
+  MakeWrongEmbeds(hello.SerializeAsString());
   const auto pieces = [](const std::vector<v1::RouterFrame>& frames) {
     std::vector<std::string> bytes;
     for (const v1::RouterFrame& frame : frames) bytes.push_back(frame.SerializeAsString());
@@ -173,6 +203,7 @@ void MakeRouterFrames() {
   };
   Save("router_frames", "submits",
        pieces({hello, SubmitFrame(1), FullSubmitFrame(), ping, text, abort}));
+  Save("router_frames", "embeds", pieces({hello, EmbedFrame(1), SubmitFrame(2), ping}));
   Save("router_frames", "reattaches",
        pieces({hello, SubmitFrame(1), SubmitFrame(2), {}, again, ping, {}, again, {}, {}, hello}));
 }

@@ -102,7 +102,9 @@ class Replica {
     if (!channel_->Open(submit.stream_id(), id, resumed).ok()) return Disconnect();
     live_[id] = {channel_, submit.stream_id(), 0};
     for (const Tokenizer* tokenizer : {static_cast<const Tokenizer*>(nullptr), &Vocabulary()}) {
-      const auto checked = CheckRequest(submit.request(), submit.resume(), limits_, tokenizer);
+      const auto checked =
+          submit.has_embed() ? CheckEmbed(submit.request(), submit.embed(), limits_, tokenizer)
+                             : CheckRequest(submit.request(), submit.resume(), limits_, tokenizer);
       if (checked.ok()) fuzz::CheckByWorker(*checked, limits_);
     }
     channel_->CountSubmit();
@@ -114,6 +116,7 @@ class Replica {
     choice->add_token_ids(number);
     choice->set_text("ab");
     if (number == 1) delta.add_prompt_logprobs()->set_token_id(7);
+    if (number > 5) delta.add_embedding(0.5f);
     delta.set_last(number > 5);
     return delta;
   }

@@ -171,6 +171,37 @@ TEST(EngineConnect, AFinishedStreamCanBeAskedForAgain) {
   EXPECT_EQ(again.Get(1).prompt_logprobs.size(), 12u);  // of 19
 }
 
+TEST(EngineConnect, AnEmbeddingIsOneDeltaAndCanBeAskedForAgain) {
+  FakeEngine engine;
+  const std::vector<int32_t> prompt = Prompt(4, 300);
+  v1::RouterFrame frame;
+  v1::Submit* submit = frame.mutable_submit();
+  submit->set_stream_id(1);
+  submit->mutable_request()->mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  submit->mutable_embed()->set_pooling(v1::EmbedRequest::POOLING_MEAN);
+  const auto embedding = [](const Received& got) {
+    return std::vector<float>(got.last.embedding().begin(), got.last.embedding().end());
+  };
+  {
+    TestRouter router(engine.Channel());
+    router.Hello(TestRouter::MakeHello());
+    router.Send(frame);
+    ASSERT_TRUE(router.WaitDone(1));
+    EXPECT_EQ(embedding(router.Get(1)), FakeEmbedding(prompt, true));
+    EXPECT_TRUE(router.Get(1).tokens.empty());
+    EXPECT_EQ(router.Get(1).last.usage().prompt_tokens(), 300);
+    submit->set_stream_id(2);
+    submit->mutable_request()->mutable_sampling();
+    router.Send(frame);
+    ASSERT_TRUE(router.WaitDone(2));
+    EXPECT_EQ(router.Get(2).last.error().field(), "sampling");
+  }
+  TestRouter again(engine.Channel());
+  again.Hello(Reattach(1, 0));
+  ASSERT_TRUE(again.WaitDone(1));
+  EXPECT_EQ(embedding(again.Get(1)), FakeEmbedding(prompt, true));
+}
+
 TEST(EngineConnect, ARouterThatStaysAwayLosesItsRequests) {
   FakeEngineOptions options;
   options.engine.channel.reattach_ns = 30 * kNsPerMs;

@@ -257,12 +257,6 @@ TEST_F(InferenceTest, TokenizeDetokenizeListModels) {
   EXPECT_NE(bad.error_message().find("token_ids[3]"), std::string::npos);
 }
 
-TEST_F(InferenceTest, WhatIsNotBuiltSaysSo) {
-  grpc::ClientContext c1;
-  v1::EmbedResponse embedding;
-  EXPECT_EQ(stub_->Embed(&c1, {}, &embedding).error_code(), grpc::StatusCode::UNIMPLEMENTED);
-}
-
 TEST_F(InferenceTest, ChatIsGenerateOfTheRenderedConversation) {
   v1::ChatRequest chat;
   chat.mutable_base()->mutable_stopping()->set_max_tokens(6);

@@ -289,6 +289,38 @@ TEST(DetokLinkTest, AStreamThatIsNotAnsweredIsOpenedAgain) {
   std::filesystem::remove_all(folder);
 }
 
+TEST_F(OutputSideTest, AnEmbeddingNeedsNoDetokenizer) {
+  StreamOptions options;
+  options.embeds = true;
+  ReqOutput output;
+  output.finish = Finish::kStop;
+  output.embedding = {3, 0, -4};
+  output.prompt_tokens = 3;
+  output.cached_tokens = 2;
+  for (const bool normalize : {false, true}) {
+    sink_ = std::make_shared<RecordingSink>();
+    options.normalize = normalize;
+    options.return_timing = normalize;
+    Open(++output.id, options);
+    Push(ReqOutput(output));
+    ASSERT_TRUE(sink_->WaitDone());
+    const auto& got = sink_->last.embedding();
+    EXPECT_EQ(std::vector<float>(got.begin(), got.end()),
+              normalize ? (std::vector<float>{0.6f, 0, -0.8f}) : output.embedding);
+    EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+    EXPECT_EQ(sink_->last.usage().prompt_tokens(), 3);
+    EXPECT_EQ(sink_->last.usage().cached_tokens(), 2);
+    EXPECT_EQ(sink_->last.usage().completion_tokens(), 0);
+    EXPECT_EQ(sink_->last.has_timing(), normalize);
+  }
+  sink_ = std::make_shared<RecordingSink>();
+  Open(++output.id, options);
+  output.embedding = {0, 0};
+  Push(ReqOutput(output));
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->last.embedding(1), 0) << "of length 0: there is nothing to divide by";
+}
+
 TEST_F(OutputSideTest, AbortsDeadlinesAndFailuresDoNotWaitForText) {
   Open(1);  // there is no detokenizer
   Token(1, 'a');

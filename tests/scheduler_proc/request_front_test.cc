@@ -59,15 +59,18 @@ class RequestFrontTest : public testing::Test {
 TEST_F(RequestFrontTest, TakesRequestsOnlyWhileServing) {
   v1::GenerateRequest request;
   request.mutable_token_ids()->add_ids(5);
+  const v1::GenerateRequest embed = request;
   request.mutable_stopping()->set_max_tokens(1);
   EXPECT_EQ(front_.Check(request, {}, false).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(front_.CheckEmbed(embed, {}, false).status().code(), absl::StatusCode::kUnavailable);
   front_.SetServing({"m", 500, 100});
   EXPECT_TRUE(front_.Check(request, {}, false).ok());
+  EXPECT_TRUE(front_.CheckEmbed(embed, {}, false).ok());
   front_.SetDraining();
   front_.SetServing({"m", 500, 100});  // draining is for good
   EXPECT_EQ(front_.Check(request, {}, false).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Load().draining());
-  EXPECT_EQ(refused_.load(), 2);
+  EXPECT_EQ(refused_.load(), 3);
 }
 
 TEST_F(RequestFrontTest, ASubmitCountsUntilTheLoopHasTakenIt) {

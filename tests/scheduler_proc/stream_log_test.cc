@@ -69,6 +69,25 @@ TEST(StreamLog, PromptLogprobsTravelWithTheFirstTokenAndRewindByCount) {
   EXPECT_EQ(Tokens(rest), (std::vector<int32_t>{2}));
 }
 
+TEST(StreamLog, AnEmbeddingComesWithTheEndAndAgainAfterARewind) {
+  StreamLog log(1, 0);
+  v1::Delta end;
+  for (int i = 0; i < 1000; ++i) end.add_embedding(static_cast<float>(i));
+  end.set_last(true);
+  EXPECT_GE(log.Append(std::move(end)), 4000u);
+  EXPECT_GE(log.unsent_bytes(), 4000u);
+  for (int times = 0; times < 2; ++times) {
+    v1::Delta delta;
+    log.Take(1 << 20, &delta);
+    EXPECT_TRUE(delta.last());
+    ASSERT_EQ(delta.embedding_size(), 1000);
+    EXPECT_EQ(delta.embedding(999), 999);
+    EXPECT_EQ(log.unsent_bytes(), 0u);
+    ASSERT_TRUE(log.Rewind(0, 0));
+    EXPECT_GE(log.unsent_bytes(), 4000u);
+  }
+}
+
 TEST(StreamLog, OffsetsCountResumedTokens) {
   StreamLog log(1, 10);
   log.Append(Piece({1}, "a"));

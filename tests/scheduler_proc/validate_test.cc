@@ -243,6 +243,38 @@ TEST(Validate, Resume) {
   EXPECT_EQ(Check(request, resume).status().message(), "resume: a Submit is one choice");
 }
 
+TEST(Validate, AnEmbeddingIsAPromptAndNothingElse) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 100; ++i) request.mutable_token_ids()->add_ids(i);
+  v1::EmbedOptions embed;
+  const auto check = [&] { return CheckEmbed(request, embed, kLimits, nullptr); };
+  ASSERT_TRUE(check().ok()) << "the whole context";
+  EXPECT_EQ(check()->spec.pooling, Pooling::kLast);
+  EXPECT_EQ(check()->spec.max_new_tokens, 0u);
+  EXPECT_TRUE(check()->options.embeds);
+  embed.set_pooling(v1::EmbedRequest::POOLING_MEAN);
+  embed.set_normalize(true);
+  EXPECT_EQ(check()->spec.pooling, Pooling::kMean);
+  EXPECT_TRUE(check()->options.normalize);
+  embed.set_pooling(static_cast<v1::EmbedRequest::Pooling>(7));
+  EXPECT_EQ(check().status().message(), "pooling: 7 is unknown");
+  embed.clear_pooling();
+  request.mutable_sampling();
+  EXPECT_EQ(check().status().message(), "sampling: an embedding has none");
+  request.clear_sampling();
+  request.mutable_output();
+  EXPECT_EQ(check().status().message(), "output: an embedding has none");
+  request.clear_output();
+  request.mutable_structured();
+  EXPECT_EQ(check().status().message(), "structured: an embedding has none");
+  request.clear_structured();
+  request.mutable_stopping();
+  EXPECT_EQ(check().status().message(), "stopping: an embedding has none");
+  request.clear_stopping();
+  request.mutable_token_ids()->add_ids(1);
+  EXPECT_EQ(check().status().code(), Code::kInvalidArgument) << "a token more than the context";
+}
+
 TEST(Validate, ARouterMustSendTokenIds) {
   v1::GenerateRequest request;
   request.set_text("x");
