@@ -13,11 +13,6 @@
 #include "router/random.h"
 
 namespace flotilla {
-namespace {
-
-constexpr size_t kParseOffThreadBytes = 64 << 10;
-
-}  // namespace
 
 class CompletionHandler::Sink final : public GenerateSink {
  public:

@@ -23,6 +23,9 @@
 
 namespace flotilla {
 
+// A larger body is parsed off the io thread.
+inline constexpr size_t kParseOffThreadBytes = 64 << 10;
+
 struct HandlerContext {
   boost::asio::io_context* io = nullptr;
   boost::asio::thread_pool* pool = nullptr;

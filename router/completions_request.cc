@@ -13,69 +13,6 @@ namespace {
 
 using MaybeError = std::optional<ApiError>;
 
-// string | [string] | [int] | [[int]]; texts are tokenised later.
-struct RawPrompts {
-  std::vector<CompletionPrompt> prompts;
-  bool are_texts = false;
-};
-
-constexpr const char* kPromptForms =
-    "must be a string, an array of strings, an array of token ids, or an array of arrays of token "
-    "ids";
-
-std::optional<std::vector<int32_t>> IdsOf(const json::array& array) {
-  std::vector<int32_t> ids;
-  ids.reserve(array.size());
-  for (const json::value& entry : array) {
-    const std::optional<int64_t> id = AsInt(entry, INT32_MIN, INT32_MAX);
-    if (!id.has_value()) return std::nullopt;
-    ids.push_back(static_cast<int32_t>(*id));
-  }
-  return ids;
-}
-
-bool AddPrompt(const json::value& entry, RawPrompts* out) {
-  if (out->are_texts) {
-    if (!entry.is_string()) return false;
-    out->prompts.push_back({std::string(entry.get_string()), {}});
-    return true;
-  }
-  std::optional<std::vector<int32_t>> ids;
-  if (entry.is_array()) ids = IdsOf(entry.get_array());
-  if (!ids.has_value()) return false;
-  out->prompts.push_back({"", std::move(*ids)});
-  return true;
-}
-
-RawPrompts ReadPrompts(FieldReader* reader) {
-  RawPrompts out;
-  const json::value* value = reader->Find("prompt");
-  if (value == nullptr) {
-    reader->Fail("prompt", "is missing");
-    return out;
-  }
-  const json::array* array = value->if_array();
-  const bool single = array == nullptr || (!array->empty() && array->front().is_number());
-  if (array != nullptr && array->empty()) {
-    reader->Fail("prompt", "is empty");
-    return out;
-  }
-  if (!single && array->size() > kMaxPromptsPerRequest) {
-    reader->Fail("prompt", StrCat("may have at most ", kMaxPromptsPerRequest, " prompts, not ",
-                                  array->size()));
-    return out;
-  }
-  out.are_texts = array == nullptr || array->front().is_string();
-  bool ok = true;
-  if (single) {
-    ok = AddPrompt(*value, &out);
-  } else {
-    for (const json::value& entry : *array) ok = ok && AddPrompt(entry, &out);
-  }
-  if (!ok) reader->Fail("prompt", kPromptForms);
-  return out;
-}
-
 MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request,
                       CompletionPrompt* prompt) {
   const ModelHandle& model = *request->model;
@@ -119,12 +56,12 @@ void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
       request->prompt_only ? 1 : static_cast<int>(max_tokens));
 }
 
-MaybeError ReadFields(const json::object& body, bool* add_special, RawPrompts* prompts,
+MaybeError ReadFields(const json::object& body, bool* add_special, PromptField* prompts,
                       CompletionRequest* request) {
   FieldReader reader(body);
   request->echo = reader.Bool("echo").value_or(false);
   *add_special = reader.Bool("add_special_tokens").value_or(true);
-  *prompts = ReadPrompts(&reader);
+  *prompts = ReadPromptField("prompt", kMaxPromptsPerRequest, &reader);
   ReadMaxTokens(&reader, request);
   if (auto v = reader.Int("logprobs", INT32_MIN, INT32_MAX)) {
     request->logprobs = *v;
@@ -157,7 +94,7 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,
   CompletionRequest request;
   if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   bool add_special = true;
-  RawPrompts raw;
+  PromptField raw;
   if (auto error = ReadFields(root.get_object(), &add_special, &raw, &request)) return *error;
   if (auto error = CheckParams(request.params, *request.model)) return *error;
   if (auto error = CheckNumChoices(raw.prompts.size(), request.params)) return *error;

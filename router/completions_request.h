@@ -20,6 +20,7 @@
 #include "flotilla/v1/inference.pb.h"
 #include "router/api_error.h"
 #include "router/model_handle.h"
+#include "router/prompt_field.h"
 
 namespace flotilla {
 
@@ -34,11 +35,6 @@ using ModelTable = std::map<std::string, std::shared_ptr<const ModelHandle>, std
 // only model, if there is one.
 std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const ModelTable& models,
                                                                      std::string_view name);
-
-struct CompletionPrompt {
-  std::string text;  // as the client wrote it, or decoded from its ids if echo is asked for
-  std::vector<int32_t> ids;
-};
 
 // A request of either form: /v1/completions, or /v1/chat/completions, whose prompt is the rendered
 // conversation.

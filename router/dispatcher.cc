@@ -120,41 +120,61 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 std::variant<uint64_t, ApiError> Dispatcher::Submit(v1::GenerateRequest request,
                                                     std::shared_ptr<const ModelHandle> model,
                                                     std::shared_ptr<GenerateSink> sink) {
-  const size_t num_candidates = ChoicesOf(request).num_candidates;
-  if (num_streams_ + num_candidates > options_.max_requests) {
+  RequestGroup group;
+  for (size_t i = 0; i < ChoicesOf(request).num_candidates; ++i) {
+    group.streams.push_back(std::make_shared<RequestStream>());
+    group.streams.back()->request = ChoiceRequest(request, i);
+    group.streams.back()->model = model;
+    group.streams.back()->sink = sink;
+  }
+  return SubmitGroup(std::move(group));
+}
+
+std::variant<uint64_t, ApiError> Dispatcher::SubmitEmbed(v1::GenerateRequest request,
+                                                         const v1::EmbedOptions& embed,
+                                                         std::shared_ptr<const ModelHandle> model,
+                                                         std::shared_ptr<GenerateSink> sink) {
+  RequestGroup group;
+  group.streams.push_back(std::make_shared<RequestStream>());
+  RequestStream& stream = *group.streams[0];
+  stream.request = std::move(request);
+  stream.embed = embed;
+  stream.model = std::move(model);
+  stream.sink = std::move(sink);
+  return SubmitGroup(std::move(group));
+}
+
+std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
+  group.num_live = group.streams.size();
+  if (num_streams_ + group.num_live > options_.max_requests) {
     metrics_->Rejection("max_requests");
     ApiError error = Unavailable(
         StrCat("This router already has ", num_streams_, " requests; try again."), kRetryAfterMs);
     error.code = absl::StatusCode::kResourceExhausted;
     return error;
   }
-  if (!request.has_deadline_ms() || request.deadline_ms() > options_.max_request_ms)
-    request.set_deadline_ms(options_.max_request_ms);
   const uint64_t handle = next_id_;
   const int64_t arrival_unix_ms = UnixMs();
-  RequestGroup group;
-  for (size_t i = 0; i < num_candidates; ++i) {
-    auto stream = std::make_shared<RequestStream>();
-    stream->handle = handle;
-    stream->choice = i;
-    stream->id = next_id_++;
-    stream->request = ChoiceRequest(request, i);
-    stream->arrival_unix_ms = arrival_unix_ms;
-    stream->model = model;
-    stream->sink = sink;
-    group.streams.push_back(std::move(stream));
+  for (size_t i = 0; i < group.num_live; ++i) {
+    RequestStream& stream = *group.streams[i];
+    stream.handle = handle;
+    stream.choice = i;
+    stream.id = next_id_++;
+    stream.arrival_unix_ms = arrival_unix_ms;
+    if (!stream.request.has_deadline_ms() || stream.request.deadline_ms() > options_.max_request_ms)
+      stream.request.set_deadline_ms(options_.max_request_ms);
   }
-  ReplicaClient* replica = Pick(*group.streams[0], /*again=*/false);
+  const RequestStream& first = *group.streams[0];
+  ReplicaClient* replica = Pick(first, /*again=*/false);
   if (replica == nullptr) {
     metrics_->Rejection("no_replica");
-    return Unavailable(StrCat("No replica of '", model->name, "' is ready; try again."),
+    return Unavailable(StrCat("No replica of '", first.model->name, "' is ready; try again."),
                        kRetryAfterMs);
   }
-  Log().debug("dispatched {} {}", Kv("request_id", request.request_id()),
+  Log().debug("dispatched {} {}", Kv("request_id", first.request.request_id()),
               Kv("replica", replica->replica_id()));
   group.replica = replica->options().index;
-  group.num_live = num_candidates;
-  num_streams_ += num_candidates;
+  num_streams_ += group.num_live;
   for (const auto& stream : group.streams) replica->Submit(stream);
   groups_.emplace(handle, std::move(group));
   UpdateBackendMetrics(*replica);

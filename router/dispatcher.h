@@ -61,6 +61,11 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> Submit(v1::GenerateRequest request,
                                           std::shared_ptr<const ModelHandle> model,
                                           std::shared_ptr<GenerateSink> sink);
+  // The prompt's embedding: the sink gets it with its only delta.
+  std::variant<uint64_t, ApiError> SubmitEmbed(v1::GenerateRequest request,
+                                               const v1::EmbedOptions& embed,
+                                               std::shared_ptr<const ModelHandle> model,
+                                               std::shared_ptr<GenerateSink> sink);
   // All choices. Unknown handles are fine: the request may just have ended.
   void Cancel(uint64_t handle);
   // Ends requests with this id as ABORT; their sinks get a last delta a choice. False if there is
@@ -79,6 +84,8 @@ class Dispatcher final : public ReplicaListener {
   bool CanMove(const RequestStream& stream) const override;
 
  private:
+  // Submits the streams, which share request id, deadline, model and sink.
+  std::variant<uint64_t, ApiError> SubmitGroup(RequestGroup group);
   // `again`: also replicas that failed it before. Null: none is ready.
   ReplicaClient* Pick(const RequestStream& stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "router/generate_check.h"
+#include "router/grpc_embed.h"
 #include "router/grpc_generate.h"
 
 namespace flotilla {
@@ -20,10 +21,6 @@ class EndedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
   explicit EndedStream(const grpc::Status& status) { Finish(status); }
   void OnDone() override { delete this; }
 };
-
-grpc::Status NotBuilt(const char* method) {
-  return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, StrCat(method, " is not built yet."));
-}
 
 // Counts the call and ends it.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMetrics* metrics,
@@ -94,8 +91,15 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining(
 }
 
 grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context,
-                                            const v1::EmbedRequest*, v1::EmbedResponse*) {
-  return Answer(context, context_.metrics, "Embed", NotBuilt("Embed"));
+                                            const v1::EmbedRequest* request,
+                                            v1::EmbedResponse* response) {
+  if (draining_.load()) {
+    context_.metrics->Rejection("draining");
+    return Answer(
+        context, context_.metrics, "Embed",
+        grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
+  }
+  return GrpcEmbed::Start(context_, context, *request, response);
 }
 
 grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* context,

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 
+#include "router/embeddings_handler.h"
 #include "router/json_writer.h"
 
 namespace flotilla {
@@ -21,17 +22,19 @@ struct Route {
 };
 constexpr const char* kChatPath = "/v1/chat/completions";
 constexpr const char* kCompletionsPath = "/v1/completions";
-constexpr std::array<Route, 6> kRoutes = {{{kChatPath, "POST"},
+constexpr const char* kEmbeddingsPath = "/v1/embeddings";
+constexpr std::array<Route, 7> kRoutes = {{{kChatPath, "POST"},
                                            {kCompletionsPath, "POST"},
+                                           {kEmbeddingsPath, "POST"},
                                            {"/v1/models", "GET"},
                                            {"/health/live", "GET"},
                                            {"/health/ready", "GET"},
                                            {"/version", "GET"}}};
 
 // OpenAI's and vLLM's other paths: known, so that nobody hunts for a typing error.
-constexpr std::array<const char*, 7> kLater = {
-    "/v1/embeddings", "/v1/responses",   "/v1/messages",          "/tokenize",
-    "/detokenize",    "/apply-template", "/v1/completions/render"};
+constexpr std::array<const char*, 6> kLater = {"/v1/responses",   "/v1/messages",
+                                               "/tokenize",       "/detokenize",
+                                               "/apply-template", "/v1/completions/render"};
 
 const Route* FindRoute(std::string_view path) {
   for (const Route& route : kRoutes) {
@@ -95,10 +98,15 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
 
 void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::string& path = request.head.path;
-  if (path == kCompletionsPath || path == kChatPath) {
+  if (path == kCompletionsPath || path == kChatPath || path == kEmbeddingsPath) {
     if (draining_) {
       context_.metrics->Rejection("draining");
       exchange->ReplyError(Unavailable("This router is shutting down; try again.", 1000));
+      return;
+    }
+    if (path == kEmbeddingsPath) {
+      std::make_shared<EmbeddingsHandler>(context_, std::move(exchange))
+          ->Start(std::move(request.body));
       return;
     }
     const auto form =

@@ -191,6 +191,7 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   }
   model->max_model_len = info.max_model_len();
   model->vocab_size = info.vocab_size();
+  model->hidden_size = info.hidden_size();
   model->created = info.created();
   model->tokenizer = result->tokenizer;
   model->chat_format = result->chat_format;
@@ -281,6 +282,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   v1::Submit* submit = frame.mutable_submit();
   submit->set_stream_id(stream->id);
   *submit->mutable_request() = stream->request;
+  if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
   submit->set_arrival_unix_ms(stream->arrival_unix_ms);
   stream_->Write(std::move(frame));
 }

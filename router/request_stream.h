@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct RequestStream {
   size_t choice = 0;            // in its group
   uint64_t id = 0;              // on the replica; a retry gets a new one
   v1::GenerateRequest request;  // of this choice alone
+  std::optional<v1::EmbedOptions> embed;
   int64_t arrival_unix_ms = 0;
   std::shared_ptr<const ModelHandle> model;
   std::shared_ptr<GenerateSink> sink;

@@ -67,7 +67,30 @@ void FakeEngineService::AddPromptLogprobs(const v1::Submit& submit,
   }
 }
 
+std::vector<float> FakeEngineService::Embedding(std::span<const int32_t> prompt, bool mean) {
+  uint64_t hash = mean ? 1 : 2;
+  for (int32_t id : prompt) hash = Mix(hash, static_cast<uint64_t>(id));
+  std::vector<float> out;
+  for (uint32_t i = 0; i < kHiddenSize; ++i)
+    out.push_back(static_cast<float>(Mix(hash, i) % 4096) / 1024.0f - 2);
+  return out;
+}
+
+v1::Delta FakeEngineService::MakeEmbedding(const v1::Submit& submit) {
+  const auto& ids = submit.request().token_ids().ids();
+  const bool mean = submit.embed().pooling() == v1::EmbedRequest::POOLING_MEAN;
+  v1::Delta delta;
+  delta.set_stream_id(submit.stream_id());
+  for (float value : Embedding({ids.data(), static_cast<size_t>(ids.size())}, mean))
+    delta.add_embedding(value);
+  delta.add_choices()->set_finish_reason(v1::FINISH_REASON_STOP);
+  delta.mutable_usage()->set_prompt_tokens(ids.size());
+  delta.set_last(true);
+  return delta;
+}
+
 std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
+  if (submit.has_embed()) return {MakeEmbedding(submit)};
   const v1::GenerateRequest& request = submit.request();
   std::vector<v1::Delta> pieces;
   AddPromptLogprobs(submit, &pieces);

@@ -233,6 +233,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   info->set_fingerprint(options_.fingerprint);
   info->set_max_model_len(options_.max_model_len);
   info->set_vocab_size(GetTestModel().tokenizer->vocab_size());
+  info->set_hidden_size(kHiddenSize);
   info->set_created(1'700'000'000);
   v1::ModelFile* file = info->add_files();
   file->set_name("tokenizer.gguf");

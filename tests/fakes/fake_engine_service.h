@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,7 +79,9 @@ class FakeEngineService final : public v1::Engine::Service {
   bool WaitForConnections(size_t count) const;
   bool WaitFor(const std::function<bool()>& condition) const;  // called with the lock held
 
-  // What the toy model answers.
+  // What the toy model answers; an embedding of kHiddenSize numbers.
+  static constexpr uint32_t kHiddenSize = 3;
+  static std::vector<float> Embedding(std::span<const int32_t> prompt, bool mean);
   std::vector<int32_t> AnswerIds(const v1::GenerateRequest& request) const;
 
  private:
@@ -103,6 +106,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void OnSubmit(const v1::Submit& submit);
   void Refuse(uint64_t stream_id);
   std::vector<v1::Delta> MakePieces(const v1::Submit& submit);
+  static v1::Delta MakeEmbedding(const v1::Submit& submit);
   void AddPromptLogprobs(const v1::Submit& submit, std::vector<v1::Delta>* pieces);
   v1::TokenLogprobs Logprobs(int32_t id, int count) const;
   v1::EngineFrame MakeWelcome(const v1::Hello& hello);

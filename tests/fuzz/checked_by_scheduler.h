@@ -11,12 +11,15 @@
 
 #include "common/rpc/choices.h"
 #include "router/completions_request.h"
+#include "router/embeddings_request.h"
 #include "router/generate_check.h"
 #include "router/json_reader.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/fuzz/checked_by_worker.h"
 
 namespace flotilla::fuzz {
+
+inline constexpr uint32_t kHiddenSize = 2;
 
 // The one model there is: "m", with a context of kContext tokens.
 inline ModelTable OneModel(StatusOr<ChatFormat> chat_format) {
@@ -25,6 +28,7 @@ inline ModelTable OneModel(StatusOr<ChatFormat> chat_format) {
   model->max_model_len = kContext;
   model->tokenizer = std::make_shared<testing::ByteVocabulary>();
   model->vocab_size = model->tokenizer->vocab_size();
+  model->hidden_size = kHiddenSize;
   model->chat_format = std::move(chat_format);
   return {{model->name, std::move(model)}};
 }
@@ -37,11 +41,15 @@ inline void CheckError(const ApiError& error) {
   CHECK(!parsed.as_object().at("error").as_object().at("message").as_string().empty());
 }
 
+inline RequestLimits LimitsOf(const ModelHandle& model) {
+  return {.model_name = model.name,
+          .vocab_size = model.vocab_size,
+          .context_length = model.max_model_len};
+}
+
 // As the dispatcher submits its choices, as the scheduler receives them.
 inline void CheckAccepted(const CompletionRequest& request) {
-  const RequestLimits limits = {.model_name = request.model->name,
-                                .vocab_size = request.model->vocab_size,
-                                .context_length = request.model->max_model_len};
+  const RequestLimits limits = LimitsOf(*request.model);
   CHECK(!request.prompts.empty() && request.prompts.size() <= kMaxPromptsPerRequest);
   for (const CompletionPrompt& prompt : request.prompts) {
     v1::GenerateRequest sent = request.params;
@@ -60,11 +68,41 @@ inline void CheckAccepted(const CompletionRequest& request) {
   }
 }
 
-inline void CheckParsed(const std::variant<CompletionRequest, ApiError>& parsed) {
+// As EmbeddingsHandler submits its inputs, and what is answered.
+inline void CheckAccepted(const EmbeddingsRequest& request) {
+  const RequestLimits limits = LimitsOf(*request.model);
+  CHECK(!request.inputs.empty() && request.inputs.size() <= kMaxInputsPerRequest);
+  EmbeddingsAnswer answer;
+  for (const CompletionPrompt& input : request.inputs) {
+    v1::Submit sent;
+    *sent.mutable_request() = request.params;
+    sent.mutable_request()->mutable_token_ids()->mutable_ids()->Add(input.ids.begin(),
+                                                                    input.ids.end());
+    *sent.mutable_embed() = request.embed;
+    v1::Submit received;
+    CHECK(received.ParseFromString(sent.SerializeAsString()));
+    const auto checked = CheckEmbed(received.request(), received.embed(), limits, nullptr);
+    CHECK_OK(checked.status());
+    CheckByWorker(*checked, limits);
+    answer.data.emplace_back().Add(0.5f);
+  }
+  for (const auto reason :
+       {v1::FINISH_REASON_STOP, v1::FINISH_REASON_ABORT, v1::FINISH_REASON_DEADLINE}) {
+    v1::Delta failed;
+    failed.add_choices()->set_finish_reason(reason);
+    CHECK(EmbeddingFailure(failed).has_value());
+  }
+  boost::json::value parsed;
+  CHECK(!ParseJson(EmbeddingsJson(request, answer), &parsed).has_value());
+  CHECK(parsed.as_object().at("data").as_array().size() == request.inputs.size());
+}
+
+template <typename Request>
+void CheckParsed(const std::variant<Request, ApiError>& parsed) {
   if (const auto* error = std::get_if<ApiError>(&parsed))
     CheckError(*error);
   else
-    CheckAccepted(std::get<CompletionRequest>(parsed));
+    CheckAccepted(std::get<Request>(parsed));
 }
 
 }  // namespace flotilla::fuzz

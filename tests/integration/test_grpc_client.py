@@ -115,8 +115,11 @@ def test_chat(client):
     assert "messages[1].role" in error.value.details()
 
 
-def test_later_parts_say_so(client):
+def test_embed(client):
+    answer = client.call("Embed", client.message("EmbedRequest")(text="The capital of France is"))
+    assert len(answer.embedding) == 576 and answer.usage.prompt_tokens == 5
+    assert abs(sum(x * x for x in answer.embedding) - 1) < 1e-5
     with pytest.raises(grpc.RpcError) as error:
         client.call("Embed", client.message("EmbedRequest")())
-    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert error.value.details()
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "token_ids" in error.value.details()

@@ -213,18 +213,12 @@ TEST_F(GrpcTest, TokenizesBothWays) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(GrpcTest, ListsModelsAndSaysWhatIsNotBuilt) {
+TEST_F(GrpcTest, ListsModels) {
   grpc::ClientContext list_context;
   v1::ListModelsResponse models;
   ASSERT_TRUE(stub_->ListModels(&list_context, {}, &models).ok());
   ASSERT_EQ(models.models_size(), 1);
   EXPECT_EQ(models.models(0).id(), "smol");
-
-  grpc::ClientContext embed_context;
-  v1::EmbedResponse embedding;
-  const grpc::Status embed = stub_->Embed(&embed_context, {}, &embedding);
-  EXPECT_EQ(embed.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(embed.error_message(), "Embed is not built yet.");
 }
 
 TEST_F(GrpcTest, ChatRendersTheConversation) {

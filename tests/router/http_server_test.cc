@@ -44,8 +44,8 @@ TEST(HttpRoutesTest, WrongPathsAndMethods) {
   EXPECT_EQ(get.headers.at("allow"), "POST");
   EXPECT_EQ(Post(harness.port(), "/v1/models", "{}").status, 405);
   EXPECT_EQ(Get(harness.port(), "/v1/chat/completions").status, 405);
-  EXPECT_EQ(Post(harness.port(), "/v1/embeddings", "{}").status, 501);
-  EXPECT_NE(ErrorField(Post(harness.port(), "/v1/embeddings", "{}"), "message").find("not built"),
+  EXPECT_EQ(Post(harness.port(), "/v1/responses", "{}").status, 501);
+  EXPECT_NE(ErrorField(Post(harness.port(), "/v1/responses", "{}"), "message").find("not built"),
             std::string::npos);
 }
 

@@ -1,0 +1,112 @@
+#include "router/embeddings_handler.h"
+
+#include <boost/asio/post.hpp>
+#include <ctime>
+#include <utility>
+
+#include "router/random.h"
+
+namespace flotilla {
+
+class EmbeddingsHandler::Sink final : public GenerateSink {
+ public:
+  Sink(std::shared_ptr<EmbeddingsHandler> handler, size_t input)
+      : handler_(std::move(handler)), input_(input) {}
+  void OnDelta(size_t, v1::Delta&& delta) override { handler_->OnDelta(input_, std::move(delta)); }
+  void OnError(const ApiError& error) override { handler_->OnError(error); }
+
+ private:
+  const std::shared_ptr<EmbeddingsHandler> handler_;
+  const size_t input_;
+};
+
+EmbeddingsHandler::EmbeddingsHandler(const HandlerContext& context,
+                                     std::shared_ptr<HttpExchange> exchange)
+    : context_(context), exchange_(std::move(exchange)) {
+  context_.metrics->InFlight(1);
+}
+
+EmbeddingsHandler::~EmbeddingsHandler() { context_.metrics->InFlight(-1); }
+
+void EmbeddingsHandler::Start(std::string body) {
+  exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
+  std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
+  if (body.size() <= kParseOffThreadBytes) {
+    OnParsed(ParseEmbeddings(body, *models));
+    return;
+  }
+  context_.calls->Add();
+  boost::asio::post(*context_.large_pool, [self = shared_from_this(), body = std::move(body),
+                                           models = std::move(models)]() mutable {
+    auto parsed = std::make_shared<Parsed>(ParseEmbeddings(body, *models));
+    CallTracker* const calls = self->context_.calls;
+    boost::asio::io_context* const io = self->context_.io;
+    // The handler's last reference must not go on this thread.
+    boost::asio::post(*io, [self = std::move(self), parsed = std::move(parsed)] {
+      self->OnParsed(std::move(*parsed));
+    });
+    calls->Remove();
+  });
+}
+
+void EmbeddingsHandler::OnParsed(Parsed parsed) {
+  if (ended_) return;  // the client left meanwhile
+  if (auto* error = std::get_if<ApiError>(&parsed)) {
+    OnError(*error);
+    return;
+  }
+  request_ = std::move(std::get<EmbeddingsRequest>(parsed));
+  answer_.id = StrCat("embd-", RandomHex128());
+  answer_.created = std::time(nullptr);
+  answer_.data.resize(request_.inputs.size());
+  for (size_t i = 0; i < request_.inputs.size() && !ended_; ++i) {
+    v1::GenerateRequest request = request_.params;
+    request.set_request_id(exchange_->request_id());
+    const std::vector<int32_t>& ids = request_.inputs[i].ids;
+    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    auto submitted =
+        context_.dispatcher->SubmitEmbed(std::move(request), request_.embed, request_.model,
+                                         std::make_shared<Sink>(shared_from_this(), i));
+    if (auto* error = std::get_if<ApiError>(&submitted))
+      OnError(*error);
+    else
+      handles_.push_back(std::get<uint64_t>(submitted));
+  }
+}
+
+void EmbeddingsHandler::OnDelta(size_t input, v1::Delta&& delta) {
+  if (ended_ || !delta.last()) return;
+  if (const auto error = EmbeddingFailure(delta)) {
+    OnError(*error);
+    return;
+  }
+  answer_.data[input].Swap(delta.mutable_embedding());
+  v1::Usage* usage = &answer_.usage;
+  usage->set_prompt_tokens(usage->prompt_tokens() + delta.usage().prompt_tokens());
+  usage->set_cached_tokens(usage->cached_tokens() + delta.usage().cached_tokens());
+  if (++finished_ < request_.inputs.size()) return;
+  ended_ = true;
+  exchange_->Reply(200, "application/json", EmbeddingsJson(request_, answer_));
+}
+
+void EmbeddingsHandler::OnError(const ApiError& error) {
+  if (ended_) return;
+  ended_ = true;
+  LogFailure(exchange_->request_id(), error);
+  CancelAll();
+  exchange_->ReplyError(error);
+}
+
+void EmbeddingsHandler::OnDisconnect() {
+  if (ended_) return;
+  ended_ = true;
+  context_.metrics->ClientDisconnect();
+  CancelAll();
+}
+
+void EmbeddingsHandler::CancelAll() {
+  for (uint64_t handle : handles_) context_.dispatcher->Cancel(handle);
+  handles_.clear();
+}
+
+}  // namespace flotilla

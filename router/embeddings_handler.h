@@ -1,0 +1,43 @@
+// One POST /v1/embeddings: parse, submit each input, answer once all are embedded.
+//
+// A body over 64 KiB is parsed and tokenised on the pool for large texts.
+// Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
+// its sinks and by the exchange's disconnect callback.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "router/completion_handler.h"
+#include "router/embeddings_request.h"
+
+namespace flotilla {
+
+class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler> {
+ public:
+  EmbeddingsHandler(const HandlerContext& context, std::shared_ptr<HttpExchange> exchange);
+  ~EmbeddingsHandler();
+
+  void Start(std::string body);
+
+ private:
+  class Sink;
+  using Parsed = std::variant<EmbeddingsRequest, ApiError>;
+
+  void OnParsed(Parsed parsed);
+  void OnDelta(size_t input, v1::Delta&& delta);
+  void OnError(const ApiError& error);
+  void OnDisconnect();
+  void CancelAll();
+
+  const HandlerContext context_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  EmbeddingsRequest request_;
+  EmbeddingsAnswer answer_;
+  std::vector<uint64_t> handles_;
+  size_t finished_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace flotilla
