@@ -31,6 +31,8 @@ def test_a_killed_scheduler_can_be_replayed():
                         model=model, prompt=f"Story {i % 3}: " + "and then " * (20 * i), max_tokens=40,
                         temperature=0.8, seed=i, extra_body={"ignore_eos": True},
                     )
+                    client.embeddings.create(model=model, input=["and then " * (20 * i), "x"],
+                                             extra_body={"pooling": ["last", "mean"][i % 2]})
             except openai.OpenAIError:
                 pass  # the scheduler is dead, and there is no other replica
 
