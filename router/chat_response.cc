@@ -82,7 +82,7 @@ void AppendChatLogprob(const v1::TokenLogprobs& entry, const CompletionRequest& 
 }
 
 std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                     const std::vector<ChoicePiece>& choices, const v1::Usage& usage) {
+                     const std::vector<ChoicePiece>& choices, const AnswerEnd& end) {
   std::string out;
   AppendEnvelope(envelope, kWhole, &out);
   out.append(",\"choices\":[");
@@ -95,7 +95,7 @@ std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest
   }
   out.push_back(']');
   AppendPromptPart(choices[0], &out);
-  AppendUsage(usage, &out);
+  AppendEnd(end, &out);
   out.push_back('}');
   return out;
 }

@@ -15,7 +15,7 @@ void AppendChatLogprob(const v1::TokenLogprobs& entry, const CompletionRequest& 
                        std::string* out);
 
 std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                     const std::vector<ChoicePiece>& choices, const v1::Usage& usage);
+                     const std::vector<ChoicePiece>& choices, const AnswerEnd& end);
 // "data: {…}\n\n". `first`: preceded by the chunk that says who speaks.
 std::string ChatChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                       size_t index, const ChoicePiece& piece, bool first);

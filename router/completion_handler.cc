@@ -11,6 +11,7 @@
 #include "router/chat_response.h"
 #include "router/generate_check.h"
 #include "router/random.h"
+#include "router/request_timing.h"
 
 namespace flotilla {
 
@@ -117,6 +118,7 @@ void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& del
   merger.Add(candidate, std::move(delta), &merged);
   for (const v1::Delta& each : merged) OnMerged(prompt, each);
   if (ended_ || !merger.done()) return;  // writing may have found the client gone
+  if (merger.timing() != nullptr) timing_ = *merger.timing();  // of the prompt that is last
   if (++finished_prompts_ == request_.prompts.size()) Finish();
 }
 
@@ -155,7 +157,8 @@ void CompletionHandler::WriteStream(std::string_view data) {
 }
 
 void CompletionHandler::Finish() {
-  v1::Usage total;
+  AnswerEnd end;
+  v1::Usage& total = end.usage;
   for (const ChoiceMerger& merger : mergers_) {
     const v1::Usage& usage = merger.usage();
     total.set_prompt_tokens(total.prompt_tokens() + usage.prompt_tokens());
@@ -163,8 +166,10 @@ void CompletionHandler::Finish() {
     total.set_cached_tokens(total.cached_tokens() + usage.cached_tokens());
   }
   if (request_.prompt_only) total.set_completion_tokens(0);
+  if (timing_.has_value()) end.timing = TimingJson(*timing_, received_ns_, RealClock::Now());
   if (request_.stream) {
-    std::string tail = request_.include_usage ? UsageChunk(envelope_, request_, total) : "";
+    const bool has_end = request_.include_usage || !end.timing.empty();
+    std::string tail = has_end ? EndChunk(envelope_, request_, end) : "";
     tail.append("data: [DONE]\n\n");
     WriteStream(tail);
     if (ended_) return;
@@ -174,8 +179,8 @@ void CompletionHandler::Finish() {
   }
   ended_ = true;
   exchange_->Reply(200, "application/json",
-                   request_.chat ? ChatJson(envelope_, request_, choices_, total)
-                                 : CompletionJson(envelope_, request_, choices_, total));
+                   request_.chat ? ChatJson(envelope_, request_, choices_, end)
+                                 : CompletionJson(envelope_, request_, choices_, end));
 }
 
 void CompletionHandler::OnError(const ApiError& error) {

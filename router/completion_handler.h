@@ -74,6 +74,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::vector<ChoicePiece> choices_;
   std::vector<bool> role_said_;
   size_t finished_prompts_ = 0;
+  std::optional<v1::Timing> timing_;  // if asked for
   bool stream_started_ = false;
   bool ttft_seen_ = false;
   bool ended_ = false;

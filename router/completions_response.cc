@@ -240,6 +240,11 @@ void AppendUsage(const v1::Usage& usage, std::string* out) {
             ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens(), "}}");
 }
 
+void AppendEnd(const AnswerEnd& end, std::string* out) {
+  AppendUsage(end.usage, out);
+  if (!end.timing.empty()) StrAppend(out, ",\"timing\":", end.timing);
+}
+
 namespace {
 
 constexpr const char* kObject = "text_completion";
@@ -274,7 +279,7 @@ void AppendChoice(const CompletionRequest& request, size_t index, const ChoicePi
 }  // namespace
 
 std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                           const std::vector<ChoicePiece>& choices, const v1::Usage& usage) {
+                           const std::vector<ChoicePiece>& choices, const AnswerEnd& end) {
   std::string out;
   AppendEnvelope(envelope, kObject, &out);
   out.append(",\"choices\":[");
@@ -283,7 +288,7 @@ std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionR
     AppendChoice(request, i, choices[i], &out);
   }
   out.push_back(']');
-  AppendUsage(usage, &out);
+  AppendEnd(end, &out);
   out.push_back('}');
   return out;
 }
@@ -298,12 +303,13 @@ std::string CompletionChunk(const CompletionEnvelope& envelope, const Completion
   return out;
 }
 
-std::string UsageChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                       const v1::Usage& usage) {
+std::string EndChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                     const AnswerEnd& end) {
   std::string out = "data: ";
   AppendEnvelope(envelope, request.chat ? "chat.completion.chunk" : kObject, &out);
   out.append(",\"choices\":[]");
-  AppendUsage(usage, &out);
+  if (request.include_usage) AppendUsage(end.usage, &out);
+  if (!end.timing.empty()) StrAppend(&out, ",\"timing\":", end.timing);
   out.append("}\n\n");
   return out;
 }

@@ -87,16 +87,23 @@ struct CompletionEnvelope {
 
 // {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":… without the closing brace.
 void AppendEnvelope(const CompletionEnvelope& envelope, const char* object, std::string* out);
+// What stands behind the choices.
+struct AnswerEnd {
+  v1::Usage usage;
+  std::string timing;  // JSON; empty: not asked for
+};
+// ,"usage":{…} and ,"timing":{…}
+void AppendEnd(const AnswerEnd& end, std::string* out);
 // ,"usage":{…}
 void AppendUsage(const v1::Usage& usage, std::string* out);
 
 std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                           const std::vector<ChoicePiece>& choices, const v1::Usage& usage);
+                           const std::vector<ChoicePiece>& choices, const AnswerEnd& end);
 // "data: {…}\n\n"
 std::string CompletionChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                             size_t index, const ChoicePiece& piece);
-// The last chunk with stream_options.include_usage, of either form.
-std::string UsageChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                       const v1::Usage& usage);
+// The last chunk with stream_options.include_usage or return_timing, of either form.
+std::string EndChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                     const AnswerEnd& end);
 
 }  // namespace flotilla

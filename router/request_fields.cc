@@ -151,6 +151,7 @@ void ReadOutput(FieldReader* reader, CompletionRequest* request) {
   if (request->prompt_logprobs.has_value()) out->set_prompt_logprobs(*request->prompt_logprobs);
   out->set_skip_special_tokens(reader->Bool("skip_special_tokens").value_or(true));
   out->set_return_token_ids(true);
+  out->set_return_timing(reader->Bool("return_timing").value_or(false));
   request->return_token_ids = reader->Bool("return_token_ids").value_or(false);
   request->return_tokens_as_token_ids = reader->Bool("return_tokens_as_token_ids").value_or(false);
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 
 import openai
 import pytest
@@ -274,3 +275,19 @@ def test_round_robin_splits_evenly(pair, client, model):
         client.completions.create(model=model, prompt=f"Number {i}", max_tokens=1)
     after = totals(per_replica())
     assert sorted(after[r] - before.get(r, 0) for r in after) == [10, 10]
+
+
+def test_timing_adds_up(client, model):
+    stages = ("router_seconds", "engine_seconds", "queue_seconds", "prefill_seconds", "decode_seconds")
+    for stream in (False, True):
+        begin = time.monotonic()
+        answer = client.completions.create(model=model, prompt=PROMPT, max_tokens=32, temperature=0, stream=stream,
+                                           extra_body={"return_timing": True})
+        chunks = list(answer) if stream else [answer]
+        seconds = time.monotonic() - begin
+        timing = chunks[-1].model_extra["timing"]
+        assert not any("timing" in (chunk.model_extra or {}) for chunk in chunks[:-1])
+        assert abs(sum(timing[stage] for stage in stages) - timing["total_seconds"]) < 1e-3
+        assert min(timing[stage] for stage in stages) >= 0
+        assert 0 < timing["decode_seconds"] < timing["total_seconds"] <= seconds
+        assert timing["wait_reason"] == "next_step"
