@@ -39,7 +39,7 @@ inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
 inline constexpr uint32_t kMaxEmbedRows = 24;
 
 // However little time there is: a prompt must get on.
-inline constexpr uint32_t kMinChunkTokens = 16;
+inline constexpr uint32_t kMinChunkTokens = 4;
 
 // Time for prompt tokens in a step.
 struct StepBudget {

@@ -222,7 +222,7 @@ TEST_F(PrefillAdderTest, MayLimitTheTimeOfLongPromptsOnly) {
   batch_.Clear();
   PrefillAdder next = Adder();
   EXPECT_EQ(next.AddChunkedReq(long_one), AddReqResult::kContinue);
-  EXPECT_EQ(batch_.rows[0].num_tokens, 16u) << "alone at least so many";
+  EXPECT_EQ(batch_.rows[0].num_tokens, 8u);
 }
 
 TEST_F(PrefillAdderTest, GivesARunningPromptWhatPagesThereAre) {
