@@ -16,7 +16,9 @@ template <typename T>
 class BufferPool {
  public:
   // Keeps at most so many spare buffers of a size.
-  explicit BufferPool(size_t max_spares) : max_spares_(max_spares) {}
+  explicit BufferPool(size_t max_spares) : max_spares_(max_spares) {
+    for (size_t i = 0; i < kReserved; ++i) spares_[i].reserve(max_spares);
+  }
 
   // Room for `count` elements in *vector, which keeps what it holds.
   void Take(size_t count, std::vector<T>* vector) {
@@ -45,6 +47,8 @@ class BufferPool {
   }
 
  private:
+  static constexpr size_t kReserved = 24;  // sizes for which giving back never allocates
+
   std::vector<std::vector<T>>& Spares(size_t capacity) {
     return spares_[static_cast<size_t>(std::countr_zero(capacity))];
   }

@@ -8,12 +8,15 @@ DfsOrder::DfsOrder(KvPool* kv, size_t max_reqs) : MatchedOrder(kv, max_reqs) {
   read_.reserve(max_reqs);
 }
 
-void DfsOrder::SetWeight(NodeId id, uint32_t weight) {
-  if (nodes_.size() <= id) {
-    for (auto next = static_cast<NodeId>(nodes_.size()); next < std::bit_ceil(id + 1); ++next) {
-      nodes_.emplace_back().id = next;
-    }
+void DfsOrder::AddNodes(size_t num_nodes) {
+  while (nodes_.size() < num_nodes) {
+    const auto id = static_cast<NodeId>(nodes_.size());
+    nodes_.emplace_back().id = id;
   }
+}
+
+void DfsOrder::SetWeight(NodeId id, uint32_t weight) {
+  if (nodes_.size() <= id) AddNodes(std::bit_ceil(size_t{id} + 1));
   WeightedNode& node = nodes_[id];
   if (node.weight > 0) children_.erase(children_.iterator_to(node));
   node.weight = weight;
@@ -45,7 +48,8 @@ void DfsOrder::NodeSplit(NodeId upper, NodeId lower, uint32_t moved) {
 }
 
 // All requests go back to their roots.
-void DfsOrder::TreeReset() {
+void DfsOrder::TreeReset(size_t num_nodes) {
+  AddNodes(num_nodes);
   for (WeightedNode& node : nodes_) {
     if (node.weight > 0 && node.parent != kNoNode) SetWeight(node.id, 0);
   }

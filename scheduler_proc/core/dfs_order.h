@@ -69,9 +69,10 @@ class DfsOrder final : public MatchedOrder {
   void LeafAdded(NodeId leaf, uint32_t moved) override { SetWeight(leaf, moved); }
   void NodeSplit(NodeId upper, NodeId lower, uint32_t moved) override;
   void NodeErased(NodeId node) override { SetWeight(node, 0); }
-  void TreeReset() override;
+  void TreeReset(size_t num_nodes) override;
 
   uint32_t weight(NodeId node) const { return node < nodes_.size() ? nodes_[node].weight : 0; }
+  void AddNodes(size_t num_nodes);
   // Also brings the node's place up to date with the tree.
   void SetWeight(NodeId node, uint32_t weight);
   // The first `limit` of the order.

@@ -127,7 +127,7 @@ void MatchedOrder::OnReset() {
     const std::span<Req* const> reqs = RegisteredAt(node);
     all.insert(all.end(), reqs.begin(), reqs.end());
   }
-  TreeReset();
+  TreeReset(heads_.size());
   for (Req* req : all) Move(req, req->root, 0);
 }
 

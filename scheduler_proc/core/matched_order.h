@@ -45,7 +45,8 @@ class MatchedOrder : public WaitingOrder, private RadixObserver {
   virtual void LeafAdded(NodeId /*leaf*/, uint32_t /*moved*/) {}
   virtual void NodeSplit(NodeId /*upper*/, NodeId /*lower*/, uint32_t /*moved*/) {}
   virtual void NodeErased(NodeId /*node*/) {}
-  virtual void TreeReset() {}
+  // num_nodes: there will hardly be more.
+  virtual void TreeReset(size_t /*num_nodes*/) {}
 
  private:
   void OnAddLeaf(NodeId leaf) final;

@@ -7,8 +7,8 @@
 // plan tells about newly opened slots (the first is always allowed); kMaxEmbedRows prompts that end
 // in an embedding; and pages: a request is admitted if what is free and evictable holds its tokens
 // and the batch's new_token_ratio × min(remaining max_new_tokens, clip_max_new_tokens) more, beside
-// the same for all that run. If nothing runs, it is admitted anyway (Scheduler::Add refused what can
-// never fit).
+// the same for all that run. If nothing runs, it is admitted anyway (Scheduler::Add refused what
+// can never fit).
 //
 // Units: tokens, pages. Threads: one. Errors: none; AddReqResult says why not.
 // Source: SGLang's PrefillAdder (requirement 001), counted in pages.

@@ -35,6 +35,10 @@ class RunArena {
     left_ = 0;
     for (std::vector<Block>& blocks : free_) blocks.clear();
     std::fill(std::begin(num_blocks_), std::end(num_blocks_), 0);
+    // For each size that there can be.
+    for (size_t i = 0; i <= static_cast<size_t>(std::bit_width(num_pages)); ++i) {
+      free_[i].reserve(kReservedBlocks);
+    }
   }
 
   Block Take(size_t num_pages) {
@@ -54,7 +58,7 @@ class RunArena {
     left_ -= bytes;
     // Room for its return, so that giving back never allocates.
     if (++num_blocks_[size_class] > free_[size_class].capacity()) {
-      free_[size_class].reserve(std::max<size_t>(4096, 2 * num_blocks_[size_class]));
+      free_[size_class].reserve(std::max(kReservedBlocks, 2 * num_blocks_[size_class]));
     }
     auto* tokens = reinterpret_cast<int32_t*>(memory);
     return {tokens, reinterpret_cast<PageId*>(tokens + capacity * page_size_), size_class};
@@ -62,6 +66,7 @@ class RunArena {
   void GiveBack(const Block& block) { free_[block.size_class].push_back(block); }
 
  private:
+  static constexpr size_t kReservedBlocks = 4096;
   static constexpr size_t kMinSlabBytes = 64 * 1024;
 
   static size_t PageBytes(uint32_t page_size) {
