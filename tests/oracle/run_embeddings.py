@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import MODEL, Cluster  # noqa: E402 - found by the line above
 
 POOLINGS = ("last", "mean")
-MIN_COSINE = {"float32": 0.9999, "int8": 0.98}  # int8: seen 0.99, it is the arithmetic that loses
+MIN_COSINE = {"float32": 0.9999, "int8": 0.999}  # int8: 0.99970 was seen, of the worst
 
 
 def reference(hidden, pooling):

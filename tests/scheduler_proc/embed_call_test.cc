@@ -38,7 +38,7 @@ class EmbedCallTest : public testing::Test {
 };
 
 TEST_F(EmbedCallTest, BothPoolingsBesideStreamsThatDecode) {
-  std::thread decoding([&] { Generate(stub_.get(), TokenRequest(Prompt(1, 30), 200)); });
+  std::jthread decoding([&] { Generate(stub_.get(), TokenRequest(Prompt(1, 30), 200)); });
   for (const uint32_t length : {1u, 16u, 700u, 2048u}) {
     const std::vector<int32_t> prompt = Prompt(length, length);
     for (const bool mean : {true, false, true, false}) {
