@@ -190,7 +190,8 @@ def test_nothing_leaks_over_dropped_requests(tmp_path):
         first = five_hundred()
         second = five_hundred()
         print(f"PSS after 500: {first / 2**20:.1f} MiB, after 1,000: {second / 2**20:.1f} MiB")
-        assert abs(second - first) <= 0.02 * first
+        if not SANITIZED:  # AddressSanitizer keeps for a while what was freed
+            assert abs(second - first) <= 0.02 * first
 
 
 def test_sigterm_finishes_running_streams():
