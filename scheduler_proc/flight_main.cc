@@ -37,6 +37,10 @@ int RunReplay(const std::string& file, bool verbose) {
               static_cast<unsigned long long>(report->records),
               static_cast<unsigned long long>(report->requests),
               static_cast<unsigned long long>(report->steps));
+  if (report->skipped > 0) {
+    std::printf("the %llu calls before the oldest key frame are left out\n",
+                static_cast<unsigned long long>(report->skipped));
+  }
   if (report->difference.empty()) {
     std::printf("every decision is the same\n");
     return 0;

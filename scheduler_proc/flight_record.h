@@ -1,5 +1,6 @@
 // The flight recorder's records: every call of the core with what it got, and a hash of what it
-// decided, so that the same core can be led through the same calls again.
+// decided, so that the same core can be led through the same calls again. Now and then a key frame:
+// the core's whole state, from which a replay can begin when what was before is overwritten.
 //
 // Prompts and tokens are in the records (the core's decisions depend on them); logprobs are not.
 // Threads: one. Errors: ParseFlightRecord: DataLoss, for bytes that are no record.
@@ -22,6 +23,7 @@ enum class FlightKind : uint32_t {
   kExpire = 6,      // now_ns
   kPlan = 7,        // now_ns, ok; and if so, step_id and plan_hash
   kResult = 8,      // result, now_ns
+  kKeyFrame = 9,    // config, snapshot; ok: the record of each call before it is there
 };
 
 struct FlightRecord {
@@ -34,7 +36,8 @@ struct FlightRecord {
   uint64_t step_id = 0, plan_hash = 0;  // plan_hash.h
   SchedulerConfig config;
   ReqSpec spec;
-  StepResult result;  // rows with slot, token, and how many prompt logprobs from where
+  StepResult result;     // rows with slot, token, and how many prompt logprobs from where
+  std::string snapshot;  // Scheduler::Save
 };
 
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes);

@@ -1,6 +1,6 @@
 #include "scheduler_proc/recorded_scheduler.h"
 
-#include <memory>
+#include <algorithm>
 #include <utility>
 
 #include "scheduler_proc/plan_hash.h"
@@ -8,8 +8,9 @@
 namespace flotilla {
 
 RecordedScheduler::RecordedScheduler(const SchedulerConfig& config, FlightRingWriter* ring)
-    : core_(config), ring_(ring) {
+    : config_(config), core_(config), ring_(ring) {
   if (ring_ == nullptr) return;
+  bytes_until_key_frame_ = ring_->capacity() / 4;
   record_.kind = FlightKind::kConfig;
   record_.config = config;
   Write();
@@ -17,7 +18,30 @@ RecordedScheduler::RecordedScheduler(const SchedulerConfig& config, FlightRingWr
 
 void RecordedScheduler::Write() {
   BuildFlightRecord(record_, &bytes_);
-  records_lost_ += !ring_->Append(bytes_);
+  const bool taken = !gap_ && ring_->Append(bytes_);
+  const bool first_lost = !gap_ && !taken;
+  gap_ = !taken;
+  records_lost_ += !taken;
+  bytes_until_key_frame_ -= first_lost ? bytes_until_key_frame_
+                                       : std::min<uint64_t>(bytes_until_key_frame_, bytes_.size());
+}
+
+void RecordedScheduler::WriteKeyFrameIfDue() {
+  if (ring_ == nullptr || bytes_until_key_frame_ > 0) return;
+  record_.kind = FlightKind::kKeyFrame;
+  record_.ok = !gap_;
+  record_.config = config_;
+  record_.snapshot.clear();
+  core_.Save(&record_.snapshot);
+  BuildFlightRecord(record_, &bytes_);
+  const uint64_t capacity = ring_->capacity();
+  bytes_until_key_frame_ = capacity / 4 - std::min<uint64_t>(bytes_.size(), capacity / 8);
+  if (ring_->Append(bytes_)) {
+    gap_ = false;
+    ++key_frames_;
+  } else {
+    ++key_frames_lost_;
+  }
 }
 
 Status RecordedScheduler::Add(ReqSpec spec, int64_t now_ns) {

@@ -1,8 +1,9 @@
 // The core with a flight recorder beside it: the same calls, each written down with what came of
-// it.
+// it, and now and then a key frame: all that the core knows, from which a replay can begin.
 //
 // Without a ring it is only the core. Threads: one. Ownership: the ring is the caller's. Errors: as
-// the core's; a record that the ring does not take is counted, and a replay stops there.
+// the core's. A record that the ring does not take is counted; nothing is recorded then until the
+// next key frame, which is due at once.
 #pragma once
 
 #include <string>
@@ -26,17 +27,28 @@ class RecordedScheduler {
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
 
+  // Writes a key frame if one is due: when so much was recorded since the last that two of them are
+  // always in the ring (a quarter of it; an eighth if they are large). It takes time (a millisecond
+  // for a hundred thousand cached tokens), so call it when nobody waits for a plan.
+  void WriteKeyFrameIfDue();
+
   const Scheduler& core() const { return core_; }
   uint64_t records_lost() const { return records_lost_; }
+  uint64_t key_frames() const { return key_frames_; }
+  // That were too long for the ring.
+  uint64_t key_frames_lost() const { return key_frames_lost_; }
 
  private:
   void Write();
 
+  const SchedulerConfig config_;
   Scheduler core_;
   FlightRingWriter* const ring_;
   FlightRecord record_;
   std::string bytes_;
-  uint64_t records_lost_ = 0;
+  uint64_t bytes_until_key_frame_ = 0;
+  bool gap_ = false;  // a record is missing since the last key frame
+  uint64_t records_lost_ = 0, key_frames_ = 0, key_frames_lost_ = 0;
 };
 
 }  // namespace flotilla

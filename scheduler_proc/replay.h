@@ -1,8 +1,11 @@
-// Leads a new core through a flight recording: what it decides must be what was recorded, call by
-// call.
+// Leads a core through a flight recording: what it decides must be what was recorded, call by call.
 //
-// Threads: one. Errors: DataLoss for records that are broken or do not begin with a configuration
-// (the ring has overwritten it); a decision that differs is no error but the report's `difference`.
+// It begins at the oldest configuration, with a new core, or key frame, with the core that was
+// saved; what lies before that is of calls whose beginning the ring has overwritten. A later key
+// frame must be what the core saves there.
+//
+// Threads: one. Errors: DataLoss for records that are broken, or without a beginning; a decision
+// that differs is no error but the report's `difference`.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,9 @@ namespace flotilla {
 
 struct ReplayReport {
   uint64_t records = 0, steps = 0, requests = 0;
-  std::string difference;  // empty: it decided the same
+  uint64_t skipped = 0;     // records before the beginning
+  uint64_t key_frames = 0;  // that the core agreed with
+  std::string difference;   // empty: it decided the same
 };
 
 // What a visitor sees after each record.
@@ -24,6 +29,8 @@ struct ReplayMoment {
   const FlightRecord& record;
   const StepPlan& plan;                   // of a kPlan that is ok
   const std::vector<ReqOutput>& outputs;  // that the call gave
+  const Scheduler& core;
+  bool begins = false;  // the core is another from here on: a new one, or out of a key frame
 };
 
 StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,

@@ -30,7 +30,20 @@ StatusOr<bool> SchedulerLoop::Step() {
     CheckStepTimeout(now_ns);
     while (core_->core().PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
   }
-  return HandOutputs(now_ns, results) || progress;
+  progress = HandOutputs(now_ns, results) || progress;
+  WriteKeyFrameIfDue();
+  return progress;
+}
+
+// The workers have their plan, and clients their tokens.
+void SchedulerLoop::WriteKeyFrameIfDue() {
+  const uint64_t lost_before = core_->key_frames_lost();
+  core_->WriteKeyFrameIfDue();
+  if (core_->key_frames_lost() == lost_before || core_->key_frames_lost() > 1) return;
+  Log().warn(
+      "the cache is too large for the flight recorder: a recording that has lost its beginning "
+      "can't be replayed (--flight-recorder-size) {}",
+      Kv("ring_bytes", deps_.flight->capacity()));
 }
 
 Status SchedulerLoop::Run() {

@@ -77,6 +77,7 @@ class SchedulerLoop {
   void ReportBatch(int64_t now_ns);
   bool HandOutputs(int64_t now_ns, bool results);
   void RecomputeDeadline();
+  void WriteKeyFrameIfDue();
   void Beat(int64_t now_ns);
   int64_t NextWakeNs() const;
 

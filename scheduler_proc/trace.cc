@@ -1,4 +1,5 @@
 // TraceJson: a flight recording as Chrome's trace events.
+#include <algorithm>
 #include <deque>
 
 #include "absl/strings/str_format.h"
@@ -42,6 +43,7 @@ class Tracer {
 
   void AddSlice(int process, uint64_t thread, const std::string& name, int64_t begin_ns,
                 int64_t end_ns, const std::string& args) {
+    begin_ns = std::max(begin_ns, origin_ns_);  // of what was there at the key frame it began with
     if (end_ns < begin_ns) return;
     absl::StrAppendFormat(
         &events_,

@@ -9,18 +9,25 @@ namespace flotilla {
 namespace {
 
 constexpr uint32_t kMagic = 0x47494c46;  // "FLIG"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct RecordHead {
   uint32_t length = 0;
   uint32_t checksum = 0;
 };
 
-// FNV-1a, folded.
+// FNV-1a of words rather than bytes (a record may have megabytes), folded.
 uint32_t Checksum(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return static_cast<uint32_t>(hash ^ (hash >> 32));
+  uint64_t hash = 0xcbf29ce484222325 ^ bytes.size();
+  while (!bytes.empty()) {
+    uint64_t word = 0;
+    const size_t length = std::min(bytes.size(), sizeof(word));
+    std::memcpy(&word, bytes.data(), length);
+    bytes.remove_prefix(length);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15;
+    hash ^= hash >> 32;
+  }
+  return static_cast<uint32_t>(hash ^ (hash >> 29));
 }
 
 uint64_t RecordBytes(uint64_t length) { return (sizeof(RecordHead) + length + 7) / 8 * 8; }

@@ -116,6 +116,21 @@ void KvPool::Forget(Req* req) {
   req->last_node = kNoNode;
 }
 
+Status KvPool::Restore(std::span<const PageId> free_pages, const RadixSnapshot& tree) {
+  const auto exists = [this](PageId page) { return page < num_pages(); };
+  if (!allocator_.Restore(free_pages) || !std::all_of(tree.pages.begin(), tree.pages.end(), exists))
+    return absl::DataLossError("pages");
+  return cache_.Restore(tree);
+}
+
+void KvPool::RestoreHolder(Req* req, NodeId last_node, std::span<const PageId> own_pages) {
+  cache_.AppendPath(last_node, &req->pages);
+  cache_.Lock(last_node);
+  req->last_node = last_node;
+  req->num_shared = static_cast<uint32_t>(req->pages.size());
+  req->pages.insert(req->pages.end(), own_pages.begin(), own_pages.end());
+}
+
 Status KvPool::CheckLedger(std::span<Req* const> holders) const {
   RETURN_IF_ERROR(cache_.CheckInvariants());
   std::vector<uint32_t> owners(num_pages(), 0);

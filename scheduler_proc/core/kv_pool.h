@@ -65,6 +65,12 @@ class KvPool {
   // After Reset: the request has no pages.
   static void Forget(Req* req);
 
+  // Back to what was saved of allocator() and cache(), before any request is attached.
+  Status Restore(std::span<const PageId> free_pages, const RadixSnapshot& tree);
+  // Gives an attached request that holds pages its place: those up to the end of `last_node`,
+  // locked, then `own_pages`.
+  void RestoreHolder(Req* req, NodeId last_node, std::span<const PageId> own_pages);
+
   const PageAllocator& allocator() const { return allocator_; }
   const RadixCache& cache() const { return cache_; }
   void set_observer(RadixObserver* observer) { cache_.set_observer(observer); }

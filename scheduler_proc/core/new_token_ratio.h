@@ -46,6 +46,13 @@ class NewTokenRatio {
     Set(std::max(value_, std::min(1.0, produced / wanted)));
   }
 
+  // For snapshot.cc: what is not configured, in both directions.
+  template <typename Archive, typename Self>
+  static void Fields(Archive& field, Self& self) {
+    field(self.value_), field(self.decay_);
+  }
+  bool valid() const { return value_ >= 0 && value_ <= 1 && decay_ >= 0 && decay_ <= 1; }
+
  private:
   void Set(double value) {
     value_ = value;
@@ -56,5 +63,6 @@ class NewTokenRatio {
   const uint32_t decay_steps_;
   double value_ = 0, decay_ = 0;
 };
+static_assert(sizeof(NewTokenRatio) == 40);  // Fields lists all that changes
 
 }  // namespace flotilla

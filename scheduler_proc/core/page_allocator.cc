@@ -29,4 +29,15 @@ void PageAllocator::Free(std::span<const PageId> pages) {
   }
 }
 
+bool PageAllocator::Restore(std::span<const PageId> free_pages) {
+  is_free_.assign(is_free_.size(), 0);
+  free_.clear();
+  for (const PageId page : free_pages) {
+    if (page >= is_free_.size() || is_free_[page]) return false;
+    is_free_[page] = 1;
+    free_.push_back(page);
+  }
+  return true;
+}
+
 }  // namespace flotilla

@@ -26,6 +26,11 @@ class PageAllocator {
   uint32_t num_pages() const { return static_cast<uint32_t>(is_free_.size()); }
   bool is_free(PageId page) const { return is_free_[page] != 0; }
 
+  // The free pages, the next to be handed out last; and these back. False: pages that are not
+  // there, or one twice.
+  const std::vector<PageId>& free_pages() const { return free_; }
+  bool Restore(std::span<const PageId> free_pages);
+
  private:
   std::vector<PageId> free_;
   std::vector<uint8_t> is_free_;  // by page

@@ -48,6 +48,22 @@ class RadixObserver {
   virtual void OnReset() = 0;                            // roots are left
 };
 
+// What a tree holds. Memory, locks, counts and order can be derived of it and of who uses it. A
+// node is named by its number: roots first, then the others.
+struct RadixSnapshot {
+  uint64_t clock = 0, num_born = 0;
+  // Of the roots, by age.
+  std::vector<std::string> salts;
+  std::vector<uint64_t> root_born;
+  // Of the others, by age, parts of one from its beginning on: a parent comes before its children.
+  std::vector<uint64_t> born, stamp;
+  std::vector<uint32_t> parent, hits, num_pages;
+  std::vector<PageId> pages;    // of all nodes
+  std::vector<int32_t> tokens;  // of all pages
+
+  size_t num_nodes() const { return salts.size() + parent.size(); }
+};
+
 class RadixCache {
  public:
   explicit RadixCache(EvictionPolicy policy = EvictionPolicy::kLru) : policy_(policy) {}
@@ -117,6 +133,18 @@ class RadixCache {
   // Counters, links, table and order of the list agree with the nodes.
   Status CheckInvariants() const;
 
+  // radix_cache_snapshot.cc. *numbers: by NodeId, the node's number in the snapshot.
+  void Save(RadixSnapshot* snapshot, std::vector<uint32_t>* numbers) const;
+  // Of a tree that never held anything but was Reset: then it has these nodes, whose ids are their
+  // numbers, all unlocked, and the roots have no users yet. DataLoss: a snapshot that no tree is
+  // saved as; the tree is of no use then.
+  Status Restore(const RadixSnapshot& snapshot);
+  // kNoNode: the tenant has no root.
+  NodeId FindRoot(const std::string& salt) const;
+  NodeId RootOf(NodeId node) const;
+  // Appends the tokens from the root to the end of `node`.
+  void AppendPathTokens(NodeId node, std::vector<int32_t>* tokens) const;
+
  private:
   // Tokens and pages shared by the nodes that were split from one insertion.
   struct Run {
@@ -141,6 +169,9 @@ class RadixCache {
     uint32_t end_pages = 0;                   // pages from the root to its end
     uint64_t stamp = 0;                       // time of last use, as a count of uses
   };
+
+  // radix_cache_snapshot.cc: a field that is added must be saved, or be derivable.
+  static_assert(sizeof(Node) == 80);
 
   const int32_t* Tokens(const Node& node) const {
     return runs_[node.run].block.tokens + size_t{node.offset} * page_size_;
@@ -168,7 +199,8 @@ class RadixCache {
   // radix_cache_order.cc: the unlocked nodes, roots excluded, in the order of their eviction.
   bool OrderEmpty() const { return lru() ? oldest_ == kNoNode : heap_.empty(); }
   NodeId OrderFirst() const { return lru() ? oldest_ : heap_[0]; }
-  void OrderAdd(NodeId node);  // as the most recently used
+  void OrderAdd(NodeId node);     // as the most recently used
+  void OrderInsert(NodeId node);  // lru: behind all others; lfu: by its hits and stamp
   void OrderAddParent(NodeId node, NodeId child);
   void OrderRemove(NodeId node);
   bool lru() const { return policy_ == EvictionPolicy::kLru; }

@@ -8,6 +8,10 @@ namespace flotilla {
 
 void RadixCache::OrderAdd(NodeId id) {
   nodes_[id].stamp = ++clock_;
+  OrderInsert(id);
+}
+
+void RadixCache::OrderInsert(NodeId id) {
   if (lru()) {
     nodes_[id].older = newest_;
     nodes_[id].newer = kNoNode;

@@ -138,6 +138,9 @@ Status RadixCache::CheckInvariants() const {
     if (!nodes_[id].in_use) continue;
     if (children[id] != nodes_[id].num_children) return absl::InternalError("radix: children");
     if (child_locks[id] > nodes_[id].lock_ref) return absl::InternalError("radix: lock below");
+    if (nodes_[id].is_root && nodes_[id].root_users == 0 && nodes_[id].num_children == 0) {
+      return absl::InternalError("radix: a root that nobody needs");
+    }
   }
   for (size_t i = 0; i < runs_.size(); ++i) {
     if (runs_[i].refs != run_refs[i]) return absl::InternalError("radix: run references");

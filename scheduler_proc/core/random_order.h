@@ -4,6 +4,7 @@
 // none. Source: SGLang's random policy (requirement 001); drawn as Fisher and Yates shuffle.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,26 @@ class RandomOrder : public WaitingOrder {
     return req;
   }
   size_t size() const override { return reqs_.size(); }
+  void Save(std::string* out) const override {
+    WireWriter writer(out);
+    writer.Put(state_);
+    for (const Req* req : reqs_) writer.Put(req->seq);
+  }
+  Status Restore(WireReader* in, std::span<Req* const> waiting,
+                 std::span<Req* const> /*elsewhere*/) override {
+    state_ = in->Get<uint64_t>();
+    std::vector<uint8_t> taken(waiting.size());
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      const auto seq = in->Get<uint64_t>();
+      const auto found = std::lower_bound(waiting.begin(), waiting.end(), seq,
+                                          [](const Req* req, uint64_t s) { return req->seq < s; });
+      if (found == waiting.end() || (*found)->seq != seq || taken[found - waiting.begin()]++) {
+        return absl::DataLossError("random order");
+      }
+      Add(*found);
+    }
+    return OkStatus();
+  }
 
  private:
   void Place(Req* req, size_t position) {
@@ -50,5 +71,6 @@ class RandomOrder : public WaitingOrder {
   std::vector<Req*> reqs_;
   size_t next_ = 0;
 };
+static_assert(sizeof(RandomOrder) == 48);  // Save knows all of it
 
 }  // namespace flotilla

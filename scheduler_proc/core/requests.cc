@@ -93,6 +93,21 @@ void FreeSlots::MoveClosesTo(std::vector<uint32_t>* closes) {
   closes_.clear();
 }
 
+// A slot that waits to be closed is free, and no plan has opened it since: between calls that
+// holds.
+bool FreeSlots::Settle(const std::vector<uint8_t>& used) {
+  std::vector<uint8_t> known = used;
+  for (const uint32_t slot : free_) {
+    if (slot >= known.size() || known[slot]++) return false;
+  }
+  std::fill(close_pending_.begin(), close_pending_.end(), 0);
+  for (const uint32_t slot : closes_) {
+    if (slot >= known.size() || used[slot] || close_pending_[slot]) return false;
+    close_pending_[slot] = true;
+  }
+  return std::find(known.begin(), known.end(), 0) == known.end();
+}
+
 Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
   if (reqs.contains(spec.id)) return Bad("id: ", spec.id, " is already in use");
   if (spec.prompt_ids.empty()) return Bad("prompt_ids: must not be empty");
@@ -115,8 +130,7 @@ Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
     return Bad("prompt_ids: ", tokens, " tokens leave no room in the context of ",
                config.context_length);
   }
-  const uint64_t total = std::min<uint64_t>(config.context_length,
-                                            uint64_t{spec.prompt_ids.size()} + spec.max_new_tokens);
+  const uint64_t total = MaxTotal(spec.prompt_ids.size(), spec.max_new_tokens);
   // The last token needs no KV.
   if (kv.PagesFor(total - 1) > kv.num_pages()) {
     return Bad("max_new_tokens: prompt and output of ", total, " tokens exceed the KV cache of ",
@@ -143,6 +157,11 @@ Status Scheduler::Impl::ValidatePooled(const ReqSpec& spec) const {
   return OkStatus();
 }
 
+uint32_t Scheduler::Impl::MaxTotal(size_t prompt_len, uint32_t max_new_tokens) const {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(config.context_length, uint64_t{prompt_len} + max_new_tokens));
+}
+
 Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   if (kv.num_pages() == 0) return absl::UnavailableError("the workers are not ready yet");
   RETURN_IF_ERROR(Validate(spec));
@@ -153,8 +172,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   Req* req = pool.New();
   req->seq = next_seq++;
   req->prompt_len = static_cast<uint32_t>(spec.prompt_ids.size());
-  req->max_total = static_cast<uint32_t>(
-      std::min<uint64_t>(config.context_length, uint64_t{req->prompt_len} + spec.max_new_tokens));
+  req->max_total = MaxTotal(req->prompt_len, spec.max_new_tokens);
   req->token_ids = std::move(spec.prompt_ids);
   req->token_ids.insert(req->token_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
   if (spec.min_new_tokens > 0) {

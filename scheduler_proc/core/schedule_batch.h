@@ -47,21 +47,24 @@ struct ScheduleBatch {
   // The next `num_tokens` tokens of the request.
   void AddRow(Req* req, uint32_t num_tokens, bool extend) {
     const bool is_last = num_tokens == req->num_pending();
-    rows.push_back({.req = req,
-                    .start = req->num_scheduled,
-                    .num_tokens = num_tokens,
-                    .samples = is_last && !req->is_pooled(),
-                    .embeds = is_last && req->is_pooled(),
-                    .extend = extend});
-    if (!extend) {
-      work.AddDecode(req->num_scheduled);
+    many_logits |= extend && req->has_prompt_logprobs_left();
+    AddRow({.req = req,
+            .start = req->num_scheduled,
+            .num_tokens = num_tokens,
+            .samples = is_last && !req->is_pooled(),
+            .embeds = is_last && req->is_pooled(),
+            .extend = extend});
+  }
+  void AddRow(const BatchRow& row) {
+    rows.push_back(row);
+    if (!row.extend) {
+      work.AddDecode(row.start);
       return;
     }
-    work.AddChunk(req->num_scheduled, num_tokens);
-    many_logits |= req->has_prompt_logprobs_left();
-    num_embed_rows += rows.back().embeds;
+    work.AddChunk(row.start, row.num_tokens);
+    num_embed_rows += row.embeds;
     ++num_extend_rows;
-    num_extend_tokens += num_tokens;
+    num_extend_tokens += row.num_tokens;
   }
 
   ForwardMode forward_mode() const {

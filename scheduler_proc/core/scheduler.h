@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -163,6 +164,20 @@ class Scheduler {
   bool HasWork() const;  // something waits or runs
   uint32_t plans_in_flight() const;
   const SchedulerStats& stats() const;
+  // Appends all that later calls depend on: a core that is restored from it answers them as this
+  // one does, and saves the same bytes. They name token ids and tenants.
+  void Save(std::string* out) const;
+  // DataLoss: `config` with these bytes is not what any core saves (or is larger than any can be).
+  static StatusOr<std::unique_ptr<Scheduler>> Restore(const SchedulerConfig& config,
+                                                      std::string_view bytes);
+  uint32_t epoch() const;
+  // Those that wait or run, by arrival, as they were added; output that they came with is part of
+  // num_output.
+  struct Progress {
+    ReqSpec spec;
+    uint32_t num_output = 0;
+  };
+  std::vector<Progress> LiveRequests() const;
   // free + evictable + locked == total, and every page has exactly its owners. For tests and
   // DCHECK.
   Status CheckLedger() const;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,11 +49,20 @@ class FreeSlots {
   void MarkOpened(uint32_t slot) { close_pending_[slot] = false; }
   void MoveClosesTo(std::vector<uint32_t>* closes);
 
+  // For snapshot.cc, in both directions; after loading, Settle says whether such slots can be
+  // beside those in use (by slot: 1, else 0).
+  template <typename Archive, typename Self>
+  static void Fields(Archive& field, Self& self) {
+    field(self.free_), field(self.closes_);
+  }
+  bool Settle(const std::vector<uint8_t>& used);
+
  private:
   std::vector<uint32_t> free_;
   std::vector<uint8_t> close_pending_;  // by slot
   std::vector<uint32_t> closes_;
 };
+static_assert(sizeof(FreeSlots) == 72);  // Fields and Settle know all of it
 
 struct Scheduler::Impl {
   explicit Impl(const SchedulerConfig& config);
@@ -65,6 +75,8 @@ struct Scheduler::Impl {
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
   Status Validate(const ReqSpec& spec) const;
   Status ValidatePooled(const ReqSpec& spec) const;
+  // Tokens at which a request ends with kLength.
+  uint32_t MaxTotal(size_t prompt_len, uint32_t max_new_tokens) const;
   void FillFinish(const Req& req, Finish finish, ReqOutput* output) const;
   void End(Req* req);
   void ReleaseSlotAndPages(Req* req);
@@ -99,6 +111,11 @@ struct Scheduler::Impl {
   void FailRow(const BatchRow& row, const std::string& error, std::vector<ReqOutput>* outputs);
   void AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output);
   Finish CheckFinished(const Req& req, int32_t token) const;
+
+  // snapshot.cc, snapshot_load.cc.
+  class Loader;
+  void Save(std::string* out) const;
+  Status Restore(std::string_view bytes);
 
   const SchedulerConfig config;
   uint32_t epoch = 0;

@@ -1,6 +1,7 @@
 #include "scheduler_proc/core/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace flotilla {
 namespace {
@@ -9,6 +10,7 @@ constexpr double kForgetting = 0.995;  // weight of a step against the next: the
 constexpr double kPrior = 1e4;         // how little the first guess of 0 is trusted
 constexpr double kMaxSurprise = 0.5;   // of what was expected: what a slow step counts as at most
 constexpr double kFamiliar = 0.2;      // how much one step may still teach, to be no news
+constexpr double kMaxNs = 1e15;        // no step takes eleven days
 constexpr double kMaxVariance = 1e6;   // else a term that never varies grows without bound
 
 }  // namespace
@@ -61,7 +63,15 @@ int64_t StepCost::Predict(const StepWork& work) const {
   const Vector x = Terms(work);
   double ns = 0;
   for (size_t i = 0; i < kTerms; ++i) ns += std::max(coefficients_[i], 0.0) * x[i];
-  return static_cast<int64_t>(ns);
+  return static_cast<int64_t>(ns < kMaxNs ? ns : kMaxNs);
+}
+
+bool StepCost::valid() const {
+  const auto finite = [](const Vector& v) {
+    return std::all_of(v.begin(), v.end(), [](double value) { return std::isfinite(value); });
+  };
+  return num_observed_ <= kEnough && finite(coefficients_) &&
+         std::all_of(inverse_.begin(), inverse_.end(), finite);
 }
 
 int64_t StepCost::ChunkNs(uint32_t start, uint32_t num_tokens) const {

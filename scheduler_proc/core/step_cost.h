@@ -39,6 +39,13 @@ class StepCost {
   // What these tokens add to a step.
   int64_t ChunkNs(uint32_t start, uint32_t num_tokens) const;
 
+  // For snapshot.cc: all of it, in both directions.
+  template <typename Archive, typename Self>
+  static void Fields(Archive& field, Self& self) {
+    field(self.coefficients_), field(self.inverse_), field(self.num_observed_);
+  }
+  bool valid() const;  // no number is infinite or none
+
  private:
   static constexpr size_t kTerms = 5;
   static constexpr uint32_t kEnough = 8;
@@ -50,5 +57,6 @@ class StepCost {
   std::array<Vector, kTerms> inverse_ = {};  // of the weighted products of the terms
   uint32_t num_observed_ = 0;
 };
+static_assert(sizeof(StepCost) == 248);  // Fields lists all of it
 
 }  // namespace flotilla

@@ -1,6 +1,7 @@
 #include "scheduler_proc/core/tenant_order.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace flotilla {
 
@@ -109,6 +110,74 @@ void TenantOrder::ForgetIdleTenants() {
     free_ids_.push_back(id);
   }
   num_idle_ = kMaxIdleTenants;
+}
+
+void TenantOrder::Save(std::string* out) const {
+  static_assert(sizeof(Tenant) == 144 && sizeof(TenantOrder) == 192);
+  WireWriter writer(out);
+  writer.Put(static_cast<uint32_t>(tenants_.size()));
+  for (const auto& tenant : tenants_) {
+    writer.Put(static_cast<uint8_t>(tenant != nullptr));
+    if (tenant == nullptr) continue;
+    writer.PutBytes(tenant->name);
+    writer.Put(tenant->counter);
+  }
+  writer.PutSpan(std::span(free_ids_));
+  writer.Put(last_counter_);
+  writer.Put(last_);
+}
+
+Status TenantOrder::RestoreTenants(WireReader* in) {
+  const auto is_counter = [](double value) { return value >= 0 && std::isfinite(value); };
+  const Status broken = absl::DataLossError("tenants");
+  const auto count = in->Get<uint32_t>();
+  if (count > in->remaining()) return broken;
+  tenants_.resize(count);
+  for (uint32_t id = 0; id < count; ++id) {
+    const auto present = in->Get<uint8_t>();
+    if (present > 1) return broken;
+    if (present == 0) continue;
+    tenants_[id] = std::make_unique<Tenant>();
+    Tenant& tenant = *tenants_[id];
+    tenant.id = id;
+    tenant.name = in->GetBytes();
+    tenant.counter = tenant.key = in->Get<double>();
+    if (!is_counter(tenant.counter) || !by_name_.emplace(tenant.name, id).second) return broken;
+  }
+  in->GetSpanInto(count, &free_ids_);
+  std::vector<uint8_t> is_free(count);
+  for (const uint32_t id : free_ids_) {
+    if (id >= count || tenants_[id] != nullptr || is_free[id]++) return broken;
+  }
+  last_counter_ = in->Get<double>();
+  last_ = in->Get<uint32_t>();
+  const bool last_exists = last_ < count && tenants_[last_] != nullptr;
+  num_idle_ = by_name_.size();
+  if (!in->ok() || free_ids_.size() + by_name_.size() != count || !is_counter(last_counter_) ||
+      (last_ != UINT32_MAX && !last_exists)) {
+    return broken;
+  }
+  return OkStatus();
+}
+
+// Whose counters are what they were: none is lifted, as for one that comes.
+Status TenantOrder::Restore(WireReader* in, std::span<Req* const> waiting,
+                            std::span<Req* const> elsewhere) {
+  RETURN_IF_ERROR(RestoreTenants(in));
+  for (const std::span<Req* const> reqs : {waiting, elsewhere}) {
+    for (Req* req : reqs) {
+      if (!by_name_.contains(req->spec.cache_salt)) return absl::DataLossError("tenants");
+      Acquire(req);
+    }
+  }
+  for (Req* req : waiting) {
+    Tenant& tenant = *tenants_[req->tenant];
+    if (tenant.reqs.empty()) waiting_.insert(tenant);
+    tenant.reqs.insert(*req);
+  }
+  size_ = waiting.size();
+  if (num_idle_ >= 2 * kMaxIdleTenants) return absl::DataLossError("tenants");
+  return OkStatus();
 }
 
 double TenantOrder::counter(const std::string& tenant) const {

@@ -42,6 +42,9 @@ class TenantOrder : public WaitingOrder {
   void OnAdmitted(const Req& req) override;
   void OnToken(const Req& req) override { tenants_[req.tenant]->counter += output_weight_; }
   void OnForgotten(const Req& req) override;
+  void Save(std::string* out) const override;
+  Status Restore(WireReader* in, std::span<Req* const> waiting,
+                 std::span<Req* const> elsewhere) override;
 
   // For tests. 0: of no tenant that is known.
   double counter(const std::string& tenant) const;
@@ -73,6 +76,7 @@ class TenantOrder : public WaitingOrder {
                             boost::intrusive::compare<ByKey>>;
 
   Tenant* Acquire(Req* req);
+  Status RestoreTenants(WireReader* in);
   void ForgetIdleTenants();
   // Moves the first to its place until it stands there. Not empty.
   Tenant& LeastServed();

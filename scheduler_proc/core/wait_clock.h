@@ -49,10 +49,24 @@ class WaitClock {
     return static_cast<WaitReason>(std::max_element(spent.begin(), spent.end()) - spent.begin());
   }
 
+  // For snapshot.cc: all of it, in both directions.
+  template <typename Archive, typename Self>
+  static void Fields(Archive& field, Self& self) {
+    field(self.totals_), field(self.reason_), field(self.since_ns_);
+  }
+
+  // Times are within ±bound, and there is such a reason.
+  bool valid(int64_t bound) const {
+    const auto within = [bound](int64_t ns) { return ns > -bound && ns < bound; };
+    return std::all_of(totals_.begin(), totals_.end(), within) && within(since_ns_) &&
+           reason_ < WaitReason::kNumReasons;
+  }
+
  private:
   Totals totals_ = {};
   WaitReason reason_ = WaitReason::kNextStep;
   int64_t since_ns_ = 0;
 };
+static_assert(sizeof(WaitClock) == 56);  // Fields lists all of it
 
 }  // namespace flotilla

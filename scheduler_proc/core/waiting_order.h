@@ -9,8 +9,12 @@
 #pragma once
 
 #include <boost/intrusive/set.hpp>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "common/base/status.h"
+#include "common/base/wire.h"
 #include "scheduler_proc/core/req.h"
 
 namespace flotilla {
@@ -30,6 +34,17 @@ class WaitingOrder {
   virtual void OnToken(const Req& /*req*/) {}
   // The request is gone for good, from wherever it was.
   virtual void OnForgotten(const Req& /*req*/) {}
+
+  // For snapshot.cc. Appends what can't be told from the requests.
+  virtual void Save(std::string* /*out*/) const {}
+  // An order that nothing was added to: takes that back, and holds the requests of `waiting`, which
+  // are sorted by arrival. `elsewhere`: all others that are not forgotten. DataLoss: it was not
+  // saved so; what it holds then is not said.
+  virtual Status Restore(WireReader* /*in*/, std::span<Req* const> waiting,
+                         std::span<Req* const> /*elsewhere*/) {
+    for (Req* req : waiting) Add(req);
+    return OkStatus();
+  }
 };
 
 // In a tree sorted by Before, a total order that does not change while a request waits.

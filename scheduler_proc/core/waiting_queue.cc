@@ -70,6 +70,32 @@ void WaitingQueue::OnAdmitted(const Req& req) {
   order_->OnAdmitted(req);
 }
 
+void WaitingQueue::Save(std::string* out) const {
+  static_assert(sizeof(WaitingQueue) == 168);
+  WireWriter(out).Put(num_admitted_);
+  order_->Save(out);
+}
+
+Status WaitingQueue::Restore(WireReader* in, std::span<Req* const> reqs,
+                             std::span<Req* const> holders) {
+  num_admitted_ = in->Get<uint64_t>();
+  std::vector<Req*> ordered, elsewhere(holders.begin(), holders.end());
+  const Req* before = nullptr;
+  for (Req* req : reqs) {
+    req->waits_first = req->retracted && !policy_.preempts;
+    // Those that wait first come first, and each kind by arrival.
+    if (before != nullptr &&
+        (before->waits_first == req->waits_first ? before->seq >= req->seq : req->waits_first)) {
+      return absl::DataLossError("arrivals");
+    }
+    before = req;
+    num_tokens_ += req->len();
+    (req->waits_first ? retracted_ : waiting_).insert(*req);
+    (req->waits_first ? elsewhere : ordered).push_back(req);
+  }
+  return order_->Restore(in, ordered, elsewhere);
+}
+
 std::vector<Req*> WaitingQueue::Order() {
   BeginRound();
   while (Next() != nullptr) {

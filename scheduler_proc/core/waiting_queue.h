@@ -44,6 +44,11 @@ class WaitingQueue {
     for (const Req& req : retracted_) visit(req);
     for (const Req& req : waiting_) visit(req);
   }
+  // For snapshot.cc. What can't be told from the requests; and these back into a queue that nothing
+  // was added to. `reqs` wait, as ForEach visits them; `holders` are all others that are not
+  // forgotten. DataLoss: as WaitingOrder's.
+  void Save(std::string* out) const;
+  Status Restore(WireReader* in, std::span<Req* const> reqs, std::span<Req* const> holders);
   // All, best first: a round. For tests.
   std::vector<Req*> Order();
 

@@ -50,13 +50,11 @@ StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 StatusOr<StepModel> Fit(const std::vector<std::string>& files) {
-  std::vector<std::string> records;
+  std::vector<std::vector<std::string>> recordings;
   for (const std::string& file : files) {
-    StatusOr<std::vector<std::string>> more = ReadFlightFile(file);
-    if (!more.ok()) return more.status();
-    std::move(more->begin(), more->end(), std::back_inserter(records));
+    ASSIGN_OR_RETURN(recordings.emplace_back(), ReadFlightFile(file));
   }
-  return FitRecording(records);
+  return FitRecordings(recordings);
 }
 
 int RunFit(const Flags& flags) {

@@ -63,11 +63,12 @@ class StepReader {
  public:
   void Look(const ReplayMoment& moment) {
     const FlightRecord& record = moment.record;
-    if (record.kind == FlightKind::kConfig) config_ = record.config;
-    if (record.kind == FlightKind::kBeginEpoch) {
-      num_pages_ = record.num_pages;
+    if (moment.begins) config_ = record.config;
+    if (moment.begins || record.kind == FlightKind::kBeginEpoch) {
+      num_pages_ = static_cast<uint32_t>(moment.core.stats().total_pages);
       in_flight_.clear();
       last_end_ns_ = 0;
+      num_unknown_ = moment.core.plans_in_flight();
     }
     if (record.kind == FlightKind::kPlan && record.ok) AddPlan(record, moment.plan);
     if (record.kind == FlightKind::kResult) AddResult(record);
@@ -96,7 +97,7 @@ class StepReader {
   };
 
   void AddPlan(const FlightRecord& record, const StepPlan& plan) {
-    Planned planned{record.step_id, record.now_ns, WorkOf(plan), in_flight_.empty()};
+    Planned planned{record.step_id, record.now_ns, WorkOf(plan), num_in_flight() == 0};
     for (const PlanRow& row : plan.rows) {
       planned.many_logits |= (row.flags & kRowPromptLogprobs) != 0;
     }
@@ -105,6 +106,11 @@ class StepReader {
 
   void AddResult(const FlightRecord& record) {
     const StepResult& result = record.result;
+    if (num_unknown_ > 0) {
+      --num_unknown_;
+      last_end_ns_ = result.end_ns;
+      return;
+    }
     const auto planned =
         std::find_if(in_flight_.begin(), in_flight_.end(),
                      [&](const Planned& plan) { return plan.step_id == result.step_id; });
@@ -122,8 +128,11 @@ class StepReader {
     in_flight_.erase(planned);
   }
 
+  size_t num_in_flight() const { return in_flight_.size() + num_unknown_; }
+
   SchedulerConfig config_;
   uint32_t num_pages_ = 0;
+  uint32_t num_unknown_ = 0;  // plans in flight, the oldest, that were made before the recording
   std::vector<Planned> in_flight_;
   int64_t last_end_ns_ = 0;
   std::vector<StepSample> samples_;
@@ -189,11 +198,13 @@ Status FitSteps(const std::vector<StepSample>& samples, StepModel* model) {
   return OkStatus();
 }
 
-StatusOr<StepModel> FitRecording(const std::vector<std::string>& records) {
+StatusOr<StepModel> FitRecordings(const std::vector<std::vector<std::string>>& recordings) {
   StepReader reader;
-  ASSIGN_OR_RETURN(const ReplayReport report,
-                   Replay(records, [&](const ReplayMoment& moment) { reader.Look(moment); }));
-  if (!report.difference.empty()) return absl::DataLossError(report.difference);
+  for (const std::vector<std::string>& records : recordings) {
+    ASSIGN_OR_RETURN(const ReplayReport report,
+                     Replay(records, [&](const ReplayMoment& moment) { reader.Look(moment); }));
+    if (!report.difference.empty()) return absl::DataLossError(report.difference);
+  }
   return reader.Take();
 }
 

@@ -55,8 +55,9 @@ struct StepModel {
 // Fills ns, num_steps and error. At least kMinSamples.
 inline constexpr size_t kMinSamples = 32;
 Status FitSteps(const std::vector<StepSample>& samples, StepModel* model);
-// From records of one scheduler's flight recording (shm/flight_ring.h).
-StatusOr<StepModel> FitRecording(const std::vector<std::string>& records);
+// From the records of flight recordings (shm/flight_ring.h) of schedulers that had the same
+// workers.
+StatusOr<StepModel> FitRecordings(const std::vector<std::vector<std::string>>& recordings);
 
 std::string ToJson(const StepModel& model);
 StatusOr<StepModel> ParseStepModel(std::string_view json);

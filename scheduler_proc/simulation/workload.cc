@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "boost/json.hpp"
@@ -130,18 +131,33 @@ StatusOr<std::vector<SimRequest>> RecordedWorkload(const std::vector<std::string
     requests[found->second.index].output_tokens = std::max(1u, num_tokens);
     live.erase(found);
   };
+  const auto add = [&](const ReqSpec& spec, int64_t arrival_ns, uint32_t num_tokens) {
+    live[spec.id] = {requests.size(), num_tokens};
+    SimRequest& request = requests.emplace_back();
+    request.arrival_ns = arrival_ns;
+    request.prompt_ids = spec.prompt_ids;
+    request.prompt_tokens = static_cast<uint32_t>(spec.prompt_ids.size());
+    // An embedding costs what a prompt with one token of output does.
+    request.max_new_tokens = request.output_tokens = std::max(1u, spec.max_new_tokens);
+    request.tenant = spec.cache_salt;
+    request.priority = spec.priority;
+  };
   const auto look = [&](const ReplayMoment& moment) {
     const FlightRecord& record = moment.record;
+    if (moment.begins) {
+      const absl::flat_hash_map<ReqId, Live> before = std::exchange(live, {});
+      for (const Scheduler::Progress& progress : moment.core.LiveRequests()) {
+        const auto found = before.find(progress.spec.id);
+        if (found == before.end()) {
+          add(progress.spec, progress.spec.arrival_ns, progress.num_output);
+        } else {  // calls are missing, but it has been seen
+          live[progress.spec.id] = {found->second.index, progress.num_output};
+        }
+      }
+    }
     if (record.kind == FlightKind::kAdd && record.ok) {
-      live[record.spec.id] = {requests.size()};
-      SimRequest& request = requests.emplace_back();
-      request.arrival_ns = record.spec.arrival_ns > 0 ? record.spec.arrival_ns : record.now_ns;
-      request.prompt_ids = record.spec.prompt_ids;
-      request.prompt_tokens = static_cast<uint32_t>(record.spec.prompt_ids.size());
-      // An embedding costs what a prompt with one token of output does.
-      request.max_new_tokens = request.output_tokens = std::max(1u, record.spec.max_new_tokens);
-      request.tenant = record.spec.cache_salt;
-      request.priority = record.spec.priority;
+      const int64_t arrival_ns = record.spec.arrival_ns;
+      add(record.spec, arrival_ns > 0 ? arrival_ns : record.now_ns, 0);
     }
     for (const ReqOutput& output : moment.outputs) {
       const auto found = live.find(output.id);

@@ -25,9 +25,9 @@ struct SimRequest {
   uint32_t max_new_tokens = 0;
   uint64_t prefix = 0;  // 0: shares none
   uint32_t prefix_tokens = 0;
-  std::string tenant;
+  std::string tenant = {};
   int32_t priority = 0;
-  std::vector<int32_t> prompt_ids;  // if it is known; else made up
+  std::vector<int32_t> prompt_ids = {};  // if it is known; else made up
 };
 
 struct PoissonOptions {
@@ -42,7 +42,8 @@ std::vector<SimRequest> PoissonWorkload(const PoissonOptions& options);
 
 StatusOr<std::vector<SimRequest>> ParseTrace(std::string_view text);
 // What was asked of one scheduler, and how long the answers were; requests that had no answer yet
-// when the recording ends have the length that they asked for at most.
+// when the recording ends have the length that they asked for at most. Of a recording that has lost
+// its beginning also the requests that were there at its oldest key frame, as they once came.
 StatusOr<std::vector<SimRequest>> RecordedWorkload(const std::vector<std::string>& records);
 
 // The prompt of request number `index`: the same call, the same tokens. Token 0 never occurs.

@@ -170,6 +170,62 @@ void RunMatch(const Options& options, uint32_t page_size, Report* report) {
                MatchUs(options, &cache, root, chains, pages_each), "us", limit(10), ""});
 }
 
+// Prompts of 1,000 tokens until the cache is full, in nodes of whole prompts.
+void FillCache(Scheduler* core, uint32_t num_tokens) {
+  std::mt19937_64 random(1);
+  StepPlan plan;
+  StepResult result;
+  std::vector<ReqOutput> outputs;
+  for (ReqId id = 1; id <= num_tokens / 1000; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids = RandomTokens(&random, 1000);
+    spec.max_new_tokens = 1;
+    CHECK_OK(core->Add(std::move(spec), 1));
+    while (core->PlanStep(1, &plan)) {
+      result.step_id = plan.step_id;
+      result.epoch = plan.epoch;
+      result.rows.clear();
+      for (const PlanRow& row : plan.rows) {
+        RowResult& out = result.rows.emplace_back();
+        out.slot = row.slot;
+        out.token = 1;
+      }
+      core->OnResult(result, 1, &outputs);
+    }
+  }
+}
+
+void RunSave(const Options& options, Report* report) {
+  report->Section("save and restore the core, its cache full of prompts of 1,000 tokens");
+  for (const uint32_t num_tokens : {45'000u, 1'000'000u}) {
+    SchedulerConfig config;
+    config.num_pages = num_tokens / config.page_size;
+    config.chunked_prefill_size = 4096;
+    config.context_length = 4096;
+    config.vocab_size = 150000;
+    Scheduler core(config);
+    core.BeginEpoch(1, config.num_pages);
+    FillCache(&core, num_tokens);
+    std::vector<int64_t> save_ns, restore_ns;
+    std::string bytes;
+    for (uint32_t round = 0; round < 10 * options.rounds; ++round) {
+      bytes.clear();
+      const auto start = std::chrono::steady_clock::now();
+      core.Save(&bytes);
+      const auto saved = std::chrono::steady_clock::now();
+      CHECK_OK(Scheduler::Restore(config, bytes).status());
+      save_ns.push_back((saved - start).count());
+      restore_ns.push_back((std::chrono::steady_clock::now() - saved).count());
+    }
+    const std::string tokens = StrCat(num_tokens, " cached tokens");
+    report->Add({tokens + ", save, best", Us(Percentile(save_ns, 0)), "us", std::nullopt,
+                 StrCat("p50 ", Us(Percentile(save_ns, 0.5)), " us, ", bytes.size(), " bytes")});
+    report->Add(
+        {tokens + ", restore, best", Us(Percentile(restore_ns, 0)), "us", std::nullopt, ""});
+  }
+}
+
 }  // namespace
 }  // namespace flotilla
 
@@ -198,6 +254,7 @@ int main(int argc, char** argv) {
   }
   RunGrowth(options, &report);
   for (const uint32_t page_size : {16u, 1u}) RunMatch(options, page_size, &report);
+  RunSave(options, &report);
   report.PrintSummary();
   if (!options.json.empty()) {
     const Status written = report.WriteJson(options.json);

@@ -1,6 +1,6 @@
 // libFuzzer: any flight recording, as the launcher finds it in shared memory and as `flotilla
-// replay` reads it from a file. Records that are taken have one spelling; a ring yields no more
-// than it holds.
+// replay` reads it from a file. Records that are taken have one spelling, and so have the states in
+// key frames, which the core goes on from; a ring yields no more than it holds.
 //
 // The first byte says which: the beginning of a segment, a list of records (fuzz_input.h), or what
 // a process records.
@@ -50,6 +50,51 @@ void ReadRing(std::string_view bytes) {
   CHECK(total < segment->size());
 }
 
+// Answers the plan, if there is one, as workers would.
+void Step(Scheduler* core, int64_t now_ns) {
+  StepPlan plan;
+  std::vector<ReqOutput> outputs;
+  if (core->plans_in_flight() > 0 || !core->PlanStep(now_ns, &plan)) return;
+  StepResult result;
+  result.step_id = plan.step_id;
+  result.epoch = plan.epoch;
+  for (const PlanRow& row : plan.rows) {
+    RowResult& out = result.rows.emplace_back();
+    out.slot = row.slot;
+    out.token = 0;
+  }
+  core->OnResult(result, now_ns, &outputs);
+}
+
+// A core out of a key frame that was taken does whatever is asked of it.
+void RunKeyFrame(const FlightRecord& record) {
+  constexpr int64_t kNowNs = 1'000'000'000;
+  const SchedulerConfig& config = record.config;
+  // What the flags allow takes too long to set up.
+  if (config.max_queued_requests > 4096 || config.page_size > 4096) return;
+  const auto core = Scheduler::Restore(config, record.snapshot);
+  if (!core.ok()) {
+    CHECK(absl::IsDataLoss(core.status()));
+    return;
+  }
+  std::string again;
+  (*core)->Save(&again);
+  CHECK(again == record.snapshot);
+  StepPlan plan;
+  std::vector<ReqOutput> outputs;
+  (*core)->ExpireDeadlines(kNowNs, &outputs);
+  (void)(*core)->PlanStep(kNowNs, &plan);
+  CHECK_OK((*core)->CheckLedger());
+  if ((*core)->epoch() == UINT32_MAX) return;
+  (*core)->BeginEpoch((*core)->epoch() + 1, static_cast<uint32_t>((*core)->stats().total_pages));
+  for (int i = 0; i < 4; ++i) Step(core->get(), kNowNs + i);
+  for (const Scheduler::Progress& progress : (*core)->LiveRequests()) {
+    (*core)->Abort(progress.spec.id, Finish::kAbort);
+  }
+  CHECK_OK((*core)->CheckLedger());
+  CHECK(!(*core)->HasWork());
+}
+
 void ReadRecords(fuzz::FuzzInput* input) {
   FlightRecord record;
   std::string again;
@@ -58,6 +103,7 @@ void ReadRecords(fuzz::FuzzInput* input) {
     if (!ParseFlightRecord(piece.view(), &record).ok()) continue;
     BuildFlightRecord(record, &again);
     CHECK(again == piece.view());
+    if (record.kind == FlightKind::kKeyFrame) RunKeyFrame(record);
   }
 }
 

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <set>
 
 #include "common/base/check.h"
 #include "scheduler_proc/flight_record.h"
@@ -42,6 +43,73 @@ std::vector<std::string> Records() {
   return records;
 }
 
+// A core that has requests which wait, run, and have ended in flight; plans in flight; a tree with
+// a split node, and tenants.
+FlightRecord KeyFrame(const std::string& policy) {
+  FlightRecord record;
+  record.kind = FlightKind::kKeyFrame;
+  record.ok = true;
+  SchedulerConfig& config = record.config;
+  config.num_pages = 24;
+  config.page_size = 2;
+  config.max_running_requests = 3;
+  config.max_queued_requests = 16;
+  config.chunked_prefill_size = 8;
+  config.context_length = 40;
+  config.vocab_size = 300;
+  config.eos_ids = {2};
+  config.schedule_policy = policy;
+  config.eviction_policy = policy == "vtc" ? "lfu" : "lru";
+  Scheduler core(config);
+  core.BeginEpoch(1, config.num_pages);
+  StepPlan plan;
+  std::vector<ReqOutput> outputs;
+  for (ReqId id = 1; id <= 8; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids = {7, 8, 9, 10, 11, static_cast<int32_t>(id), 13};
+    if (id == 4) spec.prompt_ids[1] = 99;
+    spec.max_new_tokens = static_cast<uint32_t>(2 + id % 5);
+    spec.cache_salt = id % 3 == 0 ? "a" : "";
+    spec.deadline_ns = id == 7 ? 5000 : INT64_MAX;
+    CHECK_OK(core.Add(spec, 100));
+    if (!core.PlanStep(200, &plan)) continue;
+    StepResult result;
+    result.step_id = plan.step_id;
+    result.epoch = 1;
+    for (const PlanRow& row : plan.rows) {
+      RowResult& out = result.rows.emplace_back();
+      out.slot = row.slot;
+      out.token = 5;
+    }
+    core.OnResult(result, 300, &outputs);
+  }
+  while (core.PlanStep(400, &plan)) continue;
+  const std::vector<Scheduler::Progress> live = core.LiveRequests();
+  core.Abort(live[0].spec.id, Finish::kAbort);
+  core.Save(&record.snapshot);
+  CHECK_OK(Scheduler::Restore(config, record.snapshot).status());
+  return record;
+}
+
+// Good ones; and of those in which one byte is another, one for each reason to refuse it.
+void SaveKeyFrames() {
+  for (const char* policy : {"vtc", "random", "dfs-weight"}) {
+    Save("flight", StrCat("key-frame-", policy),
+         Raw<uint8_t>(1) + Pieces({Built(KeyFrame(policy))}));
+  }
+  const FlightRecord good = KeyFrame("vtc");
+  std::set<std::string> reasons;
+  for (size_t i = 0; i < good.snapshot.size(); ++i) {
+    FlightRecord record = good;
+    record.snapshot[i] = static_cast<char>(record.snapshot[i] ^ (i % 2 == 0 ? 0xff : 1));
+    std::string reason(Scheduler::Restore(record.config, record.snapshot).status().message());
+    std::erase_if(reason, [](char c) { return c >= '0' && c <= '9'; });
+    if (!reasons.insert(reason).second) continue;
+    Save("flight", StrCat("key-frame-", i), Raw<uint8_t>(1) + Pieces({Built(record)}));
+  }
+}
+
 // The first bytes of a ring, after `rounds` times the records.
 std::string Ring(int rounds) {
   const auto segment = Segment::Create("flight-seed", kMinFlightRingBytes);
@@ -56,6 +124,7 @@ std::string Ring(int rounds) {
 }  // namespace
 
 void SaveFlights() {
+  SaveKeyFrames();
   Save("flight", "records", Raw<uint8_t>(1) + Pieces(Records()));
   Save("flight", "written", Raw<uint8_t>(2) + Raw<uint8_t>(255) + Pieces(Records()));
   Save("flight", "too-long",

@@ -63,6 +63,50 @@ def test_a_killed_scheduler_can_be_replayed():
         assert answer.returncode == 2 and "cut off" in answer.stderr
 
 
+def test_a_recording_that_has_lost_its_beginning_can_be_replayed():
+    with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
+                 "--flight-recorder-size", "1MiB", disturbed=True) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
+        model = client.models.list().data[0].id
+        bias = {str(1000 + token): -1 for token in range(300)}  # makes records long
+        answers = []
+
+        def run(i):
+            try:
+                while True:
+                    answers.append(client.completions.create(
+                        model=model, prompt=f"Story {i % 3}: " + "and then " * (200 - len(answers) % 7),
+                        max_tokens=1 + len(answers) % 5, temperature=0.8, seed=i, logit_bias=bias,
+                        extra_body={"ignore_eos": True},
+                    ))
+            except openai.OpenAIError:
+                pass  # the scheduler is dead, and there is no other replica
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        # Each takes 4 KiB at least: 300 biases of 8 bytes and 400 tokens of 4.
+        wait_until(lambda: len(answers) > 400, 300, "more than the ring holds")
+        os.kill(c.pids("scheduler")[0], signal.SIGKILL)
+        files = os.path.join(c.state.name, "flotilla", "r0-*.flight")
+        recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]
+        for thread in threads:
+            thread.join(120)
+
+        replay = flotilla("replay", recording)
+        assert replay.returncode == 0, replay.stdout + replay.stderr
+        assert re.search(r"the \d+ calls before the oldest key frame are left out", replay.stdout)
+        assert "every decision is the same" in replay.stdout
+        assert sum(event.get("name", "").startswith("step ")
+                   for event in json.loads(flotilla("trace", recording).stdout)["traceEvents"]) > 30
+        cost = recording + ".json"
+        fit = flotilla("bench", "fit", recording, "--output", cost)
+        assert fit.returncode == 0, fit.stdout + fit.stderr
+        simulation = flotilla("simulate", "--cost", cost, "--recording", recording, "--json")
+        assert simulation.returncode == 0, simulation.stderr
+        assert json.loads(simulation.stdout)["finished"] > 30
+
+
 def test_a_stalled_worker_is_looked_at_and_replaced():
     with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
                  "--watchdog-timeout", "2", disturbed=True) as c:

@@ -2,7 +2,11 @@
 #include "scheduler_proc/replay.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <deque>
 #include <random>
 
@@ -28,23 +32,40 @@ SchedulerConfig Config() {
   return config;
 }
 
+struct Options {
+  std::string policy = "fcfs";
+  size_t ring_bytes = 8 << 20;
+  bool key_frames = false;
+  uint32_t long_prompt = 0;  // tokens of one request's
+};
+
+struct Recorded {
+  uint64_t records_lost = 0, key_frames = 0, key_frames_lost = 0, retractions = 0;
+};
+
 // A few thousand calls with everything that can come: aborts, ends, epochs, retractions.
-std::vector<std::string> RecordSome(uint64_t seed, size_t ring_bytes = 8 << 20) {
-  auto segment = Segment::Create("replay-test", ring_bytes);
-  EXPECT_TRUE(segment.ok());
-  FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
-  RecordedScheduler scheduler(Config(), &ring);
+Recorded Record(uint64_t seed, const Options& options, const Segment& segment) {
+  FlightRingWriter ring = *FlightRingWriter::Attach(&segment);
+  SchedulerConfig config = Config();
+  config.schedule_policy = options.policy;
+  config.eviction_policy = seed % 2 == 0 ? "lru" : "lfu";
+  config.priority_scheduling_preemption_threshold = 1;
+  config.context_length = std::max(config.context_length, options.long_prompt + 100);
+  config.num_pages += (options.long_prompt + config.page_size - 1) / config.page_size;
+  RecordedScheduler scheduler(config, &ring);
   std::mt19937_64 random(seed);
   std::vector<ReqOutput> outputs;
   std::deque<StepResult> in_flight;
   StepPlan plan;
   uint32_t epoch = 1;
-  scheduler.BeginEpoch(epoch, Config().num_pages);
+  scheduler.BeginEpoch(epoch, config.num_pages);
   int64_t now = 1;
   for (ReqId id = 1; id <= 150; ++id) {
     ReqSpec spec;
     spec.id = id;
     spec.prompt_ids.assign(1 + random() % 100, static_cast<int32_t>(random() % 3));
+    if (id == 75) spec.prompt_ids.resize(std::max<size_t>(options.long_prompt, 1));
+    spec.priority = static_cast<int32_t>(random() % 3);
     spec.max_new_tokens = 1 + random() % 60;
     spec.sampling.num_prompt_logprobs = random() % 5 == 0 ? 0 : kNoLogprobs;
     spec.sampling.presence_penalty = random() % 4 == 0 ? 1 : 0;
@@ -84,14 +105,33 @@ std::vector<std::string> RecordSome(uint64_t seed, size_t ring_bytes = 8 << 20) 
       if (random() % 20 == 0) scheduler.ExpireDeadlines(now, &outputs);
       if (random() % 300 == 0) {
         in_flight.clear();
-        scheduler.BeginEpoch(++epoch, Config().num_pages);
+        scheduler.BeginEpoch(++epoch, config.num_pages);
       }
+      if (options.key_frames) scheduler.WriteKeyFrameIfDue();
     }
   }
-  EXPECT_EQ(scheduler.records_lost(), 0u);
-  EXPECT_GT(scheduler.core().stats().retractions, 0u);
+  return {scheduler.records_lost(), scheduler.key_frames(), scheduler.key_frames_lost(),
+          scheduler.core().stats().retractions};
+}
+
+std::vector<std::string> RecordSome(uint64_t seed, const Options& options = {}) {
+  auto segment = Segment::Create("replay-test", options.ring_bytes);
+  EXPECT_TRUE(segment.ok());
+  const Recorded recorded = Record(seed, options, *segment);
+  EXPECT_EQ(recorded.records_lost > 0, options.long_prompt > 0);
+  EXPECT_EQ(recorded.key_frames > 0, options.key_frames);
+  EXPECT_EQ(recorded.key_frames_lost, 0u);
+  EXPECT_TRUE(recorded.retractions > 0 || options.long_prompt > 0);
   return *ReadFlightRing(*segment);
 }
+
+FlightKind KindOf(const std::string& bytes) {
+  FlightRecord record;
+  EXPECT_TRUE(ParseFlightRecord(bytes, &record).ok());
+  return record.kind;
+}
+
+void Ignore(const ReplayMoment&) {}
 
 TEST(ReplayTest, DecidesTheSameCallByCall) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -139,9 +179,120 @@ TEST(ReplayTest, NoticesAnotherDecision) {
 }
 
 TEST(ReplayTest, SaysWhenTheBeginningIsGone) {
-  const std::vector<std::string> records = RecordSome(8, kMinFlightRingBytes);
-  const auto report = Replay(records, [](const ReplayMoment&) {});
+  const std::vector<std::string> records = RecordSome(8, {.ring_bytes = kMinFlightRingBytes});
+  const auto report = Replay(records, Ignore);
   EXPECT_TRUE(absl::IsDataLoss(report.status())) << report.status();
+}
+
+// What no longer has its beginning begins at its oldest key frame, and agrees with the later ones.
+TEST(ReplayTest, ARecordingThatHasWrappedReplays) {
+  for (const char* policy : {"fcfs", "lpm", "dfs-weight", "lof", "random", "priority", "vtc"}) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      SCOPED_TRACE(StrCat(policy, " ", seed));
+      const std::vector<std::string> records =
+          RecordSome(seed, {.policy = policy, .ring_bytes = 160 << 10, .key_frames = true});
+      ASSERT_NE(KindOf(records[0]), FlightKind::kConfig);
+      uint64_t visited = 0, began = 0;
+      const auto report = Replay(records, [&](const ReplayMoment& moment) {
+        ++visited;
+        began += moment.begins;
+        EXPECT_TRUE(moment.core.CheckLedger().ok());
+      });
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->difference, "");
+      EXPECT_EQ(report->skipped + visited, records.size());
+      EXPECT_LT(report->skipped, records.size() / 2);
+      EXPECT_EQ(began, 1u);
+      EXPECT_GE(report->key_frames, 1u);
+      EXPECT_GT(report->steps, 100u);
+      EXPECT_TRUE(TraceJson(records).ok());
+    }
+  }
+}
+
+// Wherever its beginning and its end are cut off.
+TEST(ReplayTest, EveryPieceWithAKeyFrameReplays) {
+  const std::vector<std::string> all =
+      RecordSome(3, {.policy = "vtc", .ring_bytes = 512 << 10, .key_frames = true});
+  size_t beginnings = 0, replayed = 0;
+  for (const std::string& record : all) {
+    const FlightKind kind = KindOf(record);
+    beginnings += kind == FlightKind::kConfig || kind == FlightKind::kKeyFrame;
+  }
+  for (size_t begin = 0; begin < all.size(); begin += 61) {
+    for (const size_t end : {all.size(), begin + (all.size() - begin) / 2}) {
+      const std::vector<std::string> piece(all.begin() + static_cast<ptrdiff_t>(begin),
+                                           all.begin() + static_cast<ptrdiff_t>(end));
+      const auto report = Replay(piece, Ignore);
+      if (!report.ok()) {
+        EXPECT_TRUE(absl::IsDataLoss(report.status()));
+        continue;
+      }
+      EXPECT_EQ(report->difference, "") << "from " << begin << " to " << end;
+      ++replayed;
+    }
+  }
+  EXPECT_GE(beginnings, 3u);
+  EXPECT_GT(replayed, all.size() / 61);
+}
+
+TEST(ReplayTest, AKilledSchedulersRecordingReplays) {
+  const Options options{.policy = "lpm", .ring_bytes = 160 << 10, .key_frames = true};
+  auto segment = Segment::Create("replay-test", options.ring_bytes);
+  ASSERT_TRUE(segment.ok());
+  std::mt19937_64 random(4);
+  uint64_t from_key_frame = 0;
+  for (int round = 0; round < 25; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      while (true) Record(random(), options, *segment);
+    }
+    // Until it has gone around, then a little longer.
+    const auto wrapped = [&] {
+      const auto records = ReadFlightRing(*segment);
+      return records.ok() && !records->empty() && KindOf(records->front()) != FlightKind::kConfig;
+    };
+    while (!wrapped()) continue;
+    for (uint64_t looks = random() % 20; looks > 0; --looks) (void)wrapped();
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    const auto records = ReadFlightRing(*segment);
+    if (!records.ok() || records->empty()) continue;  // it was about to empty the ring
+    const auto report = Replay(*records, Ignore);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->difference, "");
+    from_key_frame += report->skipped > 0;
+  }
+  EXPECT_GT(from_key_frame, 5u);
+}
+
+TEST(ReplayTest, NoticesAStateThatIsNotTheKeyFrames) {
+  std::vector<std::string> records = RecordSome(5, {.ring_bytes = 512 << 10, .key_frames = true});
+  FlightRecord record;
+  bool spoiled = false;
+  for (size_t i = 1; i < records.size() && !spoiled; ++i) {
+    ASSERT_TRUE(ParseFlightRecord(records[i], &record).ok());
+    if (record.kind != FlightKind::kKeyFrame) continue;
+    record.snapshot[record.snapshot.size() / 2] ^= 1;
+    BuildFlightRecord(record, &records[i]);
+    spoiled = true;
+  }
+  ASSERT_TRUE(spoiled);
+  const auto report = Replay(records, Ignore);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_NE(report->difference.find("key frame"), std::string::npos) << report->difference;
+}
+
+// A call that the ring does not take: what follows begins with a key frame again.
+TEST(ReplayTest, GoesOnBehindAGap) {
+  const std::vector<std::string> records =
+      RecordSome(6, {.ring_bytes = 2 << 20, .key_frames = true, .long_prompt = 150'000});
+  uint64_t began = 0;
+  const auto report = Replay(records, [&](const ReplayMoment& moment) { began += moment.begins; });
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->difference, "");
+  EXPECT_EQ(began, 2u);
 }
 
 TEST(ReplayTest, BrokenRecordsAreRefused) {

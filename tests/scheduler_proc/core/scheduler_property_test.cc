@@ -1,6 +1,7 @@
 // Random workloads against the simulated cluster: whatever arrives, ends early, is retracted or
 // restarted, each request's output is the one foretold, no page is lost or wrongly shared, budgets
-// hold, and under fcfs nobody starves. FLOTILLA_TEST_SEED repeats a run, FLOTILLA_TEST_STEPS
+// hold, and under fcfs nobody starves. In some runs the scheduler has a twin that was restored from
+// what it saved, now and then a new one. FLOTILLA_TEST_SEED repeats a run, FLOTILLA_TEST_STEPS
 // lengthens it.
 #include <gtest/gtest.h>
 
@@ -46,6 +47,7 @@ class Workload {
     // From hardly more than one request to more than enough.
     const uint32_t tokens = config_.context_length * Pick({1, 2, 5, 20}) + Below(40);
     config_.num_pages = (tokens + page_size - 1) / page_size;
+    has_twin_ = Chance(400);
     for (auto& document : documents_) document = RandomTokens(20 + Below(90));
   }
 
@@ -133,6 +135,7 @@ class Workload {
   void Disturb(SimCluster* cluster) {
     if (Chance(100)) cluster->Expire();
     if (Chance(4)) cluster->NewEpoch();
+    if (has_twin_ && Chance(50)) cluster->MakeTwin();
     if (cluster->live().empty() || !Chance(60)) return;
     auto it = cluster->live().begin();
     std::advance(it, Below(static_cast<uint32_t>(cluster->live().size())));
@@ -149,6 +152,7 @@ class Workload {
   const SimModel model_;
   SchedulerConfig config_;
   std::vector<int32_t> documents_[4];
+  bool has_twin_ = false;
   ReqId next_id_ = 1;
   SchedulerStats stats_;
   uint64_t last_tokens_used_ = 0;

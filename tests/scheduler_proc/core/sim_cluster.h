@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "scheduler_proc/core/prefill_adder.h"
@@ -21,7 +24,7 @@ class SimCluster {
   explicit SimCluster(const SchedulerConfig& config, bool check_ledger = true)
       : config_(config),
         check_ledger_(check_ledger),
-        scheduler_(config),
+        scheduler_(std::make_unique<Scheduler>(config)),
         worker_(model_, &requests_, config.max_running_requests, config.num_pages,
                 config.page_size) {}
 
@@ -38,7 +41,7 @@ class SimCluster {
     return config;
   }
 
-  Scheduler& scheduler() { return scheduler_; }
+  Scheduler& scheduler() { return *scheduler_; }
   const SimModel& model() const { return model_; }
   const StepPlan& plan() const { return plan_; }
   int64_t now() const { return now_; }
@@ -54,7 +57,10 @@ class SimCluster {
     spec.sampling.seed = spec.id;
     spec.arrival_ns = now_;
     Expected expected = Foretell(model_, config_, spec);
-    const Status status = scheduler_.Add(spec, now_);
+    const Status status = scheduler_->Add(spec, now_);
+    if (twin_ != nullptr) {
+      EXPECT_EQ(twin_->Add(spec, now_), status);
+    }
     if (!status.ok()) return status;
     got_[spec.id].tokens = spec.resumed_ids;
     requests_[spec.id] = std::move(expected);
@@ -63,14 +69,19 @@ class SimCluster {
   }
 
   void Abort(ReqId id) {
-    ASSERT_TRUE(scheduler_.Abort(id, Finish::kAbort));
+    ASSERT_TRUE(scheduler_->Abort(id, Finish::kAbort));
+    if (twin_ != nullptr) {
+      ASSERT_TRUE(twin_->Abort(id, Finish::kAbort));
+    }
     live_.erase(id);
     CheckLedger();
   }
 
   void Truncate(ReqId id, uint32_t num_tokens) {
     std::vector<ReqOutput> outputs;
-    ASSERT_TRUE(scheduler_.Truncate(id, num_tokens, now_, &outputs));
+    Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
+      ASSERT_TRUE(scheduler->Truncate(id, num_tokens, now_, out));
+    });
     ASSERT_EQ(outputs.size(), 1u);
     EXPECT_EQ(outputs[0].finish, Finish::kStop);
     EXPECT_EQ(outputs[0].completion_tokens, num_tokens);
@@ -80,7 +91,9 @@ class SimCluster {
 
   void Expire() {
     std::vector<ReqOutput> outputs;
-    scheduler_.ExpireDeadlines(now_, &outputs);
+    Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
+      scheduler->ExpireDeadlines(now_, out);
+    });
     for (const ReqOutput& output : outputs) {
       ASSERT_EQ(output.finish, Finish::kDeadline);
       ASSERT_TRUE(live_.contains(output.id));
@@ -95,17 +108,20 @@ class SimCluster {
   void NewEpoch() {
     worker_.Reset();
     results_.clear();
-    scheduler_.BeginEpoch(++epoch_, config_.num_pages);
-    EXPECT_EQ(scheduler_.plans_in_flight(), 0u);
-    EXPECT_EQ(scheduler_.stats().free_pages, config_.num_pages);
+    scheduler_->BeginEpoch(++epoch_, config_.num_pages);
+    if (twin_ != nullptr) twin_->BeginEpoch(epoch_, config_.num_pages);
+    EXPECT_EQ(scheduler_->plans_in_flight(), 0u);
+    EXPECT_EQ(scheduler_->stats().free_pages, config_.num_pages);
     CheckLedger();
   }
 
   // False: nothing to do. The workers have run the plan; its result waits for FinishPlan.
   bool Plan() {
     now_ += 1000;
-    if (!scheduler_.PlanStep(now_, &plan_)) {
-      EXPECT_TRUE(scheduler_.plans_in_flight() > 0 || !scheduler_.HasWork());
+    const bool planned = scheduler_->PlanStep(now_, &plan_);
+    PlanTwin(planned);
+    if (!planned) {
+      EXPECT_TRUE(scheduler_->plans_in_flight() > 0 || !scheduler_->HasWork());
       return false;
     }
     CheckBudgets();
@@ -118,7 +134,9 @@ class SimCluster {
   // The oldest plan in flight.
   void FinishPlan() {
     std::vector<ReqOutput> outputs;
-    scheduler_.OnResult(results_.front(), now_, &outputs);
+    Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
+      scheduler->OnResult(results_.front(), now_, out);
+    });
     results_.pop_front();
     for (const ReqOutput& output : outputs) ASSERT_NO_FATAL_FAILURE(Check(output));
     CheckLedger();
@@ -135,17 +153,35 @@ class SimCluster {
   uint32_t Drain(uint32_t max_steps = 1u << 20) {
     uint32_t steps = 0;
     while (steps < max_steps && Step()) ++steps;
-    EXPECT_FALSE(scheduler_.HasWork());
+    EXPECT_FALSE(scheduler_->HasWork());
     EXPECT_TRUE(live_.empty());
-    EXPECT_EQ(scheduler_.stats().locked_pages, 0u);
+    EXPECT_EQ(scheduler_->stats().locked_pages, 0u);
     return steps;
+  }
+
+  // From now on a twin, restored from what the scheduler saves, is asked all that the scheduler is,
+  // and must answer the same. The scheduler is what was the twin before, if there was one.
+  void MakeTwin() {
+    std::string saved, other;
+    scheduler_->Save(&saved);
+    if (twin_ != nullptr) {
+      twin_->Save(&other);
+      ASSERT_TRUE(other == saved) << "the twin saves something else";
+      scheduler_ = std::move(twin_);
+    }
+    auto restored = Scheduler::Restore(config_, saved);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    twin_ = *std::move(restored);
+    other.clear();
+    twin_->Save(&other);
+    ASSERT_TRUE(other == saved) << "restored, it saves something else";
   }
 
   void CheckLedger() {
     if (!check_ledger_) return;
-    const Status status = scheduler_.CheckLedger();
+    const Status status = scheduler_->CheckLedger();
     ASSERT_TRUE(status.ok()) << status;
-    const SchedulerStats& stats = scheduler_.stats();
+    const SchedulerStats& stats = scheduler_->stats();
     ASSERT_EQ(stats.free_pages + stats.evictable_pages + stats.locked_pages, stats.total_pages);
     ASSERT_LE(stats.running, config_.max_running_requests);
   }
@@ -157,6 +193,39 @@ class SimCluster {
     bool finished = false;
     ReqOutput final;
   };
+
+  template <typename Call>
+  void Both(std::vector<ReqOutput>* outputs, const Call& call) {
+    call(scheduler_.get(), outputs);
+    if (twin_ == nullptr) return;
+    std::vector<ReqOutput> others;
+    call(twin_.get(), &others);
+    ASSERT_EQ(others.size(), outputs->size());
+    for (size_t i = 0; i < others.size(); ++i) {
+      ASSERT_TRUE(Told(others[i]) == Told((*outputs)[i])) << "the twin says something else";
+    }
+  }
+  static auto Told(const ReqOutput& o) {
+    return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
+                      o.error, o.prompt_tokens, o.cached_tokens, o.completion_tokens, o.queued_ns,
+                      o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
+  }
+  void PlanTwin(bool planned) {
+    if (twin_ == nullptr) return;
+    ASSERT_EQ(twin_->PlanStep(now_, &twins_plan_), planned);
+    ASSERT_EQ(twin_->PlanDueNs(), scheduler_->PlanDueNs());
+    ASSERT_EQ(std::memcmp(&twin_->stats(), &scheduler_->stats(), sizeof(SchedulerStats)), 0);
+    if (!planned) return;
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+    };
+    const StepPlan &a = plan_, &b = twins_plan_;
+    ASSERT_TRUE(a.step_id == b.step_id && a.epoch == b.epoch && same(a.opens, b.opens) &&
+                same(a.rows, b.rows) && same(a.input_ids, b.input_ids) &&
+                same(a.new_pages, b.new_pages) && same(a.closes, b.closes) &&
+                same(a.logit_bias, b.logit_bias) && same(a.history, b.history))
+        << "the twin plans otherwise";
+  }
 
   void CheckBudgets() {
     uint64_t prefill = 0, embeds = 0;
@@ -244,9 +313,10 @@ class SimCluster {
   std::map<ReqId, Expected> requests_;
   std::map<ReqId, Got> got_;
   std::set<ReqId> live_;
-  Scheduler scheduler_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Scheduler> twin_;  // does what scheduler_ does, or the test fails
   SimWorker worker_;
-  StepPlan plan_;
+  StepPlan plan_, twins_plan_;
   std::deque<StepResult> results_;
   uint32_t epoch_ = 0;
   int64_t now_ = 1;

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
+
+#include "scheduler_proc/recorded_scheduler.h"
 
 namespace flotilla {
 namespace {
@@ -93,6 +96,58 @@ TEST(StepModelTest, BrokenFilesNameTheField) {
   std::string text = ToJson(StepModel());
   text.replace(text.find("\"gap_ns\":0"), 10, "\"gap_ns\":-1");
   EXPECT_THAT(ParseStepModel(text).status().message(), HasSubstr("'gap_ns'"));
+}
+
+// A second recording may have lost its beginning; the step that was in flight there is left out.
+TEST(StepModelTest, TakesSeveralRecordingsTogether) {
+  auto segment = Segment::Create("step-model-test", 4 * kMinFlightRingBytes);
+  ASSERT_TRUE(segment.ok());
+  FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
+  SchedulerConfig config;
+  config.num_pages = 1000;
+  config.context_length = 8192;
+  config.vocab_size = 50;
+  RecordedScheduler scheduler(config, &ring);
+  scheduler.BeginEpoch(1, 1000);
+  ReqSpec spec;
+  spec.prompt_ids.assign(2000, 1);
+  spec.max_new_tokens = 1000;
+  for (spec.id = 1; spec.id <= 2; ++spec.id) ASSERT_TRUE(scheduler.Add(spec, 1).ok());
+  std::deque<StepPlan> in_flight;
+  std::vector<ReqOutput> outputs;
+  size_t steps = 0;
+  int64_t now_ns = 1000;
+  while (steps < 300) {
+    while (scheduler.PlanStep(now_ns, &in_flight.emplace_back())) scheduler.WriteKeyFrameIfDue();
+    in_flight.pop_back();
+    const StepPlan& plan = in_flight.front();
+    StepResult result;
+    result.step_id = plan.step_id;
+    result.epoch = 1;
+    result.start_ns = now_ns;
+    result.end_ns = now_ns += 1'000'000 + 10'000 * static_cast<int64_t>(plan.input_ids.size());
+    for (const PlanRow& row : plan.rows) {
+      RowResult& out = result.rows.emplace_back();
+      out.slot = row.slot;
+      out.token = 7;
+    }
+    scheduler.OnResult(result, now_ns, &outputs);
+    in_flight.pop_front();
+    ++steps;
+  }
+  ASSERT_EQ(scheduler.key_frames(), 1u);
+  const std::vector<std::string> records = *ReadFlightRing(*segment);
+  const std::vector<std::string> tail(records.begin() + 1, records.end());
+  const auto whole = FitRecordings({records});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->num_steps, steps);
+  EXPECT_LT(whole->error, 0.01);
+  const auto both = FitRecordings({records, tail});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_GT(both->num_steps, steps);
+  EXPECT_LT(both->error, 0.01);
+  EXPECT_EQ(both->num_pages, 1000u);
+  EXPECT_EQ(both->gap_ns, whole->gap_ns);
 }
 
 TEST(StepModelTest, PlansSayWhatTheyAskFor) {

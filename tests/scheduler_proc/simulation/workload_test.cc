@@ -122,5 +122,56 @@ TEST(WorkloadTest, TakesRequestsFromARecording) {
   EXPECT_EQ(MakePrompt((*requests)[2], 2, 50), std::vector<int32_t>(10, 1));
 }
 
+// Those that were there at the key frame with which it begins count too.
+TEST(WorkloadTest, TakesRequestsFromARecordingThatHasLostItsBeginning) {
+  auto segment = Segment::Create("workload-test", kMinFlightRingBytes);
+  ASSERT_TRUE(segment.ok());
+  FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
+  SchedulerConfig config;
+  config.num_pages = 1000;
+  config.context_length = 4096;
+  config.vocab_size = 50;
+  RecordedScheduler scheduler(config, &ring);
+  scheduler.BeginEpoch(1, 1000);
+  StepPlan plan;
+  std::vector<ReqOutput> outputs;
+  const auto step = [&](int64_t now_ns) {
+    ASSERT_TRUE(scheduler.PlanStep(now_ns, &plan));
+    StepResult result;
+    result.step_id = plan.step_id;
+    result.epoch = 1;
+    for (const PlanRow& row : plan.rows) {
+      RowResult& out = result.rows.emplace_back();
+      out.slot = row.slot;
+      out.token = 7;
+    }
+    scheduler.OnResult(result, now_ns, &outputs);
+  };
+  for (ReqId id = 1; id <= 4; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids.assign(id == 1 ? 20 : 2000, static_cast<int32_t>(id));
+    spec.max_new_tokens = 4;
+    spec.arrival_ns = static_cast<int64_t>(id) * 1000;
+    if (id == 4) {
+      for (int i = 0; i < 2; ++i) step(5000 + i);
+      ASSERT_EQ(scheduler.key_frames(), 0u);
+      scheduler.WriteKeyFrameIfDue();  // 1 has tokens
+      ASSERT_EQ(scheduler.key_frames(), 1u);
+    }
+    ASSERT_TRUE(scheduler.Add(spec, spec.arrival_ns).ok());
+  }
+  for (int i = 0; i < 3; ++i) step(6000 + i);
+  std::vector<std::string> records = *ReadFlightRing(*segment);
+  records.erase(records.begin(), records.begin() + 2);  // its configuration and epoch
+  const auto requests = RecordedWorkload(records);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 4u);
+  EXPECT_EQ((*requests)[0].output_tokens, 4u);  // some of them before the key frame
+  EXPECT_EQ((*requests)[0].prompt_tokens, 20u);
+  EXPECT_EQ((*requests)[1].arrival_ns, 1000);
+  EXPECT_EQ(MakePrompt((*requests)[3], 3, 50), std::vector<int32_t>(2000, 4));
+}
+
 }  // namespace
 }  // namespace flotilla
