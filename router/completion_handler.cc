@@ -12,6 +12,7 @@
 #include "router/generate_check.h"
 #include "router/random.h"
 #include "router/request_timing.h"
+#include "router/structured_fields.h"
 
 namespace flotilla {
 
@@ -186,13 +187,15 @@ void CompletionHandler::Finish() {
 void CompletionHandler::OnError(const ApiError& error) {
   if (ended_) return;
   ended_ = true;
-  LogFailure(exchange_->request_id(), error);
+  ApiError told = error;
+  NameAsClient(request_.structured_field, &told);
+  LogFailure(exchange_->request_id(), told);
   CancelAll();
   if (!stream_started_) {
-    exchange_->ReplyError(error);
+    exchange_->ReplyError(told);
     return;
   }
-  exchange_->Write(StrCat("data: ", ErrorJson(error), "\n\n"));
+  exchange_->Write(StrCat("data: ", ErrorJson(told), "\n\n"));
   exchange_->EndStream();
 }
 

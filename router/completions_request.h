@@ -43,6 +43,7 @@ struct CompletionRequest {
   std::shared_ptr<const ModelHandle> model;
   std::vector<CompletionPrompt> prompts;  // choices p * n … p * n + n - 1 answer prompt p
   v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each
+  std::string structured_field;           // the client's name for params.structured
   std::optional<int> logprobs;            // of output, and of the prompt with echo
   std::optional<int> prompt_logprobs;
   bool stream = false;

@@ -113,8 +113,6 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
   if (auto error = CheckSampling(request.sampling(), model)) return error;
   if (auto error = CheckStopping(request.stopping(), model)) return error;
   if (auto error = CheckOutput(request.output())) return error;
-  if (request.structured().kind_case() != v1::StructuredOutput::KIND_NOT_SET)
-    return NotBuilt("structured", "structured output");
   if (request.has_priority() && !Within(request.priority(), -100, 100))
     return OutOfRange("priority", "an integer from -100 to 100");
   if (request.has_deadline_ms() &&

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "router/generate_check.h"
+#include "router/structured_fields.h"
 
 namespace flotilla {
 namespace json = boost::json;
@@ -31,20 +32,15 @@ bool IsNeutral(const json::value& value) {
 }
 
 // Known wishes that no code fulfils yet. Absent, null, false, 0 and empty mean "not wished".
-constexpr std::array<const char*, 14> kNotBuilt = {"suffix",
-                                                   "guided_json",
-                                                   "guided_regex",
-                                                   "guided_choice",
-                                                   "guided_grammar",
-                                                   "structured_outputs",
-                                                   "use_beam_search",
-                                                   "bad_words",
-                                                   "allowed_token_ids",
-                                                   "logits_processors",
-                                                   "truncate_prompt_tokens",
-                                                   "prompt_embeds",
-                                                   "kv_transfer_params",
-                                                   "return_hidden_states"};
+constexpr std::array<const char*, 9> kNotBuilt = {"suffix",
+                                                  "use_beam_search",
+                                                  "bad_words",
+                                                  "allowed_token_ids",
+                                                  "logits_processors",
+                                                  "truncate_prompt_tokens",
+                                                  "prompt_embeds",
+                                                  "kv_transfer_params",
+                                                  "return_hidden_states"};
 
 // {"<token id>": number}, as OpenAI's. Ranges are generate_check's business.
 void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
@@ -99,22 +95,12 @@ void ReadStopStrings(FieldReader* reader, v1::StopParams* out) {
   }
 }
 
-// Beside those, a response_format other than text.
 MaybeError CheckNotBuilt(const json::object& body) {
   for (const char* name : kNotBuilt) {
     const json::value* value = body.if_contains(name);
     if (value != nullptr && !IsNeutral(*value))
       return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
   }
-  const json::value* format = body.if_contains("response_format");
-  if (format == nullptr || format->is_null()) return std::nullopt;
-  const json::value* type =
-      format->is_object() ? format->get_object().if_contains("type") : nullptr;
-  if (type == nullptr || !type->is_string())
-    return InvalidField("response_format", "'response_format' must be an object with a 'type'.");
-  if (type->get_string() != "text")
-    return NotBuiltYet("response_format",
-                       "'response_format' other than {\"type\":\"text\"} is not built yet.");
   return std::nullopt;
 }
 
@@ -204,6 +190,7 @@ std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* 
     request->params.set_priority(static_cast<int>(*v));
   if (reader->error().has_value()) return reader->error();
   if (inner.has_value()) return inner;
+  if (auto error = ReadStructuredOutput(body, request)) return error;
   return CheckNotBuilt(body);
 }
 

@@ -136,11 +136,7 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
 }
 
 void ConnectReactor::Refuse(uint64_t stream, const Status& status) {
-  v1::Delta delta;
-  delta.add_choices()->set_finish_reason(v1::FINISH_REASON_ERROR);
-  *delta.mutable_error() = ToError(status);
-  delta.set_last(true);
-  channel_->Append(stream, std::move(delta));
+  channel_->Append(stream, RefusalDelta(status));
   channel_->Flush();
 }
 

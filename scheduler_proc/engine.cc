@@ -69,10 +69,10 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
              [control = inputs_.control] { ReplicaControl::Ring(&control->doorbell); }),
       large_results_(inputs_.clock, options.max_large_result_bytes),
       front_({&inbox_, &load_, inputs_.tokenizer, inputs_.chat_format, inputs_.clock,
-              [this](absl::StatusCode code) { metrics_.OnRejected(code); }}),
+              [this](absl::StatusCode code) { metrics_.OnRejected(code); }, inputs_.grammars}),
       hub_(options.channel,
            {inputs_.clock, [this](v1::Load* load) { load_.Fill(load); },
-            [this](ReqId id) { inbox_.Abort(id, Finish::kAbort); }},
+            [this](ReqId id) { front_.Abort(id, Finish::kAbort); }},
            [this] { outputs_.Wake(); }),
       info_(options.replica_id, StaticInfo(options, inputs_), inputs_.tokenizer_file),
       metrics_({options.model_name, options.replica_id, options.decode_log_interval,
@@ -133,7 +133,8 @@ void Engine::TakeRequests(uint32_t num_pages) {
   measured.set_total_pages(num_pages);
   measured.set_max_model_len(context);
   info_.Complete(measured);
-  front_.SetServing({options_.model_name, options_.core.vocab_size, context});
+  front_.SetServing(
+      {options_.model_name, options_.core.vocab_size, context, options_.max_grammar_bytes});
 }
 
 bool Engine::WaitReady(int64_t deadline_ns) {
@@ -160,6 +161,7 @@ void Engine::BeginDrain() {
 void Engine::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (server_ != nullptr) server_->Shutdown(inputs_.clock->NowNs() + kNsPerSecond);
+  if (inputs_.grammars != nullptr) inputs_.grammars->Stop();  // it calls front_
   loop_->Stop();
   if (loop_thread_.joinable()) loop_thread_.join();
   output_side_->Stop();

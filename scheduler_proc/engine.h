@@ -32,6 +32,7 @@ struct EngineOptions {
   size_t max_large_result_bytes = 256 << 20;
   RouterChannelOptions channel;
   size_t max_call_unsent_bytes = 4 << 20;
+  uint64_t max_grammar_bytes = 64 << 10;  // of a text
 };
 
 class Engine {
@@ -40,6 +41,7 @@ class Engine {
     const Clock* clock = nullptr;
     const Tokenizer* tokenizer = nullptr;
     const ChatFormat* chat_format = nullptr;  // null: the model can't chat
+    GrammarCompiler* grammars = nullptr;      // null: no structured output
     ReplicaControlBlock* control = nullptr;
     const Segment* step_ring = nullptr;
     const Segment* result_ring = nullptr;

@@ -34,6 +34,14 @@ v1::Error ToError(const Status& status) {
   return error;
 }
 
+v1::Delta RefusalDelta(const Status& status) {
+  v1::Delta delta;
+  delta.add_choices()->set_finish_reason(v1::FINISH_REASON_ERROR);
+  *delta.mutable_error() = ToError(status);
+  delta.set_last(true);
+  return delta;
+}
+
 grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }

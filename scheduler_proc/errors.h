@@ -11,6 +11,8 @@ namespace flotilla {
 
 // google.rpc.Code equals absl's codes. RESOURCE_EXHAUSTED and UNAVAILABLE get a retry_after_ms.
 v1::Error ToError(const Status& status);
+// The only delta of a request that never ran.
+v1::Delta RefusalDelta(const Status& status);
 grpc::Status ToGrpc(const Status& status);
 grpc::Status ToGrpc(const v1::Error& error);
 

@@ -5,7 +5,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kFlightRecordVersion = 3;
+constexpr uint32_t kFlightRecordVersion = 4;
 // Times are clocks of a machine that runs: their sums and differences must not overflow.
 constexpr int64_t kMaxTimeNs = int64_t{1} << 61;
 
@@ -64,8 +64,9 @@ void KindFields(Archive& field, Record& r) {
     ConfigFields(field, r.config);
   }
   if (r.kind == FlightKind::kKeyFrame) field(r.snapshot);
+  if (r.kind == FlightKind::kGrammar) field(r.answers);
   if (r.kind != FlightKind::kAdd) return;
-  field(r.spec.prompt_ids), field(r.spec.resumed_ids);
+  field(r.spec.prompt_ids), field(r.spec.resumed_ids), field(r.has_grammar);
   SpecFields(field, r.spec);
 }
 
@@ -94,7 +95,7 @@ Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {
     return broken("of another version of Flotilla; use the one that recorded it");
   }
   record->kind = in.Get<FlightKind>();
-  if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kKeyFrame) {
+  if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kGrammar) {
     return broken("unknown kind");
   }
   FieldLoader field(&in);

@@ -17,13 +17,14 @@ namespace flotilla {
 enum class FlightKind : uint32_t {
   kConfig = 1,      // config; the first of a process
   kBeginEpoch = 2,  // epoch, num_pages
-  kAdd = 3,         // spec, now_ns, ok
+  kAdd = 3,         // spec, has_grammar, now_ns, ok
   kAbort = 4,       // id, reason, ok
   kTruncate = 5,    // id, num_tokens, now_ns, ok
   kExpire = 6,      // now_ns
   kPlan = 7,        // now_ns, ok; and if so, step_id and plan_hash
   kResult = 8,      // result, now_ns
   kKeyFrame = 9,    // config, snapshot; ok: the record of each call before it is there
+  kGrammar = 10,    // answers: what grammars said during the call before, kAdd or kResult
 };
 
 struct FlightRecord {
@@ -35,9 +36,11 @@ struct FlightRecord {
   uint32_t num_tokens = 0, epoch = 0, num_pages = 0;
   uint64_t step_id = 0, plan_hash = 0;  // plan_hash.h
   SchedulerConfig config;
-  ReqSpec spec;
+  ReqSpec spec;  // without its grammar
+  bool has_grammar = false;
   StepResult result;     // rows with slot, token, and how many prompt logprobs from where
   std::string snapshot;  // Scheduler::Save
+  std::string answers;   // recorded_grammar.h
 };
 
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes);

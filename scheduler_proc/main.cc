@@ -16,6 +16,7 @@
 #include "common/checkpoint/gguf.h"
 #include "scheduler_proc/core_flags.h"
 #include "scheduler_proc/engine.h"
+#include "scheduler_proc/grammar_vocabulary.h"
 
 namespace flotilla {
 namespace {
@@ -27,8 +28,33 @@ struct Flags {
   std::string metrics_socket;
   uint32_t drain_grace_ms = 30'000;
   CoreFlags core;
+  GrammarCompiler::Options grammar;
   LogOptions log;
 };
+
+void AddGrammarFlags(CLI::App* app, Flags* f) {
+  GrammarCompiler::Options& g = f->grammar;
+  app->add_option("--grammar-threads", g.threads, "Grammars that are compiled at once")
+      ->check(CLI::Range(1u, 64u));
+  app->add_option("--grammar-timeout-ms", g.timeout_ms,
+                  "Milliseconds after which a grammar is compiled or refused")
+      ->check(CLI::Range(250u, 600'000u));
+  app->add_option("--max-requests-awaiting-grammar", g.max_waiting,
+                  "Requests that wait for a grammar to be compiled")
+      ->check(CLI::Range(1u, 1u << 20));
+  app->add_option("--grammar-memory", g.sandbox.memory_bytes, "Memory for compiling a grammar")
+      ->transform(BytesFlag());
+  app->add_option("--max-grammar-bytes", f->engine.max_grammar_bytes,
+                  "Longest text of a schema, regular expression, grammar or list of choices")
+      ->transform(BytesFlag());
+  app->add_option("--max-compiled-grammar-bytes", g.sandbox.compiled_bytes,
+                  "Largest grammar after compiling")
+      ->transform(BytesFlag());
+  app->add_option("--grammar-cache-bytes", g.cache_bytes, "Of compiled grammars that are kept")
+      ->transform(BytesFlag());
+  app->add_option("--grammar-program", g.sandbox.program,
+                  "The sandbox's binary (default: beside this one)");
+}
 
 void AddFlags(CLI::App* app, Flags* f) {
   EngineOptions& e = f->engine;
@@ -53,6 +79,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--decode-log-interval", e.decode_log_interval,
                   "Decode steps between log lines; 0: none");
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
+  AddGrammarFlags(app, f);
   AddLogFlags(app, &f->log);
 }
 
@@ -147,16 +174,26 @@ int Run(Flags flags) {
                 2);
   StatusOr<Model> model = LoadModel(flags, &options);
   if (!model.ok()) return Fail(Annotate(model.status(), "--model"), 2);
+  std::string& sandbox = flags.grammar.sandbox.program;
+  if (sandbox.empty()) {
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
+    sandbox = self.parent_path() / "flotilla-grammar";
+  }
 
   RealClock clock;
   auto registry = std::make_shared<prometheus::Registry>();
   auto metrics = MetricsServer::Start(flags.metrics_socket, "scheduler", registry);
   if (!metrics.ok()) return Fail(metrics.status(), 2);
+  auto grammars = GrammarCompiler::Start(
+      flags.grammar, GrammarVocabulary(*model->tokenizer, options.core.vocab_size), &clock,
+      registry.get());
+  if (!grammars.ok()) return Fail(grammars.status(), 1);
   std::atomic<int> exit_code{0};
   Engine::Inputs inputs;
   inputs.clock = &clock;
   inputs.tokenizer = model->tokenizer.get();
   if (model->chat_format.ok()) inputs.chat_format = &*model->chat_format;
+  inputs.grammars = grammars->get();
   inputs.control = control;
   inputs.step_ring = &segments->steps;
   inputs.result_ring = &segments->results;

@@ -78,7 +78,7 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
     case Finish::kDeadline:
       return EndNow(output.id, live, flotilla::ToProto(output.finish));
     case Finish::kError:
-      return Fail(output.id, absl::InternalError(output.error));
+      return Fail(output.id, Status(output.error_code, output.error));
     case Finish::kStop:
     case Finish::kLength:
       break;

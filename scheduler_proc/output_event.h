@@ -17,8 +17,9 @@
 
 namespace flotilla {
 
-// Receives one request's deltas in order. Called by the output thread only; implementations
-// synchronise with their own gRPC threads.
+// Receives one request's deltas in order. Called by the output thread; for a request whose grammar
+// is refused, by the thread that compiled it instead. Implementations synchronise with their own
+// gRPC threads.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;

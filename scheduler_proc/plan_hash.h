@@ -1,5 +1,6 @@
-// A hash of everything that a plan tells the workers: two plans are the same, or all but surely
-// differ in it. Threads: any.
+// A hash of everything that the core decided in a plan: two plans are the same, or all but surely
+// differ in it. Masks come from grammars, not from the core, so they are left out; that a row has
+// one is in its flags. Threads: any.
 #pragma once
 
 #include <cstdint>

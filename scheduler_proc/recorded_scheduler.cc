@@ -44,14 +44,29 @@ void RecordedScheduler::WriteKeyFrameIfDue() {
   }
 }
 
+// Behind the call's own record, which is there even if the core dies in the call.
+void RecordedScheduler::WriteGrammar() {
+  if (grammar_log_.answers.empty()) return;
+  record_.kind = FlightKind::kGrammar;
+  record_.answers = grammar_log_.answers;
+  grammar_log_.Clear();
+  Write();
+}
+
 Status RecordedScheduler::Add(ReqSpec spec, int64_t now_ns) {
   if (ring_ == nullptr) return core_.Add(std::move(spec), now_ns);
   record_.kind = FlightKind::kAdd;
   record_.now_ns = now_ns;
+  record_.has_grammar = spec.grammar != nullptr;
+  if (record_.has_grammar) {
+    spec.grammar = RecordedGrammar(std::exchange(spec.grammar, nullptr), &grammar_log_);
+  }
   record_.spec = spec;
+  record_.spec.grammar = nullptr;
   const Status status = core_.Add(std::move(spec), now_ns);
   record_.ok = status.ok();
   Write();
+  WriteGrammar();
   return status;
 }
 
@@ -109,6 +124,7 @@ void RecordedScheduler::OnResult(const StepResult& result, int64_t now_ns,
     Write();
   }
   core_.OnResult(result, now_ns, outputs);
+  if (ring_ != nullptr) WriteGrammar();
 }
 
 void RecordedScheduler::BeginEpoch(uint32_t epoch, uint32_t num_pages) {

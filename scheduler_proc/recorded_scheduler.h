@@ -11,6 +11,7 @@
 
 #include "scheduler_proc/core/scheduler.h"
 #include "scheduler_proc/flight_record.h"
+#include "scheduler_proc/recorded_grammar.h"
 #include "shm/flight_ring.h"
 
 namespace flotilla {
@@ -40,8 +41,10 @@ class RecordedScheduler {
 
  private:
   void Write();
+  void WriteGrammar();
 
   const SchedulerConfig config_;
+  GrammarLog grammar_log_;  // of the call that runs
   Scheduler core_;
   FlightRingWriter* const ring_;
   FlightRecord record_;

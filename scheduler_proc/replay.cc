@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "common/base/flags.h"
 #include "scheduler_proc/plan_hash.h"
+#include "scheduler_proc/recorded_grammar.h"
 
 namespace flotilla {
 namespace {
@@ -18,17 +20,46 @@ class Replayer {
   }
   Status Begin(const FlightRecord& record) {
     RETURN_IF_ERROR(CheckConfig(record.config));
+    outputs_.clear();
+    grammar_log_.Clear();
     page_size_ = record.config.page_size;
     if (record.kind == FlightKind::kConfig) {
       core_ = std::make_unique<Scheduler>(record.config);
       return OkStatus();
     }
-    ASSIGN_OR_RETURN(core_, Scheduler::Restore(record.config, record.snapshot));
+    // They answered before the recording begins: nothing that matters is asked again.
+    const auto grammar = [this](const ReqSpec&) {
+      has_grammars_ = true;
+      return ReplayedGrammar(&grammar_log_);
+    };
+    ASSIGN_OR_RETURN(core_, Scheduler::Restore(record.config, record.snapshot, grammar));
     return OkStatus();
   }
 
-  // Empty: the core answered as recorded.
-  std::string Apply(const FlightRecord& record) {
+  // Empty: the core answered as recorded. answers: of grammars, to what the core asks them in it.
+  std::string Apply(const FlightRecord& record, const std::string& answers) {
+    outputs_.clear();
+    grammar_log_.Clear();
+    grammar_log_.answers = answers;
+    const std::string difference = Call(record);
+    if (lacks_answers()) return "the recording lacks what a grammar answered";
+    if (!difference.empty()) return difference;
+    if (grammar_log_.taken < answers.size()) return "a grammar was asked less than when recorded";
+    return "";
+  }
+  // In Add or OnResult.
+  bool AsksGrammars(const FlightRecord& record) const {
+    return record.kind == FlightKind::kAdd ? record.has_grammar
+                                           : record.kind == FlightKind::kResult && has_grammars_;
+  }
+  bool lacks_answers() const { return grammar_log_.ran_out; }
+  bool started() const { return core_ != nullptr; }
+  const Scheduler& core() const { return *core_; }
+  const StepPlan& plan() const { return plan_; }
+  const std::vector<ReqOutput>& outputs() const { return outputs_; }
+
+ private:
+  std::string Call(const FlightRecord& record) {
     switch (record.kind) {
       case FlightKind::kConfig:
         return "";  // it began with it
@@ -37,7 +68,7 @@ class Replayer {
       case FlightKind::kBeginEpoch:
         return BeginEpoch(record);
       case FlightKind::kAdd:
-        return Same("Add", core_->Add(record.spec, record.now_ns).ok(), record.ok);
+        return Add(record);
       case FlightKind::kAbort:
         return Same("Abort", core_->Abort(record.id, record.reason), record.ok);
       case FlightKind::kTruncate:
@@ -52,16 +83,11 @@ class Replayer {
       case FlightKind::kResult:
         core_->OnResult(record.result, record.now_ns, &outputs_);
         return "";
+      case FlightKind::kGrammar:
+        return "";  // taken by the call before
     }
     return "";
   }
-  void ClearOutputs() { outputs_.clear(); }
-  bool started() const { return core_ != nullptr; }
-  const Scheduler& core() const { return *core_; }
-  const StepPlan& plan() const { return plan_; }
-  const std::vector<ReqOutput>& outputs() const { return outputs_; }
-
- private:
   // As the flags allow it: a file must not ask for all the memory there is.
   static Status CheckConfig(const SchedulerConfig& config) {
     RETURN_IF_ERROR(ValidateSchedulerConfig(config));
@@ -102,6 +128,13 @@ class Replayer {
     return StrCat(call, " answered ", now ? "yes" : "no", ", recorded was ", then ? "yes" : "no");
   }
 
+  std::string Add(const FlightRecord& record) {
+    ReqSpec spec = record.spec;
+    if (record.has_grammar) spec.grammar = ReplayedGrammar(&grammar_log_);
+    has_grammars_ = has_grammars_ || record.has_grammar;
+    return Same("Add", core_->Add(std::move(spec), record.now_ns).ok(), record.ok);
+  }
+
   std::string Plan(const FlightRecord& record) {
     const bool planned = core_->PlanStep(record.now_ns, &plan_);
     std::string difference = Same("PlanStep", planned, record.ok);
@@ -111,6 +144,8 @@ class Replayer {
                   " with ", plan_.rows.size(), " rows and ", plan_.input_ids.size(), " tokens");
   }
 
+  GrammarLog grammar_log_;  // of the call that runs
+  bool has_grammars_ = false;
   std::unique_ptr<Scheduler> core_;
   uint32_t page_size_ = 1;
   std::string saved_;
@@ -124,9 +159,9 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
                               const std::function<void(const ReplayMoment&)>& visit) {
   ReplayReport report;
   Replayer replayer;
-  FlightRecord record;
-  for (const std::string& bytes : records) {
-    RETURN_IF_ERROR(ParseFlightRecord(bytes, &record));
+  FlightRecord record, next;
+  for (size_t i = 0; i < records.size(); ++i) {
+    RETURN_IF_ERROR(ParseFlightRecord(records[i], &record));
     const bool begins = replayer.Begins(record);
     if (begins) {
       RETURN_IF_ERROR(replayer.Begin(record));
@@ -134,8 +169,16 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
       ++report.skipped;
       continue;
     }
-    replayer.ClearOutputs();
-    if (!begins) report.difference = replayer.Apply(record);
+    next.answers.clear();
+    if (replayer.AsksGrammars(record) && i + 1 < records.size()) {
+      RETURN_IF_ERROR(ParseFlightRecord(records[i + 1], &next));
+      if (next.kind != FlightKind::kGrammar) next.answers.clear();
+    }
+    if (!begins) report.difference = replayer.Apply(record, next.answers);
+    if (!begins && i + 1 == records.size() && replayer.lacks_answers()) {
+      report.difference.clear();  // the scheduler was killed in this call
+      break;
+    }
     ++report.records;
     report.steps += record.kind == FlightKind::kPlan && record.ok;
     report.requests += record.kind == FlightKind::kAdd && record.ok;

@@ -2,7 +2,9 @@
 //
 // It begins at the oldest configuration, with a new core, or key frame, with the core that was
 // saved; what lies before that is of calls whose beginning the ring has overwritten. A later key
-// frame must be what the core saves there.
+// frame must be what the core saves there. Grammars are not recorded but what they answered is
+// (recorded_grammar.h); if the scheduler died before it was written, the replay ends before that
+// call.
 //
 // Threads: one. Errors: DataLoss for records that are broken, or without a beginning; a decision
 // that differs is no error but the report's `difference`.

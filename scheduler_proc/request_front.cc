@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "scheduler_proc/errors.h"
+#include "scheduler_proc/output_event.h"
 
 namespace flotilla {
 
@@ -39,7 +41,10 @@ StatusOr<CheckedRequest> RequestFront::Check(
   const Status ready = Ready();
   if (!ready.ok()) return Noted(request.request_id(), ready);
   const Tokenizer* const tokenizer = text_allowed ? deps_.tokenizer : nullptr;
-  return Noted(request.request_id(), CheckRequest(request, resume, limits_, tokenizer));
+  StatusOr<CheckedRequest> checked = CheckRequest(request, resume, limits_, tokenizer);
+  if (checked.ok() && checked->grammar.has_value() && deps_.grammars == nullptr)
+    checked = absl::UnimplementedError("structured: this replica compiles no grammars");
+  return Noted(request.request_id(), std::move(checked));
 }
 
 StatusOr<CheckedRequest> RequestFront::CheckEmbed(const v1::GenerateRequest& request,
@@ -82,8 +87,23 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
     live_.emplace(id, checked.request_id);
     by_request_id_.emplace(std::move(checked.request_id), id);
   }
+  deps_.load->AddSubmitted(command.spec.prompt_ids.size());
+  if (!checked.grammar.has_value()) return Submit(std::move(command));
+  {
+    std::lock_guard lock(mutex_);
+    compiling_.emplace(id, Finish::kNone);
+  }
+  // std::function wants what can be copied.
+  auto shared = std::make_shared<SubmitCommand>(std::move(command));
+  deps_.grammars->Compile(*checked.grammar, [this, shared](GrammarCompiler::Result grammar) {
+    OnGrammar(std::move(*shared), std::move(grammar));
+  });
+  return OkStatus();
+}
+
+Status RequestFront::Submit(SubmitCommand&& command) {
+  const ReqId id = command.spec.id;
   const uint64_t tokens = command.spec.prompt_ids.size();
-  deps_.load->AddSubmitted(tokens);
   const std::string request_id = command.options.request_id;
   Log().debug("queued {} {} {}", Kv("request_id", request_id), Kv("req", id),
               Kv("prompt_tokens", tokens));
@@ -98,7 +118,48 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
   return status;
 }
 
-void RequestFront::Abort(ReqId id, Finish reason) { deps_.inbox->Abort(id, reason); }
+// On a thread of the compiler's, or within Enqueue.
+void RequestFront::OnGrammar(SubmitCommand&& command, GrammarCompiler::Result grammar) {
+  const ReqId id = command.spec.id;
+  const std::shared_ptr<OutputSink> sink = command.sink;
+  const uint64_t stream = command.stream;
+  Status status = grammar.status();
+  if (status.ok()) {
+    command.spec.grammar = *std::move(grammar);
+    status = Submit(std::move(command));
+  } else {
+    Log().debug("refused {} {}", Kv("request_id", command.options.request_id),
+                Kv("reason", std::string(status.message())));
+    deps_.load->RemoveSubmitted(command.spec.prompt_ids.size());
+    deps_.on_refused(status.code());
+    OnFinished(id);
+  }
+  Finish aborted = Finish::kNone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = compiling_.find(id);
+    aborted = it->second;
+    compiling_.erase(it);
+  }
+  if (!status.ok()) {
+    sink->Append(stream, RefusalDelta(status));
+    sink->Flush();
+  } else if (aborted != Finish::kNone) {
+    deps_.inbox->Abort(id, aborted);
+  }
+}
+
+void RequestFront::Abort(ReqId id, Finish reason) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = compiling_.find(id);
+    if (it != compiling_.end()) {
+      it->second = reason;
+      return;
+    }
+  }
+  deps_.inbox->Abort(id, reason);
+}
 
 bool RequestFront::AbortByRequestId(const std::string& request_id) {
   std::vector<ReqId> ids;

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/text/chat_format.h"
 #include "common/text/tokenizer.h"
+#include "scheduler_proc/grammar/grammar_compiler.h"
 #include "scheduler_proc/inbox.h"
 #include "scheduler_proc/load_board.h"
 #include "scheduler_proc/validate.h"
@@ -32,6 +33,7 @@ class RequestFront {
     const ChatFormat* chat_format = nullptr;  // null: the model can't chat
     const Clock* clock = nullptr;
     std::function<void(absl::StatusCode)> on_refused;  // for the metric; any thread
+    GrammarCompiler* grammars = nullptr;               // null: no structured output
   };
   explicit RequestFront(Deps deps) : deps_(std::move(deps)) {}
 
@@ -52,7 +54,8 @@ class RequestFront {
                                  bool text_allowed) const;
   StatusOr<CheckedRequest> CheckEmbed(const v1::GenerateRequest& request,
                                       const v1::EmbedOptions& embed, bool text_allowed) const;
-  // elapsed_ms: of the deadline, spent before the request came here.
+  // elapsed_ms: of the deadline, spent before the request came here. A request with a grammar is
+  // submitted when that is compiled; what fails then is told to the sink.
   Status Enqueue(ReqId id, CheckedRequest&& checked, const std::string& tenant, int64_t elapsed_ms,
                  std::shared_ptr<OutputSink> sink, uint64_t stream);
   // kAbort or kDeadline. The sink gets a last delta if the request was still running.
@@ -72,6 +75,9 @@ class RequestFront {
   StatusOr<CheckedRequest> Noted(const std::string& request_id,
                                  StatusOr<CheckedRequest> checked) const;
 
+  Status Submit(SubmitCommand&& command);
+  void OnGrammar(SubmitCommand&& command, GrammarCompiler::Result grammar);
+
   const Deps deps_;
   RequestLimits limits_;  // set before phase_ becomes kServing
   std::atomic<Phase> phase_{Phase::kLoading};
@@ -81,6 +87,8 @@ class RequestFront {
   // Guarded by mutex_. request_id is a client's: several requests may have the same.
   std::unordered_map<ReqId, std::string> live_;
   std::unordered_multimap<std::string, ReqId> by_request_id_;
+  // Those that wait for their grammar; aborted meanwhile: why.
+  std::unordered_map<ReqId, Finish> compiling_;
 };
 
 }  // namespace flotilla

@@ -21,10 +21,6 @@ Status Bad(std::string_view field, std::string_view what) {
   return absl::InvalidArgumentError(StrCat(field, ": ", what));
 }
 
-Status NotBuilt(std::string_view field, std::string_view what) {
-  return absl::UnimplementedError(StrCat(field, ": ", what, " not built yet"));
-}
-
 // lo ≤ value ≤ hi; a NaN is out of range.
 Status InRange(std::string_view field, double value, double lo, double hi) {
   if (value >= lo && value <= hi) return OkStatus();
@@ -228,8 +224,6 @@ Status CheckEnvelope(const v1::GenerateRequest& request, const RequestLimits& li
                  StrCat(request.deadline_ms(), " is not within 1 … ", kMaxDeadlineMs));
     out->deadline_ms = request.deadline_ms();
   }
-  if (request.structured().kind_case() != v1::StructuredOutput::KIND_NOT_SET)
-    return NotBuilt("structured", "structured output is");
   out->request_id = request.request_id().empty() ? NewRequestId() : request.request_id();
   return OkStatus();
 }
@@ -293,6 +287,9 @@ StatusOr<CheckedRequest> CheckRequest(
   RETURN_IF_ERROR(CheckPrompt(request, limits, tokenizer, &out.spec.prompt_ids));
   RETURN_IF_ERROR(CheckStopping(request.stopping(), limits, &out));
   RETURN_IF_ERROR(CheckResume(resume, limits, &out.spec));
+  if (request.has_structured()) {
+    ASSIGN_OR_RETURN(out.grammar, ReadStructured(request.structured(), limits.max_grammar_bytes));
+  }
   return out;
 }
 

@@ -6,11 +6,13 @@
 // another model; Unimplemented: a feature of a later part; Internal: never. Threads: any.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "common/rpc/choices.h"
 #include "common/text/tokenizer.h"
 #include "flotilla/v1/engine.pb.h"
+#include "scheduler_proc/grammar/grammar_spec.h"
 #include "scheduler_proc/inbox.h"
 
 namespace flotilla {
@@ -19,11 +21,13 @@ struct RequestLimits {
   std::string model_name;
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;  // tokens of prompt and output together
+  size_t max_grammar_bytes = 64 << 10;
 };
 
 struct CheckedRequest {
   std::string request_id;  // never empty
-  ReqSpec spec;            // without id and arrival
+  ReqSpec spec;            // without id, arrival and grammar
+  std::optional<GrammarSpec> grammar;
   StreamOptions options;
   ChoiceOptions choices;  // spec and options are those of candidate 0
   bool echo = false;

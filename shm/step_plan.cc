@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kPlanMagic = 0x504c5446;  // "FTLP"
 constexpr uint32_t kMaxPlanSlots = 65536;
 constexpr uint32_t kEmbedFlags = kRowPoolMean | kRowEmbed;
-constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs | kEmbedFlags;
+constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs | kEmbedFlags | kRowMask;
 
 // Sent as they lie in memory: no padding, fixed-width members.
 static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 64 && sizeof(PlanRow) == 24 &&
@@ -105,7 +105,7 @@ Status CheckOpens(const StepPlan& plan, const StepPlanLimits& limits) {
 
 Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
   SlotSet slots(limits.max_slots);
-  uint64_t tokens = 0, pages = 0;
+  uint64_t tokens = 0, pages = 0, masks = 0;
   for (const PlanRow& row : plan.rows) {
     if (!slots.Add(row.slot)) return Bad("rows.slot", row.slot);
     if (row.num_tokens == 0 || row.num_tokens > limits.max_tokens)
@@ -116,13 +116,19 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
     if ((row.flags & ~kKnownRowFlags) != 0) return Bad("rows.flags", row.flags);
     if ((row.flags & kEmbedFlags) != 0 && (row.flags & ~kEmbedFlags) != 0)
       return Bad("rows.flags", row.flags);
+    if ((row.flags & kRowMask) != 0 && (row.flags & kRowSample) == 0)
+      return Bad("rows.flags: a mask without sampling", row.flags);
     if (row.next_token < -1 || row.next_token >= static_cast<int64_t>(limits.vocab_size))
       return Bad("rows.next_token", static_cast<uint32_t>(row.next_token));
     tokens += row.num_tokens;
     pages += row.num_new_pages;
+    masks += (row.flags & kRowMask) != 0;
   }
   if (tokens != plan.input_ids.size()) return Bad("input_ids: the rows need", tokens);
   if (pages != plan.new_pages.size()) return Bad("new_pages: the rows need", pages);
+  const uint64_t mask_words = (uint64_t{limits.vocab_size} + 31) / 32;
+  if (masks * mask_words != plan.masks.size())
+    return Bad("masks: the rows need words", masks * mask_words);
   return OkStatus();
 }
 
@@ -156,7 +162,7 @@ Status CheckPlan(const StepPlan& plan, const StepPlanLimits& limits) {
   }
   if (!plan.opens.empty() || !plan.rows.empty() || !plan.input_ids.empty() ||
       !plan.new_pages.empty() || !plan.closes.empty() || !plan.logit_bias.empty() ||
-      !plan.history.empty())
+      !plan.history.empty() || !plan.masks.empty())
     return absl::InvalidArgumentError("step plan: only a forward has slots, rows and pages");
   return OkStatus();
 }
@@ -179,6 +185,7 @@ void BuildStepPlan(const StepPlan& plan, std::string* frame) {
   out.PutSpan(std::span<const uint32_t>(plan.closes));
   out.PutSpan(std::span<const LogitBias>(plan.logit_bias));
   out.PutSpan(std::span<const int32_t>(plan.history));
+  out.PutSpan(std::span<const uint32_t>(plan.masks));
 }
 
 Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan) {
@@ -205,6 +212,7 @@ Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepP
   // As long as their counts in the opens say, which CheckOpens sees to.
   if (!in.GetSpanInto(frame.size(), &plan->logit_bias)) return Malformed("logit_bias");
   if (!in.GetSpanInto(frame.size(), &plan->history)) return Malformed("history");
+  if (!in.GetSpanInto(frame.size(), &plan->masks)) return Malformed("masks");
   if (!in.AtEnd()) return Malformed("end");
   return CheckPlan(*plan, limits);
 }

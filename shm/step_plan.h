@@ -13,6 +13,10 @@
 // not known yet. It then has kLastToken in its place, and the worker puts in what the slot sampled
 // last.
 //
+// A row with kRowMask samples only what its mask allows: a bit a token
+// (scheduler_proc/core/grammar.h). Masks are part of the plan, so that a plan says all by itself;
+// docs/performance.md has the cost.
+//
 // Units: tokens, pages; positions are absolute in the sequence, from 0.
 #pragma once
 
@@ -26,7 +30,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 3;
+inline constexpr uint32_t kStepPlanVersion = 4;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
@@ -81,10 +85,11 @@ struct PlanOpen {
 enum PlanRowFlags : uint32_t {
   kRowSample = 1,          // sample a token from the last position
   kRowPromptLogprobs = 2,  // logprobs of the tokens after each position of this row
-  // Embeddings, of the final normed hidden states; neither goes with the two above. A slot that is
+  // Embeddings, of the final normed hidden states; neither goes with the others. A slot that is
   // pooled has all its rows from position 0 on pooled.
   kRowPoolMean = 4,  // add this row's to the slot's sum
   kRowEmbed = 8,     // tell the embedding: the sum's mean if pooled, else the last position's
+  kRowMask = 16,     // with kRowSample: a mask says which tokens may be sampled
 };
 
 struct PlanRow {
@@ -110,6 +115,9 @@ struct StepPlan {
   std::vector<uint32_t> closes;       // slots freed after the step
   std::vector<LogitBias> logit_bias;  // opens' biases, concatenated
   std::vector<int32_t> history;       // opens' histories, concatenated
+  // Of the rows with kRowMask: (vocab_size + 31) / 32 words each, token t in bit t % 32 of word
+  // t / 32; concatenated.
+  std::vector<uint32_t> masks;
 };
 
 // The bounds that a plan is checked against.

@@ -18,6 +18,7 @@ struct ResolvedOptions {
   std::string model_path;
   std::string model_name;
   uint32_t tp = 1;
+  uint32_t vocab_size = 0;
   uint32_t threads = 1;  // of each worker
   uint32_t spin_us = 0;  // how long a compute thread spins for others before it sleeps
   std::string bin_dir;

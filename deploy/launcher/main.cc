@@ -66,6 +66,7 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   resolved.flight_bytes = flight_bytes;
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
+  resolved.vocab_size = config.vocab_size;
   const uint32_t cores = AllowedCores();
   ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_key_value_heads));
   const uint32_t workers = resolved.tp * options.replicas;

@@ -13,9 +13,17 @@
 namespace flotilla {
 namespace {
 
-constexpr size_t kStepRingBytes = 4 << 20;
+constexpr size_t kStepRingBytes = 4 << 20;  // at least
 constexpr size_t kResultRingBytes = 8 << 20;
 constexpr size_t kCollectiveBytes = 1 << 20;  // staging a rank
+
+// A plan is a frame, of which the ring takes up to a quarter of its size: a megabyte, and a mask of
+// a bit a token for every request.
+size_t StepRingBytes(const ResolvedOptions& resolved) {
+  const size_t masks =
+      size_t{resolved.options.max_running_requests} * ((size_t{resolved.vocab_size} + 31) / 32) * 4;
+  return std::max(kStepRingBytes, 4 * ((1 << 20) + masks));
+}
 
 }  // namespace
 
@@ -64,8 +72,8 @@ std::vector<Replica::Member> Replica::Members() const {
 StatusOr<Replica::Segments> Replica::MakeSegments() const {
   const uint32_t tp = env_.resolved->tp;
   ASSIGN_OR_RETURN(ReplicaControl control, ReplicaControl::Create(tp));
-  ASSIGN_OR_RETURN(Segment step,
-                   Segment::Create("flotilla-steps", RingSegmentBytes(kStepRingBytes)));
+  ASSIGN_OR_RETURN(Segment step, Segment::Create("flotilla-steps",
+                                                 RingSegmentBytes(StepRingBytes(*env_.resolved))));
   RETURN_IF_ERROR(InitRing(step, tp));
   ASSIGN_OR_RETURN(Segment result,
                    Segment::Create("flotilla-results", RingSegmentBytes(kResultRingBytes)));

@@ -62,7 +62,7 @@ class FieldLoader {
 };
 
 // A field that is added must be added here: then these sizes change.
-static_assert(sizeof(SchedulerConfig) == 224 && sizeof(ReqSpec) == 224);
+static_assert(sizeof(SchedulerConfig) == 224 && sizeof(ReqSpec) == 240);
 
 template <typename Archive, typename Config>
 void ConfigFields(Archive& field, Config& c) {
@@ -77,7 +77,7 @@ void ConfigFields(Archive& field, Config& c) {
   field(c.schedule_conservativeness), field(c.clip_max_new_tokens), field(c.eos_ids);
 }
 
-// Without the tokens, which the core keeps elsewhere.
+// Without the tokens, which the core keeps elsewhere, and the grammar, which can't be saved.
 template <typename Archive, typename Spec>
 void SpecFields(Archive& field, Spec& s) {
   field(s.id), field(s.sampling), field(s.logit_bias), field(s.max_new_tokens), field(s.pooling);

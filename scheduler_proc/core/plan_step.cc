@@ -19,24 +19,15 @@ bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
   wait_reason = WaitReason::kNextStep;
   GetNextBatchToRun(now_ns, &cur_batch);
   wait_clock.Set(wait_reason, now_ns);
-  if (cur_batch.empty()) return false;
+  if (cur_batch.empty() || WaitsForGrammars(cur_batch)) return false;
+  if (!cur_batch.retracted && !cur_batch.rows.front().extend) new_token_ratio.OnDecode();
   cur_batch.step_id = ++last_step_id;
   FillPlan(cur_batch, plan);
-  Launch(cur_batch, now_ns);
+  if (num_in_flight++ == 0) step_begin_ns = now_ns;
   ++stats.steps;
   last_batch_mode = cur_batch.forward_mode();
   prefill_steps_in_a_row = last_batch_mode == ForwardMode::kExtend ? prefill_steps_in_a_row + 1 : 0;
   return true;
-}
-
-void Scheduler::Impl::Launch(const ScheduleBatch& batch, int64_t now_ns) {
-  if (num_in_flight == 0) step_begin_ns = now_ns;
-  for (const BatchRow& row : batch.rows) {
-    row.req->num_scheduled += row.num_tokens;
-    row.req->num_unknown += row.samples;
-    ++row.req->plans_in_flight;
-  }
-  ++num_in_flight;
 }
 
 // Mixed: what decodes, and as much prefill as the budget allows beside it. Otherwise prefill goes
@@ -128,7 +119,9 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
 // One token for everyone whose prompt is computed. If their pages run out, the last to come go
 // back to the queue; false, and nothing done: they would, but a plan is in flight.
 bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
-  const auto decodes = [](const Req& req) { return req.is_decode() && !req.ends_by_length(); };
+  const auto decodes = [](const Req& req) {
+    return req.is_decode() && !req.ends_by_length() && !req.waits_for_grammar();
+  };
   const auto needs_page = [&](const Req& req) {
     return decodes(req) && kv.PagesFor(req.planned_len()) > req.pages.size();
   };
@@ -156,11 +149,7 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     CHECK(kv.Grow(req, req->planned_len()));
     batch->AddRow(req, 1, /*extend=*/false);
   }
-  if (batch->retracted) {
-    new_token_ratio.OnRetract(running_batch);
-  } else if (!batch->empty()) {
-    new_token_ratio.OnDecode();
-  }
+  if (batch->retracted) new_token_ratio.OnRetract(running_batch);
   return true;
 }
 
@@ -212,6 +201,7 @@ void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
   plan->closes.clear();
   plan->logit_bias.clear();
   plan->history.clear();
+  plan->masks.clear();
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     if (i + kPrefetchDistance < batch.rows.size()) {
       batch.rows[i + kPrefetchDistance].req->Prefetch();
@@ -235,6 +225,7 @@ void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
   plan->history.insert(plan->history.end(), req.token_ids.begin(), req.token_ids.begin() + start);
 }
 
+// Here too what the row changes of its request: a thousand of them are not gone through twice.
 void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   Req* req = row.req;
   if (!req->opened) {
@@ -249,8 +240,12 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   out.num_tokens = row.num_tokens;
   out.num_new_pages = static_cast<uint32_t>(req->pages.size()) - req->pages_sent;
   if (row.samples) out.flags |= kRowSample;
+  if (row.samples && req->matcher != nullptr) {
+    out.flags |= kRowMask;
+    plan->masks.insert(plan->masks.end(), req->mask.begin(), req->mask.end());
+  }
   if (row.embeds) out.flags |= kRowEmbed;
-  if (req->spec.pooling == Pooling::kMean) out.flags |= kRowPoolMean;
+  if (req->is_mean()) out.flags |= kRowPoolMean;
   // Positions start + 1 … end have their logprobs in this row, as far as they are prompt and new.
   if (row.start + 1 < req->prompt_len && req->has_prompt_logprobs_left() &&
       end >= req->next_prompt_logprob) {
@@ -266,6 +261,9 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
                          req->pages.end());
   req->pages_sent = static_cast<uint32_t>(req->pages.size());
+  req->num_scheduled += row.num_tokens;
+  req->num_unknown += row.samples;
+  ++req->plans_in_flight;
 }
 
 }  // namespace flotilla

@@ -47,8 +47,7 @@ uint32_t PrefillAdder::ChunkLength(const Req& req) const {
 }
 
 bool PrefillAdder::EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) const {
-  return req.is_pooled() && num_tokens == req.num_pending() &&
-         batch_.num_embed_rows == kMaxEmbedRows;
+  return req.is_pooled && num_tokens == req.num_pending() && batch_.num_embed_rows == kMaxEmbedRows;
 }
 
 void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {

@@ -91,7 +91,11 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
   output.token = result.token;
   output.has_logprobs = result.has_logprobs;
   if (result.has_logprobs) output.logprobs = result.logprobs;
-  const Finish finish = CheckFinished(*req, result.token);
+  Finish finish = CheckFinished(*req, result.token);
+  if (req->matcher != nullptr && finish != Finish::kStop) {
+    const Finish followed = FollowGrammar(req, result.token, &output);
+    if (followed != Finish::kNone) finish = followed;
+  }
   if (finish == Finish::kNone) return;
   if (finish == Finish::kStop) output.stop_token = result.token;
   FillFinish(*req, finish, &output);

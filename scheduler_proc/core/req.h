@@ -12,6 +12,7 @@
 
 #include <boost/intrusive/set_hook.hpp>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "scheduler_proc/core/radix_cache.h"
@@ -52,18 +53,21 @@ struct alignas(64) Req {
   int32_t last_token = -1;  // that it sampled; token_ids are far away
   uint32_t prompt_len = 0;
   uint32_t max_total = 0;  // tokens at which it ends with kLength
+  // With a grammar: where the output is in it, and what may come next (mask, below).
+  std::unique_ptr<GrammarMatcher> matcher;
 
   // Where it is.
   ReqState state = ReqState::kWaiting;
-  bool retracted = false;  // goes before all that never ran
+  bool retracted = false;    // goes before all that never ran
+  bool opened = false;       // the workers know the slot
+  bool long_prompt = false;  // more than one whole chunk was to be computed when it got its slot
+  bool is_pooled = false;    // spec.pooling is not kNone
   uint32_t plans_in_flight = 0;
   uint32_t slot = kNoSlot;
-  bool opened = false;         // the workers know the slot
   uint32_t num_computed = 0;   // tokens with KV, confirmed by results
   uint32_t num_scheduled = 0;  // the same, with the plans in flight
   uint32_t num_unknown = 0;    // tokens that the plans in flight sample
   uint32_t prefill_len = 0;  // tokens there were when it got its slot: what to extend before decode
-  bool long_prompt = false;  // of which more than one whole chunk was to be computed then
   std::vector<PageId> pages;
   uint32_t num_shared = 0;
   uint32_t pages_sent = 0;  // to the workers
@@ -73,6 +77,7 @@ struct alignas(64) Req {
   NodeId root = kNoNode;
   uint64_t first_page_hash = 0;    // of the first page's tokens; 0: shorter than a page
   uint32_t kept_len = UINT32_MAX;  // tokens past it were discarded by Truncate
+  std::vector<uint32_t> mask;      // with a matcher
 
   // While it waits: places in WaitingQueue and in the policy's order, and what they remember.
   WaitHook by_age, by_order;
@@ -113,15 +118,15 @@ struct alignas(64) Req {
   bool is_decode() const { return num_scheduled >= prefill_len; }
   // The plans in flight bring it to its last token, whichever that is.
   bool ends_by_length() const { return planned_len() >= max_total; }
-  bool is_pooled() const { return spec.pooling != Pooling::kNone; }
+  // Its mask is that of a token that the plans in flight will bring.
+  bool waits_for_grammar() const { return matcher != nullptr && num_unknown > 0; }
+  bool is_mean() const { return is_pooled && spec.pooling == Pooling::kMean; }
   bool has_prompt_logprobs_left() const {
     return spec.sampling.num_prompt_logprobs != kNoLogprobs && next_prompt_logprob < prompt_len;
   }
   // Prompt logprobs and a mean need every position's hidden state, so what has yet to report them
   // reads no cache.
-  bool may_read_cache() const {
-    return !has_prompt_logprobs_left() && spec.pooling != Pooling::kMean;
-  }
+  bool may_read_cache() const { return !has_prompt_logprobs_left() && !is_mean(); }
 };
 
 }  // namespace flotilla

@@ -143,6 +143,7 @@ Status Scheduler::Impl::ValidatePooled(const ReqSpec& spec) const {
   if (spec.max_new_tokens != 0 || !spec.resumed_ids.empty()) {
     return Bad("max_new_tokens: a pooled request has no output");
   }
+  if (spec.grammar != nullptr) return Bad("structured: a pooled request has no output");
   if (spec.sampling.num_prompt_logprobs != kNoLogprobs) {
     return Bad("prompt_logprobs: a pooled request has none");
   }
@@ -169,7 +170,14 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full (max_queued_requests ", config.max_queued_requests, ")"));
   }
+  std::unique_ptr<GrammarMatcher> matcher;
+  std::vector<uint32_t> mask;
+  if (spec.grammar != nullptr) {
+    RETURN_IF_ERROR(StartGrammar(*spec.grammar, spec.resumed_ids, &matcher, &mask));
+  }
   Req* req = pool.New();
+  req->matcher = std::move(matcher);
+  req->mask = std::move(mask);
   req->seq = next_seq++;
   req->prompt_len = static_cast<uint32_t>(spec.prompt_ids.size());
   req->max_total = MaxTotal(req->prompt_len, spec.max_new_tokens);
@@ -180,6 +188,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   }
   if (spec.arrival_ns == 0) spec.arrival_ns = now_ns;
   req->spec = std::move(spec);
+  req->is_pooled = req->spec.pooling != Pooling::kNone;
   req->queued_ns = now_ns;
   req->waits_before = wait_clock.At(now_ns);
   kv.Attach(req);

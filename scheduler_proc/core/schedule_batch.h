@@ -51,8 +51,8 @@ struct ScheduleBatch {
     AddRow({.req = req,
             .start = req->num_scheduled,
             .num_tokens = num_tokens,
-            .samples = is_last && !req->is_pooled(),
-            .embeds = is_last && req->is_pooled(),
+            .samples = is_last && !req->is_pooled,
+            .embeds = is_last && req->is_pooled,
             .extend = extend});
   }
   void AddRow(const BatchRow& row) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "scheduler_proc/core/grammar.h"
 #include "scheduler_proc/core/wait_clock.h"
 #include "shm/step_plan.h"
 #include "shm/step_result.h"
@@ -81,7 +83,8 @@ struct ReqSpec {
   uint32_t min_new_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
-  std::string cache_salt;  // tenant
+  std::shared_ptr<const Grammar> grammar;  // null: any output; else it also decides when to end
+  std::string cache_salt;                  // tenant
   int32_t priority = 0;
   int64_t arrival_ns = 0;
   int64_t deadline_ns = INT64_MAX;
@@ -100,7 +103,8 @@ struct ReqOutput {
   int32_t stop_token = -1;  // kStop by eos or a stop token: which. It is also in `token` and counts
                             // in completion_tokens, but is not part of the text
   std::string error;        // kError
-  uint32_t prompt_tokens = 0;  // with finish
+  absl::StatusCode error_code = absl::StatusCode::kInternal;  // kError
+  uint32_t prompt_tokens = 0;                                 // with finish
   uint32_t cached_tokens = 0;  // with finish: prompt tokens read from the cache at first admission
   uint32_t completion_tokens = 0;                                     // with finish
   int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // with finish; 0: never
@@ -164,12 +168,15 @@ class Scheduler {
   bool HasWork() const;  // something waits or runs
   uint32_t plans_in_flight() const;
   const SchedulerStats& stats() const;
-  // Appends all that later calls depend on: a core that is restored from it answers them as this
-  // one does, and saves the same bytes. They name token ids and tenants.
+  // Appends all that later calls depend on, but grammars: a core that is restored from it answers
+  // them as this one does, and saves the same bytes. They name token ids and tenants.
   void Save(std::string* out) const;
+  // The grammar of a request that has one; null: not known.
+  using GrammarSource = std::function<std::shared_ptr<const Grammar>(const ReqSpec&)>;
   // DataLoss: `config` with these bytes is not what any core saves (or is larger than any can be).
   static StatusOr<std::unique_ptr<Scheduler>> Restore(const SchedulerConfig& config,
-                                                      std::string_view bytes);
+                                                      std::string_view bytes,
+                                                      const GrammarSource& grammars = nullptr);
   uint32_t epoch() const;
   // Those that wait or run, by arrival, as they were added; output that they came with is part of
   // num_output.

@@ -90,7 +90,6 @@ struct Scheduler::Impl {
   StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
-  void Launch(const ScheduleBatch& batch, int64_t now_ns);
   void Retract(Req* req);
   void FillPlan(const ScheduleBatch& batch, StepPlan* plan);
   void FillOpen(const Req& req, uint32_t start, StepPlan* plan);
@@ -112,10 +111,16 @@ struct Scheduler::Impl {
   void AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output);
   Finish CheckFinished(const Req& req, int32_t token) const;
 
+  // follow_grammar.cc: structured output.
+  Status StartGrammar(const Grammar& grammar, std::span<const int32_t> output,
+                      std::unique_ptr<GrammarMatcher>* matcher, std::vector<uint32_t>* mask) const;
+  Finish FollowGrammar(Req* req, int32_t token, ReqOutput* output) const;
+  bool WaitsForGrammars(const ScheduleBatch& batch) const;
+
   // snapshot.cc, snapshot_load.cc.
   class Loader;
   void Save(std::string* out) const;
-  Status Restore(std::string_view bytes);
+  Status Restore(std::string_view bytes, const GrammarSource& grammars);
 
   const SchedulerConfig config;
   uint32_t epoch = 0;

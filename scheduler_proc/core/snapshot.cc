@@ -53,6 +53,7 @@ void Scheduler::Impl::Save(std::string* out) const {
   const auto put_holder = [&](const Req& req) {
     holders.emplace(&req, static_cast<uint32_t>(holders.size()));
     ReqFields(field, req);
+    field(req.spec.grammar != nullptr);
     HolderFields(field, req);
     field(numbers[req.last_node]);
     const size_t shared_tokens = size_t{req.num_shared} * config.page_size;
@@ -66,6 +67,7 @@ void Scheduler::Impl::Save(std::string* out) const {
   field(static_cast<uint32_t>(waiting_queue.size()));
   waiting_queue.ForEach([&](const Req& req) {
     ReqFields(field, req);
+    field(req.spec.grammar != nullptr);
     field(req.retracted);
     PutTokens(req.token_ids, config.vocab_size, out);
   });

@@ -22,7 +22,7 @@ namespace flotilla {
 // A field that is added to one of these must be listed below or be told from others: then these
 // sizes change. (FreeSlots, NewTokenRatio, RadixCache, StepCost, WaitClock, WaitingQueue and the
 // orders have lists of their own.)
-static_assert(sizeof(Req) == 640 && sizeof(BatchRow) == 24 && sizeof(ScheduleBatch) == 96);
+static_assert(sizeof(Req) == 704 && sizeof(BatchRow) == 24 && sizeof(ScheduleBatch) == 96);
 static_assert(sizeof(SchedulerStats) == 136);
 
 template <typename Archive, typename Impl>
@@ -58,7 +58,7 @@ void ReqFields(Archive& field, R& req) {
 template <typename Archive, typename R>
 void HolderFields(Archive& field, R& req) {
   field(req.slot), field(req.num_computed), field(req.prefill_len), field(req.long_prompt);
-  field(req.kept_len);
+  field(req.kept_len), field(req.pages_sent);
 }
 
 struct RowSnapshot {

@@ -48,7 +48,8 @@ bool GetTokens(WireReader* in, uint32_t vocab_size, std::vector<int32_t>* tokens
 
 class Scheduler::Impl::Loader {
  public:
-  Loader(Impl* impl, std::string_view bytes) : impl_(*impl), in_(bytes), field_(&in_) {}
+  Loader(Impl* impl, std::string_view bytes, const GrammarSource& grammars)
+      : impl_(*impl), grammars_(grammars), in_(bytes), field_(&in_) {}
 
   Status Load() {
     RETURN_IF_ERROR(LoadState());
@@ -100,7 +101,7 @@ class Scheduler::Impl::Loader {
   Status CheckReq(Req* req) {
     ReqSpec& spec = req->spec;
     if (req->prompt_len == 0 || req->prompt_len > req->len()) return Broken("prompt_len");
-    if (spec.pooling > Pooling::kMean || (req->is_pooled() && req->len() != req->prompt_len)) {
+    if (spec.pooling > Pooling::kMean || (req->is_pooled && req->len() != req->prompt_len)) {
       return Broken("pooling");
     }
     spec.prompt_ids.assign(req->token_ids.begin(), req->token_ids.begin() + req->prompt_len);
@@ -128,18 +129,37 @@ class Scheduler::Impl::Loader {
     return OkStatus();
   }
 
-  void Enlist(Req* req) {
+  // Those that live follow their grammar from the beginning.
+  Status Enlist(Req* req) {
+    if (req->spec.grammar != nullptr) {
+      const auto output = std::span<const int32_t>(req->token_ids).subspan(req->prompt_len);
+      const Status started =
+          impl_.StartGrammar(*req->spec.grammar, output, &req->matcher, &req->mask);
+      if (!started.ok()) return Broken("grammar");
+    }
     impl_.reqs.emplace(req->spec.id, req);
-    if (req->spec.deadline_ns == INT64_MAX) return;
+    if (req->spec.deadline_ns == INT64_MAX) return OkStatus();
     impl_.deadlines.emplace_back(req->spec.deadline_ns, req->spec.id);
     std::push_heap(impl_.deadlines.begin(), impl_.deadlines.end(), std::greater<>());
+    return OkStatus();
+  }
+
+  Status LoadReq(Req* req) {
+    ReqFields(field_, *req);
+    req->is_pooled = req->spec.pooling != Pooling::kNone;
+    bool has_grammar = false;
+    field_(has_grammar);
+    if (!field_.good()) return Broken("request");
+    if (!has_grammar) return OkStatus();
+    if (grammars_ != nullptr) req->spec.grammar = grammars_(req->spec);
+    return req->spec.grammar != nullptr ? OkStatus() : Broken("a grammar that is not known");
   }
 
   Status LoadHolders(ReqState state, std::vector<Req*>* list) {
     const auto count = in_.Get<uint32_t>();
     for (uint32_t i = 0; i < count; ++i) {
       Req* req = impl_.pool.New();
-      ReqFields(field_, *req);
+      RETURN_IF_ERROR(LoadReq(req));
       HolderFields(field_, *req);
       const auto node = in_.Get<NodeId>();
       if (!field_.good() || node >= num_nodes_) return Broken("request");
@@ -158,7 +178,7 @@ class Scheduler::Impl::Loader {
       RETURN_IF_ERROR(SettleHolder(state, req));
       if (state == ReqState::kRunning) {
         if (i > 0 && !impl_.RunsBefore(*list->back(), *req)) return Broken("order");
-        Enlist(req);
+        RETURN_IF_ERROR(Enlist(req));
       }
       list->push_back(req);
       holders_.push_back(req);
@@ -166,18 +186,18 @@ class Scheduler::Impl::Loader {
     return OkStatus();
   }
 
-  // Between calls every request with a slot has been in a plan, which told all its pages.
+  // Between calls every request with a slot has been in a plan.
   Status SettleHolder(ReqState state, Req* req) {
     const bool ended = state == ReqState::kEnded;
     req->state = state;
     req->opened = true;
     req->num_scheduled = req->num_computed;
-    req->pages_sent = static_cast<uint32_t>(req->pages.size());
     const uint32_t page_size = impl_.config.page_size;
     if (req->slot >= used_slots_.size() || used_slots_[req->slot]++) return Broken("slot");
     if (req->num_computed < req->num_shared * page_size ||
         req->num_computed > req->pages.size() * size_t{page_size} || req->prefill_len == 0 ||
         req->prefill_len > req->len() || !req->was_scheduled ||
+        req->pages_sent > req->pages.size() ||
         !(ended ? req->kept_len >= req->prompt_len : req->kept_len == UINT32_MAX)) {
       return Broken("progress");
     }
@@ -189,7 +209,7 @@ class Scheduler::Impl::Loader {
     std::vector<Req*> reqs;
     for (uint32_t i = 0; i < count; ++i) {
       Req* req = impl_.pool.New();
-      ReqFields(field_, *req);
+      RETURN_IF_ERROR(LoadReq(req));
       field_(req->retracted);
       if (!field_.good() || !GetTokens(&in_, impl_.config.vocab_size, &req->token_ids)) {
         return Broken("waiting request");
@@ -199,7 +219,7 @@ class Scheduler::Impl::Loader {
         return Broken("progress");
       }
       RETURN_IF_ERROR(Attach(req));
-      Enlist(req);
+      RETURN_IF_ERROR(Enlist(req));
       reqs.push_back(req);
     }
     RETURN_IF_ERROR(impl_.waiting_queue.Restore(&in_, reqs, holders_));
@@ -236,16 +256,16 @@ class Scheduler::Impl::Loader {
     const bool extends = row.start < req->prefill_len;
     if (!follows || row.num_tokens == 0 ||
         end > req->pages.size() * uint64_t{impl_.config.page_size} ||
-        (extends ? end > req->prefill_len : row.num_tokens != 1 || req->is_pooled())) {
+        (extends ? end > req->prefill_len : row.num_tokens != 1 || req->is_pooled)) {
       return Broken("row");
     }
     const bool is_last = end >= req->prefill_len;
-    const bool samples = is_last && !req->is_pooled();
+    const bool samples = is_last && !req->is_pooled;
     batch->AddRow({.req = req,
                    .start = row.start,
                    .num_tokens = row.num_tokens,
                    .samples = samples,
-                   .embeds = is_last && req->is_pooled(),
+                   .embeds = is_last && req->is_pooled,
                    .extend = extends});
     req->num_scheduled = static_cast<uint32_t>(end);
     req->num_unknown += samples;
@@ -254,20 +274,21 @@ class Scheduler::Impl::Loader {
   }
 
   // It samples a token more, or ends in an embedding.
-  static bool HasTokensLeft(const Req& req) { return req.is_pooled() || req.len() < req.max_total; }
+  static bool HasTokensLeft(const Req& req) { return req.is_pooled || req.len() < req.max_total; }
 
   // It computes its prompt, is one token behind, or waits for its embedding.
   static Status CheckRunning(const Req& req) {
     bool good = req.num_unknown == 0 && req.prefill_len == req.len();
     if (req.is_decode()) {
-      good = req.is_pooled() ? req.num_pending() == 0 && req.plans_in_flight > 0
-                             : req.num_pending() == 1;
+      good = req.is_pooled ? req.num_pending() == 0 && req.plans_in_flight > 0
+                           : req.num_pending() == 1;
     }
     if (good && HasTokensLeft(req) && req.planned_len() <= req.max_total) return OkStatus();
     return Broken("progress");
   }
 
   Impl& impl_;
+  const GrammarSource& grammars_;
   WireReader in_;
   FieldLoader field_;
   size_t num_nodes_ = 0;
@@ -276,10 +297,13 @@ class Scheduler::Impl::Loader {
   absl::flat_hash_set<uint64_t> seqs_;
 };
 
-Status Scheduler::Impl::Restore(std::string_view bytes) { return Loader(this, bytes).Load(); }
+Status Scheduler::Impl::Restore(std::string_view bytes, const GrammarSource& grammars) {
+  return Loader(this, bytes, grammars).Load();
+}
 
 StatusOr<std::unique_ptr<Scheduler>> Scheduler::Restore(const SchedulerConfig& config,
-                                                        std::string_view bytes) {
+                                                        std::string_view bytes,
+                                                        const GrammarSource& grammars) {
   const auto broken = [](const Status& status) {
     return absl::DataLossError(StrCat("snapshot: ", status.message()));
   };
@@ -294,7 +318,8 @@ StatusOr<std::unique_ptr<Scheduler>> Scheduler::Restore(const SchedulerConfig& c
     return broken(Broken("sizes"));
   }
   auto scheduler = std::make_unique<Scheduler>(sized);
-  if (const Status loaded = scheduler->impl_->Restore(bytes); !loaded.ok()) return broken(loaded);
+  if (const Status loaded = scheduler->impl_->Restore(bytes, grammars); !loaded.ok())
+    return broken(loaded);
   if (const Status ledger = scheduler->CheckLedger(); !ledger.ok()) return broken(ledger);
   return scheduler;
 }

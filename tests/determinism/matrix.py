@@ -2,12 +2,14 @@
 
   python matrix.py --pairwise        a sample in which every two settings meet (minutes; in CI)
   python matrix.py --full            all 324 cells (an hour or two)
+  python matrix.py --full --part 2/4 the from the second on every fourth of them
   python matrix.py --cell tp=2,at_once=7,chunk=16,cache=cold,pool=tiny,overlap=off
 
 A cell is: ranks × requests at once × prefill chunk × prefix cache (off; cold; warm: the second time the
 same requests come) × KV cache (large; tiny, so that requests are retracted) × overlap. In each run 32
 requests: prompts of 5 to 1,200 tokens, some sharing prefixes, 64 tokens out, half of them greedy and half at
-temperature 0.8 with a seed, some with penalties, logit bias, stop strings, top-p and top-k.
+temperature 0.8 with a seed, some with penalties, logit bias, stop strings, top-p and top-k, n = 2, a JSON schema
+or a regular expression to follow.
 
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both). The exit status is 1 if a hash
 differs, if a tiny cache led to no retraction, a warm one to no hit, or any process complained.
@@ -47,6 +49,19 @@ POOLS = {
 }
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "ages": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 4},
+        "kind": {"enum": ["cat", "dog", "fish"]},
+    },
+    "required": ["name", "ages", "kind"],
+    "additionalProperties": False,
+}
+PATTERN = "([A-Z][a-z]{2,8} (and|or) ){3,5}[0-9]{2}"
+
+
 def make_requests(seed=11):
     """The same list always: bodies of /v1/completions."""
     rng = random.Random(seed)
@@ -73,20 +88,24 @@ def make_requests(seed=11):
             body |= {"stop": [" the", "\n\n"]}
         if i % 7 == 4:
             body |= {"top_p": 0.9, "top_k": 50}
+        if i % 8 == 6:
+            body |= {"n": 2}
+        if i % 8 in (0, 7):
+            body |= {"structured_outputs": {"json": SCHEMA} if i % 16 < 8 else {"regex": PATTERN}}
         bodies.append(body)
     return bodies
 
 
 def digest_of(answer):
-    """Of one answer's token ids, logprob bits, text and reason of its end."""
-    choice = answer["choices"][0]
+    """Of one answer's choices: token ids, logprob bits, text and reason of the end."""
     hasher = hashlib.sha256()
-    hasher.update(struct.pack(f"<{len(choice['token_ids'])}i", *choice["token_ids"]))
-    logprobs = choice["logprobs"]["token_logprobs"]
-    if len(logprobs) != len(choice["token_ids"]):
-        raise ClusterError(f"{len(logprobs)} logprobs for {len(choice['token_ids'])} tokens")
-    hasher.update(struct.pack(f"<{len(logprobs)}f", *logprobs))
-    hasher.update(choice["text"].encode() + choice["finish_reason"].encode())
+    for choice in answer["choices"]:
+        hasher.update(struct.pack(f"<{len(choice['token_ids'])}i", *choice["token_ids"]))
+        logprobs = choice["logprobs"]["token_logprobs"]
+        if len(logprobs) != len(choice["token_ids"]):
+            raise ClusterError(f"{len(logprobs)} logprobs for {len(choice['token_ids'])} tokens")
+        hasher.update(struct.pack(f"<{len(logprobs)}f", *logprobs))
+        hasher.update(choice["text"].encode() + choice["finish_reason"].encode())
     return hasher.hexdigest()
 
 
@@ -178,15 +197,24 @@ def parse_cell(text):
     return cell
 
 
+def parse_part(text):
+    number, _, parts = text.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 2/4")
+    return int(number) - 1, int(parts)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pairwise", action="store_true")
     what.add_argument("--full", action="store_true")
     what.add_argument("--cell", action="append", type=parse_cell, help="may be given several times")
+    parser.add_argument("--part", type=parse_part, default=(0, 1), help="of --full, as 2/4")
     args = parser.parse_args()
     if args.full:
         cells = [dict(zip(AXES, values)) for values in itertools.product(*AXES.values())]
+        cells = cells[args.part[0]:: args.part[1]]
     else:
         cells = args.cell or pairwise(AXES)
     bad = run(cells)

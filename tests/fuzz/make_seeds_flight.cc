@@ -28,7 +28,13 @@ std::vector<std::string> Records() {
   record.spec.prompt_ids = {1, 2, 3};
   record.spec.logit_bias = {{1, 1.0f}};
   record.spec.cache_salt = "tenant";
+  record.has_grammar = true;
   records.push_back(Built(record));
+  record.kind = FlightKind::kGrammar;
+  record.answers = std::string("\0\3\1", 3);
+  records.push_back(Built(record));
+  record.kind = FlightKind::kAdd;
+  record.has_grammar = false;
   record.spec.pooling = Pooling::kMean;
   records.push_back(Built(record));
   record.kind = FlightKind::kPlan;

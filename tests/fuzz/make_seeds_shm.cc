@@ -98,6 +98,11 @@ void MakeStepPlan() {
   BuildStepPlan(embedding[1], &pooled);
   Save("step_plan", "embedding", Pieces({begun, pooled}));
   Save("step_plan", "pooled-twice", Pieces({begun, begun, pooled, begun}));
+  StepPlan masked = DecodingPlan();
+  masked.rows[0].flags |= kRowMask;
+  masked.masks.assign(32, 0xf0f0f0f0);  // of 1000 tokens
+  BuildStepPlan(masked, &idle);
+  Save("step_plan", "masked", Pieces({opening, idle}));
   Save("step_plan", "twice", Pieces({opening, opening, decoding, decoding}));
 }
 

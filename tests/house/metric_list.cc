@@ -8,6 +8,7 @@
 #include "deploy/launcher/process_metrics.h"
 #include "detokenizer_proc/detokenizer_metrics.h"
 #include "router/router_metrics.h"
+#include "scheduler_proc/grammar/grammar_compiler.h"
 #include "scheduler_proc/loop_metrics.h"
 #include "shm/ring_metrics.h"
 #include "worker_proc/comm/timed_collective.h"
@@ -22,6 +23,7 @@ std::string AllMetrics() {
   RouterMetrics router_metrics(&router);
   router_metrics.Request("/v1/completions", "200", 0);
   router_metrics.Backend("r0", true, 0);
+  const GrammarMetrics grammar_metrics(&scheduler);
   LoopMetrics loop_metrics({.model = "model", .replica = "r0"}, &scheduler);
   loop_metrics.OnServing(true, 1);
   AddGauge(&scheduler, RingFillRatioSpec("step"));

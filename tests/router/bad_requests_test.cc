@@ -108,10 +108,27 @@ const Case kCases[] = {
     {R"("logit_bias":{"5":-101})", "logit_bias"},
     {R"("logit_bias":{"5":1,"05":2})", "logit_bias"},
     {R"("response_format":"json")", "response_format"},
+    {R"("response_format":{})", "response_format.type"},
+    {R"("response_format":{"type":"xml"})", "response_format.type"},
+    {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+    {R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})",
+     "response_format.json_schema.schema"},
+    {R"("response_format":{"type":"json_schema","json_schema":{"schema":3}})",
+     "response_format.json_schema.schema"},
+    {R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strict":1}})",
+     "response_format.json_schema.strict"},
+    {R"("structured_outputs":"a+")", "structured_outputs"},
+    {R"("structured_outputs":{"regex":5})", "structured_outputs.regex"},
+    {R"("structured_outputs":{"choice":["a",5]})", "structured_outputs.choice"},
+    {R"("structured_outputs":{"choice":"a"})", "structured_outputs.choice"},
+    {R"("structured_outputs":{"grammar":{}})", "structured_outputs.grammar"},
+    {R"("structured_outputs":{"json_object":1})", "structured_outputs.json_object"},
+    {R"("structured_outputs":{"json":5})", "structured_outputs.json"},
+    {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice"},
+    {R"("guided_regex":"a","response_format":{"type":"json_object"})", "guided_regex"},
+    {R"("guided_json":[])", "guided_json"},
     // What a later part builds says so.
     {R"("suffix":"end")", "suffix", 501},
-    {R"("response_format":{"type":"json_object"})", "response_format", 501},
-    {R"("guided_regex":"a+")", "guided_regex", 501},
     {R"("use_beam_search":true)", "use_beam_search", 501},
 };
 
@@ -129,12 +146,13 @@ TEST_F(BadRequestsTest, EveryFieldIsNamed) {
 }
 
 TEST_F(BadRequestsTest, NeutralValuesAndUnknownFieldsPass) {
-  for (const char* fields :
-       {R"("n":1,"best_of":1,"presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1)",
-        R"("suffix":null,"logit_bias":{},"logit_bias2":{"a":[1]},"user":"me")",
-        R"("response_format":{"type":"text"},"stop":[],"stop_token_ids":[],"seed":null)",
-        R"("temperature":null,"stream":false,"stream_options":null,"echo":false,"top_k":-1)",
-        R"("unknown":{"deep":[1,2,{"x":null}]},"guided_json":null,"use_beam_search":false)"}) {
+  for (
+      const char* fields :
+      {R"("n":1,"best_of":1,"presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1)",
+       R"("suffix":null,"logit_bias":{},"logit_bias2":{"a":[1]},"user":"me")",
+       R"("response_format":{"type":"text"},"structured_outputs":{"json":null},"stop":[],"stop_token_ids":[],"seed":null)",
+       R"("temperature":null,"stream":false,"stream_options":null,"echo":false,"top_k":-1)",
+       R"("unknown":{"deep":[1,2,{"x":null}]},"guided_json":null,"use_beam_search":false)"}) {
     EXPECT_EQ(With(fields).status, 200) << fields;
   }
 }

@@ -133,8 +133,6 @@ TEST_F(GrpcTest, BadFieldsAreNamed) {
        "deadline_ms"},
       {[](v1::GenerateRequest* r) { r->set_request_id(std::string(129, 'r')); },
        grpc::StatusCode::INVALID_ARGUMENT, "request_id"},
-      {[](v1::GenerateRequest* r) { r->mutable_structured()->set_regex("a"); },
-       grpc::StatusCode::UNIMPLEMENTED, "not built"},
       {[](v1::GenerateRequest* r) { r->mutable_sampling()->set_n(17); },
        grpc::StatusCode::INVALID_ARGUMENT, "'n'"},
       {[](v1::GenerateRequest* r) { r->set_idempotency_key("k"); }, grpc::StatusCode::UNIMPLEMENTED,

@@ -13,6 +13,7 @@
 #include "boost/json.hpp"
 #include "scheduler_proc/recorded_scheduler.h"
 #include "shm/flight_ring.h"
+#include "tests/fakes/sim_grammar.h"
 
 namespace flotilla {
 namespace {
@@ -32,6 +33,16 @@ SchedulerConfig Config() {
   return config;
 }
 
+// What a worker might sample under the next of the masks; now and then something else.
+int32_t Masked(std::span<const uint32_t>* masks, std::mt19937_64* random) {
+  const auto mask = masks->first(MaskWords(kVocab));
+  *masks = masks->subspan(MaskWords(kVocab));
+  auto token = static_cast<uint32_t>((*random)() % kVocab);
+  if ((*random)() % 200 == 0) return static_cast<int32_t>(token);
+  while ((mask[token / 32] >> (token % 32) & 1) == 0) token = (token + 1) % kVocab;
+  return static_cast<int32_t>(token);
+}
+
 struct Options {
   std::string policy = "fcfs";
   size_t ring_bytes = 8 << 20;
@@ -43,7 +54,7 @@ struct Recorded {
   uint64_t records_lost = 0, key_frames = 0, key_frames_lost = 0, retractions = 0;
 };
 
-// A few thousand calls with everything that can come: aborts, ends, epochs, retractions.
+// A few thousand calls with everything that can come: aborts, ends, epochs, retractions, grammars.
 Recorded Record(uint64_t seed, const Options& options, const Segment& segment) {
   FlightRingWriter ring = *FlightRingWriter::Attach(&segment);
   SchedulerConfig config = Config();
@@ -77,6 +88,15 @@ Recorded Record(uint64_t seed, const Options& options, const Segment& segment) {
       spec.pooling = random() % 2 == 0 ? Pooling::kMean : Pooling::kLast;
       spec.max_new_tokens = 0;
       spec.sampling = {};
+    } else if (random() % 5 == 0) {
+      spec.grammar = std::make_shared<testing::SimGrammar>(testing::SimGrammar::Shape{
+          .seed = id,
+          .vocab_size = kVocab,
+          .most = random() % 3 == 0 ? 1 + static_cast<uint32_t>(random() % 9) : 60,
+          .fails_at = random() % 9 == 0 ? static_cast<uint32_t>(random() % 9) : UINT32_MAX});
+      if (random() % 5 == 0) spec.resumed_ids = {static_cast<int32_t>(random() % kVocab)};
+      spec.max_new_tokens += 1;
+      spec.ignore_eos = random() % 2 == 0;  // then the grammar says that it has ended
     }
     (void)scheduler.Add(spec, ++now);
     for (int i = 0; i < 12; ++i, now += 1000) {
@@ -86,10 +106,15 @@ Recorded Record(uint64_t seed, const Options& options, const Segment& segment) {
         result.epoch = plan.epoch;
         result.start_ns = now;
         result.end_ns = now + 900;
+        std::span<const uint32_t> masks = plan.masks;
         for (const PlanRow& row : plan.rows) {
           RowResult& out = result.rows.emplace_back();
           out.slot = row.slot;
-          if (row.flags & kRowSample) out.token = static_cast<int32_t>(random() % kVocab);
+          if (row.flags & kRowMask) {
+            out.token = Masked(&masks, &random);
+          } else if (row.flags & kRowSample) {
+            out.token = static_cast<int32_t>(random() % kVocab);
+          }
           if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
           if (!(row.flags & kRowPromptLogprobs)) continue;
           out.prompt_start = row.start_pos + 1;
@@ -155,7 +180,8 @@ TEST(ReplayTest, NoticesAnotherDecision) {
     std::vector<std::string> copy = records;
     for (size_t i = copy.size() / 3; i < copy.size(); ++i) {
       EXPECT_TRUE(ParseFlightRecord(copy[i], &record).ok());
-      if (record.kind != kind || !(record.ok || kind == FlightKind::kResult)) continue;
+      const bool has_ok = kind != FlightKind::kResult && kind != FlightKind::kGrammar;
+      if (record.kind != kind || (has_ok && !record.ok)) continue;
       spoil(&record);
       BuildFlightRecord(record, &copy[i]);
       break;
@@ -175,7 +201,48 @@ TEST(ReplayTest, NoticesAnotherDecision) {
   EXPECT_TRUE(spoiled(FlightKind::kResult, [](FlightRecord* r) {
     for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : 0;
   }));
+  EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->has_grammar ^= true; }));
+  EXPECT_TRUE(spoiled(FlightKind::kGrammar, [](FlightRecord* r) { r->answers.pop_back(); }));
+  EXPECT_TRUE(spoiled(FlightKind::kGrammar, [](FlightRecord* r) { r->answers.push_back(0); }));
+  EXPECT_TRUE(spoiled(FlightKind::kGrammar, [](FlightRecord* r) { r->answers.back() ^= 3; }));
   EXPECT_FALSE(spoiled(FlightKind::kPlan, [](FlightRecord*) {}));
+}
+
+// The scheduler was killed between a result and what came of it.
+TEST(ReplayTest, EndsBeforeACallWhoseGrammarsAnswersAreMissing) {
+  std::vector<std::string> records = RecordSome(11);
+  FlightRecord record;
+  do {
+    ASSERT_TRUE(ParseFlightRecord(records.back(), &record).ok());
+    records.pop_back();
+  } while (record.kind != FlightKind::kGrammar);
+  auto report = Replay(records, Ignore);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->difference, "");
+  EXPECT_EQ(report->records + 1, records.size()) << "its last call can't be replayed";
+  records.push_back(records.front());
+  report = Replay(records, Ignore);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->difference, "the recording lacks what a grammar answered");
+}
+
+TEST(ReplayTest, RecordingsHaveGrammarsOfAllKinds) {
+  FlightRecord record;
+  uint32_t refused = 0, ended = 0, failed = 0, requests = 0;
+  for (const std::string& bytes : RecordSome(12)) {
+    ASSERT_TRUE(ParseFlightRecord(bytes, &record).ok());
+    if (record.kind == FlightKind::kAdd && record.has_grammar) {
+      ++(record.ok ? requests : refused);
+    }
+    if (record.kind != FlightKind::kGrammar) continue;
+    ended += record.answers.find('\1') != std::string::npos;
+    failed += record.answers.find(static_cast<char>(absl::StatusCode::kInvalidArgument)) !=
+              std::string::npos;
+  }
+  EXPECT_GT(requests, 10u);
+  EXPECT_GT(refused, 0u);
+  EXPECT_GT(ended, 3u);
+  EXPECT_GT(failed, 1u);
 }
 
 TEST(ReplayTest, SaysWhenTheBeginningIsGone) {

@@ -146,7 +146,12 @@ const Case kCases[] = {
     {nullptr, Code::kOk, [](auto* r) { r->set_deadline_ms(86'400'000); }},
     {"deadline_ms", Code::kInvalidArgument, [](auto* r) { r->set_deadline_ms(0); }},
     {"deadline_ms", Code::kInvalidArgument, [](auto* r) { r->set_deadline_ms(86'400'001); }},
-    {"structured", Code::kUnimplemented, [](auto* r) { r->mutable_structured()->set_regex("a"); }},
+    {nullptr, Code::kOk, [](auto* r) { r->mutable_structured()->set_regex("a"); }},
+    {"structured", Code::kInvalidArgument, [](auto* r) { r->mutable_structured(); }},
+    {"structured.json_schema", Code::kInvalidArgument,
+     [](auto* r) { r->mutable_structured()->set_json_schema("{"); }},
+    {"structured.ebnf", Code::kInvalidArgument,
+     [](auto* r) { r->mutable_structured()->set_ebnf(std::string((64 << 10) + 1, 'a')); }},
 };
 
 TEST(Validate, EveryField) {

@@ -47,9 +47,10 @@ StepPlan SamplePlan() {
                        .start_pos = 511,
                        .num_tokens = 1,
                        .num_new_pages = 0,
-                       .flags = kRowSample,
+                       .flags = kRowSample | kRowMask,
                        .next_token = -1});
   plan.input_ids = {0, 5, 999, kLastToken};
+  plan.masks.assign(32, 0x80000001);  // of 1000 tokens
   plan.new_pages = {0, 99};
   plan.closes = {7, 0};
   return plan;
@@ -125,6 +126,7 @@ TEST(StepPlanTest, RoundTrips) {
   EXPECT_EQ(out.logit_bias[1].token, 999);
   EXPECT_EQ(out.logit_bias[1].bias, 100);
   EXPECT_EQ(out.history, plan.history);
+  EXPECT_EQ(out.masks, plan.masks);
 
   StepPlan reset;
   reset.command = StepCommand::kReset;
@@ -177,7 +179,7 @@ TEST(StepPlanTest, FlippedWordsAreInvalidOrWithinLimits) {
 
 TEST(StepPlanTest, HostileCountsNeverAllocate) {
   const std::string frame = Built(StepPlan{});
-  ASSERT_EQ(frame.size(), 28u + 7 * 4);
+  ASSERT_EQ(frame.size(), 28u + 8 * 4);
   for (size_t at = 28; at < frame.size(); at += 4) {
     for (uint32_t count : {1u, 0x100u, 0x10000000u, 0xffffffffu}) {
       std::string bad = frame;
@@ -187,7 +189,7 @@ TEST(StepPlanTest, HostileCountsNeverAllocate) {
       EXPECT_FALSE(ParseStepPlan(bad, wide, &out).ok());
       EXPECT_LT(out.opens.capacity() + out.rows.capacity() + out.input_ids.capacity() +
                     out.new_pages.capacity() + out.closes.capacity() + out.logit_bias.capacity() +
-                    out.history.capacity(),
+                    out.history.capacity() + out.masks.capacity(),
                 16u);
     }
   }
@@ -241,9 +243,12 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = 510; }},
       {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = UINT32_MAX; }},
       {"rows.num_new_pages", [](StepPlan* p) { p->rows[0].num_new_pages = 101; }},
-      {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 16; }},
+      {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 32; }},
       {"rows.flags", [](StepPlan* p) { p->rows[0].flags = kRowSample | kRowEmbed; }},
       {"rows.flags", [](StepPlan* p) { p->rows[0].flags = kRowPromptLogprobs | kRowPoolMean; }},
+      {"rows.flags: a mask without", [](StepPlan* p) { p->rows[0].flags = kRowMask; }},
+      {"masks: the rows need", [](StepPlan* p) { p->masks.pop_back(); }},
+      {"masks: the rows need", [](StepPlan* p) { p->rows[0].flags = kRowSample | kRowMask; }},
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = 1000; }},
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = -2; }},
       {"input_ids", [](StepPlan* p) { p->input_ids[1] = 1000; }},

@@ -150,6 +150,22 @@ TEST(SamplerKernelsTest, ANanIsFoundWhereverItIs) {
   }
 }
 
+TEST(SamplerKernelsTest, AMaskLeavesWhatItsBitsSay) {
+  std::mt19937_64 random(3);
+  for (const SamplerKernels* kernels : SamplerTables()) {
+    for (const size_t n : {1u, 7u, 31u, 32u, 33u, 300u, 1000u}) {
+      const std::vector<float> row = RandomLogits(n, n, 3);
+      std::vector<uint32_t> mask((n + 31) / 32);
+      for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
+      std::vector<float> out(n, 7.0f), expected(n);
+      for (size_t i = 0; i < n; ++i)
+        expected[i] = (mask[i / 32] >> (i % 32) & 1) != 0 ? row[i] : -kInf;
+      kernels->mask(row.data(), n, mask.data(), out.data());
+      EXPECT_EQ(out, expected) << kernels->name << " of " << n;
+    }
+  }
+}
+
 TEST(SamplerKernelsTest, EveryInstructionSetOfTheBackendHasATable) {
   for (const std::string& isa : cpu::SupportedIsas()) {
     const auto kernels = cpu::SelectSamplerKernels(isa);

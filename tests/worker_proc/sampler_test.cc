@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -233,6 +234,63 @@ TEST(SamplerTest, MinTokensMasksEosUntilItsPosition) {
     }
     EXPECT_EQ(*RunSampler(&sampler, logits, input), 2);
   }
+}
+
+std::vector<uint32_t> MaskOf(size_t n, const std::function<bool(size_t)>& allowed) {
+  std::vector<uint32_t> mask((n + 31) / 32);
+  for (size_t i = 0; i < n; ++i) {
+    if (allowed(i)) mask[i / 32] |= 1u << (i % 32);
+  }
+  return mask;
+}
+
+// A mask of many tokens, of some, of one: the token is that of a full sort of the masked row, and
+// the logprobs are those of the row as it came.
+TEST(SamplerTest, AMaskComesBeforeEverythingElse) {
+  constexpr size_t kVocab = 5003;
+  std::mt19937_64 random(8);
+  const std::vector<float> row = RandomLogits(kVocab, 12, 4);
+  for (const SamplerKernels* kernels : SamplerTables()) {
+    Sampler sampler(kernels, {});
+    for (int i = 0; i < 60; ++i) {
+      const size_t every = i % 3 == 0 ? 2 : i % 3 == 1 ? 97 : kVocab;
+      const size_t first = random() % every % kVocab;
+      const auto mask = MaskOf(kVocab, [&](size_t t) { return t % every == first; });
+      NaiveInput input;
+      input.params = RandomParams(&random, kVocab);
+      input.params.num_logprobs = 3;
+      input.position = static_cast<uint32_t>(i);
+      std::vector<float> masked = row;
+      for (size_t t = 0; t < kVocab; ++t) {
+        if (t % every != first) masked[t] = -kInf;
+      }
+      std::vector<float> given = row;
+      PositionLogprobs logprobs;
+      const auto token = sampler.Sample(
+          given, {.params = input.params, .position = input.position, .mask = mask}, &logprobs);
+      ASSERT_TRUE(token.ok()) << token.status();
+      EXPECT_EQ(*token, NaiveSample(masked, input)) << kernels->name << " " << i;
+      EXPECT_EQ(given, row);
+      const auto raw = sampler.Logprobs(row, *token, 3);
+      ASSERT_TRUE(raw.ok());
+      EXPECT_EQ(logprobs.logprob, raw->logprob);
+      EXPECT_EQ(logprobs.rank, raw->rank);
+    }
+  }
+}
+
+TEST(SamplerTest, MinTokensYieldsWhereTheMaskLeavesOnlyEos) {
+  const std::vector<float> row = {9, 1, 2, 3};
+  Sampler sampler(SamplerTables()[0], {0});
+  SamplingParams params;
+  params.temperature = 0;
+  params.min_tokens_until = 10;
+  const auto sample = [&](const std::vector<uint32_t>& mask) {
+    std::vector<float> given = row;
+    return *sampler.Sample(given, {.params = params, .position = 5, .mask = mask}, nullptr);
+  };
+  EXPECT_EQ(sample(MaskOf(4, [](size_t t) { return t == 0; })), 0);
+  EXPECT_EQ(sample(MaskOf(4, [](size_t t) { return t <= 2; })), 2);
 }
 
 TEST(SamplerTest, LogitsThatAreNotFiniteAreAnError) {

@@ -22,6 +22,12 @@ struct S : V {
   static uint32_t AtLeast(Reg a, Reg b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
   }
+  static Reg Select(uint32_t bits, Reg a) {
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lanes);
+    const __m256 chosen = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes));
+    return _mm256_blendv_ps(Set1(-__builtin_inff()), a, chosen);
+  }
   static Sums ZeroSums() { return _mm256_setzero_si256(); }
   static Sums AddBits(Sums sums, Reg x) { return _mm256_add_epi32(sums, _mm256_castps_si256(x)); }
   static uint32_t Total(Sums sums) {
@@ -37,7 +43,8 @@ struct S : V {
 }  // namespace
 
 const SamplerKernels& Avx2SamplerKernels() {
-  static constexpr SamplerKernels kTable = {"avx2", TileMax, TileSums, Weights, Count, Collect};
+  static constexpr SamplerKernels kTable = {"avx2", TileMax, TileSums, Weights,
+                                            Count,  Collect, Mask};
   return kTable;
 }
 

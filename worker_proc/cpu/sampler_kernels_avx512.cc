@@ -18,6 +18,9 @@ struct S : V {
   }
   static bool AnyNan(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
   static uint32_t AtLeast(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  static Reg Select(uint32_t bits, Reg a) {
+    return _mm512_mask_mov_ps(Set1(-__builtin_inff()), static_cast<__mmask16>(bits), a);
+  }
   static Sums ZeroSums() { return _mm512_setzero_si512(); }
   static Sums AddBits(Sums sums, Reg x) { return _mm512_add_epi32(sums, _mm512_castps_si512(x)); }
   // Not _mm512_reduce_add_epi32: it adds as signed, and these sums wrap.
@@ -35,7 +38,8 @@ struct S : V {
 }  // namespace
 
 const SamplerKernels& Avx512SamplerKernels() {
-  static constexpr SamplerKernels kTable = {"avx512", TileMax, TileSums, Weights, Count, Collect};
+  static constexpr SamplerKernels kTable = {"avx512", TileMax, TileSums, Weights,
+                                            Count,    Collect, Mask};
   return kTable;
 }
 

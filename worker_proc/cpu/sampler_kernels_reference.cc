@@ -75,11 +75,17 @@ size_t Collect(const float* logits, size_t n, float bound, int32_t first_token, 
   return count;
 }
 
+void Mask(const float* logits, size_t n, const uint32_t* mask, float* out) {
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = (mask[i / 32] >> (i % 32) & 1) != 0 ? logits[i] : -__builtin_inff();
+  }
+}
+
 }  // namespace
 
 const SamplerKernels& ReferenceSamplerKernels() {
-  static constexpr SamplerKernels kTable = {"reference", TileMax, TileSums,
-                                            Weights,     Count,   Collect};
+  static constexpr SamplerKernels kTable = {"reference", TileMax, TileSums, Weights,
+                                            Count,       Collect, Mask};
   return kTable;
 }
 

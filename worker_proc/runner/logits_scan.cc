@@ -86,6 +86,7 @@ float LogitsScan::BoundOfTop(uint32_t k) {
   // Each tile has one that reaches the smallest maximum. From there on twice as far each time, then
   // back by halves, as long as that pays.
   const float smallest = *std::min_element(tile_max_.begin(), tile_max_.end());
+  if (smallest == -kInfinity) return -kInfinity;
   float margin = std::max(max_ - smallest, 1.0f);
   float too_high = max_;
   float bound = max_ - margin;

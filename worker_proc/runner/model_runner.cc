@@ -262,7 +262,8 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
                                               {.params = params,
                                                .position = row.position + 1,
                                                .logit_bias = slot.logit_bias,
-                                               .counts = slot.history.counts()},
+                                               .counts = slot.history.counts(),
+                                               .mask = row_masks_[row.row]},
                                               out.has_logprobs ? &out.logprobs : nullptr));
   return OkStatus();
 }
@@ -315,6 +316,17 @@ Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) 
   return OkStatus();
 }
 
+void ModelRunner::FindMasks(const StepPlan& plan) {
+  const size_t words = (size_t{config_.vocab_size} + 31) / 32;
+  std::span<const uint32_t> rest = plan.masks;
+  row_masks_.assign(plan.rows.size(), {});
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if ((plan.rows[i].flags & kRowMask) == 0) continue;
+    row_masks_[i] = rest.first(words);
+    rest = rest.subspan(words);
+  }
+}
+
 Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   result->rows.clear();
   RETURN_IF_ERROR(slots_.FillLastTokens(plan));
@@ -322,6 +334,7 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   PrepareBatch(*plan, slots_, &batch_);
   result->rows.resize(plan->rows.size());
   for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
+  FindMasks(*plan);
   Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
     return UseLogits(*plan, row, logits, result);
   });

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,7 @@ class ModelRunner {
   Status PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out);
   // Rank 0 tells the others what it sampled: their next plan may say "the last token".
   Status ShareTokens(const StepPlan& plan, const StepResult& result);
+  void FindMasks(const StepPlan& plan);
   bool is_root() const { return partition_.rank == 0; }
 
   const Deps deps_;
@@ -100,6 +102,7 @@ class ModelRunner {
   SlotTable slots_;
   ForwardBatch batch_;
   Sampler sampler_;
+  std::vector<std::span<const uint32_t>> row_masks_;  // of the plan that runs; empty: no mask
   std::optional<LogitsDump> dump_;
   std::vector<uint32_t> tile_rows_;
   std::vector<int32_t> sampled_;

@@ -57,7 +57,7 @@ void Sampler::Set(std::span<float> logits, int32_t token, float value) {
 void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   const SamplingParams& params = input.params;
   changed_.clear();
-  if (input.position < params.min_tokens_until) {
+  if (input.position < params.min_tokens_until && !OnlyEosAllowed(input.mask)) {
     for (const int32_t id : eos_ids_) {
       if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInfinity);
     }
@@ -71,6 +71,17 @@ void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   }
 }
 
+// The output is complete, however short.
+bool Sampler::OnlyEosAllowed(std::span<const uint32_t> mask) {
+  if (mask.empty()) return false;
+  words_.assign(mask.begin(), mask.end());
+  for (const int32_t id : eos_ids_) {
+    const auto bit = static_cast<uint32_t>(id);
+    if (id >= 0 && bit / 32 < words_.size()) words_[bit / 32] &= ~(1u << bit % 32);
+  }
+  return std::all_of(words_.begin(), words_.end(), [](uint32_t word) { return word == 0; });
+}
+
 void Sampler::PutBack(std::span<float> logits) {
   for (size_t i = changed_.size(); i-- > 0;) {
     logits[static_cast<size_t>(changed_[i].first)] = changed_[i].second;
@@ -81,8 +92,17 @@ StatusOr<int32_t> Sampler::Sample(std::span<float> logits, const SampleInput& in
                                   PositionLogprobs* logprobs) {
   // Also brings the row near, before single logits of it are asked for.
   RETURN_IF_ERROR(raw_.Reset(logits));
-  Adjust(logits, input);
   int32_t token = -1;
+  if (!input.mask.empty()) {
+    masked_.resize(logits.size());
+    kernels_.mask(logits.data(), logits.size(), input.mask.data(), masked_.data());
+    Adjust(masked_, input);
+    RETURN_IF_ERROR(adjusted_.Reset(masked_));
+    token = Draw(&adjusted_, input);
+    if (logprobs != nullptr) *logprobs = LogprobsOf(logits, token, input.params.num_logprobs);
+    return token;
+  }
+  Adjust(logits, input);
   if (changed_.empty()) {
     token = Draw(&raw_, input);
   } else {
@@ -113,7 +133,8 @@ int32_t Sampler::Draw(LogitsScan* row, const SampleInput& input) {
 
 // What min_p and top_k leave, and of that what top_p leaves.
 void Sampler::CollectSurvivors(LogitsScan* row, const SamplingParams& params, float inverse) {
-  float bound = -kInfinity;
+  // What is masked is no candidate, however many top_k asks for.
+  float bound = std::numeric_limits<float>::lowest();
   if (params.min_p > 0) bound = BoundOfMinP(row->max(), params.temperature, params.min_p);
   if (params.top_k > 0) bound = std::max(bound, row->BoundOfTop(params.top_k));
   row->Collect(bound, &candidates_);

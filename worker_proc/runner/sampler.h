@@ -1,15 +1,17 @@
 // From a row of logits to a token and its logprobs.
 //
-// In vLLM's order: min_tokens masks eos; logit bias; penalties (repetition: logits above 0 are
+// In vLLM's order: the grammar's mask; min_tokens masks eos, unless the mask leaves nothing else;
+// logit bias; penalties (repetition: logits above 0 are
 // divided by it, others multiplied; then frequency; then presence); temperature; min_p; top_k;
 // top_p; one draw by inverse distribution over the remaining tokens in order of id. Temperature 0
 // takes the largest logit after the penalties, the lowest id among equals. Logprobs are of the raw
 // logits, before any of that.
 //
-// Mask, bias and penalties change only the logits they concern, in the row itself, and put them
-// back. No filter sorts the vocabulary: a threshold that is sure to be low enough is found first,
-// and only what reaches it is looked at (logits_scan.h, candidates.h). The token is the same as
-// from a full sort and depends on logits, parameters, history and position only.
+// A masked row is a copy. Otherwise eos, bias and penalties change only the logits they concern, in
+// the row itself, and put them back. No filter sorts the vocabulary: a threshold that is sure to be
+// low enough is found first, and only what reaches it is looked at (logits_scan.h, candidates.h).
+// The token is the same as from a full sort and depends on logits, parameters, history and position
+// only.
 //
 // Units: natural log; positions as in step_plan.h. Threads: one a Sampler (it owns scratch).
 // Errors: DataLoss when the logits are not finite; the row is then as it was.
@@ -36,6 +38,7 @@ struct SampleInput {
   uint32_t position = 0;
   std::span<const LogitBias> logit_bias = {};
   std::span<const TokenCount> counts = {};  // of the sequence before `position`, with penalties
+  std::span<const uint32_t> mask = {};      // as in StepPlan; empty: every token may be drawn
 };
 
 class Sampler {
@@ -53,6 +56,7 @@ class Sampler {
 
  private:
   void Adjust(std::span<float> logits, const SampleInput& input);
+  bool OnlyEosAllowed(std::span<const uint32_t> mask);
   void Set(std::span<float> logits, int32_t token, float value);
   void PutBack(std::span<float> logits);
   int32_t Draw(LogitsScan* row, const SampleInput& input);
@@ -65,6 +69,8 @@ class Sampler {
   LogitsScan adjusted_;
   const SamplerKernels& kernels_;
   Candidates candidates_;
+  std::vector<float> masked_;
+  std::vector<uint32_t> words_;
   std::vector<std::pair<int32_t, float>> changed_;  // token and former logit, in order of change
 };
 

@@ -40,6 +40,9 @@ struct SamplerKernels {
   // room for n.
   size_t (*collect)(const float* logits, size_t n, float bound, int32_t first_token, float* values,
                     int32_t* tokens);
+  // out = the logits whose bit in `mask` is set (logit i in bit i % 32 of word i / 32), and -inf
+  // for the others.
+  void (*mask)(const float* logits, size_t n, const uint32_t* mask, float* out);
 };
 
 }  // namespace flotilla

@@ -128,7 +128,13 @@ TEST_F(KvPoolTest, TheLedgerSeesLostAndDoublePages) {
   Compute(&a);
   EXPECT_TRUE(Ledger({&a}).ok());
   EXPECT_FALSE(Ledger({}).ok());
-  Req thief = a;
+  Req thief;
+  thief.token_ids = a.token_ids;
+  thief.pages = a.pages;
+  thief.num_shared = a.num_shared;
+  thief.last_node = a.last_node;
+  thief.root = a.root;
+  thief.num_computed = a.num_computed;
   EXPECT_FALSE(Ledger({&a, &thief}).ok());
   std::swap(a.pages[0], a.pages[1]);
   EXPECT_TRUE(Ledger({&a}).ok());

@@ -9,12 +9,14 @@
 #include <iostream>
 #include <random>
 
+#include "tests/fakes/sim_grammar.h"
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
 namespace {
 
 using testing::SimCluster;
+using testing::SimGrammar;
 using testing::SimModel;
 
 uint64_t FromEnv(const char* name, uint64_t fallback) {
@@ -48,6 +50,7 @@ class Workload {
     const uint32_t tokens = config_.context_length * Pick({1, 2, 5, 20}) + Below(40);
     config_.num_pages = (tokens + page_size - 1) / page_size;
     has_twin_ = Chance(400);
+    grammars_ = Pick({0, 300, 1000});
     for (auto& document : documents_) document = RandomTokens(20 + Below(90));
   }
 
@@ -72,6 +75,7 @@ class Workload {
     }
     stats_ = cluster.scheduler().stats();
     last_tokens_used_ = cluster.worker().last_tokens_used();
+    masks_used_ = cluster.worker().masks_used();
     longest_wait_ = cluster.longest_wait();
     return stats_.steps;
   }
@@ -79,6 +83,7 @@ class Workload {
   const SchedulerConfig& config() const { return config_; }
   const SchedulerStats& stats() const { return stats_; }
   uint64_t last_tokens_used() const { return last_tokens_used_; }
+  uint64_t masks_used() const { return masks_used_; }
   uint32_t longest_wait() const { return longest_wait_; }
 
  private:
@@ -103,6 +108,7 @@ class Workload {
     spec.prompt_ids.insert(spec.prompt_ids.end(), own.begin(), own.end());
     if (spec.prompt_ids.empty()) spec.prompt_ids = {1};
     if (Chance(100)) spec.resumed_ids = RandomTokens(1 + Below(5));
+    if (Chance(grammars_)) AddGrammar(&spec);
     spec.max_new_tokens = static_cast<uint32_t>(spec.resumed_ids.size()) + 1 + Below(60);
     if (Chance(200)) spec.min_new_tokens = Below(spec.max_new_tokens + 1);
     spec.ignore_eos = Chance(200);
@@ -129,6 +135,25 @@ class Workload {
     spec->max_new_tokens = spec->min_new_tokens = 0;
     spec->resumed_ids.clear();
     spec->sampling = {};
+    spec->grammar = nullptr;
+  }
+
+  // Resumed tokens are then such as the grammar allows.
+  void AddGrammar(ReqSpec* spec) {
+    spec->grammar = std::make_shared<SimGrammar>(
+        SimGrammar::Shape{.seed = spec->id,
+                          .vocab_size = model_.vocab_size,
+                          .eos = model_.eos,
+                          .most = 1 + Below(80),
+                          .fails_at = Chance(50) ? Below(30) : UINT32_MAX});
+    const auto matcher = *spec->grammar->NewMatcher();
+    std::vector<uint32_t> mask(MaskWords(model_.vocab_size));
+    for (size_t i = 0; i < spec->resumed_ids.size(); ++i) {
+      if (matcher->FillMask(mask).ok()) {
+        spec->resumed_ids[i] = model_.NextAllowed(random_(), 0, 1, mask);
+      }
+      if (!matcher->Accept(spec->resumed_ids[i]).ok() || matcher->IsTerminated()) return;
+    }
   }
 
   // What may happen at any moment, with a plan in flight or without.
@@ -153,9 +178,10 @@ class Workload {
   SchedulerConfig config_;
   std::vector<int32_t> documents_[4];
   bool has_twin_ = false;
+  uint32_t grammars_ = 0;  // of a thousand requests
   ReqId next_id_ = 1;
   SchedulerStats stats_;
-  uint64_t last_tokens_used_ = 0;
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0;
   uint32_t longest_wait_ = 0;
 };
 
@@ -164,7 +190,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 1000000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
-  uint64_t overlapped = 0;
+  uint64_t overlapped = 0, masked = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
@@ -185,6 +211,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           hits += workload.stats().prefix_hits;
           generated += workload.stats().generated_tokens;
           overlapped += workload.last_tokens_used();
+          masked += workload.masks_used();
           if (workload.config().schedule_policy == "fcfs") {
             longest_wait = std::max(longest_wait, workload.longest_wait());
           }
@@ -193,14 +220,15 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
     }
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
-            << hits << " read from the cache, " << overlapped << " fed in the workers, "
-            << retractions << " retractions (" << preemptions
+            << hits << " read from the cache, " << overlapped << " fed in the workers, " << masked
+            << " sampled with a mask, " << retractions << " retractions (" << preemptions
             << " preemptions); under fcfs the oldest waited at most " << longest_wait << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
   EXPECT_GT(preemptions, 100u);
   EXPECT_GT(hits, 10000u);
   EXPECT_GT(overlapped, 10000u);
+  EXPECT_GT(masked, 10000u);
 }
 
 // The same calls give the same plans.

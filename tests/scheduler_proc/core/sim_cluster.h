@@ -56,12 +56,12 @@ class SimCluster {
   Status Add(ReqSpec spec) {
     spec.sampling.seed = spec.id;
     spec.arrival_ns = now_;
-    Expected expected = Foretell(model_, config_, spec);
     const Status status = scheduler_->Add(spec, now_);
     if (twin_ != nullptr) {
       EXPECT_EQ(twin_->Add(spec, now_), status);
     }
     if (!status.ok()) return status;
+    Expected expected = Foretell(model_, config_, spec);
     got_[spec.id].tokens = spec.resumed_ids;
     requests_[spec.id] = std::move(expected);
     live_.insert(spec.id);
@@ -169,7 +169,8 @@ class SimCluster {
       ASSERT_TRUE(other == saved) << "the twin saves something else";
       scheduler_ = std::move(twin_);
     }
-    auto restored = Scheduler::Restore(config_, saved);
+    auto restored = Scheduler::Restore(
+        config_, saved, [this](const ReqSpec& spec) { return requests_.at(spec.id).spec.grammar; });
     ASSERT_TRUE(restored.ok()) << restored.status();
     twin_ = *std::move(restored);
     other.clear();
@@ -207,8 +208,8 @@ class SimCluster {
   }
   static auto Told(const ReqOutput& o) {
     return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
-                      o.error, o.prompt_tokens, o.cached_tokens, o.completion_tokens, o.queued_ns,
-                      o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
+                      o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
+                      o.queued_ns, o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
   }
   void PlanTwin(bool planned) {
     if (twin_ == nullptr) return;
@@ -220,11 +221,15 @@ class SimCluster {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
     };
     const StepPlan &a = plan_, &b = twins_plan_;
-    ASSERT_TRUE(a.step_id == b.step_id && a.epoch == b.epoch && same(a.opens, b.opens) &&
-                same(a.rows, b.rows) && same(a.input_ids, b.input_ids) &&
-                same(a.new_pages, b.new_pages) && same(a.closes, b.closes) &&
-                same(a.logit_bias, b.logit_bias) && same(a.history, b.history))
+    ASSERT_EQ(b.step_id, a.step_id);
+    ASSERT_EQ(b.epoch, a.epoch);
+    ASSERT_TRUE(same(a.opens, b.opens)) << "the twin opens other slots";
+    ASSERT_TRUE(same(a.rows, b.rows)) << "the twin plans other rows";
+    ASSERT_TRUE(same(a.input_ids, b.input_ids) && same(a.new_pages, b.new_pages) &&
+                same(a.closes, b.closes) && same(a.logit_bias, b.logit_bias) &&
+                same(a.history, b.history))
         << "the twin plans otherwise";
+    ASSERT_TRUE(same(a.masks, b.masks)) << "the twin has other masks";
   }
 
   void CheckBudgets() {

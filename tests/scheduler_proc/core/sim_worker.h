@@ -11,8 +11,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +50,20 @@ struct SimModel {
     auto token = static_cast<int32_t>(Mix(chain) % vocab_size);
     return token == eos && position < min_tokens_until ? eos + 1 : token;
   }
+  // The same among those that the mask allows, as the sampler does it: an end gives way to
+  // min_tokens unless nothing else is allowed. -1: the mask is empty.
+  int32_t NextAllowed(uint64_t chain, uint32_t position, uint32_t min_tokens_until,
+                      std::span<const uint32_t> mask) const {
+    const auto allowed = [&](int32_t token) {
+      return (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
+    };
+    auto token = static_cast<int32_t>(Mix(chain) % vocab_size);
+    for (uint32_t i = 0; i < vocab_size;
+         ++i, token = (token + 1) % static_cast<int32_t>(vocab_size)) {
+      if (allowed(token) && (token != eos || position >= min_tokens_until)) return token;
+    }
+    return allowed(eos) ? eos : -1;
+  }
   static PositionLogprobs Logprobs(uint64_t prefix_chain, int32_t token) {
     PositionLogprobs out;
     out.token = token;
@@ -66,10 +82,43 @@ struct Expected {
   ReqSpec spec;
   std::vector<int32_t> sequence;  // prompt and all output, to its natural end
   std::vector<uint64_t> chains;   // chains[i]: of sequence[0, i)
-  uint32_t num_output = 0;        // resumed ones included
+  // With a grammar: masks[i] is that of output token resumed_ids.size() + i.
+  std::vector<std::vector<uint32_t>> masks;
+  uint32_t num_output = 0;  // resumed ones included
   Finish finish = Finish::kNone;
 };
 
+// Follows the grammar of a request that is being foretold.
+class ForetoldGrammar {
+ public:
+  ForetoldGrammar(const SimModel& model, Expected* out) : model_(model), out_(*out) {
+    if (out_.spec.grammar == nullptr) return;
+    matcher_ = *out_.spec.grammar->NewMatcher();
+    for (const int32_t token : out_.spec.resumed_ids) Follow(token);
+  }
+  int32_t Next(uint32_t min_until) {
+    const auto position = static_cast<uint32_t>(out_.sequence.size());
+    if (matcher_ == nullptr) return model_.Next(out_.chains.back(), position, min_until);
+    std::vector<uint32_t>& mask = out_.masks.emplace_back(MaskWords(model_.vocab_size));
+    EXPECT_TRUE(matcher_->FillMask(mask).ok());
+    return model_.NextAllowed(out_.chains.back(), position, min_until, mask);
+  }
+  // The request's end by its grammar, if it is one.
+  Finish Follow(int32_t token) {
+    if (matcher_ == nullptr) return Finish::kNone;
+    EXPECT_TRUE(matcher_->Accept(token).ok());
+    if (matcher_->IsTerminated()) return Finish::kStop;
+    std::vector<uint32_t> mask(MaskWords(model_.vocab_size));
+    return matcher_->FillMask(mask).ok() ? Finish::kNone : Finish::kError;
+  }
+
+ private:
+  const SimModel& model_;
+  Expected& out_;
+  std::unique_ptr<GrammarMatcher> matcher_;
+};
+
+// The request is one that Add takes.
 inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
                          const ReqSpec& spec) {
   Expected out;
@@ -82,9 +131,9 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
   if (spec.pooling != Pooling::kNone) out.finish = Finish::kStop;
   const uint32_t min_until =
       spec.min_new_tokens > 0 ? static_cast<uint32_t>(prompt_len) + spec.min_new_tokens : 0;
+  ForetoldGrammar grammar(model, &out);
   while (out.finish == Finish::kNone) {
-    const int32_t token =
-        model.Next(out.chains.back(), static_cast<uint32_t>(out.sequence.size()), min_until);
+    const int32_t token = grammar.Next(min_until);
     out.sequence.push_back(token);
     out.chains.push_back(Chain(out.chains.back(), token));
     const size_t num_output = out.sequence.size() - prompt_len;
@@ -92,9 +141,13 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
     for (const int32_t stop : spec.stop_token_ids) stops |= token == stop;
     if (stops && num_output > spec.min_new_tokens) {
       out.finish = Finish::kStop;
-    } else if (num_output == spec.max_new_tokens || out.sequence.size() == config.context_length) {
-      out.finish = Finish::kLength;
+      continue;
     }
+    const bool full =
+        num_output == spec.max_new_tokens || out.sequence.size() == config.context_length;
+    out.finish = grammar.Follow(token);
+    // No mask is needed behind the last token.
+    if (full && out.finish != Finish::kStop) out.finish = Finish::kLength;
   }
   out.num_output = static_cast<uint32_t>(out.sequence.size() - prompt_len);
   return out;
@@ -126,6 +179,7 @@ class SimWorker {
     std::vector<int32_t> input_ids = plan.input_ids;
     const int32_t* tokens = input_ids.data();
     const uint32_t* pages = plan.new_pages.data();
+    masks_ = plan.masks;
     std::vector<uint8_t> seen(slots_.size(), 0);
     for (const PlanRow& row : plan.rows) {
       ASSERT_LT(row.slot, slots_.size());
@@ -149,6 +203,7 @@ class SimWorker {
       slots_[row.slot].last_token = result->rows.back().token;
       if (row.flags & kRowPoolMean) slots_[row.slot].num_pooled = row.start_pos + row.num_tokens;
     }
+    ASSERT_TRUE(masks_.empty());
     for (const uint32_t slot : plan.closes) {
       ASSERT_TRUE(slots_[slot].open) << "slot " << slot << " closed twice";
       slots_[slot] = Slot();
@@ -159,6 +214,7 @@ class SimWorker {
     return requests_->at(slots_[slot].sampling.seed);
   }
   uint64_t last_tokens_used() const { return last_tokens_used_; }
+  uint64_t masks_used() const { return masks_used_; }
   uint32_t num_open() const {
     uint32_t count = 0;
     for (const Slot& slot : slots_) count += slot.open;
@@ -230,8 +286,10 @@ class SimWorker {
     }
     out->slot = row.slot;
     const uint64_t last = Cell(slot, end - 1);
+    ASSERT_EQ((row.flags & kRowMask) != 0,
+              (row.flags & kRowSample) != 0 && request.spec.grammar != nullptr);
     if (row.flags & kRowSample) {
-      out->token = model_.Next(last, end, slot.sampling.min_tokens_until);
+      ASSERT_NO_FATAL_FAILURE(Sample(slot, row, last, out));
       out->has_logprobs = slot.sampling.num_logprobs != kNoLogprobs;
       if (out->has_logprobs) out->logprobs = SimModel::Logprobs(last, out->token);
     }
@@ -254,12 +312,33 @@ class SimWorker {
     }
   }
 
+  void Sample(const Slot& slot, const PlanRow& row, uint64_t chain, RowResult* out) {
+    const uint32_t end = row.start_pos + row.num_tokens;
+    const uint32_t min_until = slot.sampling.min_tokens_until;
+    if ((row.flags & kRowMask) == 0) {
+      out->token = model_.Next(chain, end, min_until);
+      return;
+    }
+    const Expected& request = requests_->at(slot.sampling.seed);
+    const size_t words = MaskWords(model_.vocab_size);
+    ASSERT_GE(masks_.size(), words);
+    const std::span<const uint32_t> mask = masks_.first(words);
+    masks_ = masks_.subspan(words);
+    const size_t place = end - request.spec.prompt_ids.size() - request.spec.resumed_ids.size();
+    ASSERT_LT(place, request.masks.size());
+    ASSERT_TRUE(std::ranges::equal(mask, request.masks[place]))
+        << "request " << request.spec.id << " has the mask of another place than " << place;
+    out->token = model_.NextAllowed(chain, end, min_until, mask);
+    ++masks_used_;
+  }
+
   const SimModel model_;
   const std::map<ReqId, Expected>* requests_;
   const uint32_t page_size_;
   std::vector<Slot> slots_;
-  std::vector<uint64_t> kv_;  // hash of the prefix that ends at (page, offset)
-  uint64_t last_tokens_used_ = 0;
+  std::vector<uint64_t> kv_;         // hash of the prefix that ends at (page, offset)
+  std::span<const uint32_t> masks_;  // of the plan that runs, those not yet used
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0;
 };
 
 }  // namespace flotilla::testing

@@ -1,0 +1,162 @@
+#include "router/structured_fields.h"
+
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "router/json_reader.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+MaybeError Must(const std::string& field, std::string_view what) {
+  return InvalidField(field, StrCat("'", field, "' must be ", what, "."));
+}
+
+// An object or a boolean; vLLM takes its text too.
+MaybeError SetSchema(const json::value& value, const std::string& field,
+                     v1::StructuredOutput* out) {
+  if (value.is_string()) {
+    out->set_json_schema(value.get_string().data(), value.get_string().size());
+  } else if (value.is_object() || value.is_bool()) {
+    out->set_json_schema(json::serialize(value));
+  } else {
+    return Must(field, "a JSON schema");
+  }
+  return std::nullopt;
+}
+
+MaybeError SetRegex(const json::value& value, const std::string& field, v1::StructuredOutput* out) {
+  if (!value.is_string()) return Must(field, "a string");
+  out->set_regex(value.get_string().data(), value.get_string().size());
+  return std::nullopt;
+}
+
+MaybeError SetGrammar(const json::value& value, const std::string& field,
+                      v1::StructuredOutput* out) {
+  if (!value.is_string()) return Must(field, "a string");
+  out->set_ebnf(value.get_string().data(), value.get_string().size());
+  return std::nullopt;
+}
+
+MaybeError SetChoice(const json::value& value, const std::string& field,
+                     v1::StructuredOutput* out) {
+  if (!value.is_array()) return Must(field, "an array of strings");
+  out->mutable_choice();
+  for (const json::value& option : value.get_array()) {
+    if (!option.is_string()) return Must(field, "an array of strings");
+    out->mutable_choice()->add_options(option.get_string().data(), option.get_string().size());
+  }
+  return std::nullopt;
+}
+
+MaybeError SetJsonObject(const json::value& value, const std::string& field,
+                         v1::StructuredOutput* out) {
+  if (!value.is_bool()) return Must(field, "true or false");
+  if (value.get_bool()) out->set_json_object(true);
+  return std::nullopt;
+}
+
+struct Form {
+  const char* name;    // in structured_outputs
+  const char* guided;  // at the top; null: none
+  MaybeError (*set)(const json::value& value, const std::string& field, v1::StructuredOutput* out);
+};
+constexpr std::array<Form, 5> kForms = {{{"json", "guided_json", SetSchema},
+                                         {"regex", "guided_regex", SetRegex},
+                                         {"choice", "guided_choice", SetChoice},
+                                         {"grammar", "guided_grammar", SetGrammar},
+                                         {"json_object", nullptr, SetJsonObject}}};
+
+class Reader {
+ public:
+  explicit Reader(CompletionRequest* request) : request_(*request) {}
+
+  MaybeError ReadResponseFormat(const json::object& body) {
+    FieldReader reader(body);
+    const json::object* format = reader.Object("response_format");
+    if (format == nullptr) return reader.error();
+    FieldReader fields(*format, "response_format.");
+    const std::optional<std::string_view> type = fields.String("type");
+    if (!fields.error().has_value() && !type.has_value()) fields.Fail("type", "is missing");
+    if (fields.error().has_value()) return fields.error();
+    if (*type == "text") return std::nullopt;
+    if (*type == "json_object") return Set(SetJsonObject, true, "response_format");
+    if (*type != "json_schema") {
+      fields.Fail("type", "must be 'text', 'json_object' or 'json_schema'");
+      return fields.error();
+    }
+    const json::object* named = fields.Object("json_schema");
+    if (!fields.error().has_value() && named == nullptr) fields.Fail("json_schema", "is missing");
+    if (fields.error().has_value()) return fields.error();
+    return ReadNamedSchema(*named);
+  }
+
+  MaybeError ReadForms(const json::object& body) {
+    FieldReader reader(body);
+    const json::object* outputs = reader.Object("structured_outputs");
+    if (reader.error().has_value()) return reader.error();
+    for (const Form& form : kForms) {
+      const json::value* value = form.guided == nullptr ? nullptr : reader.Find(form.guided);
+      if (value != nullptr) {
+        if (auto error = Set(form.set, *value, form.guided)) return error;
+      }
+      value = outputs == nullptr ? nullptr : outputs->if_contains(form.name);
+      if (value == nullptr || value->is_null()) continue;
+      if (auto error = Set(form.set, *value, StrCat("structured_outputs.", form.name)))
+        return error;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // {"name": …, "description": …, "schema": …, "strict": …}. It is always strict here.
+  MaybeError ReadNamedSchema(const json::object& named) {
+    const std::string prefix = "response_format.json_schema.";
+    FieldReader fields(named, prefix);
+    fields.String("name");
+    fields.String("description");
+    fields.Bool("strict");
+    const json::value* schema = fields.Find("schema");
+    if (!fields.error().has_value() && schema == nullptr) fields.Fail("schema", "is missing");
+    if (fields.error().has_value()) return fields.error();
+    return Set(SetSchema, *schema, prefix + "schema");
+  }
+
+  template <typename Setter>
+  MaybeError Set(Setter set, const json::value& value, const std::string& field) {
+    const bool taken = !request_.structured_field.empty();
+    v1::StructuredOutput structured;
+    if (auto error = set(value, field, &structured)) return error;
+    if (structured.kind_case() == v1::StructuredOutput::KIND_NOT_SET) return std::nullopt;
+    if (taken)
+      return InvalidField(
+          field, StrCat("'", field, "' can't be set beside '", request_.structured_field, "'."));
+    *request_.params.mutable_structured() = std::move(structured);
+    request_.structured_field = field;
+    return std::nullopt;
+  }
+
+  CompletionRequest& request_;
+};
+
+}  // namespace
+
+MaybeError ReadStructuredOutput(const json::object& body, CompletionRequest* request) {
+  Reader reader(request);
+  if (auto error = reader.ReadResponseFormat(body)) return error;
+  return reader.ReadForms(body);
+}
+
+void NameAsClient(const std::string& field, ApiError* error) {
+  constexpr std::string_view kOurs = "structured";
+  const size_t colon = error->message.find(": ");
+  if (field.empty() || !error->message.starts_with(kOurs) || colon == std::string::npos) return;
+  error->message = StrCat("'", field, "': ", error->message.substr(colon + 2), ".");
+  error->param = field;
+}
+
+}  // namespace flotilla

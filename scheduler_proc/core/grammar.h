@@ -1,0 +1,44 @@
+// What the core needs of structured output: a Grammar that was compiled elsewhere, and for each
+// request a GrammarMatcher that follows its output token by token.
+//
+// Masks have a bit a token, token t in bit t % 32 of word t / 32; set: the token may come next.
+// There is no rollback: a request with a grammar is planned when its last token is known, and a
+// retracted one keeps its matcher, whose tokens are those of the request.
+//
+// Threads: a Grammar any (it is immutable), a matcher one. Ownership: a matcher shares what it
+// needs of its grammar. Errors: InvalidArgument, with a message for the client; the matcher is then
+// good for nothing but its destructor. Source: SGLang's BaseGrammarObject.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/base/status.h"
+
+namespace flotilla {
+
+// Words of a mask.
+constexpr size_t MaskWords(uint32_t vocab_size) { return (size_t{vocab_size} + 31) / 32; }
+
+class GrammarMatcher {
+ public:
+  virtual ~GrammarMatcher() = default;
+
+  // Sets all of `mask` (MaskWords of the vocabulary). An end of sequence is in it exactly when the
+  // output may end here. Error too if no token may come next. Not after IsTerminated().
+  virtual Status FillMask(std::span<uint32_t> mask) = 0;
+  // The output's next token. Error: the grammar does not allow it.
+  virtual Status Accept(int32_t token) = 0;
+  // An end of sequence was accepted.
+  virtual bool IsTerminated() const = 0;
+};
+
+class Grammar {
+ public:
+  virtual ~Grammar() = default;
+  virtual StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const = 0;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,134 @@
+#include "scheduler_proc/grammar/compile_sandbox.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+extern char** environ;
+
+namespace flotilla {
+namespace {
+
+constexpr int kControlFd = 3;  // in the sandbox
+// The child ends itself; this long after that its socket must have closed.
+constexpr int64_t kSlackMs = 200;
+
+struct SocketPair {
+  UniqueFd ours, theirs;
+};
+
+StatusOr<SocketPair> MakeSocketPair(int type) {
+  int fds[2];
+  if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds) != 0)
+    return absl::UnavailableError(StrCat("socketpair: ", std::strerror(errno)));
+  return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+StatusOr<UniqueFd> MemfdOf(std::string_view bytes) {
+  UniqueFd fd(memfd_create("flotilla-vocabulary", MFD_CLOEXEC));
+  if (!fd.valid() ||
+      pwrite(fd.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return absl::UnavailableError(StrCat("memfd: ", std::strerror(errno)));
+  return fd;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<CompileSandbox>> CompileSandbox::Start(const Options& options,
+                                                                const VocabularyTokens& tokens) {
+  std::unique_ptr<CompileSandbox> sandbox(new CompileSandbox(options));
+  ASSIGN_OR_RETURN(sandbox->vocabulary_, MemfdOf(BuildVocabulary(tokens)));
+  std::lock_guard lock(sandbox->mutex_);
+  RETURN_IF_ERROR(sandbox->SpawnLocked());
+  return sandbox;
+}
+
+CompileSandbox::~CompileSandbox() {
+  std::lock_guard lock(mutex_);
+  StopLocked();
+}
+
+int CompileSandbox::pid() const {
+  std::lock_guard lock(mutex_);
+  return pid_;
+}
+
+Status CompileSandbox::SpawnLocked() {
+  StopLocked();
+  ASSIGN_OR_RETURN(SocketPair sockets, MakeSocketPair(SOCK_SEQPACKET));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, sockets.theirs.get(), kControlFd);
+  // The rings and sockets of the scheduler are no business of whoever compiles.
+  posix_spawn_file_actions_addclosefrom_np(&actions, kControlFd + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  const std::string fd = StrCat("--control-fd=", kControlFd);
+  char* argv[] = {const_cast<char*>(options_.program.c_str()), const_cast<char*>(fd.c_str()),
+                  nullptr};
+  const int error =
+      posix_spawn(&pid_, options_.program.c_str(), &actions, &attributes, argv, environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    pid_ = -1;
+    return absl::UnavailableError(
+        StrCat("can't start ", options_.program, ": ", std::strerror(error)));
+  }
+  control_ = std::move(sockets.ours);
+  if (!SendWithFd(control_.get(), SandboxMessage::kVocabulary, vocabulary_.get()))
+    return absl::UnavailableError(StrCat(options_.program, " is gone"));
+  return OkStatus();
+}
+
+void CompileSandbox::StopLocked() {
+  control_.reset();
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+Status CompileSandbox::SendJob(int fd) {
+  std::lock_guard lock(mutex_);
+  if (control_.valid() && SendWithFd(control_.get(), SandboxMessage::kCompile, fd))
+    return OkStatus();
+  Log().warn("starting the grammar sandbox again");
+  RETURN_IF_ERROR(SpawnLocked());
+  if (SendWithFd(control_.get(), SandboxMessage::kCompile, fd)) return OkStatus();
+  return absl::UnavailableError("the grammar sandbox is gone");
+}
+
+StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t time_ms) {
+  const int64_t begin_ns = RealClock::Now();
+  ASSIGN_OR_RETURN(SocketPair job, MakeSocketPair(SOCK_STREAM));
+  RETURN_IF_ERROR(SendJob(job.theirs.get()));
+  job.theirs.reset();
+  WriteAll(job.ours.get(),
+           BuildCompileRequest({spec, time_ms, options_.memory_bytes, options_.compiled_bytes}));
+  shutdown(job.ours.get(), SHUT_WR);
+  const StatusOr<std::string> frame =
+      ReadToEnd(job.ours.get(), options_.compiled_bytes + 4096,
+                begin_ns + (int64_t{time_ms} + kSlackMs) * kNsPerMs);
+  const StatusOr<CompileReply> reply = frame.ok() ? ParseCompileReply(*frame) : frame.status();
+  if (reply.ok() && reply->status.ok()) return reply->compiled;
+  if (reply.ok()) return reply->status;
+  if (RealClock::Now() - begin_ns >= int64_t{time_ms} * kNsPerMs)
+    return absl::DeadlineExceededError("compiling it takes too long");
+  return absl::InvalidArgumentError("too complex: compiling it takes too much memory or nesting");
+}
+
+}  // namespace flotilla

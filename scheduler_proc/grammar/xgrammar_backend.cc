@@ -1,0 +1,178 @@
+#include "scheduler_proc/grammar/xgrammar_backend.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <iostream>
+#include <sstream>
+#include <utility>
+#include <variant>
+
+#include "scheduler_proc/grammar/step_budget.h"
+
+namespace flotilla {
+namespace {
+
+// Blanks in a row between two parts of JSON. Without a bound a small model may go on with them for
+// ever; a bound that lets indents through (16) makes what is compiled three times as large.
+constexpr int kMaxWhitespace = 2;
+
+Status Bad(std::string_view what) { return absl::InvalidArgumentError(StrCat(what)); }
+
+Status TooManySteps() {
+  return Bad("the grammar is too complex: finding the next token takes too many steps");
+}
+
+// xgrammar's texts have a time and a place in its source first: "[12:00:00] /x/y.cc:820: text".
+std::string FirstLine(std::string_view what) {
+  if (what.starts_with('[')) {
+    const size_t source = what.find(".cc:");
+    const size_t end = what.find(": ", source == std::string_view::npos ? 0 : source + 4);
+    if (end != std::string_view::npos) what.remove_prefix(end + 2);
+  }
+  for (std::string_view prefix : {"Check failed: ", "Warning: "}) {
+    if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
+  }
+  what = what.substr(0, what.find('\n'));
+  return std::string(what.substr(0, 300));
+}
+
+// While it lives, what xgrammar warns of is kept instead of printed. The sandbox has one thread.
+class CaughtWarnings {
+ public:
+  CaughtWarnings() : before_(std::cerr.rdbuf(text_.rdbuf())) {}
+  ~CaughtWarnings() { std::cerr.rdbuf(before_); }
+  CaughtWarnings(const CaughtWarnings&) = delete;
+  CaughtWarnings& operator=(const CaughtWarnings&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* const before_;
+};
+
+xgrammar::CompiledGrammar Compile(const GrammarSpec& spec, const xgrammar::TokenizerInfo& info) {
+  xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+  const auto json = [&](const std::string& schema, bool strict) {
+    return compiler.CompileJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+                                      strict, kMaxWhitespace);
+  };
+  switch (spec.kind) {
+    case GrammarKind::kJsonSchema:
+      return json(spec.text, /*strict=*/true);
+    case GrammarKind::kJsonObject:
+      return json(R"({"type":"object"})", /*strict=*/false);
+    case GrammarKind::kRegex:
+      return compiler.CompileRegex(spec.text);
+    case GrammarKind::kEbnf:
+    case GrammarKind::kChoice:
+      break;
+  }
+  return compiler.CompileGrammar(spec.text);
+}
+
+class XGrammarMatcher final : public GrammarMatcher {
+ public:
+  explicit XGrammarMatcher(const xgrammar::CompiledGrammar& grammar) : matcher_(grammar) {}
+
+  Status FillMask(std::span<uint32_t> mask) override {
+    steps_ = std::min(steps_ + kStepsPerToken, kMostSteps);
+    int64_t shape = static_cast<int64_t>(mask.size());
+    DLTensor tensor = {mask.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(),
+                       &shape,      nullptr,     0};
+    RETURN_IF_ERROR(Bounded(&steps_, [&] { matcher_.FillNextTokenBitmask(&tensor); }));
+    if (std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; }))
+      return OkStatus();
+    return Bad("no token of this model can come next in the grammar");
+  }
+
+  Status Accept(int32_t token) override {
+    history_steps_ = std::min(history_steps_ + kHistoryStepsPerToken, kMostHistorySteps);
+    bool accepted = false;
+    RETURN_IF_ERROR(Bounded(&history_steps_, [&] { accepted = matcher_.AcceptToken(token); }));
+    return accepted ? OkStatus() : Bad(StrCat("token ", token, " is not allowed by the grammar"));
+  }
+
+  bool IsTerminated() const override { return matcher_.IsTerminated(); }
+
+ private:
+  static constexpr int64_t kHistoryStepsPerToken = 512;
+
+  template <typename Work>
+  static Status Bounded(int64_t* steps, Work work) {
+    try {
+      ScopedStepBudget budget(*steps);
+      work();
+      *steps -= budget.used();
+      return OkStatus();
+    } catch (const StepBudgetExceeded&) {
+      return TooManySteps();
+    } catch (const std::exception& e) {
+      return Bad(FirstLine(e.what()));
+    }
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  int64_t steps_ = kMostSteps;
+  int64_t history_steps_ = kMostHistorySteps;
+};
+
+class XGrammar final : public Grammar {
+ public:
+  explicit XGrammar(xgrammar::CompiledGrammar compiled) : compiled_(std::move(compiled)) {}
+
+  StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+    try {
+      ScopedStepBudget budget(kMostSteps);
+      return std::unique_ptr<GrammarMatcher>(new XGrammarMatcher(compiled_));
+    } catch (const StepBudgetExceeded&) {
+      return TooManySteps();
+    } catch (const std::exception& e) {
+      return Bad(FirstLine(e.what()));
+    }
+  }
+
+ private:
+  const xgrammar::CompiledGrammar compiled_;
+};
+
+}  // namespace
+
+XGrammarVocabulary::XGrammarVocabulary(const VocabularyTokens& tokens)
+    : info_(std::make_unique<xgrammar::TokenizerInfo>(tokens.tokens, xgrammar::VocabType::RAW,
+                                                      static_cast<int>(tokens.vocab_size),
+                                                      tokens.eos_ids)) {}
+XGrammarVocabulary::~XGrammarVocabulary() = default;
+
+StatusOr<std::string> CompileToJson(const GrammarSpec& spec, const XGrammarVocabulary& vocabulary) {
+  try {
+    const CaughtWarnings warnings;
+    const xgrammar::CompiledGrammar compiled = Compile(spec, vocabulary.info());
+    const std::string warned = warnings.text();
+    if (!warned.empty()) return Bad(FirstLine(warned));
+    // What can't begin is refused here, by the process that may take its time.
+    ASSIGN_OR_RETURN(auto matcher, XGrammar(compiled).NewMatcher());
+    std::vector<uint32_t> mask(MaskWords(static_cast<uint32_t>(vocabulary.info().GetVocabSize())));
+    RETURN_IF_ERROR(matcher->FillMask(mask));
+    return compiled.SerializeJSON();
+  } catch (const std::bad_alloc&) {
+    return Bad("compiling it takes too much memory");
+  } catch (const std::exception& e) {
+    return Bad(FirstLine(e.what()));
+  }
+}
+
+StatusOr<std::shared_ptr<const Grammar>> GrammarFromJson(std::string_view compiled,
+                                                         const XGrammarVocabulary& vocabulary) {
+  try {
+    auto read =
+        xgrammar::CompiledGrammar::DeserializeJSON(std::string(compiled), vocabulary.info());
+    if (auto* grammar = std::get_if<xgrammar::CompiledGrammar>(&read))
+      return std::shared_ptr<const Grammar>(std::make_shared<XGrammar>(std::move(*grammar)));
+    return absl::InternalError("a compiled grammar can't be read");
+  } catch (const std::exception& e) {
+    return absl::InternalError(StrCat("a compiled grammar can't be read: ", FirstLine(e.what())));
+  }
+}
+
+}  // namespace flotilla

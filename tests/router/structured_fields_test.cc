@@ -1,0 +1,81 @@
+#include "router/structured_fields.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+
+namespace flotilla {
+namespace {
+
+CompletionRequest Read(const std::string& body) {
+  CompletionRequest request;
+  const auto error = ReadStructuredOutput(boost::json::parse(body).as_object(), &request);
+  EXPECT_FALSE(error.has_value()) << body << (error.has_value() ? error->message : "");
+  return request;
+}
+
+TEST(StructuredFieldsTest, EachFormAndItsName) {
+  struct Case {
+    const char* body;
+    const char* field;
+    const char* expected;  // v1::StructuredOutput
+  };
+  const Case cases[] = {
+      {R"({"response_format":{"type":"json_object"}})", "response_format", "json_object: true"},
+      {R"({"response_format":{"type":"json_schema","json_schema":
+           {"name":"n","strict":true,"schema":{"type":"string","maxLength":3}}}})",
+       "response_format.json_schema.schema",
+       R"(json_schema: "{\"type\":\"string\",\"maxLength\":3}")"},
+      {R"({"structured_outputs":{"json":{"type":"null"}}})", "structured_outputs.json",
+       R"(json_schema: "{\"type\":\"null\"}")"},
+      {R"({"structured_outputs":{"json":"{}"}})", "structured_outputs.json",
+       R"(json_schema: "{}")"},
+      {R"({"structured_outputs":{"regex":"a+"}})", "structured_outputs.regex", R"(regex: "a+")"},
+      {R"({"structured_outputs":{"grammar":"root ::= x"}})", "structured_outputs.grammar",
+       R"(ebnf: "root ::= x")"},
+      {R"({"structured_outputs":{"choice":["a","b"]}})", "structured_outputs.choice",
+       R"(choice { options: "a" options: "b" })"},
+      {R"({"structured_outputs":{"json_object":true}})", "structured_outputs.json_object",
+       "json_object: true"},
+      {R"({"guided_json":true})", "guided_json", R"(json_schema: "true")"},
+      {R"({"guided_regex":"b"})", "guided_regex", R"(regex: "b")"},
+      {R"({"guided_choice":["c"]})", "guided_choice", R"(choice { options: "c" })"},
+      {R"({"guided_grammar":"root ::= y"})", "guided_grammar", R"(ebnf: "root ::= y")"},
+  };
+  for (const Case& c : cases) {
+    const CompletionRequest request = Read(c.body);
+    EXPECT_EQ(request.structured_field, c.field);
+    EXPECT_EQ(request.params.structured().ShortDebugString(), c.expected) << c.body;
+  }
+}
+
+TEST(StructuredFieldsTest, KeysKeepTheirOrder) {
+  const CompletionRequest request =
+      Read(R"({"guided_json":{"properties":{"z":{},"a":{},"m":{}}}})");
+  EXPECT_EQ(request.params.structured().json_schema(), R"({"properties":{"z":{},"a":{},"m":{}}})");
+}
+
+TEST(StructuredFieldsTest, NothingAskedForIsNothingSet) {
+  for (const char* body :
+       {"{}", R"({"response_format":null,"guided_json":null})",
+        R"({"response_format":{"type":"text"}})",
+        R"({"structured_outputs":{"json_object":false,"regex":null,"other":1}})"}) {
+    const CompletionRequest request = Read(body);
+    EXPECT_FALSE(request.params.has_structured()) << body;
+    EXPECT_TRUE(request.structured_field.empty());
+  }
+}
+
+TEST(StructuredFieldsTest, ReplicasSpeakOfTheClientsField) {
+  ApiError error = InvalidField("structured.regex", "structured.regex: too complex: why");
+  NameAsClient("guided_regex", &error);
+  EXPECT_EQ(error.param, "guided_regex");
+  EXPECT_EQ(error.message, "'guided_regex': too complex: why.");
+  ApiError other = InvalidField("stop", "stop: too long");
+  NameAsClient("guided_regex", &other);
+  EXPECT_EQ(other.param, "stop");
+  EXPECT_EQ(other.message, "stop: too long");
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,168 @@
+#include "scheduler_proc/grammar/grammar_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace flotilla {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr size_t kBytes = 1000;
+
+StatusOr<GrammarSpec> Schema(const std::string& text) {
+  v1::StructuredOutput in;
+  in.set_json_schema(text);
+  return ReadStructured(in, kBytes);
+}
+
+TEST(GrammarSpecTest, KindsAndTexts) {
+  v1::StructuredOutput in;
+  in.set_regex("a+");
+  EXPECT_EQ(*ReadStructured(in, kBytes), (GrammarSpec{GrammarKind::kRegex, "a+"}));
+  in.set_regex("1234567890{2,123456789}[{]1234567890");
+  EXPECT_TRUE(ReadStructured(in, kBytes).ok());
+  in.set_ebnf("root ::= \"a\"");
+  EXPECT_EQ(*ReadStructured(in, kBytes), (GrammarSpec{GrammarKind::kEbnf, "root ::= \"a\""}));
+  in.set_json_object(true);
+  EXPECT_EQ(*ReadStructured(in, kBytes), (GrammarSpec{GrammarKind::kJsonObject, ""}));
+  EXPECT_EQ(*Schema("{\"type\":\"string\"}"),
+            (GrammarSpec{GrammarKind::kJsonSchema, "{\"type\":\"string\"}"}));
+}
+
+TEST(GrammarSpecTest, ChoicesBecomeOneRule) {
+  v1::StructuredOutput in;
+  for (const std::string option : {"yes", "say \"no\"", "a\\b\n", "ä"})
+    in.mutable_choice()->add_options(option);
+  const auto spec = ReadStructured(in, kBytes);
+  ASSERT_TRUE(spec.ok());
+  EXPECT_EQ(spec->text, R"(root ::= "yes" | "say \"no\"" | "a\\b\u000a" | "ä")");
+}
+
+TEST(GrammarSpecTest, RefusalsNameTheField) {
+  struct Case {
+    const char* field;
+    const char* what;
+    void (*set)(v1::StructuredOutput*);
+  };
+  const Case cases[] = {
+      {"structured: ", "none", [](auto*) {}},
+      {"structured.regex: ", "empty", [](auto* in) { in->set_regex(std::string()); }},
+      {"structured.regex: ", "at most 1000",
+       [](auto* in) { in->set_regex(std::string(1001, 'a')); }},
+      {"structured.regex: ", "999999999", [](auto* in) { in->set_regex("a{1,1234567890}"); }},
+      {"structured.ebnf: ", "zero byte", [](auto* in) { in->set_ebnf(std::string("a\0", 2)); }},
+      {"structured.json_object: ", "true", [](auto* in) { in->set_json_object(false); }},
+      {"structured.json_schema: ", "not valid JSON", [](auto* in) { in->set_json_schema("{"); }},
+      {"structured.json_schema: ", "twice",
+       [](auto* in) { in->set_json_schema(R"({"a":1,"a":2})"); }},
+      {"structured.choice: ", "0 options", [](auto* in) { in->mutable_choice(); }},
+      {"structured.choice.options[1]: ", "empty",
+       [](auto* in) {
+         in->mutable_choice()->add_options(std::string("a"));
+         in->mutable_choice()->add_options(std::string());
+       }},
+      {"structured.choice: ", "bytes",
+       [](auto* in) { in->mutable_choice()->add_options(std::string(1001, 'a')); }},
+      {"structured.choice: ", "1025 options",
+       [](auto* in) {
+         for (int i = 0; i < 1025; ++i) in->mutable_choice()->add_options(std::string("a"));
+       }},
+  };
+  for (const Case& c : cases) {
+    v1::StructuredOutput in;
+    c.set(&in);
+    const Status status = ReadStructured(in, kBytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.field << c.what;
+    EXPECT_THAT(std::string(status.message()), StartsWith(c.field));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.what));
+  }
+}
+
+TEST(GrammarSpecTest, KeywordsWithoutEffectAreRefusedWhereverTheyStand) {
+  for (const char* schema : {
+           R"({"not":{}})",
+           R"({"type":"array","uniqueItems":true})",
+           R"({"properties":{"a":{"if":{},"then":{}}}})",
+           R"({"items":{"contains":{}}})",
+           R"({"anyOf":[{"type":"null"},{"dependentRequired":{}}]})",
+           R"({"$defs":{"a":{"not":{}}},"type":"null"})",
+           R"({"prefixItems":[{"not":{}}]})",
+           R"({"anyOf":[{"type":"null"}],"required":["a"]})",
+           R"({"$ref":"#","minLength":3})",
+           R"({"items":[{"type":"null"}]})",
+           R"({"anyOf":[]})",
+           R"({"type":"string","pattern":"a\"b"})",
+           R"({"type":"string","pattern":"a\\\\b"})",
+           R"({"type":"string","pattern":"[a\\n]"})",
+           R"({"type":"string","pattern":"[^a]\\t"})",
+           R"({"type":"string","pattern":"a","format":"date"})",
+           R"({"pattern":"a"})",
+           R"({"maxLength":3})",
+           R"({"minimum":3})",
+           R"({"required":["a"]})",
+           R"({"minItems":1})",
+           R"({"properties":{},"minItems":1,"items":{}})",
+           R"({"type":"object","anyOf":[{"type":"null"}]})",
+           R"({"type":"null","$ref":"#"})",
+           R"({"type":"string","enum":["a",3]})",
+           R"({"type":["null","integer"],"const":1.5})",
+           R"({"enum":["ab"],"maxLength":1})",
+           R"({"const":1,"enum":[2]})",
+           R"({"properties":3})",
+           R"([])",
+           R"(3)",
+       }) {
+    const Status status = Schema(schema).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << schema;
+    EXPECT_THAT(std::string(status.message()), StartsWith("structured.json_schema: ")) << schema;
+  }
+}
+
+TEST(GrammarSpecTest, NamesAndValuesAreNoKeywords) {
+  for (const char* schema : {
+           R"({"type":"object","properties":{"not":{"type":"string"},"if":{"type":"null"}}})",
+           R"({"enum":[{"not":1},"uniqueItems"]})",
+           R"({"const":{"if":2},"description":"not","default":{"not":3}})",
+           R"({"type":"array","uniqueItems":false})",
+           R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"x"})",
+           R"(true)",
+           R"({"type":"string","pattern":"^[^\"\\\\\\n]+\\d\\.$"})",
+           R"({"type":"string","enum":["a","b"]})",
+           R"({"type":["string","null"],"enum":["a",null]})",
+           R"({"type":"number","const":3})",
+           R"({"properties":{},"required":[]})",
+           R"({"items":{},"minItems":1})",
+           R"({})",
+       }) {
+    EXPECT_TRUE(Schema(schema).ok()) << schema << Schema(schema).status();
+  }
+}
+
+TEST(GrammarSpecTest, ShortStringsBecomePatterns) {
+  EXPECT_EQ(Schema(R"({"items":{"type":"string","minLength":1,"maxLength":64}})")->text,
+            R"({"items":{"type":"string","pattern":"^.{1,64}$"}})");
+  EXPECT_EQ(Schema(R"({"type":"string","maxLength":0})")->text,
+            R"({"type":"string","pattern":"^.{0,0}$"})");
+  for (const char* schema : {
+           R"({"type":"string","maxLength":65})",
+           R"({"type":"string","minLength":3})",
+           R"({"type":"string","minLength":3,"maxLength":2})",
+           R"({"type":"string","minLength":-1,"maxLength":2})",
+           R"({"type":"string","maxLength":3,"pattern":"a"})",
+           R"({"type":["string","null"],"maxLength":3})",
+           R"({"enum":[{"type":"string","maxLength":3}]})",
+       }) {
+    EXPECT_EQ(Schema(schema)->text, schema);
+  }
+}
+
+TEST(GrammarSpecTest, DeepSchemasAreRefused) {
+  std::string schema = "{}";
+  for (int i = 0; i < 16; ++i) schema = StrCat(R"({"properties":{"a":)", schema, "}}");
+  EXPECT_THAT(std::string(Schema(schema).status().message()), HasSubstr("deep"));
+}
+
+}  // namespace
+}  // namespace flotilla

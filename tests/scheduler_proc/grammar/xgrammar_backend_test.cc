@@ -1,0 +1,193 @@
+#include "scheduler_proc/grammar/xgrammar_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scheduler_proc/grammar/step_budget.h"
+#include "tests/scheduler_proc/grammar/grammar_testing.h"
+
+namespace flotilla {
+namespace {
+
+using testing::Allows;
+using testing::ExpectFollows;
+using ::testing::HasSubstr;
+using testing::kTestEos;
+using testing::TestTokens;
+
+class XGrammarBackendTest : public ::testing::Test {
+ protected:
+  StatusOr<std::shared_ptr<const Grammar>> Compile(GrammarKind kind, const std::string& text) {
+    ASSIGN_OR_RETURN(const std::string compiled, CompileToJson({kind, text}, vocabulary_));
+    return GrammarFromJson(compiled, vocabulary_);
+  }
+  std::string Refusal(GrammarKind kind, const std::string& text) {
+    const Status status = Compile(kind, text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(status.message());
+  }
+
+  const XGrammarVocabulary vocabulary_{TestTokens()};
+};
+
+TEST_F(XGrammarBackendTest, EndsExactlyWhereTheGrammarMay) {
+  const auto regex = Compile(GrammarKind::kRegex, "a+b?");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  ExpectFollows(**regex, "", false);
+  ExpectFollows(**regex, "aa", true);
+  ExpectFollows(**regex, "ab", true);
+  const auto schema =
+      Compile(GrammarKind::kJsonSchema,
+              R"({"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"]})");
+  ASSERT_TRUE(schema.ok()) << schema.status();
+  ExpectFollows(**schema, R"({"a": tru)", false);
+  ExpectFollows(**schema, R"({"a": true)", false);
+  ExpectFollows(**schema, R"({"a": true})", true);
+  const auto object = Compile(GrammarKind::kJsonObject, "");
+  ASSERT_TRUE(object.ok()) << object.status();
+  ExpectFollows(**object, R"({"any": [1, {"x": null}]})", true);
+  const auto choice = Compile(GrammarKind::kChoice, R"(root ::= "yes" | "no")");
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  ExpectFollows(**choice, "yes", true);
+  ExpectFollows(**choice, "n", false);
+}
+
+TEST_F(XGrammarBackendTest, MasksHoldLongTokensAndNoneThatDoNotExist) {
+  const auto grammar = Compile(GrammarKind::kRegex, "[ab]*");
+  ASSERT_TRUE(grammar.ok());
+  auto matcher = (*grammar)->NewMatcher();
+  ASSERT_TRUE(matcher.ok());
+  std::vector<uint32_t> mask(MaskWords(270));
+  ASSERT_TRUE((*matcher)->FillMask(mask).ok());
+  std::vector<int32_t> allowed;
+  for (int32_t token = 0; token < static_cast<int32_t>(mask.size() * 32); ++token) {
+    if (Allows(mask, token)) allowed.push_back(token);
+  }
+  EXPECT_THAT(allowed, ::testing::ElementsAre('a', 'b', kTestEos, 257));  // 257 is "ab"
+  ASSERT_TRUE((*matcher)->Accept(257).ok());
+  ASSERT_TRUE((*matcher)->Accept(kTestEos).ok());
+  EXPECT_TRUE((*matcher)->IsTerminated());
+}
+
+TEST_F(XGrammarBackendTest, RefusesTokensThatTheGrammarDoesNot) {
+  const auto grammar = Compile(GrammarKind::kRegex, "ab");
+  ASSERT_TRUE(grammar.ok());
+  auto matcher = (*grammar)->NewMatcher();
+  ASSERT_TRUE(matcher.ok());
+  ASSERT_TRUE((*matcher)->Accept('a').ok());
+  EXPECT_EQ((*matcher)->Accept('c').code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(XGrammarBackendTest, ObjectsHaveNoOtherKeys) {
+  const auto grammar =
+      Compile(GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"null"}}})");
+  ASSERT_TRUE(grammar.ok());
+  auto matcher = (*grammar)->NewMatcher();
+  ASSERT_TRUE(matcher.ok());
+  for (const char c : std::string("{\"")) ASSERT_TRUE((*matcher)->Accept(c).ok());
+  EXPECT_FALSE((*matcher)->Accept('b').ok());
+}
+
+TEST_F(XGrammarBackendTest, ShortStringsAsPatternsAllowWhatStringsMay) {
+  const auto schema = CheckJsonSchema(R"({"type":"string","minLength":2,"maxLength":4})", "schema");
+  ASSERT_TRUE(schema.ok());
+  const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  ExpectFollows(**grammar, R"("ab")", true);
+  ExpectFollows(**grammar, "\"\xc3\xa4\xe2\x82\xac\"", true);  // two characters
+  for (const char* wrong : {"\"a\"", "\"abcde\"", "\"a\nb\"", R"("a\n")"}) {
+    auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    Status status;
+    for (const char c : std::string(wrong)) {
+      if (status.ok()) status = (*matcher)->Accept(static_cast<unsigned char>(c));
+    }
+    EXPECT_FALSE(status.ok()) << wrong;
+  }
+}
+
+// Whatever way a string's schema is compiled: control characters in it are no JSON.
+TEST_F(XGrammarBackendTest, StringsHaveNoControlCharacters) {
+  for (const char* schema :
+       {R"({"type":"string"})", R"({"type":"string","minLength":1,"maxLength":100})",
+        R"({"type":"string","minLength":1})", R"({"type":"string","pattern":"^.{1,9}$"})",
+        R"({"type":"string","pattern":"^[^a]+$"})"}) {
+    const auto grammar = Compile(GrammarKind::kJsonSchema, schema);
+    ASSERT_TRUE(grammar.ok()) << schema << grammar.status();
+    ExpectFollows(**grammar, "\"b", false);
+    auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    ASSERT_TRUE((*matcher)->Accept('"').ok());
+    std::vector<uint32_t> mask(MaskWords(TestTokens().vocab_size));
+    ASSERT_TRUE((*matcher)->FillMask(mask).ok());
+    for (int32_t token = 0; token < 0x20; ++token) EXPECT_FALSE(Allows(mask, token)) << schema;
+  }
+}
+
+TEST_F(XGrammarBackendTest, BlanksAreBounded) {
+  const auto grammar = Compile(GrammarKind::kJsonSchema, R"({"type":"object","properties":{}})");
+  ASSERT_TRUE(grammar.ok());
+  auto matcher = (*grammar)->NewMatcher();
+  ASSERT_TRUE(matcher.ok());
+  ASSERT_TRUE((*matcher)->Accept('{').ok());
+  int blanks = 0;
+  while (blanks < 100 && (*matcher)->Accept('\n').ok()) ++blanks;
+  EXPECT_EQ(blanks, 2);
+}
+
+TEST_F(XGrammarBackendTest, RefusalsSayWhy) {
+  EXPECT_THAT(Refusal(GrammarKind::kRegex, "(a"), HasSubstr("arenthes"));
+  EXPECT_THAT(Refusal(GrammarKind::kEbnf, "root ::= nothing"), HasSubstr("\"nothing\""));
+  EXPECT_THAT(Refusal(GrammarKind::kEbnf, "start ::= \"a\""), HasSubstr("root"));
+  EXPECT_THAT(Refusal(GrammarKind::kJsonSchema, R"({"type":"strange"})"), HasSubstr("strange"));
+  // xgrammar only warns of this one.
+  EXPECT_THAT(
+      Refusal(GrammarKind::kJsonSchema, R"({"allOf":[{"type":"object"},{"type":"string"}]})"),
+      HasSubstr("allOf"));
+}
+
+TEST_F(XGrammarBackendTest, WhatCannotBeginIsRefused) {
+  EXPECT_THAT(Refusal(GrammarKind::kEbnf, "root ::= root"), HasSubstr("no token"));
+  EXPECT_THAT(Refusal(GrammarKind::kJsonSchema, R"({"$ref":"#"})"), HasSubstr("no token"));
+}
+
+TEST_F(XGrammarBackendTest, AmbiguityEndsWithAMessageInsteadOfNever) {
+  const std::string text = "root ::= s\ns ::= s s s | s s | [a-z ]+ | \"\"";
+  const StatusOr<std::string> compiled = CompileToJson({GrammarKind::kEbnf, text}, vocabulary_);
+  Status status = compiled.status();
+  if (compiled.ok()) {
+    const auto grammar = GrammarFromJson(*compiled, vocabulary_);
+    ASSERT_TRUE(grammar.ok());
+    auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    std::vector<uint32_t> mask(MaskWords(270));
+    for (int i = 0; i < 1000 && status.ok(); ++i) {
+      status = (*matcher)->FillMask(mask);
+      if (status.ok()) status = (*matcher)->Accept('a');
+    }
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr("too many steps"));
+}
+
+TEST_F(XGrammarBackendTest, ForeignJsonIsRefused) {
+  EXPECT_FALSE(GrammarFromJson("{}", vocabulary_).ok());
+  EXPECT_FALSE(GrammarFromJson("", vocabulary_).ok());
+  VocabularyTokens other = TestTokens();
+  other.vocab_size = 300;
+  const auto compiled = CompileToJson({GrammarKind::kRegex, "a"}, vocabulary_);
+  ASSERT_TRUE(compiled.ok());
+  EXPECT_FALSE(GrammarFromJson(*compiled, XGrammarVocabulary(other)).ok());
+}
+
+TEST(StepBudgetTest, ThrowsWhenItIsEmptyAndIsGoneWithItsScope) {
+  {
+    const ScopedStepBudget budget(10);
+    ChargeGrammarSteps(10);
+    EXPECT_EQ(budget.used(), 10);
+    EXPECT_THROW(ChargeGrammarSteps(1), StepBudgetExceeded);
+  }
+  EXPECT_NO_THROW(ChargeGrammarSteps(1 << 30));
+}
+
+}  // namespace
+}  // namespace flotilla
