@@ -103,6 +103,7 @@ class TimedBackend final : public Backend {
     return Timed(Op::kGather,
                  [&] { return inner_.GatherColumns(collective, cols, local, root, out); });
   }
+  void WakeSoon(std::atomic<uint32_t>* bell) override { inner_.WakeSoon(bell); }
   Status Finish() override { return inner_.Finish(); }
   StatusOr<std::span<float>> ReadLogits(Tensor logits) override {
     return inner_.ReadLogits(logits);

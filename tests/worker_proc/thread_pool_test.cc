@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
+#include "shm/futex.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -115,6 +118,38 @@ TEST(ThreadPoolTest, WithoutWorkTheWorkersSleep) {
     }
   }
   EXPECT_EQ(items.load(), 300u);
+}
+
+TEST(ThreadPoolTest, ABellIsRungOnceBeforeTheNextRegionEnds) {
+  for (const int64_t spin_ns : kSpins) {
+    for (const uint32_t threads : {1u, 2u, 4u}) {
+      std::atomic<uint32_t> bell{0};
+      ThreadPool pool({threads, spin_ns});
+      for (uint32_t round = 1; round <= 2000; ++round) {
+        pool.WakeSoon(&bell);
+        if (round % 3 == 0) continue;  // the next call comes before a region does
+        pool.ParallelFor(64, 1, [](uint32_t, uint32_t, uint32_t) {});
+        // A worker that has just taken it may still be about to ring.
+        while (bell.load() < round) std::this_thread::yield();
+        ASSERT_EQ(bell.load(), round);
+      }
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ABellWakesWhoWaits) {
+  std::atomic<uint32_t> bell{0};
+  ThreadPool pool({2, 50 * kNsPerUs});
+  std::thread waiter([&] {
+    for (uint32_t seen = 0; seen < 200; seen = bell.load()) {
+      EXPECT_TRUE(FutexWait(&bell, seen, RealClock::Now() + 60 * kNsPerSecond)) << "not woken";
+    }
+  });
+  for (int round = 0; round < 200; ++round) {
+    pool.WakeSoon(&bell);
+    pool.ParallelFor(64, 1, [](uint32_t, uint32_t, uint32_t) {});
+  }
+  waiter.join();
 }
 
 TEST(ThreadPoolTest, GrainGivesEachWorkerSeveralPiecesInWholeUnits) {

@@ -101,6 +101,7 @@ class CpuBackend final : public Backend {
                        uint32_t root, Tensor out) override {
     return gather_->Run(collective, cols, local, root, out);
   }
+  void WakeSoon(std::atomic<uint32_t>* bell) override { pool_.WakeSoon(bell); }
   Status Finish() override { return OkStatus(); }
   StatusOr<std::span<float>> ReadLogits(Tensor logits) override {
     return std::span<float>(F32(logits), static_cast<size_t>(logits.rows) * logits.cols);

@@ -49,6 +49,20 @@ uint32_t ThreadPool::Grain(uint32_t count, uint32_t unit) const {
   return (grain + unit - 1) / unit * unit;
 }
 
+void ThreadPool::WakeSoon(std::atomic<uint32_t>* bell) {
+  WakeIfOwed();  // there has been no region since the last
+  owed_bell_.store(bell, std::memory_order_release);
+  if (workers_.empty()) WakeIfOwed();
+}
+
+void ThreadPool::WakeIfOwed() {
+  if (owed_bell_.load(std::memory_order_relaxed) == nullptr) return;
+  std::atomic<uint32_t>* const bell = owed_bell_.exchange(nullptr, std::memory_order_acq_rel);
+  if (bell == nullptr) return;
+  bell->fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(bell);
+}
+
 void ThreadPool::RunRegion(const Region& region) {
   region_ = region;
   next_item_.store(0, std::memory_order_relaxed);
@@ -61,6 +75,7 @@ void ThreadPool::RunRegion(const Region& region) {
     FutexWakeAll(&bell_);
   }
   ClaimItems(0);
+  WakeIfOwed();
 
   state_.fetch_or(kClosed, std::memory_order_acq_rel);
   const auto empty = [this] { return (state_.load(std::memory_order_seq_cst) & kInside) == 0; };
@@ -87,6 +102,7 @@ void ThreadPool::ClaimItems(uint32_t worker) {
 void ThreadPool::WorkerMain(uint32_t worker) {
   uint64_t seen = 0;  // the last generation that this worker has looked at
   while (WaitForRegion(seen)) {
+    WakeIfOwed();  // outside the region: nobody waits for this worker meanwhile
     uint64_t state = state_.load(std::memory_order_acquire);
     seen = GenerationOf(state);
     bool entered = false;

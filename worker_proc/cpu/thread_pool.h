@@ -51,6 +51,11 @@ class ThreadPool {
     RunRegion({count, grain, call, &f});
   }
 
+  // Adds 1 to *bell and wakes who waits there, where it holds up the work the least: waking a
+  // process may cost the waker its core. Another worker does it on its way into the next region; if
+  // none has come by that region's end, the caller. *bell outlives the pool.
+  void WakeSoon(std::atomic<uint32_t>* bell);
+
   // A grain that gives each worker about four pieces of `count` items, in whole `unit`s.
   uint32_t Grain(uint32_t count, uint32_t unit = 1) const;
 
@@ -67,6 +72,7 @@ class ThreadPool {
   // Sleeps or spins until a region after `seen` is open (true) or the pool ends (false).
   bool WaitForRegion(uint64_t seen);
   void ClaimItems(uint32_t worker);
+  void WakeIfOwed();
   void Leave();
 
   const int64_t spin_ns_;
@@ -81,6 +87,7 @@ class ThreadPool {
   std::atomic<uint32_t> bell_{0};                  // futex: a region opened, or the end
   std::atomic<uint32_t> caller_sleeps_{0};
   std::atomic<uint32_t> done_bell_{0};  // futex: the last worker left a closed region
+  std::atomic<std::atomic<uint32_t>*> owed_bell_{nullptr};  // whoever takes it out rings it
   std::atomic<bool> stop_{false};
   Region region_;
 };

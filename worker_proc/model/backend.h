@@ -11,6 +11,7 @@
 // and must not outlive the backend. Errors: Status from what allocates or talks to other ranks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -178,6 +179,9 @@ class Backend {
   virtual Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                                uint32_t root, Tensor out) = 0;
 
+  // Adds 1 to *bell (of shared memory) and wakes who waits there, within the step that begins next
+  // and where that holds it up the least.
+  virtual void WakeSoon(std::atomic<uint32_t>* bell) = 0;
   // Waits for the step's ops; their first error.
   virtual Status Finish() = 0;
   // logits.rows × logits.cols floats on the host, the reader's until the next op on that tensor.

@@ -63,7 +63,7 @@ Status WorkerLoop::Run() {
   ASSIGN_OR_RETURN(RingReader reader, RingReader::Attach(deps_.step_ring, rank_, deps_.wait));
   while (!shutdown_ && !deps_.stop->load(std::memory_order_relaxed)) {
     deps_.heartbeat->Beat();
-    const StatusOr<std::string_view> frame = reader.Read(deps_.clock->NowNs() + kPollNs);
+    const StatusOr<std::string_view> frame = NextFrame(&reader);
     if (absl::IsDeadlineExceeded(frame.status())) continue;
     RETURN_IF_ERROR(Annotate(frame.status(), "step ring"));
     const Status parsed = ParseStepPlan(*frame, deps_.runner->limits(), &plan_);
@@ -77,11 +77,21 @@ Status WorkerLoop::Run() {
     }
     RETURN_IF_ERROR(HandlePlan());
   }
+  RingIfOwed();
   SetState(ProcessState::kStopping);
   return OkStatus();
 }
 
+// With nothing to do, the scheduler is woken first. Otherwise the step that comes does it.
+StatusOr<std::string_view> WorkerLoop::NextFrame(RingReader* reader) {
+  ASSIGN_OR_RETURN(const std::string_view frame, reader->TryRead());
+  if (!frame.empty()) return frame;
+  RingIfOwed();
+  return reader->Read(deps_.clock->NowNs() + kPollNs);
+}
+
 Status WorkerLoop::HandlePlan() {
+  if (plan_.command != StepCommand::kForward) RingIfOwed();
   switch (plan_.command) {
     case StepCommand::kReset:
       return HandleReset();
@@ -122,11 +132,13 @@ Status WorkerLoop::HandleReset() {
 
 Status WorkerLoop::HandleForward() {
   if (plan_.epoch != joined_epoch_) return OkStatus();
+  if (std::exchange(owed_ring_, false)) deps_.backend->WakeSoon(&(*deps_.control)->doorbell);
   result_.start_ns = deps_.clock->NowNs();
   const Status status = deps_.runner->Execute(&plan_, &result_);
   result_.end_ns = deps_.clock->NowNs();
   if (IsLostStep(status)) {
     joined_epoch_ = 0;
+    owed_ring_ = true;  // the backend may not have come to it
     Log().warn("step lost {} {}", Kv("step", plan_.step_id),
                Kv("reason", std::string(status.message())));
     return OkStatus();
@@ -160,8 +172,12 @@ Status WorkerLoop::SendResult(const Status& status) {
     if (deps_.stop->load(std::memory_order_relaxed)) return OkStatus();
   }
   deps_.metrics->SetResultRingFill(deps_.result_ring->FillRatio());
-  ReplicaControl::Ring(&(*deps_.control)->doorbell);
+  owed_ring_ = true;
   return OkStatus();
+}
+
+void WorkerLoop::RingIfOwed() {
+  if (std::exchange(owed_ring_, false)) ReplicaControl::Ring(&(*deps_.control)->doorbell);
 }
 
 }  // namespace flotilla

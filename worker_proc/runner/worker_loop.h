@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/base/clock.h"
 #include "shm/collective.h"
@@ -48,8 +49,11 @@ class WorkerLoop {
   Status HandlePlan();
   Status HandleReset();
   Status HandleForward();
-  // Rank 0: result_ with this status goes to the scheduler.
+  // The next frame of the step ring, before kPollNs have passed.
+  StatusOr<std::string_view> NextFrame(RingReader* reader);
+  // Rank 0: result_ with this status goes to the scheduler, who is owed a ring of its doorbell.
   Status SendResult(const Status& status);
+  void RingIfOwed();
   void SetState(ProcessState state);
 
   const Deps deps_;
@@ -58,6 +62,7 @@ class WorkerLoop {
   ProcessSlot* const slot_;
   uint32_t joined_epoch_ = 0;  // 0: none; forwards of other epochs are ignored
   bool shutdown_ = false;
+  bool owed_ring_ = false;
   StepPlan plan_;
   StepResult result_;
   std::string frame_;
