@@ -147,8 +147,11 @@ void GrpcGenerate::PushMerged(v1::Delta&& delta, bool last) {
   response.mutable_choices()->Swap(delta.mutable_choices());
   response.mutable_prompt_logprobs()->Swap(delta.mutable_prompt_logprobs());
   if (last) *response.mutable_usage() = merger_->usage();
-  if (last && return_timing_ && merger_->timing() != nullptr)
+  if (last && return_timing_ && merger_->timing() != nullptr) {
     *response.mutable_timing() = *merger_->timing();
+    response.mutable_timing()->set_received_ns(received_ns_);
+    response.mutable_timing()->set_sent_ns(RealClock::Now());
+  }
   if (!return_token_ids_) {
     for (v1::ChoiceDelta& choice : *response.mutable_choices()) choice.clear_token_ids();
   }

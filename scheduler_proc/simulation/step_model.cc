@@ -4,19 +4,18 @@
 #include <cmath>
 #include <numeric>
 
-#include "boost/json.hpp"
 #include "scheduler_proc/replay.h"
 
 namespace flotilla {
 namespace {
 
-namespace json = boost::json;
 using Terms = std::array<double, StepModel::kTerms>;
 
 constexpr uint64_t kFewTokens = 8;
 constexpr int kRounds = 5;                // of weighing outliers less
 constexpr int kSweeps = 20000;            // of coordinate descent
 constexpr double kOutlier = 0.2;          // relative error from which a step counts less
+constexpr double kMaxStepNs = 1e12;       // a model's file may say anything; sums must not overflow
 constexpr int64_t kMaxGapNs = 2'000'000;  // more, and the workers had nothing to do
 
 Terms TermsOf(const StepWork& work) {
@@ -157,7 +156,7 @@ StepWork WorkOf(const StepPlan& plan) {
 }
 
 int64_t StepModel::Predict(const StepWork& work) const {
-  return static_cast<int64_t>(Dot(ns, TermsOf(work)));
+  return static_cast<int64_t>(std::min(Dot(ns, TermsOf(work)), kMaxStepNs));
 }
 
 Status FitSteps(const std::vector<StepSample>& samples, StepModel* model) {
@@ -206,60 +205,6 @@ StatusOr<StepModel> FitRecordings(const std::vector<std::vector<std::string>>& r
     if (!report.difference.empty()) return absl::DataLossError(report.difference);
   }
   return reader.Take();
-}
-
-std::string ToJson(const StepModel& model) {
-  json::object ns;
-  for (size_t i = 0; i < StepModel::kTerms; ++i) ns[StepModel::kNames[i]] = model.ns[i];
-  const json::object object = {{"version", 1},
-                               {"ns", ns},
-                               {"gap_ns", model.gap_ns},
-                               {"dispatch_ns", model.dispatch_ns},
-                               {"result_ns", model.result_ns},
-                               {"num_steps", model.num_steps},
-                               {"error", model.error},
-                               {"num_pages", model.num_pages},
-                               {"page_size", model.page_size},
-                               {"context_length", model.context_length},
-                               {"vocab_size", model.vocab_size}};
-  return json::serialize(object) + "\n";
-}
-
-StatusOr<StepModel> ParseStepModel(std::string_view text) {
-  boost::system::error_code error;
-  const json::value value = json::parse(text, error);
-  if (error || !value.is_object()) return absl::InvalidArgumentError("it is no JSON object");
-  const json::object& object = value.as_object();
-  StepModel model;
-  std::string missing;
-  // Finite, and within what an int64 holds many times over.
-  const auto number = [&](const json::object& in, const char* name) {
-    const json::value* found = in.if_contains(name);
-    const double got = found != nullptr && found->is_number() ? found->to_number<double>() : -1;
-    if (got >= 0 && got < 1e15) return got;
-    if (missing.empty()) missing = name;
-    return 0.0;
-  };
-  const json::value* ns = object.if_contains("ns");
-  if (ns == nullptr || !ns->is_object())
-    return absl::InvalidArgumentError("'ns' must be an object");
-  for (size_t i = 0; i < StepModel::kTerms; ++i) {
-    model.ns[i] = number(ns->as_object(), StepModel::kNames[i]);
-  }
-  model.gap_ns = static_cast<int64_t>(number(object, "gap_ns"));
-  model.dispatch_ns = static_cast<int64_t>(number(object, "dispatch_ns"));
-  model.result_ns = static_cast<int64_t>(number(object, "result_ns"));
-  model.num_steps = static_cast<uint64_t>(number(object, "num_steps"));
-  model.error = number(object, "error");
-  const auto small = [&](const char* name) {
-    return static_cast<uint32_t>(std::min(number(object, name), 4e9));
-  };
-  model.num_pages = small("num_pages");
-  model.page_size = small("page_size");
-  model.context_length = small("context_length");
-  model.vocab_size = small("vocab_size");
-  if (missing.empty()) return model;
-  return absl::InvalidArgumentError(StrCat("'", missing, "' must be a number from 0 on"));
 }
 
 }  // namespace flotilla

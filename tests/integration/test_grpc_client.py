@@ -70,6 +70,19 @@ def test_generate_streams(client):
     assert any(c.finish_reason for c in last.choices)
 
 
+def test_timing_has_every_stage(client):
+    asked = request(client)
+    asked.output.return_timing = True
+    responses = list(client.call("Generate", asked))
+    assert not any(r.HasField("timing") for r in responses[:-1])
+    timing = responses[-1].timing
+    engine = [timing.arrival_ns, timing.queued_ns, timing.first_scheduled_ns, timing.first_token_ns,
+              timing.finished_ns]
+    assert engine == sorted(engine) and engine[0] > 0
+    assert timing.sent_ns - timing.received_ns >= timing.finished_ns - timing.arrival_ns
+    assert timing.wait_reason == "next_step"
+
+
 def test_tokenize_round_trip(client):
     text = "Ça alors! 東京 2024 🙂"
     ids = client.call("Tokenize", client.message("TokenizeRequest")(text=text)).token_ids
