@@ -68,6 +68,7 @@ Status CheckLogitBias(const std::vector<LogitBias>& entries, uint32_t vocab_size
 void FreeSlots::Reset() {
   free_.clear();
   closes_.clear();
+  closes_.reserve(close_pending_.size());  // as many as are freed between two plans
   std::fill(close_pending_.begin(), close_pending_.end(), 0);
   for (size_t slot = close_pending_.size(); slot > 0;) free_.push_back(--slot);
 }
