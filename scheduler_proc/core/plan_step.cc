@@ -35,6 +35,7 @@ bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
 // flight: then the batch stays empty until the result is there.
 void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
   batch->Clear();
+  running_summary.reset();
   if (running_batch.empty() && waiting_queue.empty()) new_token_ratio.Reset();
   batch->new_token_ratio = new_token_ratio.value();
   if (!PreemptRunning(batch)) return;
@@ -71,12 +72,16 @@ StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
 void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
   const bool no_pages = batch_is_full || batch->retracted;
   if (no_pages || slots.full()) wait_reason = no_pages ? WaitReason::kPages : WaitReason::kSlots;
-  const bool admits = !no_pages && !waiting_queue.empty() && !slots.full();
+  const bool admits = !batch->retracted && may_admit();
   if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
-  PrefillAdder adder(config, &kv, running_batch, std::span(result_queue).first(num_in_flight),
+  if (!running_summary.has_value()) SummarizeRunning(*batch);
+  PrefillAdder adder(config, &kv, *running_summary, std::span(result_queue).first(num_in_flight),
                      ChunkBudget(*batch), batch);
-  for (Req* req : running_batch) {
+  uint32_t num_left = running_summary->num_prefilling;
+  for (size_t i = 0; num_left > 0; ++i) {
+    Req* req = running_batch[i];
     if (req->is_decode()) continue;
+    --num_left;
     // Who runs comes before who waits, for tokens and for pages.
     const AddReqResult result =
         adder.budget_left() ? adder.AddChunkedReq(req) : AddReqResult::kOther;
@@ -140,17 +145,30 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     Retract(req);
     batch->retracted = true;
   }
+  running_summary.reset();
+  RunningSummary summary;
+  const bool summarizes = may_admit();  // while they are near
   for (size_t i = 0; i < running_batch.size(); ++i) {
     Req* req = running_batch[i];
     if (i + kPrefetchDistance < running_batch.size()) {
       running_batch[i + kPrefetchDistance]->Prefetch();
     }
-    if (!decodes(*req)) continue;
-    CHECK(kv.Grow(req, req->planned_len()));
-    batch->AddRow(req, 1, /*extend=*/false);
+    if (decodes(*req)) {
+      CHECK(kv.Grow(req, req->planned_len()));
+      batch->AddRow(req, 1, /*extend=*/false);
+    }
+    if (summarizes) summary.Add(*req, ReservedPages(config, kv, batch->new_token_ratio, *req));
   }
+  if (summarizes) running_summary = summary;
   if (batch->retracted) new_token_ratio.OnRetract(running_batch);
   return true;
+}
+
+void Scheduler::Impl::SummarizeRunning(const ScheduleBatch& batch) {
+  running_summary.emplace();
+  for (const Req* req : running_batch) {
+    running_summary->Add(*req, ReservedPages(config, kv, batch.new_token_ratio, *req));
+  }
 }
 
 void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {

@@ -6,7 +6,6 @@
 //
 // Source: SGLang's PrefillAdder.preempt_to_schedule; the fewest that suffice are ours.
 #include <algorithm>
-#include <optional>
 
 #include "common/base/check.h"
 #include "scheduler_proc/core/scheduler_impl.h"
@@ -48,22 +47,20 @@ size_t Scheduler::Impl::NumKept(ScheduleBatch* batch) {
   uint64_t waiting_pages = 0, waiting_tokens = 0;
   waiting_queue.BeginRound();
   preempting.clear();
-  std::optional<PrefillAdder> adder;  // built if someone may have to give way
+  const auto reserved = [&](const Req& req) {
+    return ReservedPages(config, kv, batch->new_token_ratio, req);
+  };
   while (waiting_tokens < config.chunked_prefill_size) {
     Req* req = waiting_queue.Next();
     if (req == nullptr || kept == 0 || !GivesWay(*running[kept - 1], *req)) break;
-    if (!adder.has_value()) {
-      adder.emplace(config, &kv, running_batch, std::span<const ScheduleBatch>(), StepBudget(),
-                    batch);
-    }
     kv.TakePrefix(req);
     preempting.push_back(req);
-    const uint64_t pages = waiting_pages + adder->ReservedPages(*req);
+    const uint64_t pages = waiting_pages + reserved(*req);
     const auto suffices = [&](size_t num_kept) {
       const size_t free_slots = slots.num_free() + running.size() - num_kept;
       if (free_slots <= waiting_slots) return false;
       uint64_t needed = pages;
-      for (const Req* other : running.first(num_kept)) needed += adder->ReservedPages(*other);
+      for (const Req* other : running.first(num_kept)) needed += reserved(*other);
       // One alone always fits.
       return (num_kept == 0 && waiting_slots == 0) ||
              needed <= kv.AvailableWithout(running.subspan(num_kept));

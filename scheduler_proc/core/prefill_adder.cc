@@ -6,29 +6,18 @@
 
 namespace flotilla {
 
-PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, const RunningSummary& running,
                            std::span<const ScheduleBatch> in_flight, const StepBudget& budget,
                            ScheduleBatch* batch)
     : config_(config),
       kv_(*kv),
       in_flight_(in_flight),
       batch_(*batch),
-      nothing_runs_(running.empty()),
+      nothing_runs_(running.num_running == 0),
       budget_(budget),
       rem_chunk_tokens_(config.chunked_prefill_size),
-      rem_input_tokens_(config.max_prefill_tokens) {
-  for (const Req* req : running) reserved_pages_ += ReservedPages(*req);
-}
-
-uint32_t PrefillAdder::ReservedPages(const Req& req) const {
-  const uint32_t remaining =
-      std::min(req.max_total - req.planned_len(), config_.clip_max_new_tokens);
-  const double share = batch_.new_token_ratio * remaining;
-  auto expected = static_cast<uint32_t>(share);
-  expected += expected < share;  // up; std::ceil is a call, for each who runs
-  const uint32_t pages = kv_.PagesFor(uint64_t{req.planned_len()} + expected);
-  return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
-}
+      rem_input_tokens_(config.max_prefill_tokens),
+      reserved_pages_(running.reserved_pages) {}
 
 uint32_t PrefillAdder::ChunkLength(const Req& req) const {
   const uint32_t start = req.num_scheduled, end = req.len();
@@ -64,9 +53,9 @@ AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
   const bool short_of_pages = room < num_tokens;
   if (short_of_pages) num_tokens = static_cast<uint32_t>(room);
   if (num_tokens == 0) return AddReqResult::kNoToken;
-  const uint32_t reserved = ReservedPages(*req);
+  const uint32_t reserved = Reserved(*req);
   CHECK(kv_.Grow(req, req->num_scheduled + num_tokens));
-  reserved_pages_ -= reserved - ReservedPages(*req);
+  reserved_pages_ -= reserved - Reserved(*req);
   AddRow(req, num_tokens);
   return short_of_pages ? AddReqResult::kNoToken : AddReqResult::kContinue;
 }
@@ -121,7 +110,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   if (num_tokens == 0 || (over_budget && num_admitted_ > 0) ||
       EndsBeyondEmbedRows(*req, num_tokens)) {
     refused = AddReqResult::kOther;
-  } else if (reserved_pages_ + ReservedPages(*req) > kv_.available_pages() &&
+  } else if (reserved_pages_ + Reserved(*req) > kv_.available_pages() &&
              (!nothing_runs_ || num_admitted_ > 0)) {
     refused = AddReqResult::kNoToken;
   } else if (!kv_.Grow(req, req->num_scheduled + num_tokens)) {
@@ -131,7 +120,7 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
     kv_.ReturnPrefix(req);
     return refused;
   }
-  reserved_pages_ += ReservedPages(*req);
+  reserved_pages_ += Reserved(*req);
   rem_input_tokens_ -= input_tokens;
   open_words_ += open_words;
   ++num_admitted_;

@@ -14,6 +14,7 @@
 // Source: SGLang's PrefillAdder (requirement 001), counted in pages.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -48,9 +49,34 @@ struct StepBudget {
   bool long_prompts_only = false;  // those that need more than one whole chunk
 };
 
+// Pages that req is expected to need beyond those it has; ratio: of the tokens that it may still
+// generate.
+inline uint32_t ReservedPages(const SchedulerConfig& config, const KvPool& kv, double ratio,
+                              const Req& req) {
+  const uint32_t remaining =
+      std::min(req.max_total - req.planned_len(), config.clip_max_new_tokens);
+  const double share = ratio * remaining;
+  auto expected = static_cast<uint32_t>(share);
+  expected += expected < share;  // up; std::ceil is a call, for each who runs
+  const uint32_t pages = kv.PagesFor(uint64_t{req.planned_len()} + expected);
+  return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
+}
+
+// Of those that run, before a step takes new ones.
+struct RunningSummary {
+  uint64_t reserved_pages = 0;
+  uint32_t num_running = 0, num_prefilling = 0;
+
+  void Add(const Req& req, uint32_t reserved) {
+    reserved_pages += reserved;
+    ++num_running;
+    num_prefilling += !req.is_decode();
+  }
+};
+
 class PrefillAdder {
  public:
-  PrefillAdder(const SchedulerConfig& config, KvPool* kv, std::span<Req* const> running,
+  PrefillAdder(const SchedulerConfig& config, KvPool* kv, const RunningSummary& running,
                std::span<const ScheduleBatch> in_flight, const StepBudget& budget,
                ScheduleBatch* batch);
 
@@ -64,10 +90,10 @@ class PrefillAdder {
   // gives it the slot.
   AddReqResult AddOneReq(Req* req);
 
-  // Pages that req is expected to need beyond those it has.
-  uint32_t ReservedPages(const Req& req) const;
-
  private:
+  uint32_t Reserved(const Req& req) const {
+    return ReservedPages(config_, kv_, batch_.new_token_ratio, req);
+  }
   // Tokens of the request's next chunk, ending on a page if it must be cut.
   uint32_t ChunkLength(const Req& req) const;
   bool TimeIsLimited(const Req& req) const {

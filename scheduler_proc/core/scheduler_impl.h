@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -87,6 +88,8 @@ struct Scheduler::Impl {
   void GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch);
   void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
   bool UpdateRunningBatch(ScheduleBatch* batch);
+  void SummarizeRunning(const ScheduleBatch& batch);
+  bool may_admit() const { return !batch_is_full && !waiting_queue.empty() && !slots.full(); }
   StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
@@ -139,6 +142,7 @@ struct Scheduler::Impl {
   WaitReason wait_reason = WaitReason::kNextStep;  // of the batch being planned
   NewTokenRatio new_token_ratio;
   std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
+  std::optional<RunningSummary> running_summary;  // of the batch being planned, once it is known
   std::vector<Req*> ending;
   std::vector<Req*> preempting;  // scratch of NumKept
   bool batch_is_full = false;    // no pages for who is next; until something is given back

@@ -37,7 +37,13 @@ class PrefillAdderTest : public ::testing::Test {
     running_.push_back(req);
     return req;
   }
-  PrefillAdder Adder() { return PrefillAdder(config_, &kv_, running_, {}, budget_, &batch_); }
+  PrefillAdder Adder() {
+    RunningSummary summary;
+    for (const Req* req : running_) {
+      summary.Add(*req, ReservedPages(config_, kv_, batch_.new_token_ratio, *req));
+    }
+    return PrefillAdder(config_, &kv_, summary, {}, budget_, &batch_);
+  }
 
   SchedulerConfig config_;
   StepBudget budget_;
