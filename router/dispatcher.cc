@@ -117,9 +117,9 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 
 // --- Requests ----------------------------------------------------------------------------------
 
-std::variant<uint64_t, ApiError> Dispatcher::Submit(v1::GenerateRequest request,
-                                                    std::shared_ptr<const ModelHandle> model,
-                                                    std::shared_ptr<GenerateSink> sink) {
+std::variant<uint64_t, ApiError> Dispatcher::Submit(const v1::GenerateRequest& request,
+                                                    const std::shared_ptr<const ModelHandle>& model,
+                                                    const std::shared_ptr<GenerateSink>& sink) {
   RequestGroup group;
   for (size_t i = 0; i < ChoicesOf(request).num_candidates; ++i) {
     group.streams.push_back(std::make_shared<RequestStream>());

@@ -58,9 +58,9 @@ class Dispatcher final : public ReplicaListener {
 
   // `request` passed generate_check and has token ids and a seed. Returns the handle for Cancel;
   // the sink's first call comes later, never from within.
-  std::variant<uint64_t, ApiError> Submit(v1::GenerateRequest request,
-                                          std::shared_ptr<const ModelHandle> model,
-                                          std::shared_ptr<GenerateSink> sink);
+  std::variant<uint64_t, ApiError> Submit(const v1::GenerateRequest& request,
+                                          const std::shared_ptr<const ModelHandle>& model,
+                                          const std::shared_ptr<GenerateSink>& sink);
   // The prompt's embedding: the sink gets it with its only delta.
   std::variant<uint64_t, ApiError> SubmitEmbed(v1::GenerateRequest request,
                                                const v1::EmbedOptions& embed,

@@ -115,11 +115,11 @@ std::optional<ApiError> GrpcGenerate::FillPromptFromChat(const v1::ChatRequest& 
 
 // --- The io thread -----------------------------------------------------------------------------
 
-void GrpcGenerate::Submit(v1::GenerateRequest request) {
+void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   if (gone_) return;
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
-  auto submitted = context_.dispatcher->Submit(std::move(request), model_, shared_from_this());
+  auto submitted = context_.dispatcher->Submit(request, model_, shared_from_this());
   if (auto* error = std::get_if<ApiError>(&submitted))
     Fail(*error);
   else

@@ -47,7 +47,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::optional<ApiError> FillPrompt(v1::GenerateRequest* request);
   std::optional<ApiError> FillPromptFromChat(const v1::ChatRequest& chat,
                                              v1::GenerateRequest* request);
-  void Submit(v1::GenerateRequest request);
+  void Submit(const v1::GenerateRequest& request);
   void PushMerged(v1::Delta&& delta, bool last);
   void AddPrompt(v1::GenerateResponse* response);
   void Push(v1::GenerateResponse response);

@@ -63,7 +63,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // Answering.
   std::shared_ptr<HttpExchange> MakeExchange();
   ResponseHead MakeHead() const;
-  void SendFinal(std::string bytes, int status);
+  void SendFinal(std::string_view bytes, int status);
   void Send(std::string_view bytes);
   void StartWrite();
   void CountUnsent(size_t bytes);

@@ -51,7 +51,7 @@ class SessionExchange final : public HttpExchange {
   }
   void EndStream() override {
     if (!Current()) return;
-    session_->SendFinal(session_->http_11_ ? std::string(kLastChunk) : "", 200);
+    session_->SendFinal(session_->http_11_ ? kLastChunk : std::string_view(), 200);
   }
   void set_on_disconnect(std::function<void()> callback) override {
     if (Current()) session_->on_disconnect_ = std::move(callback);
@@ -81,7 +81,7 @@ ResponseHead HttpSession::MakeHead() const {
   return head;
 }
 
-void HttpSession::SendFinal(std::string bytes, int status) {
+void HttpSession::SendFinal(std::string_view bytes, int status) {
   if (server_->draining()) keep_alive_ = false;
   answered_ = true;
   ReturnBody();

@@ -68,6 +68,7 @@ constexpr std::array<Entry, 2> kPolicies = {{
 
 std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
+  names.reserve(kPolicies.size());
   for (const Entry& entry : kPolicies) names.emplace_back(entry.name);
   return names;
 }

@@ -72,7 +72,7 @@ size_t LargeResults::bytes() const {
 void TakePiece(std::vector<v1::TokenLogprobs>* entries, size_t* begin,
                v1::GenerateResponse* response) {
   size_t bytes = 0;
-  while (*begin < entries->size() && (bytes == 0 || bytes < kLargeResultBytes)) {
+  while (*begin < entries->size() && bytes < kLargeResultBytes) {
     v1::TokenLogprobs& entry = (*entries)[(*begin)++];
     bytes += entry.ByteSizeLong();
     *response->add_prompt_logprobs() = std::move(entry);

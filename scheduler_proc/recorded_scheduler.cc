@@ -63,7 +63,7 @@ Status RecordedScheduler::Add(ReqSpec spec, int64_t now_ns) {
   }
   record_.spec = spec;
   record_.spec.grammar = nullptr;
-  const Status status = core_.Add(std::move(spec), now_ns);
+  Status status = core_.Add(std::move(spec), now_ns);
   record_.ok = status.ok();
   Write();
   WriteGrammar();

@@ -41,7 +41,7 @@ class Replayer {
     outputs_.clear();
     grammar_log_.Clear();
     grammar_log_.answers = answers;
-    const std::string difference = Call(record);
+    std::string difference = Call(record);
     if (lacks_answers()) return "the recording lacks what a grammar answered";
     if (!difference.empty()) return difference;
     if (grammar_log_.taken < answers.size()) return "a grammar was asked less than when recorded";

@@ -107,7 +107,7 @@ Status RequestFront::Submit(SubmitCommand&& command) {
   const std::string request_id = command.options.request_id;
   Log().debug("queued {} {} {}", Kv("request_id", request_id), Kv("req", id),
               Kv("prompt_tokens", tokens));
-  const Status status = deps_.inbox->Submit(std::move(command));
+  Status status = deps_.inbox->Submit(std::move(command));
   if (!status.ok()) {
     Log().debug("refused {} {}", Kv("request_id", request_id),
                 Kv("reason", std::string(status.message())));

@@ -41,7 +41,7 @@ class RingStepPort final : public StepPort {
   Status Publish(const StepPlan& plan) override {
     frame_.clear();
     BuildStepPlan(plan, &frame_);
-    const Status written = writer_.Write(frame_, clock_->NowNs() + kNsPerSecond);
+    Status written = writer_.Write(frame_, clock_->NowNs() + kNsPerSecond);
     fill_ratio_->Set(writer_.FillRatio());
     return written;
   }

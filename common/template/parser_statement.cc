@@ -39,7 +39,7 @@ Status Parser::ParseDataOrOutput(Block* body, bool* append) {
   const int line = current_.line;
   if (current_.Is(TokenType::kData)) {
     expr = std::make_unique<Expr>(ExprKind::kConst, line);
-    expr->value = Value::ConstantStr(std::move(current_.text));
+    expr->value = Value::ConstantStr(std::exchange(current_.text, {}));
     RETURN_IF_ERROR(Advance());
   } else {
     RETURN_IF_ERROR(Expect(TokenType::kVariableBegin, "a tag"));

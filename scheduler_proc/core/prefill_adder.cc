@@ -110,11 +110,10 @@ AddReqResult PrefillAdder::AddOneReq(Req* req) {
   if (num_tokens == 0 || (over_budget && num_admitted_ > 0) ||
       EndsBeyondEmbedRows(*req, num_tokens)) {
     refused = AddReqResult::kOther;
-  } else if (reserved_pages_ + Reserved(*req) > kv_.available_pages() &&
-             (!nothing_runs_ || num_admitted_ > 0)) {
-    refused = AddReqResult::kNoToken;
-  } else if (!kv_.Grow(req, req->num_scheduled + num_tokens)) {
-    refused = AddReqResult::kNoToken;
+  } else {
+    const bool is_first = nothing_runs_ && num_admitted_ == 0;
+    const bool fits = is_first || reserved_pages_ + Reserved(*req) <= kv_.available_pages();
+    if (!fits || !kv_.Grow(req, req->num_scheduled + num_tokens)) refused = AddReqResult::kNoToken;
   }
   if (refused != AddReqResult::kContinue) {
     kv_.ReturnPrefix(req);

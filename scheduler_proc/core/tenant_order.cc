@@ -129,25 +129,25 @@ void TenantOrder::Save(std::string* out) const {
 
 Status TenantOrder::RestoreTenants(WireReader* in) {
   const auto is_counter = [](double value) { return value >= 0 && std::isfinite(value); };
-  const Status broken = absl::DataLossError("tenants");
+  const auto broken = [] { return absl::DataLossError("tenants"); };
   const auto count = in->Get<uint32_t>();
-  if (count > in->remaining()) return broken;
+  if (count > in->remaining()) return broken();
   tenants_.resize(count);
   for (uint32_t id = 0; id < count; ++id) {
     const auto present = in->Get<uint8_t>();
-    if (present > 1) return broken;
+    if (present > 1) return broken();
     if (present == 0) continue;
     tenants_[id] = std::make_unique<Tenant>();
     Tenant& tenant = *tenants_[id];
     tenant.id = id;
     tenant.name = in->GetBytes();
     tenant.counter = tenant.key = in->Get<double>();
-    if (!is_counter(tenant.counter) || !by_name_.emplace(tenant.name, id).second) return broken;
+    if (!is_counter(tenant.counter) || !by_name_.emplace(tenant.name, id).second) return broken();
   }
   in->GetSpanInto(count, &free_ids_);
   std::vector<uint8_t> is_free(count);
   for (const uint32_t id : free_ids_) {
-    if (id >= count || tenants_[id] != nullptr || is_free[id]++) return broken;
+    if (id >= count || tenants_[id] != nullptr || is_free[id]++) return broken();
   }
   last_counter_ = in->Get<double>();
   last_ = in->Get<uint32_t>();
@@ -155,7 +155,7 @@ Status TenantOrder::RestoreTenants(WireReader* in) {
   num_idle_ = by_name_.size();
   if (!in->ok() || free_ids_.size() + by_name_.size() != count || !is_counter(last_counter_) ||
       (last_ != UINT32_MAX && !last_exists)) {
-    return broken;
+    return broken();
   }
   return OkStatus();
 }

@@ -67,7 +67,7 @@ def flags_of(entry):
     words = shlex.split(entry["command"])
     while os.path.basename(words[0]) != "c++" and "ccache" in words[0]:
         words.pop(0)
-    flags, skip = [], False
+    flags, skip = ["-Wno-unknown-warning-option"], False
     for word in words[1:]:
         if not skip and word not in ("-o", "-MF", "-MT", "-c", "-MD", entry["file"]):
             flags.append(word)
@@ -112,11 +112,13 @@ class Unit:
         return lines
 
     def strangers(self):
-        """Files that do not compile beside those before them: both have a helper of one name."""
+        """Files that do not compile beside those before them: both have a helper of one name. All, if that is in
+        what they include."""
         if len(self.files) == 1:
             return []
         errors = [line for line in self.tidy("--checks=-*,modernize-use-nullptr") if "[clang-diagnostic-error]" in line]
-        return [file for file in self.files if any(line.startswith(f"{file}:") for line in errors)]
+        found = [file for file in self.files if any(line.startswith(f"{file}:") for line in errors)]
+        return self.files if errors and not found else found
 
 
 def check(unit):
@@ -129,8 +131,10 @@ def check(unit):
             found |= check(Unit(files, unit.flags, unit.directory))
         return found
     if strangers:
-        units = [Unit([file], unit.flags, unit.directory) for file in unit.files]
-        return {unit.files[0]: unit.tidy(f"--config-file={ROOT}/.clang-tidy") for unit in units}
+        found = {}
+        for file in unit.files:
+            found |= check(Unit([file], unit.flags, unit.directory))
+        return found
     lines = unit.tidy(f"--config-file={ROOT}/.clang-tidy")
     # The analyzer also follows our calls into libraries; what it makes of Boost's code is not ours to mend.
     lines = [line for line in lines if line.startswith(f"{ROOT}/") or "clang-diagnostic" in line]

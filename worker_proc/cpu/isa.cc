@@ -1,5 +1,7 @@
 #include "worker_proc/cpu/isa.h"
 
+#include <cpuid.h>
+
 #include <array>
 
 #include "absl/strings/str_join.h"
@@ -17,8 +19,9 @@ struct Level {
 
 // The compiler's cpuid helper also asks xgetbv whether the system saves the registers.
 bool HasAvx2() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // clang's helper does not know f16c
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

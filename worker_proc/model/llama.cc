@@ -25,6 +25,7 @@ struct DecoderLayer {
 
 std::vector<uint32_t> Sizes(const std::vector<RowRange>& ranges, uint32_t factor) {
   std::vector<uint32_t> sizes;
+  sizes.reserve(ranges.size());
   for (const RowRange& range : ranges) sizes.push_back(range.size() * factor);
   return sizes;
 }
