@@ -102,7 +102,7 @@ class Reference:
             merges = merges_by_score(self.tokens, self.types, self.get("scores"))
         else:
             merges = [tuple(m.split(" ", 1)) for m in self.get("merges")]
-        unknown = self.tokens[self.get("unknown_token_id")]
+        unknown = self.tokens[self.get("unknown_token_id", 0)]  # as llama.cpp, where the file says nothing
         return models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
 
     def _set_normalizer_and_pre_tokenizer(self):
@@ -136,6 +136,8 @@ class Reference:
             return self.tokens[i].encode()
         if not self.byte_level:
             return self.tokens[i].replace("▁", " ").encode()
+        if not all(c in BYTE_OF_CHARACTER for c in self.tokens[i]):
+            return self.tokens[i].encode()  # as the library's decoder
         return bytes(BYTE_OF_CHARACTER[c] for c in self.tokens[i])
 
     def hidden(self, i):
@@ -190,7 +192,7 @@ def sentencepiece_processor(reference):
     from sentencepiece import sentencepiece_model_pb2 as proto
 
     model = proto.ModelProto()
-    unknown, scores = reference.get("unknown_token_id"), reference.get("scores")
+    unknown, scores = reference.get("unknown_token_id", 0), reference.get("scores")
     for i, token in enumerate(reference.tokens):
         piece = model.pieces.add()
         kind = reference.types[i]
