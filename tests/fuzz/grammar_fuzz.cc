@@ -61,7 +61,13 @@ void CheckFrames(std::string_view frame) {
   const StatusOr<CompileRequest> request = ParseCompileRequest(frame);
   if (request.ok()) CHECK(BuildCompileRequest(*request) == frame);
   const StatusOr<CompileReply> reply = ParseCompileReply(frame);
-  if (reply.ok()) CHECK(reply->status.ok() || reply->compiled.empty());
+  if (!reply.ok()) return;
+  CHECK(reply->status.ok() || reply->compiled.empty());
+  const StatusOr<CompileReply> again = ParseCompileReply(BuildCompileReply(*reply));
+  CHECK_OK(again.status());
+  CHECK(again->status.code() == reply->status.code());
+  CHECK(again->status.message() == reply->status.message());
+  CHECK(again->compiled == reply->compiled);
 }
 
 }  // namespace
