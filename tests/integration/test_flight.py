@@ -68,14 +68,14 @@ def test_a_recording_that_has_lost_its_beginning_can_be_replayed():
                  "--flight-recorder-size", "1MiB", disturbed=True) as c:
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
         model = client.models.list().data[0].id
-        bias = {str(1000 + token): -1 for token in range(300)}  # makes records long
-        answers = []
+        bias = {str(1000 + token): -1 for token in range(1000)}  # makes records long
+        answers, done = [], threading.Event()
 
         def run(i):
             try:
-                while True:
+                while not done.is_set():
                     answers.append(client.completions.create(
-                        model=model, prompt=f"Story {i % 3}: " + "and then " * (200 - len(answers) % 7),
+                        model=model, prompt=f"Story {i % 3}: " + "and then " * (40 - len(answers) % 7),
                         max_tokens=1 + len(answers) % 5, temperature=0.8, seed=i, logit_bias=bias,
                         extra_body={"ignore_eos": True},
                     ))
@@ -85,8 +85,9 @@ def test_a_recording_that_has_lost_its_beginning_can_be_replayed():
         threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
         for thread in threads:
             thread.start()
-        # Each takes 4 KiB at least: 300 biases of 8 bytes and 400 tokens of 4.
-        wait_until(lambda: len(answers) > 400, 300, "more than the ring holds")
+        # Each takes 8 KiB at least: 1,000 biases of 8 bytes, and its tokens.
+        wait_until(lambda: len(answers) > 200, 300, "more than the ring holds")
+        done.set()  # some may not notice that the scheduler dies
         os.kill(c.pids("scheduler")[0], signal.SIGKILL)
         files = os.path.join(c.state.name, "flotilla", "r0-*.flight")
         recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]
