@@ -218,7 +218,8 @@ class SimCluster {
     ASSERT_EQ(std::memcmp(&twin_->stats(), &scheduler_->stats(), sizeof(SchedulerStats)), 0);
     if (!planned) return;
     const auto same = [](const auto& a, const auto& b) {
-      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+      return a.size() == b.size() &&
+             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
     };
     const StepPlan &a = plan_, &b = twins_plan_;
     ASSERT_EQ(b.step_id, a.step_id);
