@@ -6,8 +6,6 @@ namespace flotilla {
 namespace {
 
 constexpr uint32_t kFlightRecordVersion = 4;
-// Times are clocks of a machine that runs: their sums and differences must not overflow.
-constexpr int64_t kMaxTimeNs = int64_t{1} << 61;
 
 struct RowRecord {
   uint32_t slot = 0;
@@ -69,8 +67,6 @@ void KindFields(Archive& field, Record& r) {
   field(r.spec.prompt_ids), field(r.spec.resumed_ids), field(r.has_grammar);
   SpecFields(field, r.spec);
 }
-
-bool IsTime(int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; }
 
 }  // namespace
 

@@ -108,14 +108,17 @@ Status RequestFront::Submit(SubmitCommand&& command) {
   Log().debug("queued {} {} {}", Kv("request_id", request_id), Kv("req", id),
               Kv("prompt_tokens", tokens));
   Status status = deps_.inbox->Submit(std::move(command));
-  if (!status.ok()) {
-    Log().debug("refused {} {}", Kv("request_id", request_id),
-                Kv("reason", std::string(status.message())));
-    deps_.load->RemoveSubmitted(tokens);
-    deps_.on_refused(status.code());
-    OnFinished(id);
-  }
+  if (!status.ok()) Refuse(id, request_id, tokens, status);
   return status;
+}
+
+void RequestFront::Refuse(ReqId id, const std::string& request_id, uint64_t tokens,
+                          const Status& status) {
+  Log().debug("refused {} {}", Kv("request_id", request_id),
+              Kv("reason", std::string(status.message())));
+  deps_.load->RemoveSubmitted(tokens);
+  deps_.on_refused(status.code());
+  OnFinished(id);
 }
 
 // On a thread of the compiler's, or within Enqueue.
@@ -128,11 +131,7 @@ void RequestFront::OnGrammar(SubmitCommand&& command, GrammarCompiler::Result gr
     command.spec.grammar = *std::move(grammar);
     status = Submit(std::move(command));
   } else {
-    Log().debug("refused {} {}", Kv("request_id", command.options.request_id),
-                Kv("reason", std::string(status.message())));
-    deps_.load->RemoveSubmitted(command.spec.prompt_ids.size());
-    deps_.on_refused(status.code());
-    OnFinished(id);
+    Refuse(id, command.options.request_id, command.spec.prompt_ids.size(), status);
   }
   Finish aborted = Finish::kNone;
   {

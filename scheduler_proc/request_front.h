@@ -76,6 +76,8 @@ class RequestFront {
                                  StatusOr<CheckedRequest> checked) const;
 
   Status Submit(SubmitCommand&& command);
+  // What was counted as submitted is not; the log and the metrics are told.
+  void Refuse(ReqId id, const std::string& request_id, uint64_t tokens, const Status& status);
   void OnGrammar(SubmitCommand&& command, GrammarCompiler::Result grammar);
 
   const Deps deps_;

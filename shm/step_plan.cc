@@ -126,9 +126,8 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
   }
   if (tokens != plan.input_ids.size()) return Bad("input_ids: the rows need", tokens);
   if (pages != plan.new_pages.size()) return Bad("new_pages: the rows need", pages);
-  const uint64_t mask_words = (uint64_t{limits.vocab_size} + 31) / 32;
-  if (masks * mask_words != plan.masks.size())
-    return Bad("masks: the rows need words", masks * mask_words);
+  const uint64_t mask_words = masks * MaskWords(limits.vocab_size);
+  if (mask_words != plan.masks.size()) return Bad("masks: the rows need words", mask_words);
   return OkStatus();
 }
 

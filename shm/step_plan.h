@@ -20,6 +20,7 @@
 // Units: tokens, pages; positions are absolute in the sequence, from 0.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -115,10 +116,13 @@ struct StepPlan {
   std::vector<uint32_t> closes;       // slots freed after the step
   std::vector<LogitBias> logit_bias;  // opens' biases, concatenated
   std::vector<int32_t> history;       // opens' histories, concatenated
-  // Of the rows with kRowMask: (vocab_size + 31) / 32 words each, token t in bit t % 32 of word
+  // Of the rows with kRowMask: MaskWords(vocab_size) words each, token t in bit t % 32 of word
   // t / 32; concatenated.
   std::vector<uint32_t> masks;
 };
+
+// Words of a row's mask.
+constexpr size_t MaskWords(uint32_t vocab_size) { return (size_t{vocab_size} + 31) / 32; }
 
 // The bounds that a plan is checked against.
 struct StepPlanLimits {

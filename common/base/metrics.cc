@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "common/base/log.h"
+#include "common/base/write_all.h"
 
 namespace flotilla {
 namespace {
@@ -45,15 +46,6 @@ double OpenFds() {
 double StartTimeSeconds() {
   static const double start = static_cast<double>(std::time(nullptr));
   return start;
-}
-
-void WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
 }
 
 }  // namespace

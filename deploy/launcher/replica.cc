@@ -9,6 +9,7 @@
 #include "deploy/launcher/stall_dump.h"
 #include "shm/collective.h"
 #include "shm/ring.h"
+#include "shm/step_plan.h"
 
 namespace flotilla {
 namespace {
@@ -20,8 +21,8 @@ constexpr size_t kCollectiveBytes = 1 << 20;  // staging a rank
 // A plan is a frame, of which the ring takes up to a quarter of its size: a megabyte, and a mask of
 // a bit a token for every request.
 size_t StepRingBytes(const ResolvedOptions& resolved) {
-  const size_t masks =
-      size_t{resolved.options.max_running_requests} * ((size_t{resolved.vocab_size} + 31) / 32) * 4;
+  const size_t masks = size_t{resolved.options.max_running_requests} *
+                       MaskWords(resolved.vocab_size) * sizeof(uint32_t);
   return std::max(kStepRingBytes, 4 * ((1 << 20) + masks));
 }
 

@@ -9,6 +9,7 @@
 // caller's to check, of enums too.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -60,6 +61,11 @@ class FieldLoader {
   WireReader& in_;
   bool good_ = true;
 };
+
+// Times that are read are clocks of a machine that runs: their sums and differences must not
+// overflow.
+inline constexpr int64_t kMaxTimeNs = int64_t{1} << 61;
+inline bool IsTime(int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; }
 
 // A field that is added must be added here: then these sizes change.
 static_assert(sizeof(SchedulerConfig) == 224 && sizeof(ReqSpec) == 240);

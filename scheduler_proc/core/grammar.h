@@ -10,24 +10,22 @@
 // good for nothing but its destructor. Source: SGLang's BaseGrammarObject.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "common/base/status.h"
+#include "shm/step_plan.h"
 
 namespace flotilla {
-
-// Words of a mask.
-constexpr size_t MaskWords(uint32_t vocab_size) { return (size_t{vocab_size} + 31) / 32; }
 
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
-  // Sets all of `mask` (MaskWords of the vocabulary). An end of sequence is in it exactly when the
-  // output may end here. Error too if no token may come next. Not after IsTerminated().
+  // Sets all of `mask` (MaskWords of the vocabulary, shm/step_plan.h). An end of sequence is in it
+  // exactly when the output may end here. Error too if no token may come next. Not after
+  // IsTerminated().
   virtual Status FillMask(std::span<uint32_t> mask) = 0;
   // The output's next token. Error: the grammar does not allow it.
   virtual Status Accept(int32_t token) = 0;

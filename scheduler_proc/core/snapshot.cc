@@ -50,10 +50,13 @@ void Scheduler::Impl::Save(std::string* out) const {
   FreeSlots::Fields(field, slots);
 
   absl::flat_hash_map<const Req*, uint32_t> holders;
-  const auto put_holder = [&](const Req& req) {
-    holders.emplace(&req, static_cast<uint32_t>(holders.size()));
+  const auto put_req = [&](const Req& req) {
     ReqFields(field, req);
     field(req.spec.grammar != nullptr);
+  };
+  const auto put_holder = [&](const Req& req) {
+    holders.emplace(&req, static_cast<uint32_t>(holders.size()));
+    put_req(req);
     HolderFields(field, req);
     field(numbers[req.last_node]);
     const size_t shared_tokens = size_t{req.num_shared} * config.page_size;
@@ -66,8 +69,7 @@ void Scheduler::Impl::Save(std::string* out) const {
   for (const Req* req : running_batch) put_holder(*req);
   field(static_cast<uint32_t>(waiting_queue.size()));
   waiting_queue.ForEach([&](const Req& req) {
-    ReqFields(field, req);
-    field(req.spec.grammar != nullptr);
+    put_req(req);
     field(req.retracted);
     PutTokens(req.token_ids, config.vocab_size, out);
   });

@@ -9,13 +9,10 @@ namespace flotilla {
 namespace {
 
 constexpr uint64_t kMaxCount = uint64_t{1} << 62;
-constexpr int64_t kMaxTimeNs = int64_t{1} << 61;
 constexpr uint32_t kMaxQueued = 1u << 20;
 constexpr uint64_t kMaxCacheTokens = uint64_t{1} << 31;
 
 Status Broken(const char* what) { return absl::DataLossError(what); }
-
-bool IsTime(int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; }
 
 bool AreTimes(const WaitClock::Totals& totals) {
   return std::all_of(totals.begin(), totals.end(), IsTime);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 
+#include "common/base/write_all.h"
 #include "scheduler_proc/grammar/compile_frames.h"
 #include "scheduler_proc/grammar/sandbox_io.h"
 

@@ -12,15 +12,26 @@
 
 namespace flotilla {
 
-bool WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(sent));
+namespace {
+
+// A message of a byte with room for a descriptor.
+struct FdMessage {
+  char byte = 0;
+  iovec data = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+
+  FdMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
   }
-  return true;
-}
+  FdMessage(const FdMessage&) = delete;  // it points into itself
+  FdMessage& operator=(const FdMessage&) = delete;
+};
+
+}  // namespace
 
 StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
   std::string bytes;
@@ -44,44 +55,31 @@ StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
 }
 
 bool SendWithFd(int socket, SandboxMessage message, int fd) {
-  char byte = static_cast<char>(message);
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  FdMessage out;
+  out.byte = static_cast<char>(message);
+  cmsghdr* rights = CMSG_FIRSTHDR(&out.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
   ssize_t sent = -1;
   do {
-    sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+    sent = sendmsg(socket, &out.header, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   return sent == 1;
 }
 
 std::optional<MessageWithFd> ReceiveWithFd(int socket) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
+  FdMessage in;
   ssize_t got = -1;
   do {
-    got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    got = recvmsg(socket, &in.header, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
-  const cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  const cmsghdr* rights = CMSG_FIRSTHDR(&in.header);
   if (got != 1 || rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
-  return MessageWithFd{static_cast<SandboxMessage>(byte), UniqueFd(fd)};
+  return MessageWithFd{static_cast<SandboxMessage>(in.byte), UniqueFd(fd)};
 }
 
 }  // namespace flotilla

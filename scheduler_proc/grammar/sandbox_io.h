@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -22,8 +21,6 @@ struct MessageWithFd {
   UniqueFd fd;
 };
 
-// The whole of it; false: the other side is gone.
-bool WriteAll(int fd, std::string_view bytes);
 // Until the other side has ended, at most max_bytes. deadline_ns: CLOCK_MONOTONIC; INT64_MAX: none.
 // DeadlineExceeded; ResourceExhausted for more bytes; Unavailable.
 StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns);

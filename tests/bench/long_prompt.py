@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,16 +21,14 @@ import time
 import urllib.request
 from types import SimpleNamespace
 
-from streams import Cluster, prompt_of, stream, wait_until
+from streams import Cluster, free_port, prompt_of, stream, wait_until
 
 MAX_ITL, MAX_TTFT = 1.5, 3.5
 
 
 @contextlib.contextmanager
 def llama_server(path, clients, tokens):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     slots = clients + 1
     command = [path, "-m", os.environ["FLOTILLA_TEST_MODEL"], "-t", str(os.cpu_count()), "-np", str(slots), "-c",
                str(slots * (tokens + 256)), "--host", "127.0.0.1", "--port", str(port)]

@@ -15,6 +15,7 @@
 #include "scheduler_proc/core/schedule_policy.h"
 #include "tests/bench/bench_report.h"
 #include "tests/bench/scheduler_workload.h"
+#include "tests/fakes/answer_plan.h"
 
 namespace flotilla {
 namespace {
@@ -174,7 +175,6 @@ void RunMatch(const Options& options, uint32_t page_size, Report* report) {
 void FillCache(Scheduler* core, uint32_t num_tokens) {
   std::mt19937_64 random(1);
   StepPlan plan;
-  StepResult result;
   std::vector<ReqOutput> outputs;
   for (ReqId id = 1; id <= num_tokens / 1000; ++id) {
     ReqSpec spec;
@@ -183,15 +183,7 @@ void FillCache(Scheduler* core, uint32_t num_tokens) {
     spec.max_new_tokens = 1;
     CHECK_OK(core->Add(std::move(spec), 1));
     while (core->PlanStep(1, &plan)) {
-      result.step_id = plan.step_id;
-      result.epoch = plan.epoch;
-      result.rows.clear();
-      for (const PlanRow& row : plan.rows) {
-        RowResult& out = result.rows.emplace_back();
-        out.slot = row.slot;
-        out.token = 1;
-      }
-      core->OnResult(result, 1, &outputs);
+      core->OnResult(testing::AnswerPlan(plan, 1), 1, &outputs);
     }
   }
 }

@@ -67,7 +67,8 @@ def make_requests(seed=11):
     rng = random.Random(seed)
     vocabulary = range(1000, 40000)
     shared = [rng.choices(vocabulary, k=300) for _ in range(3)]
-    lengths = [5, 17, 64, 1200] + [int(5 * 240 ** rng.random()) for _ in range(REQUESTS - 4)]
+    # The longest early, then the shortest: a tiny KV cache has room for their prompts but not for their output.
+    lengths = [5, 1200] + sorted([17, 64] + [int(5 * 240 ** rng.random()) for _ in range(REQUESTS - 4)])
     bodies = []
     for i, length in enumerate(lengths):
         prefix = shared[i % 3][: rng.randrange(length)] if i % 2 else []

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "scheduler_proc/flight_record.h"
 #include "shm/flight_ring.h"
+#include "tests/fakes/answer_plan.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {
@@ -55,15 +56,7 @@ void Step(Scheduler* core, int64_t now_ns) {
   StepPlan plan;
   std::vector<ReqOutput> outputs;
   if (core->plans_in_flight() > 0 || !core->PlanStep(now_ns, &plan)) return;
-  StepResult result;
-  result.step_id = plan.step_id;
-  result.epoch = plan.epoch;
-  for (const PlanRow& row : plan.rows) {
-    RowResult& out = result.rows.emplace_back();
-    out.slot = row.slot;
-    out.token = 0;
-  }
-  core->OnResult(result, now_ns, &outputs);
+  core->OnResult(testing::AnswerPlan(plan, 0), now_ns, &outputs);
 }
 
 // A core out of a key frame that was taken does whatever is asked of it.

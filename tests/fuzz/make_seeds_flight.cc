@@ -4,6 +4,7 @@
 #include "common/base/check.h"
 #include "scheduler_proc/flight_record.h"
 #include "shm/flight_ring.h"
+#include "tests/fakes/answer_plan.h"
 #include "tests/fuzz/make_seeds.h"
 
 namespace flotilla::fuzz {
@@ -80,15 +81,7 @@ FlightRecord KeyFrame(const std::string& policy) {
     spec.deadline_ns = id == 7 ? 5000 : INT64_MAX;
     CHECK_OK(core.Add(spec, 100));
     if (!core.PlanStep(200, &plan)) continue;
-    StepResult result;
-    result.step_id = plan.step_id;
-    result.epoch = 1;
-    for (const PlanRow& row : plan.rows) {
-      RowResult& out = result.rows.emplace_back();
-      out.slot = row.slot;
-      out.token = 5;
-    }
-    core.OnResult(result, 300, &outputs);
+    core.OnResult(testing::AnswerPlan(plan, 5), 300, &outputs);
   }
   while (core.PlanStep(400, &plan)) continue;
   const std::vector<Scheduler::Progress> live = core.LiveRequests();

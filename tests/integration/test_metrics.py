@@ -6,14 +6,13 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
 
 import openai
 import pytest
-from cluster import Cluster, wait_until
+from cluster import Cluster, free_port, wait_until
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 REPLICAS = ("r0", "r1")
@@ -226,12 +225,6 @@ def test_vllms_names_have_the_same_values(traffic):
                 renamed[key.replace(name, vllm, 1)] = value
     assert theirs == renamed
     assert f'vllm:num_requests_running{{model_name="{traffic.cluster.model_id}",engine="r0"}}' in theirs
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_real_prometheus_scrapes_it(traffic, tmp_path):

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -33,6 +34,12 @@ PLAIN_LINE = re.compile(r"\[[\w/-]+\] \d\d:\d\d:\d\d\.\d{3} (info|debug|trace) "
 
 class ClusterError(AssertionError):
     """The cluster did not start, did not stop, or complained meanwhile."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_until(condition, timeout_s, what):

@@ -317,7 +317,7 @@ Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) 
 }
 
 void ModelRunner::FindMasks(const StepPlan& plan) {
-  const size_t words = (size_t{config_.vocab_size} + 31) / 32;
+  const size_t words = MaskWords(config_.vocab_size);
   std::span<const uint32_t> rest = plan.masks;
   row_masks_.assign(plan.rows.size(), {});
   for (size_t i = 0; i < plan.rows.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "tests/fakes/answer_plan.h"
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
@@ -73,15 +74,7 @@ void GoOn(Scheduler* core) {
   if (core->epoch() == UINT32_MAX) return;
   core->BeginEpoch(core->epoch() + 1, static_cast<uint32_t>(core->stats().total_pages));
   for (int i = 0; i < 3 && core->PlanStep(2'000'000'000, &plan); ++i) {
-    StepResult result;
-    result.step_id = plan.step_id;
-    result.epoch = plan.epoch;
-    for (const PlanRow& row : plan.rows) {
-      RowResult& out = result.rows.emplace_back();
-      out.slot = row.slot;
-      out.token = 1;
-    }
-    core->OnResult(result, 2'000'000'000, &outputs);
+    core->OnResult(testing::AnswerPlan(plan, 1), 2'000'000'000, &outputs);
   }
   ASSERT_TRUE(core->CheckLedger().ok());
 }
@@ -177,12 +170,7 @@ TEST(SnapshotTest, ACacheTakesLittleMoreThanItsTokens) {
     spec.max_new_tokens = 1;
     ASSERT_TRUE(core.Add(spec, 1).ok());
     while (core.PlanStep(1, &plan)) {
-      StepResult result;
-      result.step_id = plan.step_id;
-      result.epoch = plan.epoch;
-      for (const PlanRow& row : plan.rows) result.rows.emplace_back().slot = row.slot;
-      for (RowResult& row : result.rows) row.token = 1;
-      core.OnResult(result, 1, &outputs);
+      core.OnResult(testing::AnswerPlan(plan, 1), 1, &outputs);
     }
   }
   EXPECT_GT(core.stats().evictable_pages, config.num_pages - 80u);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
+#include "common/base/write_all.h"
 
 namespace flotilla {
 namespace {

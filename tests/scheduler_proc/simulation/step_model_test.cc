@@ -7,6 +7,7 @@
 #include <random>
 
 #include "scheduler_proc/recorded_scheduler.h"
+#include "tests/fakes/answer_plan.h"
 
 namespace flotilla {
 namespace {
@@ -121,16 +122,9 @@ TEST(StepModelTest, TakesSeveralRecordingsTogether) {
     while (scheduler.PlanStep(now_ns, &in_flight.emplace_back())) scheduler.WriteKeyFrameIfDue();
     in_flight.pop_back();
     const StepPlan& plan = in_flight.front();
-    StepResult result;
-    result.step_id = plan.step_id;
-    result.epoch = 1;
+    StepResult result = testing::AnswerPlan(plan, 7);
     result.start_ns = now_ns;
     result.end_ns = now_ns += 1'000'000 + 10'000 * static_cast<int64_t>(plan.input_ids.size());
-    for (const PlanRow& row : plan.rows) {
-      RowResult& out = result.rows.emplace_back();
-      out.slot = row.slot;
-      out.token = 7;
-    }
     scheduler.OnResult(result, now_ns, &outputs);
     in_flight.pop_front();
     ++steps;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "scheduler_proc/recorded_scheduler.h"
+#include "tests/fakes/answer_plan.h"
 
 namespace flotilla {
 namespace {
@@ -98,14 +99,8 @@ TEST(WorkloadTest, TakesRequestsFromARecording) {
   std::vector<ReqOutput> outputs;
   for (int step = 0; step < 2; ++step) {
     ASSERT_TRUE(scheduler.PlanStep(7000 + step, &plan));
-    StepResult result;
-    result.step_id = plan.step_id;
-    result.epoch = 1;
-    for (const PlanRow& row : plan.rows) {
-      RowResult& out = result.rows.emplace_back();
-      out.slot = row.slot;
-      out.token = step == 1 && row.slot == plan.rows[0].slot ? 0 : 7;  // one has an end
-    }
+    StepResult result = testing::AnswerPlan(plan, 7);
+    if (step == 1) result.rows[0].token = 0;  // one has an end
     scheduler.OnResult(result, 8000, &outputs);
   }
   ASSERT_TRUE(scheduler.Abort(2, Finish::kAbort));
@@ -137,15 +132,7 @@ TEST(WorkloadTest, TakesRequestsFromARecordingThatHasLostItsBeginning) {
   std::vector<ReqOutput> outputs;
   const auto step = [&](int64_t now_ns) {
     ASSERT_TRUE(scheduler.PlanStep(now_ns, &plan));
-    StepResult result;
-    result.step_id = plan.step_id;
-    result.epoch = 1;
-    for (const PlanRow& row : plan.rows) {
-      RowResult& out = result.rows.emplace_back();
-      out.slot = row.slot;
-      out.token = 7;
-    }
-    scheduler.OnResult(result, now_ns, &outputs);
+    scheduler.OnResult(testing::AnswerPlan(plan, 7), now_ns, &outputs);
   };
   for (ReqId id = 1; id <= 4; ++id) {
     ReqSpec spec;
