@@ -41,7 +41,7 @@ inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
 inline constexpr SharedFlag kMaxStepMsFlag = {
     "--max-step-ms",
     "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
-    "others. 0: a prompt longer than --chunked-prefill-size adds at most 0.42 times what the "
+    "others. 0: a prompt longer than --chunked-prefill-size adds at most 0.35 times what the "
     "others take, shorter ones are not limited; 3600000: no limit",
     0, 3'600'000};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {

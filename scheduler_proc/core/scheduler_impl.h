@@ -35,7 +35,7 @@ inline constexpr uint32_t kMaxPlansInFlight = 2;
 inline constexpr int64_t kMinPlanLeadNs = 2'000'000;
 inline constexpr int64_t kPlanLeadShare = 3;
 // Of the time that a step's decodes take, what long prompts may add to it (max_step_ns 0).
-inline constexpr double kLongPromptShare = 0.42;
+inline constexpr double kLongPromptShare = 0.35;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.

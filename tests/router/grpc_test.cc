@@ -274,6 +274,7 @@ class SlowGrpcTest : public GrpcTest {
     HarnessOptions options;
     options.grpc.max_stream_buffer_bytes = 16 << 10;
     options.engine.max_model_len = 1'000'000;
+    options.engine.heartbeat_ms = 5000;  // the flood may delay one
     return options;
   }
   SlowGrpcTest() : GrpcTest(Options()) {}
