@@ -68,10 +68,14 @@ function(flotilla_label_targets labels)
 endfunction()
 
 # flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
-# [SERIAL]): one GoogleTest program, run by ctest as one test. Tests run in parallel, so none may
-# use a fixed port. PROGRAMS: binaries that it starts.
+# [SERIAL] [ONE_THREAD]): one GoogleTest program, run by ctest as one test. Tests run in parallel, so none
+# may use a fixed port. PROGRAMS: binaries that it starts. ONE_THREAD: it has one thread and takes long, so
+# ThreadSanitizer has nothing to add.
 function(flotilla_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV;PROGRAMS" ${ARGN})
+  if(ARG_ONE_THREAD AND FLOTILLA_SANITIZE MATCHES "thread")
+    return()
+  endif()
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})

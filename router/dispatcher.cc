@@ -1,44 +1,22 @@
 #include "router/dispatcher.h"
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/choices.h"
 
 namespace flotilla {
 namespace {
 
-constexpr int64_t kRetryAfterMs = 1000;
-
-int64_t UnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 std::string RandomId() {
   std::random_device device;
   char text[24];
   std::snprintf(text, sizeof(text), "%08x%08x", device(), device());
   return StrCat("router-", text);
-}
-
-void Record(const v1::Delta& delta, RequestStream* stream) {
-  stream->prompt_logprobs += static_cast<uint32_t>(delta.prompt_logprobs_size());
-  for (const v1::ChoiceDelta& choice : delta.choices()) {
-    ChoiceProgress& progress = stream->progress;
-    progress.output_ids.insert(progress.output_ids.end(), choice.token_ids().begin(),
-                               choice.token_ids().end());
-    progress.emitted_bytes += choice.text().size();
-    for (const v1::TokenLogprobs& entry : choice.logprobs())
-      progress.cumulative_logprob += entry.logprob();
-    if (choice.finish_reason() != v1::FINISH_REASON_UNSPECIFIED)
-      progress.finish_reason = choice.finish_reason();
-  }
 }
 
 }  // namespace
@@ -49,7 +27,8 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
       io_(io),
       calls_(calls),
       metrics_(metrics),
-      tokenizers_(io->get_executor(), pool, calls) {
+      tokenizers_(io->get_executor(), pool, calls),
+      park_timer_(*io) {
   const std::string router_id = RandomId();
   for (const std::string& address : options_.replicas) {
     ReplicaOptions replica;
@@ -76,6 +55,8 @@ void Dispatcher::Start() {
 void Dispatcher::Stop() {
   groups_.clear();
   num_streams_ = 0;
+  parked_.clear();
+  park_timer_.cancel();
   for (const auto& replica : replicas_) replica->Stop();
 }
 
@@ -93,6 +74,7 @@ void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
                                [](const auto& each) { return each->ready(); });
   ready_.store(any, std::memory_order_release);
   if (on_ready_changed_) on_ready_changed_();
+  if (replica->ready()) PlaceParked();
 }
 
 // What each replica serves, or served last; of two under one name a ready one's.
@@ -166,16 +148,23 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
   }
   const RequestStream& first = *group.streams[0];
   ReplicaClient* replica = Pick(first, /*again=*/false);
-  if (replica == nullptr) {
+  if (replica == nullptr && options_.failover_wait_ms == 0) {
     metrics_->Rejection("no_replica");
-    return Unavailable(StrCat("No replica of '", first.model->name, "' is ready; try again."),
-                       kRetryAfterMs);
+    return NoReplica(first);
+  }
+  num_streams_ += group.num_live;
+  if (replica == nullptr) {
+    for (const auto& stream : group.streams) Park(stream);
+    groups_.emplace(handle, std::move(group));
+    return handle;
   }
   Log().debug("dispatched {} {}", Kv("request_id", first.request.request_id()),
               Kv("replica", replica->replica_id()));
   group.replica = replica->options().index;
-  num_streams_ += group.num_live;
-  for (const auto& stream : group.streams) replica->Submit(stream);
+  for (const auto& stream : group.streams) {
+    stream->attempts = 1;
+    replica->Submit(stream);
+  }
   groups_.emplace(handle, std::move(group));
   UpdateBackendMetrics(*replica);
   return handle;
@@ -183,7 +172,8 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
   return replica.ready() && replica.model()->name == stream.model->name &&
-         replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256;
+         replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256 &&
+         (!stream.fingerprint.has_value() || replica.model()->fingerprint == *stream.fingerprint);
 }
 
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
@@ -234,7 +224,7 @@ void Dispatcher::Cancel(uint64_t handle) {
   groups_.erase(found);
   num_streams_ -= group.num_live;
   for (const auto& stream : group.streams) {
-    if (stream == nullptr) continue;
+    if (stream == nullptr || stream->parked) continue;
     ReplicaClient& replica = *replicas_[stream->replica];
     replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     UpdateBackendMetrics(replica);
@@ -251,22 +241,25 @@ bool Dispatcher::AbortByRequestId(const std::string& request_id) {
   }
   for (const auto& stream : matching) {
     Cancel(stream->handle);
-    v1::Delta last;
-    last.set_last(true);
-    v1::ChoiceDelta* choice = last.add_choices();
-    choice->set_finish_reason(v1::FINISH_REASON_ABORT);
-    v1::Usage* usage = last.mutable_usage();
-    usage->set_prompt_tokens(static_cast<int32_t>(stream->prompt_tokens()));
-    usage->set_completion_tokens(static_cast<int32_t>(stream->progress.output_ids.size()));
-    stream->sink->OnDelta(stream->choice, std::move(last));
+    Finish(*stream, v1::FINISH_REASON_ABORT);
   }
   return !matching.empty();
+}
+
+void Dispatcher::Finish(const RequestStream& stream, v1::FinishReason reason) {
+  v1::Delta last;
+  last.set_last(true);
+  last.add_choices()->set_finish_reason(reason);
+  v1::Usage* usage = last.mutable_usage();
+  usage->set_prompt_tokens(static_cast<int32_t>(stream.prompt_tokens()));
+  usage->set_completion_tokens(static_cast<int32_t>(stream.progress.num_tokens()));
+  stream.sink->OnDelta(stream.choice, std::move(last));
 }
 
 void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   if (!IsLive(*stream)) return;
   if (delta.last() || delta.has_error()) UpdateBackendMetrics(*replicas_[stream->replica]);
-  Record(delta, stream.get());
+  stream->progress.OnReceived(delta);
   if (stream->fetching_large) {
     stream->waiting.push_back(std::move(delta));
     return;
@@ -277,9 +270,12 @@ void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1:
 void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   if (delta.has_error()) {
     const ApiError error = FromEngineError(delta.error());
-    const bool elsewhere = error.code == absl::StatusCode::kUnavailable ||
+    // What has begun was right once: whatever is wrong now may be right elsewhere, or later.
+    const bool begun = stream->progress.begun();
+    const bool elsewhere = begun || error.code == absl::StatusCode::kUnavailable ||
                            error.code == absl::StatusCode::kResourceExhausted;
     if (elsewhere && Retry(stream, "refused", /*same_replica_too=*/false)) return;
+    if (begun && Park(stream)) return;
     if (error.code == absl::StatusCode::kResourceExhausted) metrics_->Rejection("replica_full");
     Fail(stream, error);
     return;
@@ -288,9 +284,34 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     FetchLarge(stream, std::move(delta));
     return;
   }
-  stream->delivered = true;
+  const size_t tokens_before = stream->progress.num_tokens();
+  if (const Status same = stream->progress.Deliver(&delta); !same.ok()) {
+    Log().error("a replica went on differently {} {}",
+                Kv("request_id", stream->request.request_id()),
+                Kv("replica", replicas_[stream->replica]->replica_id()));
+    if (!delta.last()) replicas_[stream->replica]->Abort(stream->id, v1::FINISH_REASON_ABORT);
+    ApiError error;
+    error.code = same.code();
+    error.message = std::string(same.message());
+    Fail(stream, error);
+    return;
+  }
+  if (IsEmpty(delta)) return;
+  if (!stream->fingerprint.has_value())
+    stream->fingerprint = replicas_[stream->replica]->model()->fingerprint;
+  if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) End(*stream);
   stream->sink->OnDelta(stream->choice, std::move(delta));
+}
+
+// It goes on, whatever happened to it before.
+void Dispatcher::OnProgress(RequestStream* stream) {
+  stream->attempts = 1;
+  stream->tried.clear();
+  stream->parked_ns = 0;
+  if (stream->lost_ns == 0) return;
+  metrics_->FailoverPause(static_cast<double>(RealClock::Now() - stream->lost_ns) / kNsPerSecond);
+  stream->lost_ns = 0;
 }
 
 // What follows waits, so that prompt logprobs stay in order and before the first token.
@@ -308,7 +329,7 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
           return;
         }
         stream->fetching_large = false;
-        stream->prompt_logprobs += static_cast<uint32_t>(entries->size());
+        stream->progress.OnLargeResult(entries->size());
         shared->clear_large_result_id();
         for (v1::TokenLogprobs& entry : *entries) *shared->add_prompt_logprobs() = std::move(entry);
         Deliver(stream, std::move(*shared));
@@ -318,44 +339,6 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
           Deliver(stream, std::move(next));
         }
       });
-}
-
-void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
-  if (!IsLive(*stream)) return;
-  UpdateBackendMetrics(*replicas_[stream->replica]);
-  stream->fetching_large = false;
-  stream->waiting.clear();
-  if (Retry(stream, "replica_lost", /*same_replica_too=*/true)) return;
-  Log().warn("request lost with its replica {} {}", Kv("request_id", stream->request.request_id()),
-             Kv("replica", replicas_[stream->replica]->replica_id()));
-  Fail(stream,
-       Unavailable("The replica that worked on this request was lost; try again.", kRetryAfterMs));
-}
-
-bool Dispatcher::CanMove(const RequestStream& stream) const {
-  return std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
-    return !stream.tried.contains(replica->options().index) &&
-           replica->options().index != stream.replica && Usable(*replica, stream);
-  });
-}
-
-bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
-                       bool same_replica_too) {
-  if (stream->delivered || stream->attempts >= options_.max_attempts) return false;
-  stream->tried.insert(stream->replica);
-  ReplicaClient* replica = PickForRetry(*stream, /*again=*/false);
-  if (replica == nullptr && same_replica_too) replica = PickForRetry(*stream, /*again=*/true);
-  if (replica == nullptr) return false;
-  metrics_->Retry(reason);
-  Log().info("retried {} {} {}", Kv("request_id", stream->request.request_id()),
-             Kv("reason", reason), Kv("replica", replica->replica_id()));
-  ++stream->attempts;
-  stream->id = next_id_++;
-  stream->prompt_logprobs = 0;
-  stream->progress = {};
-  replica->Submit(stream);
-  UpdateBackendMetrics(*replica);
-  return true;
 }
 
 void Dispatcher::Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error) {

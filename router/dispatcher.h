@@ -1,10 +1,11 @@
 // From a checked request to a replica and back: policy, submission, deltas to the sink, retries
 // before the first token, aborts.
 //
-// A request that its replica lost or refused (UNAVAILABLE, RESOURCE_EXHAUSTED) goes to another one
-// as long as the client has nothing of it: repeating it is then invisible. After the first piece
-// the client gets UNAVAILABLE; continuing such a stream elsewhere needs only Submit.resume, whose
-// content RequestStream already keeps.
+// A request that its replica lost or refused (UNAVAILABLE, RESOURCE_EXHAUSTED) goes to another one,
+// or to the same one once that is back. If the client has a piece of it already, the other replica
+// must have the same fingerprint and goes on from there (stream_progress.h): the answer is the
+// same, byte for byte. While there is no such replica the request is parked, at most
+// failover_wait_ms; so is a new one while no replica of its model is there.
 //
 // Each choice of a request is a stream of its own. A policy chooses one replica for all of them;
 // those that must move go where the first of them went. If one fails for good, all end.
@@ -15,6 +16,7 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <map>
 #include <memory>
@@ -37,7 +39,8 @@ struct DispatcherOptions {
   std::string policy = "round_robin";
   uint32_t max_requests = 4096;        // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;  // no deadline is later
-  uint32_t max_attempts = 3;
+  uint32_t max_attempts = 3;           // without a new token for the client
+  int64_t failover_wait_ms = 30'000;   // for a replica that can take a request
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
 };
@@ -84,6 +87,8 @@ class Dispatcher final : public ReplicaListener {
   bool CanMove(const RequestStream& stream) const override;
 
  private:
+  static constexpr int64_t kRetryAfterMs = 1000;
+
   // Submits the streams, which share request id, deadline, model and sink.
   std::variant<uint64_t, ApiError> SubmitGroup(RequestGroup group);
   // `again`: also replicas that failed it before. Null: none is ready.
@@ -94,8 +99,22 @@ class Dispatcher final : public ReplicaListener {
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
              bool same_replica_too);
+  // Waits for a replica that can take it, unless it has been failed too often.
+  bool Park(const std::shared_ptr<RequestStream>& stream);
+  void ArmParkTimer();
+  void PlaceParked();
+  // True: it waits no longer.
+  bool PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream);
+  void SubmitAgain(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica,
+                   const char* reason);
+  void GiveUp(const std::shared_ptr<RequestStream>& stream);
   void Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error);
+  static ApiError NoReplica(const RequestStream& stream);
+  static int64_t UnixMs();
+  // The router itself says that the stream is over.
+  static void Finish(const RequestStream& stream, v1::FinishReason reason);
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  void OnProgress(RequestStream* stream);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void RebuildModels();
   void UpdateBackendMetrics(const ReplicaClient& replica);
@@ -112,6 +131,8 @@ class Dispatcher final : public ReplicaListener {
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   std::unordered_map<uint64_t, RequestGroup> groups_;        // by handle; those with a live stream
   size_t num_streams_ = 0;
+  std::vector<std::shared_ptr<RequestStream>> parked_;
+  boost::asio::steady_timer park_timer_;
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};

@@ -47,6 +47,11 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   ms("--write-timeout-ms", &http.write_timeout_ms, "Without a byte taken by the client");
   ms("--max-request-ms", &flags->router.dispatcher.max_request_ms,
      "For a whole request; a later deadline is drawn in");
+  app->add_option("--failover-wait-ms", flags->router.dispatcher.failover_wait_ms,
+                  "For a replica to be there that can take a request, or go on with one whose own "
+                  "was lost; 0: it fails at once")
+      ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
 }
 

@@ -105,8 +105,8 @@ void ReplicaClient::SendHello() {
   for (const auto& [id, stream] : streams_) {
     v1::Reattach* reattach = hello->add_reattach();
     reattach->set_stream_id(id);
-    reattach->set_prompt_logprobs(stream->prompt_logprobs);
-    reattach->add_token_offset(static_cast<uint32_t>(stream->progress.output_ids.size()));
+    reattach->set_prompt_logprobs(stream->progress.received_prompt_logprobs());
+    reattach->add_token_offset(stream->progress.received_tokens());
   }
   stream_->Write(std::move(frame));
 }
@@ -140,6 +140,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   }
   Log().debug("welcome {}", Kv("address", options_.address));
   welcomed_ = true;
+  silent_ = false;
   backoff_ms_ = 0;
   last_failure_.clear();
   reattach_timer_.cancel();
@@ -230,15 +231,15 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
       if (!error && self != nullptr && !self->welcomed_) self->LoseAll();
     });
   }
-  if (!was_welcomed) OnConnectFailed();
+  if (!was_welcomed || std::exchange(silent_, false)) MoveStreams();
   ScheduleReconnect();
 }
 
-// The replica is probably dead. What no client has seen a token of may start elsewhere at once.
-void ReplicaClient::OnConnectFailed() {
+// The replica is probably dead: what can go on elsewhere does so at once.
+void ReplicaClient::MoveStreams() {
   std::vector<std::shared_ptr<RequestStream>> movable;
   for (const auto& [id, stream] : streams_) {
-    if (!stream->delivered && listener_->CanMove(*stream)) movable.push_back(stream);
+    if (listener_->CanMove(*stream)) movable.push_back(stream);
   }
   for (const auto& stream : movable) {
     aborted_while_down_.push_back(stream->id);
@@ -262,6 +263,7 @@ void ReplicaClient::ArmWatchdog() {
   const int64_t silent_ms = (RealClock::Now() - last_frame_ns_) / kNsPerMs;
   if (silent_ms >= limit_ms) {
     Log().warn("replica is silent {} {}", Kv("replica", replica_id_), Kv("ms", silent_ms));
+    silent_ = true;
     if (stream_ != nullptr) stream_->Cancel();
     return;
   }
@@ -283,6 +285,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   submit->set_stream_id(stream->id);
   *submit->mutable_request() = stream->request;
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
+  if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
   submit->set_arrival_unix_ms(stream->arrival_unix_ms);
   stream_->Write(std::move(frame));
 }

@@ -2,8 +2,9 @@
 //
 // connect → Hello → Welcome → tokenizer by digest → ready. A broken stream is opened again with
 // back-off and jitter; its requests wait reattach_ms for that and are then named in Hello with the
-// number of tokens received, so that the replica sends the rest. A replica that is silent for three
-// heartbeats counts as broken.
+// number of tokens received, so that the replica sends the rest. If it can't be opened at once,
+// those that another replica can go on with move there. A replica that is silent for three
+// heartbeats counts as dead.
 //
 // Threads: the io thread. Ownership: shared, so that callbacks in flight may find it gone. Errors:
 // a request that can't go on is given to the listener by OnStreamLost; nothing else fails.
@@ -84,7 +85,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void OnTokenizer(const v1::GetModelInfoResponse& info, const TokenizerCache::Result& result);
   void OnStep(v1::Step step);
   void OnEnd(const grpc::Status& status);
-  void OnConnectFailed();
+  void MoveStreams();
   void ScheduleReconnect();
   void ArmWatchdog();
   void LoseAll();
@@ -105,6 +106,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   State state_ = State::kIdle;
   bool draining_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
+  bool silent_ = false;    // it was ended because nothing came
   uint64_t connection_ = 0;
   int64_t backoff_ms_ = 0;
   int64_t heartbeat_ms_ = 1000;

@@ -2,7 +2,7 @@
 //
 // A request with several choices (common/rpc/choices.h) is a group of streams, one a choice, on one
 // replica. Kept per stream: prompt ids, parameters, and what the client already has. That is all
-// that `Submit.resume` needs, so that another replica can continue from exactly there.
+// that another replica needs to continue from exactly there.
 // Threads: the io thread.
 #pragma once
 
@@ -11,11 +11,13 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "flotilla/v1/engine.pb.h"
 #include "router/api_error.h"
 #include "router/model_handle.h"
+#include "router/stream_progress.h"
 
 namespace flotilla {
 
@@ -29,14 +31,6 @@ class GenerateSink {
   virtual void OnError(const ApiError& error) = 0;
 };
 
-// What the client has of a choice.
-struct ChoiceProgress {
-  std::vector<int32_t> output_ids;
-  uint64_t emitted_bytes = 0;
-  v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
-  double cumulative_logprob = 0;
-};
-
 struct RequestStream {
   uint64_t handle = 0;          // of its group, unique in this router
   size_t choice = 0;            // in its group
@@ -47,13 +41,16 @@ struct RequestStream {
   std::shared_ptr<const ModelHandle> model;
   std::shared_ptr<GenerateSink> sink;
 
-  ChoiceProgress progress;       // received, so delivered or waiting for a large result
-  uint32_t prompt_logprobs = 0;  // received
-  bool delivered = false;        // the sink has something: no retry any more
+  StreamProgress progress;
+  // Of the replica that the client has something from: only its equals can go on.
+  std::optional<std::string> fingerprint;
 
-  uint32_t replica = 0;  // index of the replica that has it
-  uint32_t attempts = 1;
-  std::set<uint32_t> tried;       // replicas that failed it
+  uint32_t replica = 0;           // index of the replica that has it, or had it last
+  uint32_t attempts = 0;          // to have a replica work on it, since the client got a token last
+  std::set<uint32_t> tried;       // replicas that failed it since then
+  bool parked = false;            // no replica has it
+  int64_t parked_ns = 0;          // since when, first
+  int64_t lost_ns = 0;            // when the last replica lost it; 0: it has gone on since
   bool fetching_large = false;    // a large result is on its way; deltas wait
   std::deque<v1::Delta> waiting;  // behind it
 

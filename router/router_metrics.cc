@@ -18,6 +18,10 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                               "Requests refused for a limit or for want of a replica, by reason.")),
       retries_(AddCounters(registry, "flotilla_router_retries_total",
                            "Requests given to another replica before their first token.")),
+      failovers_(
+          AddCounters(registry, "flotilla_router_failovers_total",
+                      "Requests that another replica, or a restarted one, went on with after "
+                      "their first token, by reason.")),
       healthy_(AddGauges(registry, "flotilla_router_backend_healthy",
                          "1 while the replica takes requests.")),
       active_(AddGauges(registry, "flotilla_router_backend_requests_active",
@@ -30,6 +34,11 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                          {"flotilla_router_ttft_seconds",
                           "From the request's last byte to the first piece of the answer."},
                          kSeconds)),
+      failover_pause_(AddHistogram(registry,
+                                   {"flotilla_router_failover_pause_seconds",
+                                    "From the loss of a request with its replica to its next "
+                                    "token."},
+                                   kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
       body_bytes_(
@@ -44,7 +53,10 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
         "header_limit", "body_limit", "body_memory", "max_requests", "bad_request"})
     rejections_.Add({{"reason", reason}});
-  for (const char* reason : {"refused", "replica_lost"}) retries_.Add({{"reason", reason}});
+  for (const char* reason : {"refused", "replica_lost"}) {
+    retries_.Add({{"reason", reason}});
+    failovers_.Add({{"reason", reason}});
+  }
 }
 
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {

@@ -24,6 +24,9 @@ class RouterMetrics {
   void Ttft(double seconds) { ttft_.Observe(seconds); }
   void Rejection(const std::string& reason) { rejections_.Add({{"reason", reason}}).Increment(); }
   void Retry(const std::string& reason) { retries_.Add({{"reason", reason}}).Increment(); }
+  void Failover(const std::string& reason) { failovers_.Add({{"reason", reason}}).Increment(); }
+  // From the loss of a request to its next token for the client.
+  void FailoverPause(double seconds) { failover_pause_.Observe(seconds); }
   void ClientDisconnect() { disconnects_.Increment(); }
   void BodyBytes(double delta) { body_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
@@ -41,10 +44,12 @@ class RouterMetrics {
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& rejections_;
   prometheus::Family<prometheus::Counter>& retries_;
+  prometheus::Family<prometheus::Counter>& failovers_;
   prometheus::Family<prometheus::Gauge>& healthy_;
   prometheus::Family<prometheus::Gauge>& active_;
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
+  prometheus::Histogram& failover_pause_;
   prometheus::Gauge& in_flight_;
   prometheus::Gauge& body_bytes_;
   prometheus::Gauge& stream_buffer_;

@@ -89,6 +89,10 @@ v1::Delta FakeEngineService::MakeEmbedding(const v1::Submit& submit) {
   return delta;
 }
 
+size_t FakeEngineService::ResumedTokens(const v1::Submit& submit) {
+  return submit.resume_size() == 0 ? 0 : static_cast<size_t>(submit.resume(0).output_ids_size());
+}
+
 std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
   if (submit.has_embed()) return {MakeEmbedding(submit)};
   const v1::GenerateRequest& request = submit.request();
@@ -97,12 +101,15 @@ std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
   IncrementalDetokenizer text(GetTestModel().tokenizer.get(),
                               request.output().skip_special_tokens());
   const std::vector<int32_t> ids = AnswerIds(request);
-  for (int32_t id : ids) {
+  const size_t resumed = ResumedTokens(submit);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::string piece = text.Push(ids[i]);
+    if (i < resumed) continue;  // the client has it
     v1::ChoiceDelta* choice = pieces.emplace_back().add_choices();
-    choice->set_text(text.Push(id));
-    choice->add_token_ids(id);
+    choice->set_text(std::move(piece));
+    choice->add_token_ids(ids[i]);
     if (request.output().has_logprobs())
-      *choice->add_logprobs() = Logprobs(id, request.output().logprobs());
+      *choice->add_logprobs() = Logprobs(ids[i], request.output().logprobs());
   }
   v1::Delta& last = pieces.back();
   v1::ChoiceDelta* choice = last.mutable_choices(0);

@@ -151,6 +151,11 @@ void FakeEngineService::SetModel(const std::string& model) {
   model_ = model;
 }
 
+void FakeEngineService::SetFingerprint(const std::string& fingerprint) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  fingerprint_ = fingerprint;
+}
+
 void FakeEngineService::SetLargeResultsLost(bool lost) {
   std::lock_guard<std::mutex> lock(mutex_);
   large_lost_ = lost;
@@ -230,7 +235,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   v1::GetModelInfoResponse* info = welcome->mutable_model();
   info->set_model(model_);
   info->set_model_digest("digest");
-  info->set_fingerprint(options_.fingerprint);
+  info->set_fingerprint(fingerprint_);
   info->set_max_model_len(options_.max_model_len);
   info->set_vocab_size(GetTestModel().tokenizer->vocab_size());
   info->set_hidden_size(kHiddenSize);
@@ -244,11 +249,11 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
 
 // The first piece that the router does not have.
 void FakeEngineService::Rewind(const v1::Reattach& wanted, Live* live) {
-  uint32_t tokens = 0, prompt_logprobs = 0;
+  size_t tokens = live->resumed_tokens, prompt_logprobs = 0;
   live->next = 0;
   for (const v1::Delta& piece : live->pieces) {
-    if (piece.choices_size() > 0) tokens += piece.choices(0).token_ids_size();
-    prompt_logprobs += piece.prompt_logprobs_size();
+    if (piece.choices_size() > 0) tokens += static_cast<size_t>(piece.choices(0).token_ids_size());
+    prompt_logprobs += static_cast<size_t>(piece.prompt_logprobs_size());
     if (tokens > wanted.token_offset(0) || prompt_logprobs > wanted.prompt_logprobs()) return;
     ++live->next;
   }
@@ -295,6 +300,7 @@ void FakeEngineService::OnSubmit(const v1::Submit& submit) {
   Live live;
   live.pieces = MakePieces(submit);
   live.prompt_tokens = static_cast<uint64_t>(submit.request().token_ids().ids_size());
+  live.resumed_tokens = ResumedTokens(submit);
   live_[submit.stream_id()] = std::move(live);
 }
 

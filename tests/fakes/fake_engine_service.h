@@ -64,7 +64,8 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetScript(std::vector<int32_t> ids);  // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);
   void SetDraining(bool draining);
-  void SetModel(const std::string& model);  // from the next connection
+  void SetModel(const std::string& model);              // from the next connection
+  void SetFingerprint(const std::string& fingerprint);  // the same
   void SetLargeResultsLost(bool lost);
   void Stop();   // the process is gone
   void Start();  // …and back, empty
@@ -78,6 +79,9 @@ class FakeEngineService final : public v1::Engine::Service {
   bool WaitForAborts(size_t count) const;
   bool WaitForConnections(size_t count) const;
   bool WaitFor(const std::function<bool()>& condition) const;  // called with the lock held
+  // For WaitFor's conditions.
+  int64_t permits() const { return permits_; }
+  bool has_live() const { return HasPiece(); }
 
   // What the toy model answers; an embedding of kHiddenSize numbers.
   static constexpr uint32_t kHiddenSize = 3;
@@ -89,6 +93,7 @@ class FakeEngineService final : public v1::Engine::Service {
     std::vector<v1::Delta> pieces;
     size_t next = 0;
     uint64_t prompt_tokens = 0;
+    size_t resumed_tokens = 0;
   };
   using Stream = grpc::ServerReaderWriter<v1::EngineFrame, v1::RouterFrame>;
 
@@ -105,6 +110,7 @@ class FakeEngineService final : public v1::Engine::Service {
   bool HasPiece() const;
   void OnSubmit(const v1::Submit& submit);
   void Refuse(uint64_t stream_id);
+  static size_t ResumedTokens(const v1::Submit& submit);
   std::vector<v1::Delta> MakePieces(const v1::Submit& submit);
   static v1::Delta MakeEmbedding(const v1::Submit& submit);
   void AddPromptLogprobs(const v1::Submit& submit, std::vector<v1::Delta>* pieces);
@@ -122,6 +128,7 @@ class FakeEngineService final : public v1::Engine::Service {
   std::set<uint64_t> aborted_;
   std::map<uint64_t, std::vector<v1::TokenLogprobs>> large_;
   std::string model_ = options_.model;
+  std::string fingerprint_ = options_.fingerprint;
   std::vector<int32_t> script_;
   Stream* stream_ = nullptr;
   grpc::ServerContext* context_ = nullptr;

@@ -223,25 +223,10 @@ TEST(RetryTest, TheOnlyReplicaRunsItAgainAfterARestart) {
   EXPECT_EQ(harness.engine().submits().size(), 2u);
 }
 
-TEST(RetryTest, AStreamThatHasBegunEndsWithAClearError) {
-  RouterHarness harness(Two());
-  harness.engine(0).Hold();
-  HttpConnection connection(harness.port());
-  connection.Send(PostStream());
-  ASSERT_TRUE(harness.engine(0).WaitForSubmits(1));
-  harness.engine(0).Release(3);
-  ASSERT_NE(connection.ReadUntil("\n\n"), "");
-  harness.engine(0).LoseRequests();
-  harness.engine(0).BreakStream();
-  const std::string rest = connection.ReadUntil("0\r\n\r\n");
-  EXPECT_NE(rest.find("service_unavailable_error"), std::string::npos) << rest;
-  EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << "nobody may take it for complete";
-  EXPECT_TRUE(harness.engine(1).submits().empty());
-}
-
 TEST(RetryTest, NoReattachInTimeIsAnError) {
   HarnessOptions options;
   options.engine.reattach_ms = 100;
+  options.failover_wait_ms = 0;
   RouterHarness harness(options);
   harness.engine().Hold();
   auto answer = std::async(std::launch::async, [&] { return harness.Complete(kBody); });

@@ -29,6 +29,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.drain_grace_ms = options_.drain_grace_ms;
   router.dispatcher.max_requests = options_.max_requests;
   router.dispatcher.max_request_ms = options_.max_request_ms;
+  router.dispatcher.failover_wait_ms = options_.failover_wait_ms;
   for (size_t i = 0; i < options_.replicas; ++i)
     router.dispatcher.replicas.push_back(StrCat("unix:", folder_, "/", i, ".sock"));
   if (options_.start_engines) {

@@ -25,6 +25,7 @@ struct HarnessOptions {
   uint32_t drain_grace_ms = 10'000;
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;
+  int64_t failover_wait_ms = 30'000;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
 };
 

@@ -1,0 +1,133 @@
+// Dispatcher: requests whose replica lost or refused them, and those that wait for one.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "router/dispatcher.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int64_t kParkTickMs = 250;
+
+}  // namespace
+
+int64_t Dispatcher::UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+ApiError Dispatcher::NoReplica(const RequestStream& stream) {
+  return Unavailable(StrCat("No replica of '", stream.model->name, "' is ready; try again."),
+                     kRetryAfterMs);
+}
+
+void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
+  if (!IsLive(*stream)) return;
+  UpdateBackendMetrics(*replicas_[stream->replica]);
+  stream->fetching_large = false;
+  stream->waiting.clear();
+  if (stream->lost_ns == 0) stream->lost_ns = RealClock::Now();
+  if (Retry(stream, "replica_lost", /*same_replica_too=*/true) || Park(stream)) return;
+  GiveUp(stream);
+}
+
+bool Dispatcher::CanMove(const RequestStream& stream) const {
+  if (stream.attempts >= options_.max_attempts) return false;
+  return std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
+    return !stream.tried.contains(replica->options().index) &&
+           replica->options().index != stream.replica && Usable(*replica, stream);
+  });
+}
+
+bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
+                       bool same_replica_too) {
+  if (stream->attempts >= options_.max_attempts) return false;
+  stream->tried.insert(stream->replica);
+  ReplicaClient* replica = PickForRetry(*stream, /*again=*/false);
+  if (replica == nullptr && same_replica_too) replica = PickForRetry(*stream, /*again=*/true);
+  if (replica == nullptr) return false;
+  SubmitAgain(stream, replica, reason);
+  return true;
+}
+
+void Dispatcher::SubmitAgain(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica,
+                             const char* reason) {
+  const bool begun = stream->fingerprint.has_value();
+  if (stream->attempts++ > 0) {
+    if (begun) {
+      metrics_->Failover(reason);
+    } else {
+      metrics_->Retry(reason);
+    }
+    Log().info("{} {} {} {} {}", begun ? "continued" : "retried",
+               Kv("request_id", stream->request.request_id()), Kv("reason", reason),
+               Kv("replica", replica->replica_id()), Kv("tokens", stream->progress.num_tokens()));
+  }
+  stream->id = next_id_++;
+  stream->parked = false;
+  replica->Submit(stream);
+  UpdateBackendMetrics(*replica);
+}
+
+bool Dispatcher::Park(const std::shared_ptr<RequestStream>& stream) {
+  if (options_.failover_wait_ms == 0 || stream->attempts >= options_.max_attempts) return false;
+  if (stream->parked_ns == 0) stream->parked_ns = RealClock::Now();
+  stream->parked = true;
+  parked_.push_back(stream);
+  if (parked_.size() == 1) ArmParkTimer();
+  return true;
+}
+
+void Dispatcher::ArmParkTimer() {
+  park_timer_.expires_after(std::chrono::milliseconds(kParkTickMs));
+  park_timer_.async_wait([this](boost::system::error_code error) {
+    if (error) return;
+    PlaceParked();
+    if (!parked_.empty()) ArmParkTimer();
+  });
+}
+
+void Dispatcher::PlaceParked() {
+  for (auto& stream : std::exchange(parked_, {})) {
+    if (IsLive(*stream) && !PlaceOrGiveUp(stream)) parked_.push_back(std::move(stream));
+  }
+}
+
+bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
+  if (ReplicaClient* replica = PickForRetry(*stream, /*again=*/true)) {
+    SubmitAgain(stream, replica, "replica_lost");
+    return true;
+  }
+  if (UnixMs() - stream->arrival_unix_ms >= stream->request.deadline_ms()) {
+    End(*stream);
+    Finish(*stream, v1::FINISH_REASON_DEADLINE);
+    return true;
+  }
+  if (RealClock::Now() - stream->parked_ns < options_.failover_wait_ms * kNsPerMs) return false;
+  GiveUp(stream);
+  return true;
+}
+
+void Dispatcher::GiveUp(const std::shared_ptr<RequestStream>& stream) {
+  if (stream->attempts == 0) {
+    metrics_->Rejection("no_replica");
+    Fail(stream, NoReplica(*stream));
+    return;
+  }
+  Log().warn("request lost with its replica {} {}", Kv("request_id", stream->request.request_id()),
+             Kv("replica", replicas_[stream->replica]->replica_id()));
+  const bool others = std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
+    return replica->ready() && replica->model()->name == stream->model->name;
+  });
+  Fail(stream, Unavailable(others && stream->fingerprint.has_value()
+                               ? "The replica that worked on this request was lost, and those that "
+                                 "are there would go on differently; try again."
+                               : "The replica that worked on this request was lost; try again.",
+                           kRetryAfterMs));
+}
+
+}  // namespace flotilla

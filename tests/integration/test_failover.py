@@ -1,0 +1,108 @@
+"""A replica dies under streams that have begun: their clients get what they would have got, byte for byte."""
+
+import concurrent.futures
+import json
+import os
+import random
+import signal
+import threading
+
+import openai
+import pytest
+from cluster import Cluster, wait_until
+
+FULL = os.environ.get("FLOTILLA_FAILOVER") == "full"
+TOKENS = 64
+FLAGS = ["--tp", "1", "--kv-cache-memory", "256MiB"]
+SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 20}
+
+
+def body_of(i):
+    """Sampled, each with something else that a stream carries."""
+    extra = [
+        {"logprobs": 3},
+        {"frequency_penalty": 0.8, "logit_bias": {"28": 2}},
+        {"n": 2},
+        {"stop": [" the", "\n\n"]},
+        {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+        {"extra_body": {"top_k": 50, "min_p": 0.02}},
+    ][i % 6]
+    body = {"prompt": f"Story number {i}: once upon a time", "max_tokens": TOKENS, "temperature": 0.8, "seed": i}
+    body |= extra
+    body["extra_body"] = {"return_token_ids": True, "ignore_eos": i % 3 == 0} | body.get("extra_body", {})
+    return body
+
+
+class Client:
+    def __init__(self, cluster):
+        self.openai = openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300)
+        self.model = self.openai.models.list().data[0].id
+
+    def stream(self, body, on_piece=lambda: None):
+        """All that came, by choice: text, ids, logprobs, the end."""
+        choices = {}
+        for event in self.openai.completions.create(model=self.model, stream=True, **body):
+            for choice in event.choices:
+                got = choices.setdefault(choice.index, {"text": "", "ids": [], "logprobs": [], "end": None})
+                got["text"] += choice.text
+                got["ids"] += getattr(choice, "token_ids", None) or []
+                if choice.logprobs:
+                    got["logprobs"] += choice.logprobs.token_logprobs
+                    got.setdefault("offsets", []).extend(choice.logprobs.text_offset)
+                assert got["end"] is None, "nothing follows the end"
+                got["end"] = choice.finish_reason
+            on_piece()
+        assert all(choice["end"] for choice in choices.values())
+        return json.dumps(choices, sort_keys=True)
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "worker", "detokenizer"])
+def test_streams_outlive_a_replica(victim):
+    """Two replicas, streams on both; again and again one of them loses a process."""
+    rng = random.Random(victim)
+    streams, kills = (32, 70) if FULL else (12, 3)
+    with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c:
+        client = Client(c)
+        bodies = [body_of(i) for i in range(streams)]
+        with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+            expected = list(pool.map(client.stream, bodies))
+            done = 0
+            while done < kills:
+                begun = threading.Semaphore(0)
+                answers = [pool.submit(client.stream, body, begun.release) for body in bodies]
+                for _ in range(rng.randrange(streams, 8 * streams)):
+                    begun.acquire(timeout=60)
+                pid = rng.choice(list(c.pids(victim)))
+                kill(pid)
+                done += 1
+                assert [answer.result(300) for answer in answers] == expected, f"after kill {done}"
+                wait_until(lambda: len(c.pids(victim)) == 2 and pid not in c.pids(victim), 30, f"{victim} is back")
+        assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
+        if victim == "scheduler":
+            assert c.metric("flotilla_router_failovers_total") > 0
+        pauses = c.metric("flotilla_router_failover_pause_seconds_count")
+        print(f"{done} kills, {pauses:.0f} pauses")
+
+
+def test_a_kill_at_any_token():
+    """One replica, whose scheduler dies when the client has k tokens; it goes on with the next one."""
+    with Cluster(*FLAGS, disturbed=True) as c:
+        client = Client(c)
+        body = body_of(0) | {"seed": 77}
+        expected = client.stream(body)
+        for k in range(1, TOKENS + 1) if FULL else (1, 2, 31, TOKENS - 1, TOKENS):
+            pieces = 0
+
+            def on_piece():
+                nonlocal pieces
+                pieces += 1
+                if pieces == k:
+                    kill(c.pids("scheduler")[0])
+
+            assert client.stream(body, on_piece) == expected, f"killed after {k} pieces"
+            wait_until(lambda: c.pids("scheduler"), 30, "the scheduler is back")
+        assert c.metric("flotilla_router_failovers_total") > 0

@@ -1,0 +1,218 @@
+// Streams that have begun and go on elsewhere: the client gets what it would have got, once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+constexpr const char* kStream =
+    R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1,"stream":true})";
+constexpr const char* kLogprobs =
+    R"({"model":"smol","prompt":[1,2,3,4,5,6],"max_tokens":20,"seed":1,"logprobs":2,
+        "prompt_logprobs":0,"return_token_ids":true})";
+constexpr const char* kFailovers = "flotilla_router_failovers_total{reason=\"replica_lost\"}";
+constexpr const char* kHealthy0 = "flotilla_router_backend_healthy{replica=\"fake-0\"}";
+
+HarnessOptions Replicas(size_t count) {
+  HarnessOptions options;
+  options.replicas = count;
+  return options;
+}
+
+std::string ExpectedText(FakeEngineService& engine) {
+  return GetTestModel().tokenizer->Decode(engine.AnswerIds(engine.submits()[0].request()), true);
+}
+
+// A request whose client has `pieces` of the first engine's.
+struct Begun {
+  Begun(RouterHarness* harness, const char* body, int pieces, size_t choices = 1) {
+    harness->engine(0).Hold();
+    answer = std::async(std::launch::async, [=] { return harness->Complete(body); });
+    EXPECT_TRUE(harness->engine(0).WaitForSubmits(choices));
+    harness->engine(0).Release(pieces);
+    FakeEngineService& engine = harness->engine(0);
+    EXPECT_TRUE(engine.WaitFor([&] { return engine.permits() == 0; }));
+  }
+  std::future<HttpAnswer> answer;
+};
+
+TEST(ContinueTest, AnotherReplicaGoesOnByteForByteWhereverTheFirstDies) {
+  for (int cut : {1, 2, 13, 29}) {
+    RouterHarness harness(Replicas(2));
+    Begun begun(&harness, kStream, cut);
+    harness.engine(0).Stop();
+    const std::vector<std::string> events = Events(begun.answer.get().body);
+    EXPECT_EQ(events.back(), "[DONE]");
+    EXPECT_EQ(StreamText(events), ExpectedText(harness.engine(0))) << "cut after " << cut;
+    ASSERT_EQ(harness.engine(1).submits().size(), 1u);
+    const v1::Submit submit = harness.engine(1).submits()[0];
+    // Of the last piece sent the router may know nothing; of what it knows the last comes again.
+    ASSERT_EQ(submit.resume_size(), cut > 2 ? 1 : submit.resume_size());
+    if (submit.resume_size() > 0) {
+      EXPECT_LT(submit.resume(0).output_ids_size(), cut);
+    }
+  }
+}
+
+TEST(ContinueTest, LogprobsAndPromptLogprobsComeOnce) {
+  RouterHarness harness(Replicas(2));
+  const HttpAnswer whole = harness.Complete(kLogprobs);  // the policy's first is engine 0
+  ASSERT_EQ(whole.status, 200);
+  harness.Complete(kLogprobs);
+  harness.engine(0).Hold();
+  auto answer = std::async(std::launch::async, [&] { return harness.Complete(kLogprobs); });
+  ASSERT_TRUE(harness.engine(0).WaitForSubmits(2));
+  harness.engine(0).Release(9);
+  FakeEngineService& engine = harness.engine(0);
+  ASSERT_TRUE(engine.WaitFor([&] { return engine.permits() == 0; }));
+  harness.engine(0).Stop();
+  const HttpAnswer got = answer.get();
+  ASSERT_EQ(got.status, 200);
+  EXPECT_EQ(ParseOrFail(got.body).at("choices"), ParseOrFail(whole.body).at("choices"));
+}
+
+TEST(ContinueTest, ARestartedReplicaGoesOn) {
+  RouterHarness harness;
+  Begun begun(&harness, kStream, 7);
+  harness.engine().Stop();
+  harness.engine().Start();
+  harness.engine().RunFreely();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine()));
+  ASSERT_EQ(harness.engine().submits().size(), 2u);
+}
+
+TEST(ContinueTest, ItWaitsForAReplicaPastTheTimeForReattaching) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 20;
+  RouterHarness harness(options);
+  Begun begun(&harness, kStream, 7);
+  harness.engine().Stop();
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  EXPECT_EQ(begun.answer.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  harness.engine().Start();
+  harness.engine().RunFreely();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine()));
+}
+
+TEST(ContinueTest, SeveralChoicesGoOn) {
+  constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":20,"seed":1,"n":3})";
+  RouterHarness whole;
+  const HttpAnswer expected = whole.Complete(kBody);
+  RouterHarness harness(Replicas(2));
+  Begun begun(&harness, kBody, 5, 3);
+  harness.engine(0).Stop();
+  const HttpAnswer got = begun.answer.get();
+  EXPECT_EQ(ParseOrFail(got.body).at("choices"), ParseOrFail(expected.body).at("choices"));
+  EXPECT_EQ(harness.engine(1).submits().size(), 3u);
+  EXPECT_EQ(harness.Metric(kFailovers), 3);
+}
+
+TEST(ContinueTest, OneKillAfterTheOther) {
+  RouterHarness harness(Replicas(2));
+  harness.engine(1).Hold();
+  Begun begun(&harness, kStream, 4);
+  harness.engine(0).Stop();
+  for (int kill = 0; kill < 6; ++kill) {
+    FakeEngineService& now = harness.engine(kill % 2 == 0 ? 1 : 0);
+    FakeEngineService& before = harness.engine(kill % 2 == 0 ? 0 : 1);
+    const size_t submits = before.submits().size();
+    before.Start();
+    before.Hold();
+    ASSERT_TRUE(now.WaitFor([&] { return now.has_live(); })) << "kill " << kill;
+    now.Release(3);
+    ASSERT_TRUE(now.WaitFor([&] { return now.permits() == 0; }));
+    EXPECT_EQ(before.submits().size(), submits);
+    now.Stop();
+  }
+  harness.engine(0).RunFreely();
+  harness.engine(1).RunFreely();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+}
+
+TEST(ContinueTest, AnUnequalReplicaIsNoneAndTheErrorSaysSo) {
+  HarnessOptions options = Replicas(2);
+  options.failover_wait_ms = 300;
+  options.engine.reattach_ms = 20;
+  RouterHarness harness(options);
+  harness.engine(1).SetFingerprint("other");
+  harness.engine(1).BreakStream();
+  ASSERT_TRUE(harness.engine(1).WaitForConnections(2));
+  harness.WaitAllReady();
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).Stop();
+  const std::string body = begun.answer.get().body;
+  EXPECT_NE(body.find("would go on differently"), std::string::npos) << body;
+  EXPECT_EQ(body.find("[DONE]"), std::string::npos) << "nobody may take it for complete";
+  EXPECT_TRUE(harness.engine(1).submits().empty());
+}
+
+TEST(ContinueTest, AReplicaThatAnswersDifferentlyAfterAllEndsTheStream) {
+  RouterHarness harness(Replicas(2));
+  harness.engine(1).SetScript({11, 12, 13});
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).Stop();
+  const std::string body = begun.answer.get().body;
+  EXPECT_NE(body.find("went on differently"), std::string::npos) << body;
+  EXPECT_EQ(body.find("[DONE]"), std::string::npos);
+}
+
+TEST(ContinueTest, ASilentReplicaIsLeftAtOnce) {
+  HarnessOptions options = Replicas(2);
+  options.engine.heartbeat_ms = 100;
+  options.engine.reattach_ms = 60'000;
+  RouterHarness harness(options);
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).SetReachable(false);  // the handshake would hang
+  harness.engine(0).SetSilent(true);
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+}
+
+TEST(ContinueTest, ARefusalDoesNotEndAStreamThatHasBegun) {
+  RouterHarness harness(Replicas(2));
+  harness.engine(1).RefuseNext(1, 8, "queue full");
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).Stop();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+  EXPECT_EQ(harness.engine(1).submits().size(), 2u);
+}
+
+TEST(ContinueTest, AClientThatLeavesMeanwhileIsForgotten) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 20;
+  RouterHarness harness(options);
+  harness.engine().Hold();
+  HttpConnection connection(harness.port());
+  connection.Send(StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                         "application/json\r\nContent-Length: ",
+                         std::string(kStream).size(), "\r\n\r\n", kStream));
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Release(3);
+  ASSERT_NE(connection.ReadUntil("\n\n"), "");
+  harness.engine().Stop();
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  connection.Close();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_requests_in_flight", 0));
+  harness.engine().Start();
+  harness.WaitAllReady();
+  EXPECT_EQ(harness.engine().submits().size(), 1u);
+}
+
+TEST(ContinueTest, ADeadlineHoldsWhileNoReplicaIsThere) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 20;
+  options.max_request_ms = 1000;
+  RouterHarness harness(options);
+  Begun begun(&harness, R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1})", 3);
+  harness.engine().Stop();
+  const HttpAnswer answer = begun.answer.get();
+  ASSERT_EQ(answer.status, 200);
+  EXPECT_EQ(ParseOrFail(answer.body).at("choices").at(0).at("finish_reason").as_string(),
+            "deadline");
+}
+
+}  // namespace
+}  // namespace flotilla
