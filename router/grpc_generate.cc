@@ -53,9 +53,8 @@ GrpcGenerate* GrpcGenerate::StartCall(const std::shared_ptr<GrpcGenerate>& call,
     call->Fail(*error);
     return call.get();
   }
-  boost::asio::post(*call->context_.io, [call, request = std::move(request)]() mutable {
-    call->Submit(std::move(request));
-  });
+  boost::asio::post(*call->context_.io,
+                    [call, request = std::move(request)] { call->Submit(request); });
   return call.get();
 }
 

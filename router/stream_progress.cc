@@ -40,8 +40,8 @@ void StreamProgress::OnReceived(const v1::Delta& delta) {
 }
 
 Status StreamProgress::Deliver(v1::Delta* delta) {
-  const size_t entries = std::min(repeated_prompt_logprobs_,
-                                  static_cast<size_t>(delta->prompt_logprobs_size()));
+  const size_t entries =
+      std::min(repeated_prompt_logprobs_, static_cast<size_t>(delta->prompt_logprobs_size()));
   DropFirst(entries, delta->mutable_prompt_logprobs());
   repeated_prompt_logprobs_ -= entries;
   prompt_logprobs_ += static_cast<size_t>(delta->prompt_logprobs_size());
@@ -50,8 +50,7 @@ Status StreamProgress::Deliver(v1::Delta* delta) {
     if (choice.token_ids_size() > 0) resume_point_ = now();
     output_ids_.insert(output_ids_.end(), choice.token_ids().begin(), choice.token_ids().end());
     text_bytes_ += choice.text().size();
-    for (const v1::TokenLogprobs& entry : choice.logprobs())
-      cumulative_logprob_ += entry.logprob();
+    for (const v1::TokenLogprobs& entry : choice.logprobs()) cumulative_logprob_ += entry.logprob();
   }
   const bool repeats = repeated_tokens_ + repeated_bytes_ + repeated_prompt_logprobs_ > 0;
   return delta->last() && repeats ? Differs() : OkStatus();

@@ -1,9 +1,10 @@
 // What the client has of a choice, and how another replica goes on from exactly there.
 //
-// A replica that takes over is given the output up to the last piece that brought tokens (the resume
-// point), not all of it: what ended the output may have been seen in that piece and never told. It
-// computes those tokens again, which by determinism are the same, and Deliver takes off what the
-// client has. If they are not the same, the client gets an error instead of a changed answer.
+// A replica that takes over is given the output up to the last piece that brought tokens (the
+// resume point), not all of it: what ended the output may have been seen in that piece and never
+// told. It computes those tokens again, which by determinism are the same, and Deliver takes off
+// what the client has. If they are not the same, the client gets an error instead of a changed
+// answer.
 //
 // Units: tokens, bytes of text. Threads: one at a time. Pure. Errors: Deliver's.
 #pragma once
@@ -31,8 +32,8 @@ class StreamProgress {
     return static_cast<uint32_t>(received_prompt_logprobs_);
   }
 
-  // Before the client gets it: leaves in *delta what is new. Internal: the replica repeats something
-  // else than the client has.
+  // Before the client gets it: leaves in *delta what is new. Internal: the replica repeats
+  // something else than the client has.
   Status Deliver(v1::Delta* delta);
 
   // The client has something of it.

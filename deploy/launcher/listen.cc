@@ -50,7 +50,7 @@ StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* b
 Status CheckPortFree(const std::string& host, uint16_t port, const std::string& flag) {
   if (port == 0) return OkStatus();
   uint16_t bound = 0;
-  const Status status = ListenTcp(host, port, &bound).status();
+  Status status = ListenTcp(host, port, &bound).status();
   if (absl::IsAlreadyExists(status))
     return absl::AlreadyExistsError(absl::StrCat("port ", port, " is in use; choose another with ",
                                                  flag, " (0: any free one)"));

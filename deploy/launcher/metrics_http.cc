@@ -100,6 +100,7 @@ std::vector<std::string> GatherPages(const std::vector<MetricsSource>& sources,
   const int64_t deadline = RealClock::Now() + timeout_ns;
   std::vector<std::string> pages(sources.size());
   std::vector<UniqueFd> fds;
+  fds.reserve(sources.size());
   std::vector<bool> whole(sources.size(), false);
   for (const MetricsSource& source : sources) fds.push_back(ConnectUnix(source.socket));
   for (;;) {

@@ -4,6 +4,8 @@
 #include <cctype>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+
 namespace flotilla {
 namespace {
 
@@ -131,7 +133,7 @@ bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
   std::string all(sample->labels);
   for (const auto& [name, value] : labels) {
     if (HasLabel(sample->labels, name)) continue;
-    all += (all.empty() ? "" : ",") + name + "=\"" + value + "\"";
+    absl::StrAppend(&all, all.empty() ? "" : ",", name, "=\"", value, "\"");
   }
   std::string key(sample->name);
   if (!all.empty()) key += "{" + all + "}";

@@ -109,7 +109,7 @@ Status Replica::StartAll(int64_t now_ns) {
   wiring_.flight_fd = segments_->flight.has_value() ? segments_->flight->fd() : -1;
   up_ = true;
   for (const Member& member : Members()) {
-    const Status status = StartMember(member, now_ns);
+    Status status = StartMember(member, now_ns);
     if (status.ok()) continue;
     if (member.process == scheduler_.get()) {
       up_ = false;
@@ -142,7 +142,7 @@ Status Replica::StartMember(const Member& member, int64_t now_ns) {
       spec.inherit_fds.push_back(wiring_.flight_fd);
     }
   }
-  const Status status = member.process->Start(spec, now_ns);
+  Status status = member.process->Start(spec, now_ns);
   if (!status.ok()) ReplicaControl::SetState(slot, ProcessState::kDead);
   slot->pid.store(static_cast<uint32_t>(std::max(0, member.process->pid())),
                   std::memory_order_relaxed);

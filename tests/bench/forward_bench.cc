@@ -144,8 +144,8 @@ class Rank {
     *to = std::move(*from);
   }
 
-  const RealClock clock_;
-  const Heartbeat heartbeat_;
+  const RealClock clock_{};
+  const Heartbeat heartbeat_{};
   uint32_t rank_ = 0;
   CpuBackendOptions cpu_;
   std::unique_ptr<Collective> collective_;

@@ -146,7 +146,7 @@ void RunMatrix(benchmark::State& state, Context& context, const QuantKernelTable
   double best = 1e9;
   double best_read = 1e9;
   uint32_t begin = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     for (size_t i = 0; i < calls; ++i) run.Call(context.pool.Next(), begin, begin + share);
     const double seconds = Seconds(start);
@@ -174,7 +174,7 @@ void RunElementwise(benchmark::State& state, const QuantKernelTable* table, uint
   std::vector<float> residual(x.size());
   std::vector<ActBlock> out(x.size() / kQuantBlock);
   double best = 1e9;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     if (norm) {
       table->rms_norm({x.data(), residual.data(), weight.data(), 1e-5f, tokens, cols, out.data()});

@@ -57,7 +57,7 @@ float ReadOnce(const std::vector<float>& row) {
 void ReadRow(benchmark::State& state, size_t rows) {
   const Rows data(rows, std::vector<float>(kVocab, 1.0f));
   size_t i = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(ReadOnce(data[i++ % rows]));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(ReadOnce(data[i++ % rows]));
 }
 
 struct Setting {
@@ -101,7 +101,7 @@ void SampleRow(benchmark::State& state, const Case& c) {
   const bool want_logprobs = c.params.num_logprobs != kNoLogprobs;
   PositionLogprobs logprobs;
   uint32_t position = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto token =
         sampler.Sample(rows[position % kRows],
                        {.params = c.params, .position = position, .counts = history.counts()},
@@ -126,6 +126,7 @@ void Register(const std::string& name, const std::function<void(benchmark::State
 
 void RegisterSetting(const std::string& name, const Case& c) {
   Register(name, [c](benchmark::State& state) { SampleRow(state, c); });
+  // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the library owns what is registered
 }
 
 void RegisterAll() {

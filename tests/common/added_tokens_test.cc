@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 // "id:text" of tokens, the text of what lies between.
 std::vector<std::string> Show(const std::vector<AddedTokens::Part>& parts) {
   std::vector<std::string> shown;
+  shown.reserve(parts.size());
   for (const AddedTokens::Part& part : parts)
     shown.push_back(part.id < 0 ? std::string(part.text) : StrCat(part.id, ":", part.text));
   return shown;

@@ -129,6 +129,7 @@ TEST(ChatTemplateTest, ManyThreadsShareATemplate) {
   chat_template = absl::CancelledError("gone");
   std::vector<std::thread> threads;
   std::vector<std::string> texts(4);
+  threads.reserve(texts.size());
   for (std::string& text : texts) {
     threads.emplace_back([&text, &copy] {
       for (int i = 0; i < 100; ++i) text = copy.Render(Conversation()).value_or("failed");

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -95,7 +96,7 @@ TEST_P(BlockTypeTest, EqualsTheFormulaInEveryBit) {
   const std::vector<float> values = Rows(view, 0, kRows);
   for (size_t i = 0; i < values.size(); ++i) {
     const float expected = Expected(GetParam(), bytes, i / 32, static_cast<int>(i % 32));
-    ASSERT_EQ(std::memcmp(&values[i], &expected, 4), 0)
+    ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected))
         << i << ": " << values[i] << " for " << expected;
   }
 }
@@ -145,6 +146,7 @@ TEST(DequantizeTest, FloatsAreCopied) {
 
 TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
   std::vector<float> values;
+  values.reserve(320);
   for (int i = 0; i < 320; ++i) values.push_back(std::sin(static_cast<float>(i)) * 0.1f);
   const auto worst = [&](DType dtype) {
     const std::string bytes = Quantize(dtype, values);

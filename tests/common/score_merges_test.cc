@@ -71,6 +71,7 @@ TEST(MergesByScoreTest, MergesAsDefined) {
     std::vector<TokenId> ids;
     merger->Apply(&symbols, &ids);
     std::vector<std::string> parts;
+    parts.reserve(ids.size());
     for (TokenId id : ids) parts.emplace_back(texts[static_cast<size_t>(id)]);
     ASSERT_EQ(parts, MergeNaively(text, scores)) << text;
   }

@@ -91,13 +91,14 @@ TEST(TemplateLimitsTest, Output) {
 TEST(TemplateLimitsTest, Values) {
   ChatTemplateLimits limits;
   limits.max_value_bytes = 1 << 20;
-  for (const std::string_view source : {
+  const std::string doubling = "{% for i in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+  const std::string doubled_text = "{% set ns = namespace(x='a') %}" + doubling;
+  const std::string doubled_list = "{% set ns = namespace(x=[1]) %}" + doubling;
+  for (const std::string_view source : std::initializer_list<std::string_view>{
            "{{ ('a' * 1000000000000)|length }}",
            "{{ ([1] * 1000000000)|length }}",
-           "{% set ns = namespace(x='a') %}{% for i in range(100) %}{% set ns.x = ns.x + ns.x %}"
-           "{% endfor %}",
-           "{% set ns = namespace(x=[1]) %}{% for i in range(100) %}{% set ns.x = ns.x + ns.x %}"
-           "{% endfor %}",
+           doubled_text,
+           doubled_list,
            "{{ 'a'.center(1000000000) }}",
            "{{ 'a'.ljust(1000000000) }}",
            "{{ 'a'.zfill(1000000000) }}",

@@ -37,7 +37,7 @@ TEST(StallDumpTest, NamesEveryThreadOfAStoppedProcess) {
   do {  // every thread's stop may come a moment later
     lines = DescribeThreads(child);
   } while (!::testing::Value(lines, Contains(HasSubstr("thread=the other state=T"))));
-  EXPECT_EQ(lines.size(), 2u);
+  EXPECT_GE(lines.size(), 2u);  // a sanitizer may have one of its own
   EXPECT_THAT(lines, Contains(HasSubstr("cpu_seconds=0.0")));
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/metrics.h"
 #include "deploy/launcher/listen.h"
@@ -34,9 +35,15 @@ namespace {
 
 constexpr int kTickMs = 10;
 
+std::string Folder() {
+  const char* folder = getenv("FLOTILLA_FAKE_DIR");
+  CHECK(folder != nullptr);
+  return folder;
+}
+
 class Fake {
  public:
-  Fake(int argc, char** argv) : argc_(argc), argv_(argv), dir_(getenv("FLOTILLA_FAKE_DIR")) {
+  Fake(int argc, char** argv) : argc_(argc), argv_(argv), dir_(Folder()) {
     const std::string program = argv[0];
     role_ = program.substr(program.rfind("flotilla-") + 9);
     name_ = role_ == "worker" ? "worker-" + Flag("--rank") : role_;

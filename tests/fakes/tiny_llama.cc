@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/status.h"
 #include "tests/fakes/gguf_builder.h"
 
 namespace flotilla::testing {
@@ -70,7 +71,7 @@ void AddTokenizer(GgufBuilder* builder) {
   for (std::string& token : ByteTokens()) tokens.push_back(std::move(token));
   std::vector<std::string> merges;
   for (const auto& [left, right] : Merges()) {
-    merges.push_back(left + " " + right);
+    merges.push_back(StrCat(left, " ", right));
     tokens.push_back(left + right);
   }
   CHECK(tokens.size() == TinyLlamaVocabSize());

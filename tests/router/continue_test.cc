@@ -186,9 +186,10 @@ TEST(ContinueTest, AClientThatLeavesMeanwhileIsForgotten) {
   RouterHarness harness(options);
   harness.engine().Hold();
   HttpConnection connection(harness.port());
-  connection.Send(StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
-                         "application/json\r\nContent-Length: ",
-                         std::string(kStream).size(), "\r\n\r\n", kStream));
+  connection.Send(
+      StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+             "application/json\r\nContent-Length: ",
+             std::string(kStream).size(), "\r\n\r\n", kStream));
   ASSERT_TRUE(harness.engine().WaitForSubmits(1));
   harness.engine().Release(3);
   ASSERT_NE(connection.ReadUntil("\n\n"), "");

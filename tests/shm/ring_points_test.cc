@@ -141,7 +141,7 @@ struct ReaderCase {
   // One frame out, and seen by the witness. A full ring must answer at its deadline.
   Status Write(uint32_t number, int64_t wait_ms) {
     const int64_t begin_ns = RealClock::Now();
-    const Status status = writer.Write(Frame(number), begin_ns + wait_ms * kNsPerMs);
+    Status status = writer.Write(Frame(number), begin_ns + wait_ms * kNsPerMs);
     if (!status.ok()) {
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
       EXPECT_LT(RealClock::Now() - begin_ns, kHangSeconds * kNsPerSecond);

@@ -51,7 +51,7 @@ TEST(SegmentTest, IsSharedThroughItsDescriptor) {
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC) << "closed again before the next exec";
   EXPECT_NE(other->data(), segment->data());
-  std::strcpy(static_cast<char*>(segment->data()), "seen");
+  std::memcpy(segment->data(), "seen", sizeof("seen"));
   EXPECT_STREQ(static_cast<char*>(other->data()), "seen");
 }
 
