@@ -82,7 +82,8 @@ Status FinishGemma3Hf(const JsonObject& json, ModelConfig* config) {
   if (json.Has("query_pre_attn_scalar")) {
     ASSIGN_OR_RETURN(const double scalar, json.Float("query_pre_attn_scalar"));
     if (!(scalar >= 1e-6 && scalar <= 1e6)) {
-      return json.Error("query_pre_attn_scalar", StrCat("is ", scalar, "; it must be in 1e-6..1e6"));
+      return json.Error("query_pre_attn_scalar",
+                        StrCat("is ", scalar, "; it must be in 1e-6..1e6"));
     }
     config->query_pre_attn_scalar = static_cast<float>(scalar);
   }
