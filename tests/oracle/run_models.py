@@ -4,7 +4,7 @@
 
 make_random_checkpoints.py writes the model folders and transformers' logits, in a venv of its own
 that is made where it is missing. Then each model is served in float32 and asked for the prompts, all
-at once; what rank 0 dumps must have a mean KL of at most 1e-6 to the reference, and must be the same
+at once; what rank 0 dumps must have a mean KL of at most 1e-9 to the reference, and must be the same
 in every bit for all numbers of ranks and sizes of chunks. --gguf: that file instead, whose reference
 make_gguf_reference.py computes.
 
@@ -32,6 +32,7 @@ from cluster import Cluster, ClusterError  # noqa: E402 - found by the line abov
 VENV = regenerate.ROOT / ".cache" / "models-venv"
 NEW_TOKENS = 4
 EXTRA = NEW_TOKENS - 1  # the first new token is sampled at the prompt's last position
+MAX_MEAN_KL = 1e-9  # a thousandth of what the oracle asks of the default model; 1e-12 was seen
 MIN_SPREAD = 0.3  # nats of entropy below a uniform distribution: logits that say something
 
 
@@ -93,7 +94,7 @@ def check(model, path, options):
                 first = first or digests
                 if score.positions != sum(reference.lengths):
                     problems.append(f"{score.positions} positions")
-                if not score.mean_kl <= check_logits.MAX_MEAN_KL:
+                if not score.mean_kl <= MAX_MEAN_KL:
                     problems.append(f"mean KL {score.mean_kl:.3g}")
                 if score.wrong:
                     problems.append(f"top-1 differs at {score.wrong} decided positions")
