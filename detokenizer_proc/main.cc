@@ -12,8 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/unique_fd.h"
-#include "common/checkpoint/gguf.h"
-#include "common/text/tokenizer.h"
+#include "common/text/model_text.h"
 #include "detokenizer_proc/detokenizer_metrics.h"
 #include "detokenizer_proc/detokenizer_server.h"
 #include "shm/replica_control.h"
@@ -32,7 +31,8 @@ struct Flags {
 Flags ParseFlags(int argc, char** argv) {
   Flags flags;
   CLI::App app("Flotilla's detokenizer: token ids of one replica to text.");
-  app.add_option("--model", flags.model, "Model file (.gguf) whose tokenizer is used")->required();
+  app.add_option("--model", flags.model, "Model (.gguf file or folder) whose tokenizer is used")
+      ->required();
   app.add_option("--control-fd", flags.control_fd, "Descriptor of the replica's control segment")
       ->required();
   app.add_option("--request-socket", flags.server.request_socket,
@@ -49,12 +49,8 @@ Flags ParseFlags(int argc, char** argv) {
 }
 
 StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  StatusOr<GgufFile> gguf = GgufFile::Parse(file.bytes(), {.metadata_only = true});
-  if (!gguf.ok()) return Annotate(gguf.status(), path);
-  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(*gguf);
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);
-  return tokenizer;
+  ASSIGN_OR_RETURN(ModelText text, OpenModelText(path, nullptr));
+  return std::move(text.tokenizer);
 }
 
 // SIGTERM and SIGINT as a descriptor; to be called before the first thread starts.

@@ -1,9 +1,9 @@
 // A served model as the router knows it: what a replica said of it, and its tokenizer.
 //
-// The tokenizer comes from the replica itself: the head of a GGUF ("tokenizer.gguf"), fetched once
-// by digest and shared by all replicas that name the same digest.
-// Threads: immutable after construction, any thread. Errors: LoadTextModel says what is wrong with
-// the file (digest, format, vocabulary).
+// The tokenizer comes from the replica itself: a file ("tokenizer") as common/text/model_text.h
+// makes it, fetched once by digest and shared by all replicas that name the same digest. Threads:
+// immutable after construction, any thread. Errors: LoadTextModel says what is wrong with the file
+// (digest, format, vocabulary).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace flotilla {
 
-inline constexpr std::string_view kTokenizerFile = "tokenizer.gguf";
+inline constexpr std::string_view kTokenizerFile = "tokenizer";
 
 struct ModelHandle {
   std::string name;         // what clients call it

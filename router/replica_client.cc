@@ -163,7 +163,7 @@ void ReplicaClient::OnModelInfo(const v1::GetModelInfoResponse& info) {
   const auto file = std::find_if(files.begin(), files.end(),
                                  [](const v1::ModelFile& f) { return f.name() == kTokenizerFile; });
   if (file == files.end()) {
-    OnTokenizer(info, absl::NotFoundError("the replica offers no tokenizer.gguf"));
+    OnTokenizer(info, absl::NotFoundError("the replica offers no tokenizer"));
     return;
   }
   tokenizers_->Get(*file, stub_,

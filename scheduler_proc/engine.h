@@ -48,7 +48,7 @@ class Engine {
     const Segment* collective = nullptr;  // may be null with one rank
     const Segment* flight = nullptr;      // null: no flight recorder
     std::string model_digest;
-    std::string tokenizer_file;  // bytes of "tokenizer.gguf"
+    std::string tokenizer_file;  // bytes of "tokenizer"
     prometheus::Registry* registry = nullptr;
     // The loop ended by itself: a fatal error. Called once, by the loop's thread.
     std::function<void(const Status&)> on_fatal;

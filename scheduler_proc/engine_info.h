@@ -17,14 +17,14 @@ namespace flotilla {
 class EngineInfo {
  public:
   // `info` without fingerprint, backend, pages and files; tokenizer_file: the bytes of
-  // "tokenizer.gguf".
+  // "tokenizer".
   EngineInfo(std::string replica_id, v1::GetModelInfoResponse info, std::string tokenizer_file)
       : replica_id_(std::move(replica_id)),
         tokenizer_file_(std::move(tokenizer_file)),
         tokenizer_sha256_(Sha256Hex(tokenizer_file_)),
         info_(std::move(info)) {
     v1::ModelFile* file = info_.add_files();
-    file->set_name("tokenizer.gguf");
+    file->set_name("tokenizer");
     file->set_sha256(tokenizer_sha256_);
     file->set_bytes(tokenizer_file_.size());
   }

@@ -13,7 +13,7 @@
 
 #include "common/base/flags.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/gguf.h"
+#include "common/text/model_text.h"
 #include "scheduler_proc/core_flags.h"
 #include "scheduler_proc/engine.h"
 #include "scheduler_proc/grammar_vocabulary.h"
@@ -62,7 +62,8 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->option_defaults()->always_capture_default();
   app->add_option("--replica-id", e.replica_id, "Name of this replica in logs and metrics");
   app->add_option("--tp", e.tp_size, "Tensor-parallel ranks")->check(CLI::Range(1u, kMaxRanks));
-  app->add_option("--model", f->model_path, "Path of the .gguf file")->required();
+  app->add_option("--model", f->model_path, "Path of the model: a .gguf file or a folder")
+      ->required();
   app->add_option("--model-name", e.model_name, "Name clients use (default: the file's stem)");
   app->add_option("--listen", e.listen, "host:port or unix:/path; repeatable")->required();
   app->add_option("--control-fd", f->control_fd, "Inherited control segment")->required();
@@ -115,21 +116,23 @@ struct Model {
   StatusOr<ChatFormat> chat_format = absl::UnknownError("not read");
 };
 
+// A file's name without its end, a folder's as it is.
+std::string NameOf(const std::filesystem::path& path) {
+  return (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
+}
+
 // Fills what the model decides in *options.
 StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
   ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(flags.model_path));
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(flags.model_path));
-  ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
   Model model;
-  ASSIGN_OR_RETURN(model.tokenizer, CreateTokenizer(gguf));
-  model.chat_format = ChatFormat::Create(gguf);
+  ASSIGN_OR_RETURN(ModelText text, OpenModelText(flags.model_path, &model.tokenizer_file));
+  model.tokenizer = std::move(text.tokenizer);
+  model.chat_format = std::move(text.chat_format);
   if (!model.chat_format.ok()) {
     Log().warn("model can't chat {}",
                Kv("error", std::string(model.chat_format.status().message())));
   }
   model.digest = checkpoint->Digest();
-  model.tokenizer_file.assign(reinterpret_cast<const char*>(file.bytes().data()),
-                              gguf.header_bytes());
   const ModelConfig& config = checkpoint->config();
   SchedulerConfig& core = options->core;
   if (core.context_length > config.max_position_embeddings)
@@ -139,8 +142,7 @@ StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
   core.vocab_size = config.vocab_size;
   options->hidden_size = config.hidden_size;
   core.eos_ids = model.tokenizer->eos_ids();
-  if (options->model_name.empty())
-    options->model_name = std::filesystem::path(flags.model_path).stem().string();
+  if (options->model_name.empty()) options->model_name = NameOf(flags.model_path);
   return model;
 }
 

@@ -1,50 +1,33 @@
 #include "common/checkpoint/checkpoint.h"
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "common/base/sha256.h"
+#include "common/checkpoint/architecture.h"
 #include "common/checkpoint/gguf.h"
+#include "common/checkpoint/gguf_config.h"
 #include "common/checkpoint/gguf_cursor.h"
-#include "common/checkpoint/llama_gguf.h"
+#include "common/checkpoint/hf_folder.h"
 
 namespace flotilla {
 namespace {
-
-// One line an architecture of GGUF's that we can load.
-struct Architecture {
-  std::string_view name;  // general.architecture
-  StatusOr<ModelConfig> (*read_config)(const GgufFile&);
-  Status (*check_tensors)(const ModelConfig&, const std::vector<TensorView>&);
-};
-
-constexpr Architecture kArchitectures[] = {
-    {"llama", internal::ReadLlamaConfig, internal::CheckLlamaTensors},
-};
-
-StatusOr<const Architecture*> FindArchitecture(const GgufFile& gguf) {
-  ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.architecture"));
-  std::string known;
-  for (const Architecture& architecture : kArchitectures) {
-    if (architecture.name == name) return &architecture;
-    StrAppend(&known, known.empty() ? "" : ", ", architecture.name);
-  }
-  return absl::InvalidArgumentError(
-      StrCat("metadata general.architecture is ", internal::Quote(name), "; supported: ", known));
-}
 
 class GgufCheckpoint final : public Checkpoint {
  public:
   static StatusOr<std::unique_ptr<Checkpoint>> Open(MappedFile file) {
     ASSIGN_OR_RETURN(const GgufFile gguf,
                      GgufFile::Parse(file.bytes(), GgufFile::Options{.metadata_only = false}));
-    ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(gguf));
-    ASSIGN_OR_RETURN(ModelConfig config, architecture->read_config(gguf));
+    ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.architecture"));
+    ASSIGN_OR_RETURN(const internal::Architecture* architecture,
+                     internal::FindGgufArchitecture(name));
+    ASSIGN_OR_RETURN(ModelConfig config, internal::ReadGgufConfig(gguf, *architecture));
     std::unique_ptr<GgufCheckpoint> checkpoint(
         new GgufCheckpoint(std::move(file), std::move(config)));
     RETURN_IF_ERROR(checkpoint->AddTensors(gguf.tensors()));
-    RETURN_IF_ERROR(architecture->check_tensors(checkpoint->config_, checkpoint->tensors_));
+    RETURN_IF_ERROR(internal::CheckTensors(checkpoint->config_, checkpoint->tensors_));
     return checkpoint;
   }
 
@@ -72,7 +55,8 @@ class GgufCheckpoint final : public Checkpoint {
   Status AddTensors(const std::vector<TensorView>& gguf_tensors) {
     tensors_.reserve(gguf_tensors.size());
     for (const TensorView& source : gguf_tensors) {
-      std::string name = HfTensorName(source.name);
+      if (source.name == internal::kRopeFactorsTensor) continue;  // the config has them
+      std::string name = HfTensorName(source.name, config_.sandwich_norms);
       if (name.empty()) {
         return absl::InvalidArgumentError(StrCat("tensor ", internal::Quote(source.name),
                                                  " is not known; this variant of the "
@@ -102,6 +86,8 @@ class GgufCheckpoint final : public Checkpoint {
 }  // namespace
 
 StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return internal::OpenHfFolder(path);
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   auto checkpoint = GgufCheckpoint::Open(std::move(file));
   if (!checkpoint.ok()) return Annotate(checkpoint.status(), path);

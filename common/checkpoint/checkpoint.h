@@ -19,7 +19,7 @@
 namespace flotilla {
 
 // Element types as GGUF numbers them. Block types hold 32 values a block along the last dimension.
-enum class DType : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8 };
+enum class DType : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kBF16 = 30 };
 
 struct DTypeTraits {
   const char* name;       // "Q4_1"
@@ -60,7 +60,8 @@ class Checkpoint {
   virtual const std::string& Digest() const = 0;
 };
 
-// Opens a model by path: a .gguf file today. Errors say what is wrong with which field of the file.
+// Opens a model by path: a .gguf file, or a folder with config.json and model.safetensors. Errors
+// say what is wrong with which field of which file.
 StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path);
 
 }  // namespace flotilla

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -9,6 +10,7 @@ namespace {
 
 constexpr DTypeTraits kF32Traits{"F32", 1, 4};
 constexpr DTypeTraits kF16Traits{"F16", 1, 2};
+constexpr DTypeTraits kBF16Traits{"BF16", 1, 2};
 constexpr DTypeTraits kQ4_0Traits{"Q4_0", 32, 18};
 constexpr DTypeTraits kQ4_1Traits{"Q4_1", 32, 20};
 constexpr DTypeTraits kQ8_0Traits{"Q8_0", 32, 34};
@@ -19,6 +21,13 @@ inline float LoadHalf(const uint8_t* bytes) {
   uint16_t half;
   std::memcpy(&half, bytes, sizeof(half));
   return HalfToFloat(half);
+}
+
+// The upper half of a float.
+inline float LoadBFloat16(const uint8_t* bytes) {
+  uint16_t upper;
+  std::memcpy(&upper, bytes, sizeof(upper));
+  return std::bit_cast<float>(static_cast<uint32_t>(upper) << 16);
 }
 
 // Blocks of 4-bit values keep value j in the low nibble of byte j, value j + 16 in the high one.
@@ -63,6 +72,8 @@ const DTypeTraits* FindDType(uint32_t dtype) {
       return &kF32Traits;
     case static_cast<uint32_t>(DType::kF16):
       return &kF16Traits;
+    case static_cast<uint32_t>(DType::kBF16):
+      return &kBF16Traits;
     case static_cast<uint32_t>(DType::kQ4_0):
       return &kQ4_0Traits;
     case static_cast<uint32_t>(DType::kQ4_1):
@@ -93,6 +104,9 @@ void DequantizeRows(const TensorView& view, uint64_t row_begin, uint64_t row_end
       return;
     case DType::kF16:
       for (uint64_t i = 0; i < num_values; ++i) out[i] = LoadHalf(data + 2 * i);
+      return;
+    case DType::kBF16:
+      for (uint64_t i = 0; i < num_values; ++i) out[i] = LoadBFloat16(data + 2 * i);
       return;
     case DType::kQ4_0:
       return DequantizeBlocks<DequantizeQ4_0>(data, num_blocks, traits.block_bytes, out);

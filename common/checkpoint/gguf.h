@@ -54,7 +54,8 @@ class GgufFile {
 };
 
 // "blk.3.attn_q.weight" → "model.layers.3.self_attn.q_proj.weight"; empty for an unknown name.
-std::string HfTensorName(std::string_view gguf_name);
+// Where a layer has four norms HF names them otherwise.
+std::string HfTensorName(std::string_view gguf_name, bool sandwich_norms = false);
 
 // Read-only mapping of a whole file. A file that another program shortens while it is mapped ends
 // the process (SIGBUS): replace models by renaming, never in place.

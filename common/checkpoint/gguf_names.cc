@@ -17,11 +17,19 @@ constexpr std::array<NamePair, 3> kModelNames{{
     {"output", "lm_head"},
 }};
 
-constexpr std::array<NamePair, 9> kLayerNames{{
+constexpr std::array<NamePair, 3> kSandwichNames{{
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+}};
+
+constexpr std::array<NamePair, 11> kLayerNames{{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
     {"attn_output", "self_attn.o_proj"},
     {"ffn_norm", "post_attention_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},
@@ -48,7 +56,7 @@ bool IsLayerNumber(std::string_view text) {
 
 }  // namespace
 
-std::string HfTensorName(std::string_view gguf_name) {
+std::string HfTensorName(std::string_view gguf_name, bool sandwich_norms) {
   const size_t last_dot = gguf_name.rfind('.');
   if (last_dot == std::string_view::npos) return {};
   const std::string_view suffix = gguf_name.substr(last_dot);  // ".weight" or ".bias"
@@ -63,7 +71,9 @@ std::string HfTensorName(std::string_view gguf_name) {
   stem.remove_prefix(kLayerPrefix.size());
   const size_t dot = stem.find('.');
   if (dot == std::string_view::npos || !IsLayerNumber(stem.substr(0, dot))) return {};
-  const std::string_view hf = Lookup(kLayerNames, stem.substr(dot + 1));
+  const std::string_view name = stem.substr(dot + 1);
+  std::string_view hf = sandwich_norms ? Lookup(kSandwichNames, name) : std::string_view();
+  if (hf.empty()) hf = Lookup(kLayerNames, name);
   if (hf.empty()) return {};
   return StrCat("model.layers.", stem.substr(0, dot), ".", hf, suffix);
 }

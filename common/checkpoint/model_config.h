@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "common/checkpoint/hidden_act.h"
 
 namespace flotilla {
 
@@ -18,10 +21,30 @@ struct ModelConfig {
   uint32_t head_dim = 0;
   uint32_t max_position_embeddings = 0;  // context length, tokens
   float rms_norm_eps = 0;
-  float rope_theta = 0;
-  uint32_t rope_dim = 0;             // leading dims of a head that rotate
-  bool rope_interleaved = false;     // pairs (2i, 2i+1) as in GGUF's llama, else (i, i + d/2)
   bool tie_word_embeddings = false;  // lm_head is the embedding
+  HiddenAct hidden_act = HiddenAct::kSilu;
+
+  // Which tensors a layer has besides those of every model.
+  bool qkv_bias = false;
+  bool qk_norm = false;          // q_norm and k_norm, of each head before it rotates
+  bool sandwich_norms = false;   // norms before and behind attention and feed-forward
+  float norm_weight_offset = 0;  // what a norm adds to its weight: 1 if the file has w - 1
+
+  float rope_theta = 0;
+  uint32_t rope_dim = 0;          // leading dims of a head that rotate
+  bool rope_interleaved = false;  // pairs (2i, 2i+1) as in GGUF's llama, else (i, i + d/2)
+  // [rope_dim / 2]: what the frequencies are divided by (rope_scaling); empty: nothing.
+  std::vector<double> rope_divisors;
+  float rope_local_theta = 0;  // of the sliding layers, without divisors; 0: they are as the others
+
+  float query_pre_attn_scalar = 0;    // scores are multiplied by its -1/2th power
+  float attn_logit_softcapping = 0;   // scores become cap * tanh(score / cap); 0: they stay
+  float final_logit_softcapping = 0;  // the same of logits
+  // A query of a sliding layer sees itself and sliding_window - 1 keys before.
+  uint32_t sliding_window = 0;
+  std::vector<bool> sliding_layers;  // [num_hidden_layers]; empty: none
+
+  bool is_sliding(uint32_t layer) const { return !sliding_layers.empty() && sliding_layers[layer]; }
 };
 
 }  // namespace flotilla

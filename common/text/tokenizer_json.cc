@@ -233,7 +233,7 @@ Status CheckDecoder(const File& file, const internal::Decoding& decoding, bool b
   return OkStatus();
 }
 
-StatusOr<std::unique_ptr<Tokenizer>> Build(File* file) {
+StatusOr<std::unique_ptr<Tokenizer>> Build(File* file, std::span<const TokenId> eos_ids) {
   RETURN_IF_ERROR(RefuseUnsupported(file->model));
   RETURN_IF_ERROR(ReadVocabulary(file));
   BpeParts parts;
@@ -259,7 +259,12 @@ StatusOr<std::unique_ptr<Tokenizer>> Build(File* file) {
   RETURN_IF_ERROR(
       ReadPostProcessor(file->root["post_processor"], parts.vocabulary.size(), &special));
   if (!special.prefix.empty()) parts.vocabulary.set_bos_id(special.prefix[0]);
-  parts.vocabulary.SetEosIds({});
+  for (const TokenId id : eos_ids) {
+    if (id >= 0 && static_cast<size_t>(id) < parts.vocabulary.size()) continue;
+    return absl::InvalidArgumentError(StrCat("the end-of-text id ", id, " is not one of the ",
+                                             parts.vocabulary.size(), " tokens"));
+  }
+  parts.vocabulary.SetEosIds({eos_ids.begin(), eos_ids.end()});
   parts.prefix = std::move(special.prefix);
   parts.suffix = std::move(special.suffix);
   return MakeBpeTokenizer(std::move(parts));
@@ -267,7 +272,8 @@ StatusOr<std::unique_ptr<Tokenizer>> Build(File* file) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json) {
+StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json,
+                                                             std::span<const TokenId> eos_ids) {
   if (json.size() > kMaxJsonBytes) {
     return absl::InvalidArgumentError(
         StrCat("tokenizer.json has ", json.size(), " bytes; at most ", kMaxJsonBytes, " are read"));
@@ -281,7 +287,7 @@ StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view js
   if (error) return absl::InvalidArgumentError(StrCat("tokenizer.json: ", error.message()));
   const JsonNode root(&document, "");
   File file{root, root["model"], {}, {}};
-  return Build(&file);
+  return Build(&file, eos_ids);
 }
 
 }  // namespace flotilla

@@ -7,10 +7,10 @@
 // regular expression must be one of pre_tokenizer_table.cc. truncation and padding are ignored, as
 // transformers ignores them unless asked.
 //
-// The file has no roles: bos is the first token that add_special puts before a text, eos are the
-// control tokens with well-known names. The last of equal keys counts. What would let a small file
-// take much memory or time is bounded: ids (twice the number of tokens), steps and growth of the
-// normalizer, stages of the pre-tokenizer, ids of the template.
+// The file has no roles: bos is the first token that add_special puts before a text, eos are those
+// that the caller names and the control tokens with well-known names. The last of equal keys
+// counts. What would let a small file take much memory or time is bounded: ids (twice the number of
+// tokens), steps and growth of the normalizer, stages of the pre-tokenizer, ids of the template.
 //
 // Threads: pure function. Memory: some ten times the file while it is read. Errors: InvalidArgument
 // naming the field and, for a component that is not supported, what it is and what is known.
@@ -18,6 +18,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "common/base/status.h"
@@ -26,6 +27,7 @@
 namespace flotilla {
 
 // The tokenizer copies what it needs of `json`.
-StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json);
+StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json,
+                                                             std::span<const TokenId> eos_ids = {});
 
 }  // namespace flotilla

@@ -47,9 +47,13 @@ StatusOr<std::string> ResolveModelPath(const std::string& model) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   if (kind == std::filesystem::file_type::not_found)
-    return absl::NotFoundError(absl::StrCat("--model: there is no file '", path, "'"));
-  if (kind != std::filesystem::file_type::regular)
-    return absl::InvalidArgumentError(absl::StrCat("--model: '", path, "' is not a regular file"));
+    return absl::NotFoundError(absl::StrCat("--model: there is no file or folder '", path, "'"));
+  const bool folder = kind == std::filesystem::file_type::directory &&
+                      std::filesystem::exists(path + "/config.json", error);
+  if (!folder && kind != std::filesystem::file_type::regular) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--model: '", path, "' is neither a .gguf file nor a folder with a config.json"));
+  }
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return error ? path : absolute.string();
 }
@@ -61,7 +65,9 @@ StatusOr<ModelConfig> InspectModel(const std::string& path) {
 }
 
 std::string ModelNameOfPath(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
+  std::filesystem::path parts(path);
+  if (!parts.has_filename()) parts = parts.parent_path();  // "models/a/"
+  std::string name = parts.filename().string();
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   const size_t cut = name.find_last_of(".-");
   if (cut != std::string::npos && cut > 0 && IsQuantisationName(name.substr(cut + 1)))

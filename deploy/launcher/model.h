@@ -1,6 +1,6 @@
-// What the launcher must know of a model before it starts anything: that the file is one, and into
-// how many ranks it can be split. The file is opened as a worker opens it, so a missing, truncated
-// or foreign one is refused here, once, with the parser's message.
+// What the launcher must know of a model before it starts anything: that the file or folder is one,
+// and into how many ranks it can be split. It is opened as a worker opens it, so a missing,
+// truncated or foreign one is refused here, once, with the parser's message.
 //
 // Threads: any. Errors: NotFound, InvalidArgument; messages name the file and the way out.
 #pragma once

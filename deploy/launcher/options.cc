@@ -23,7 +23,9 @@ CLI::Validator TpFlag() {
 }
 
 void AddModelFlags(CLI::App* app, ServeOptions* o) {
-  app->add_option("--model", o->model, "Path of a .gguf file, or 'default' (SmolLM2-135M-Instruct)")
+  app->add_option("--model", o->model,
+                  "Path of a .gguf file or of a model folder with safetensors, or 'default' "
+                  "(SmolLM2-135M-Instruct)")
       ->capture_default_str();
   app->add_option("--model-name", o->model_name,
                   "The name clients call it by (default: from the file's name)");

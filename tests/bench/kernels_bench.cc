@@ -110,8 +110,8 @@ struct MatrixRun {
     const uint32_t blocks = matrix->in / kQuantBlock;
     if (matrix->gate_up) {
       const uint32_t columns = matrix->out / 2;
-      table->gate_up_silu({format, weight, matrix->in, columns, x.data(), blocks, tokens,
-                           acts.data(), columns / kQuantBlock, begin, end});
+      table->gate_up({format, weight, matrix->in, columns, x.data(), blocks, tokens, acts.data(),
+                      columns / kQuantBlock, begin, end});
     } else {
       table->gemm({format, weight, matrix->in, matrix->out, x.data(), blocks, tokens, y.data(),
                    matrix->out, begin, end});

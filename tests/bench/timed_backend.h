@@ -42,8 +42,9 @@ class TimedBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     return inner_.LoadLinear(rows);
   }
-  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) override {
-    return inner_.LoadVector(view);
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
+                                                     float offset) override {
+    return inner_.LoadVector(view, offset);
   }
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
     return inner_.LoadEmbedding(view);
@@ -66,8 +67,9 @@ class TimedBackend final : public Backend {
     return inner_.AllocateKvCache(shape, num_pages);
   }
   AttentionContext BeginStep(const ForwardBatch& batch) override { return inner_.BeginStep(batch); }
-  void Embed(const EmbeddingWeight& weight, const AttentionContext& context, Tensor out) override {
-    Timed(Op::kEmbed, [&] { inner_.Embed(weight, context, out); });
+  void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
+             Tensor out) override {
+    Timed(Op::kEmbed, [&] { inner_.Embed(weight, context, scale, out); });
   }
   void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
     Timed(Op::kNorm, [&] { inner_.RmsNorm(x, weight, eps, out); });
@@ -79,6 +81,9 @@ class TimedBackend final : public Backend {
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
     Timed(Op::kLinear, [&] { inner_.Linear(weight, x, out); });
   }
+  void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) override {
+    Timed(Op::kNorm, [&] { inner_.NormHeads(layer, norms, qkv); });
+  }
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                       const AttentionContext& context, Tensor qkv) override {
     Timed(Op::kRope, [&] { inner_.RopeAndWriteKv(rope, layer, context, qkv); });
@@ -87,8 +92,11 @@ class TimedBackend final : public Backend {
                             Tensor qkv, Tensor out) override {
     Timed(Op::kAttention, [&] { inner_.RaggedPagedAttention(layer, context, qkv, out); });
   }
-  void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) override {
-    Timed(Op::kGateUp, [&] { inner_.LinearSiluMul(weight, x, gate_up, out); });
+  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
+    Timed(Op::kGateUp, [&] { inner_.LinearActMul(gate, x, gate_up, out); });
+  }
+  void SoftCap(float cap, Tensor x) override {
+    Timed(Op::kLinear, [&] { inner_.SoftCap(cap, x); });
   }
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override {
     Timed(Op::kSelect, [&] { inner_.SelectRows(x, rows, out); });

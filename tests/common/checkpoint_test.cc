@@ -149,7 +149,7 @@ TEST_F(CheckpointTest, WrongPathsAreNamed) {
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("model.gguf.nowhere"));
   const auto folder = OpenCheckpoint(::testing::TempDir());
-  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("not a regular file"));
+  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("config.json"));
   const std::string fifo = path() + ".fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THAT(std::string(OpenCheckpoint(fifo).status().message()), HasSubstr("not a regular"));
@@ -185,7 +185,9 @@ TEST_F(CheckpointTest, MissingForeignAndMisshapenTensorsAreNamed) {
   tensors.push_back({"blk.0.attn_q.bias", 0, 8});
   EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("self_attn.q_proj.bias"));
   tensors.back() = {"rope_freqs.weight", 0, 8};
-  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("'rope_freqs.weight' is not known"));
+  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("'rope_freqs.weight' must be 2 floats"));
+  tensors.back() = {"rope_phases.weight", 0, 8};
+  EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("'rope_phases.weight' is not known"));
   tensors.back() = {"blk.1.attn_norm.weight", 0, 8};
   EXPECT_THAT(ErrorOf(Model({}, tensors)), HasSubstr("model.layers.1.input_layernorm.weight"));
 }
@@ -254,6 +256,46 @@ TEST_F(CheckpointTest, VariantsThatWouldComputeSomethingElseAreRefused) {
   GgufBuilder tokens = TinyLlama(options);
   tokens.AddStrings("tokenizer.ggml.tokens", {"a", "b"});
   EXPECT_THAT(ErrorOf(tokens.Build()), HasSubstr("tokenizer.ggml.tokens has 2 entries"));
+}
+
+TEST_F(CheckpointTest, RopeFactorsAreConfigNotWeights) {
+  GgufBuilder builder = TinyLlama({});
+  const std::vector<float> factors = {1, 1, 1, 2, 4, 8, 8, 8};
+  builder.AddMatrix("rope_freqs.weight", 0, 8, DType::kF32, factors);
+  const auto checkpoint = Open(builder.Build());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->config().rope_divisors,
+            std::vector<double>(factors.begin(), factors.end()));
+  EXPECT_EQ((*checkpoint)->tensors().size(), 20u);
+  GgufBuilder zero = TinyLlama({});
+  zero.AddMatrix("rope_freqs.weight", 0, 8, DType::kF32, std::vector<float>(8, 0.0f));
+  EXPECT_THAT(ErrorOf(zero.Build()), HasSubstr("'rope_freqs.weight' has the value 0"));
+}
+
+TEST_F(CheckpointTest, OtherArchitecturesOpenWithWhatIsTheirOwn) {
+  TinyLlamaOptions options;
+  options.rope_scale = 4;
+  for (const char* architecture : {"qwen2", "qwen3", "gemma3"}) {
+    options.architecture = architecture;
+    options.num_hidden_layers = 7;
+    const auto checkpoint = Open(TinyLlamaBytes(options));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const ModelConfig& config = (*checkpoint)->config();
+    EXPECT_EQ(config.qkv_bias, options.architecture == "qwen2");
+    EXPECT_EQ(config.qk_norm, options.architecture != "qwen2");
+    EXPECT_FALSE(config.rope_interleaved);
+    EXPECT_EQ(config.rope_divisors, std::vector<double>(8, 4.0));
+    EXPECT_EQ(config.norm_weight_offset, 0.0f);  // the converter has added it
+    for (uint32_t i = 0; i < 7; ++i) {
+      EXPECT_EQ(config.is_sliding(i), options.architecture == "gemma3" && i != 5) << i;
+    }
+  }
+  const ModelConfig gemma3 = (*Open(TinyLlamaBytes(options)))->config();
+  EXPECT_EQ(gemma3.sliding_window, 20u);
+  EXPECT_EQ(gemma3.rope_local_theta, 500.0f);
+  EXPECT_EQ(gemma3.hidden_act, HiddenAct::kGeluTanh);
+  options.sliding_window = 0;
+  EXPECT_THAT(ErrorOf(TinyLlamaBytes(options)), HasSubstr("gemma3.attention.sliding_window is 0"));
 }
 
 // Any one byte of the header may be damaged: the file opens or is refused, and what opened stays

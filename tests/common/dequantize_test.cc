@@ -43,6 +43,15 @@ double HalfValue(uint32_t half) {
 // Finite scales of both signs, subnormals and zeros among them.
 uint16_t ScaleBits(uint32_t i) { return static_cast<uint16_t>((i * 2654435761u) >> 16) & 0xbbff; }
 
+TEST(DequantizeTest, BFloat16IsTheUpperHalfOfAFloat) {
+  const uint16_t halves[] = {0x3f80, 0xc2f7, 0x0001, 0x7f80, 0x8000, 0x4049};
+  const std::string bytes(reinterpret_cast<const char*>(halves), sizeof(halves));
+  const std::vector<float> values = Rows(View(DType::kBF16, 2, 3, bytes), 0, 2);
+  const double expected[] = {1.0, -123.5, std::ldexp(1.0, -133), HUGE_VAL, -0.0, 3.140625};
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], expected[i]);
+  EXPECT_EQ(Rows(View(DType::kBF16, 2, 3, bytes), 1, 2)[2], 3.140625f);
+}
+
 // `count` blocks with pseudo-random contents and scales from ScaleBits.
 std::string Blocks(DType dtype, uint32_t count) {
   std::string bytes;
@@ -162,10 +171,10 @@ TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
   EXPECT_LT(worst(DType::kQ4_0), 0.1f / 12);
 }
 
-TEST(DequantizeTest, OnlyTheFiveTypesAreKnown) {
+TEST(DequantizeTest, OnlyTheSixTypesAreKnown) {
   int known = 0;
   for (uint32_t type = 0; type < 1000; ++type) known += FindDType(type) != nullptr ? 1 : 0;
-  EXPECT_EQ(known, 5);
+  EXPECT_EQ(known, 6);
   EXPECT_EQ(Traits(DType::kQ4_1).block_bytes, 20u);
   EXPECT_STREQ(FindDType(8)->name, "Q8_0");
 }

@@ -339,7 +339,7 @@ TEST(GgufTest, MalformedTensorsAreNamed) {
       {{32, huge}, 2, -1, "overflows 64 bits"},
       {{uint64_t{1} << 40}, kF32, -1, "the file is truncated"},
       {{4}, 14, -1, "unsupported type Q6_K (14)"},
-      {{4}, 30, -1, "unsupported type BF16 (30)"},
+      {{4}, 29, -1, "unsupported type IQ1_M (29)"},
       {{4}, 4, -1, "unsupported type removed (4)"},
       {{4}, 0xffffffff, -1, "unsupported type unknown (4294967295)"},
       {{31}, 8, -1, "Q8_0 needs a multiple of 32"},
@@ -392,6 +392,12 @@ TEST(GgufTest, TensorNames) {
   EXPECT_EQ(HfTensorName("blk.12.attn_k.bias"), "model.layers.12.self_attn.k_proj.bias");
   EXPECT_EQ(HfTensorName("blk.0.ffn_norm.weight"),
             "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(HfTensorName("blk.0.ffn_norm.weight", true),
+            "model.layers.0.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(HfTensorName("blk.0.post_attention_norm.weight", true),
+            "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(HfTensorName("blk.0.post_attention_norm.weight"), "");
+  EXPECT_EQ(HfTensorName("blk.7.attn_q_norm.weight"), "model.layers.7.self_attn.q_norm.weight");
   for (const char* name :
        {"", ".", "blk", "blk.", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.1.attn_q",
         "blk.01.attn_q.weight", "blk.-1.attn_q.weight", "blk.123456.attn_q.weight",

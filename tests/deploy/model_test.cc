@@ -18,6 +18,8 @@ TEST(ModelTest, NamesComeFromTheFile) {
   EXPECT_EQ(ModelNameOfPath("SmolLM2-135M.gguf"), "SmolLM2-135M");
   EXPECT_EQ(ModelNameOfPath("model-F16.gguf"), "model");
   EXPECT_EQ(ModelNameOfPath("plain"), "plain");
+  EXPECT_EQ(ModelNameOfPath("/m/Qwen2.5-0.5B/"), "Qwen2.5-0.5B");
+  EXPECT_EQ(ModelNameOfPath("/m/Qwen3-0.6B"), "Qwen3-0.6B");
 }
 
 TEST(ModelTest, TpIsAtMostTheKvHeads) {
@@ -50,11 +52,21 @@ TEST(ModelTest, RefusesForeignAndTruncatedFiles) {
   std::filesystem::remove(truncated);
 }
 
+TEST(ModelTest, AFolderWithAConfigIsAModel) {
+  const std::string folder = testing::TempDir() + "/model_test_folder";
+  std::filesystem::create_directory(folder);
+  EXPECT_FALSE(ResolveModelPath(folder).ok());
+  std::ofstream(folder + "/config.json") << "{}";
+  EXPECT_EQ(ResolveModelPath(folder + "/").value(), folder + "/");
+  EXPECT_THAT(std::string(InspectModel(folder).status().message()), HasSubstr("config.json"));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ModelTest, MissingFilesAndDirectoriesAreNamed) {
   EXPECT_THAT(std::string(ResolveModelPath("/none.gguf").status().message()),
-              HasSubstr("no file '/none.gguf'"));
+              HasSubstr("no file or folder '/none.gguf'"));
   EXPECT_THAT(std::string(ResolveModelPath("/tmp").status().message()),
-              HasSubstr("not a regular file"));
+              HasSubstr("neither a .gguf file nor a folder with a config.json"));
 }
 
 }  // namespace

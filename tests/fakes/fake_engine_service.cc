@@ -241,7 +241,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   info->set_hidden_size(kHiddenSize);
   info->set_created(1'700'000'000);
   v1::ModelFile* file = info->add_files();
-  file->set_name("tokenizer.gguf");
+  file->set_name("tokenizer");
   file->set_sha256(GetTestModel().sha256);
   file->set_bytes(GetTestModel().header.size());
   return frame;

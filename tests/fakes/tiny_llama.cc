@@ -94,20 +94,32 @@ void AddTokenizer(GgufBuilder* builder) {
 }
 
 void AddHyperparameters(GgufBuilder* builder, const TinyLlamaOptions& options) {
-  builder->AddString("general.architecture", "llama");
-  builder->AddString("general.name", "Tiny llama for tests");
-  builder->AddUint32("llama.block_count", options.num_hidden_layers);
-  builder->AddUint32("llama.context_length", options.max_position_embeddings);
-  builder->AddUint32("llama.embedding_length", options.hidden_size);
-  builder->AddUint32("llama.feed_forward_length", options.intermediate_size);
-  builder->AddUint32("llama.attention.head_count", options.num_attention_heads);
-  builder->AddUint32("llama.attention.head_count_kv", options.num_key_value_heads);
-  builder->AddUint32("llama.attention.key_length", options.head_dim);
-  builder->AddUint32("llama.attention.value_length", options.head_dim);
-  builder->AddUint32("llama.rope.dimension_count", options.head_dim);
-  builder->AddFloat32("llama.rope.freq_base", 10000.0f);
-  builder->AddFloat32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  builder->AddUint32("llama.vocab_size", TinyLlamaVocabSize());
+  const auto key = [&](const char* name) { return StrCat(options.architecture, ".", name); };
+  builder->AddString("general.architecture", options.architecture);
+  builder->AddString("general.name", StrCat("Tiny ", options.architecture, " for tests"));
+  builder->AddUint32(key("block_count"), options.num_hidden_layers);
+  builder->AddUint32(key("context_length"), options.max_position_embeddings);
+  builder->AddUint32(key("embedding_length"), options.hidden_size);
+  builder->AddUint32(key("feed_forward_length"), options.intermediate_size);
+  builder->AddUint32(key("attention.head_count"), options.num_attention_heads);
+  builder->AddUint32(key("attention.head_count_kv"), options.num_key_value_heads);
+  builder->AddUint32(key("attention.key_length"), options.head_dim);
+  builder->AddUint32(key("attention.value_length"), options.head_dim);
+  builder->AddUint32(key("rope.dimension_count"), options.head_dim);
+  builder->AddFloat32(key("rope.freq_base"), 10000.0f);
+  builder->AddFloat32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
+  builder->AddUint32(key("vocab_size"), TinyLlamaVocabSize());
+  if (options.rope_scale > 0) {
+    builder->AddString(key("rope.scaling.type"), "linear");
+    builder->AddFloat32(key("rope.scaling.factor"), options.rope_scale);
+  }
+  if (options.architecture != "gemma3") return;
+  builder->AddUint32("gemma3.attention.sliding_window", options.sliding_window);
+  builder->AddFloat32("gemma3.rope.freq_base_swa", 500.0f);
+  if (options.softcap > 0) {
+    builder->AddFloat32("gemma3.attn_logit_softcapping", options.softcap);
+    builder->AddFloat32("gemma3.final_logit_softcapping", options.softcap);
+  }
 }
 
 void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
@@ -124,9 +136,11 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
     }
     builder->AddMatrix(name, rows, cols, dtype, RandomValues(&random, rows * cols, scale, 0.0f));
   };
-  const auto norm = [&](const std::string& name) {
-    builder->AddMatrix(name, 0, hidden, DType::kF32, RandomValues(&random, hidden, 0.2f, 1.0f));
+  const auto vector = [&](const std::string& name, uint64_t size, float offset) {
+    builder->AddMatrix(name, 0, size, DType::kF32, RandomValues(&random, size, 0.2f, offset));
   };
+  const auto norm = [&](const std::string& name) { vector(name, hidden, 1.0f); };
+  const bool gemma3 = options.architecture == "gemma3";
   matrix("token_embd.weight", TinyLlamaVocabSize(), hidden, options.embedding_dtype);
   for (uint32_t layer = 0; layer < options.num_hidden_layers; ++layer) {
     const std::string prefix = StrCat("blk.", layer, ".");
@@ -135,10 +149,21 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
     matrix(prefix + "attn_k.weight", kv, hidden, options.matrix_dtype);
     matrix(prefix + "attn_v.weight", kv, hidden, options.matrix_dtype);
     matrix(prefix + "attn_output.weight", hidden, q, options.matrix_dtype);
+    if (options.architecture == "qwen2") {
+      vector(prefix + "attn_q.bias", q, 0.0f);
+      vector(prefix + "attn_k.bias", kv, 0.0f);
+      vector(prefix + "attn_v.bias", kv, 0.0f);
+    }
+    if (options.architecture == "qwen3" || gemma3) {
+      vector(prefix + "attn_q_norm.weight", options.head_dim, 1.0f);
+      vector(prefix + "attn_k_norm.weight", options.head_dim, 1.0f);
+    }
+    if (gemma3) norm(prefix + "post_attention_norm.weight");
     norm(prefix + "ffn_norm.weight");
     matrix(prefix + "ffn_gate.weight", inner, hidden, options.matrix_dtype);
     matrix(prefix + "ffn_up.weight", inner, hidden, options.matrix_dtype);
     matrix(prefix + "ffn_down.weight", hidden, inner, options.matrix_dtype);
+    if (gemma3) norm(prefix + "post_ffw_norm.weight");
   }
   norm("output_norm.weight");
   if (!options.tie_word_embeddings) {

@@ -19,19 +19,21 @@ DEBIAN_PACKAGES = "python3 python3-venv python3-torch python3-numpy libopenblas0
 DEBIAN_PYTHON = "/usr/bin/python3"
 
 
-def make_venv():
-    """Its python. A copy of the requirements marks a venv that is complete."""
-    wanted, stamp = HERE / "requirements.txt", VENV / "requirements.ok"
-    python = VENV / "bin" / "python"
-    if stamp.exists() and stamp.read_bytes() == wanted.read_bytes():
+def make_venv(venv=VENV, requirements=HERE / "requirements.txt", debian_packages=True):
+    """Its python. A copy of the requirements marks a venv that is complete. debian_packages: it has
+    Debian's PyTorch and NumPy."""
+    stamp, python = venv / "requirements.ok", venv / "bin" / "python"
+    if stamp.exists() and stamp.read_bytes() == requirements.read_bytes():
         return python
-    if subprocess.run([DEBIAN_PYTHON, "-c", "import torch, venv"], capture_output=True).returncode:
+    if debian_packages and subprocess.run([DEBIAN_PYTHON, "-c", "import torch, venv"],
+                                          capture_output=True).returncode:
         sys.exit(f"the oracle needs Debian's PyTorch: apt-get install {DEBIAN_PACKAGES}")
-    shutil.rmtree(VENV, ignore_errors=True)
-    subprocess.run([DEBIAN_PYTHON, "-m", "venv", "--system-site-packages", VENV], check=True)
+    shutil.rmtree(venv, ignore_errors=True)
+    flags = ["--system-site-packages"] if debian_packages else []
+    subprocess.run([DEBIAN_PYTHON, "-m", "venv", *flags, venv], check=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                    "-r", wanted], check=True)
-    shutil.copy(wanted, stamp)
+                    "-r", requirements], check=True)
+    shutil.copy(requirements, stamp)
     return python
 
 

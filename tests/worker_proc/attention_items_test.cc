@@ -83,6 +83,39 @@ TEST(AttentionItemsTest, TheLoadOfThreadsIsEven) {
   }
 }
 
+// A window makes late tokens cost as much as early ones: the cut is then even in tokens.
+TEST(AttentionItemsTest, AWindowBoundsWhatATokenCosts) {
+  Batch batch;
+  batch.Add(480, 4000);
+  std::vector<AttentionItem> items;
+  MakeAttentionItems({1, batch.cu_q_lens.data(), batch.kv_lens.data(), 1, 1, 40, 32}, &items);
+  const auto tokens = [](const AttentionItem& item) { return item.token_end - item.token_begin; };
+  ASSERT_GE(items.size(), 20u);
+  for (size_t i = 0; i + 1 < items.size(); ++i) EXPECT_EQ(tokens(items[i]), tokens(items[0]));
+  EXPECT_LE(tokens(items.back()), tokens(items[0]));
+}
+
+TEST(AttentionItemsTest, AStepsLayersOfAKindShareTheirItems) {
+  Batch batch;
+  batch.Add(100, 400);
+  AttentionWork work = {1, batch.cu_q_lens.data(), batch.kv_lens.data(), 1, 4, 8};
+  StepAttentionItems step;
+  step.BeginStep();
+  const std::vector<AttentionItem>* const global = &step.For(work);
+  work.window = 32;
+  const std::vector<AttentionItem>* const sliding = &step.For(work);
+  EXPECT_NE(global, sliding);
+  EXPECT_EQ(&step.For(work), sliding);
+  work.window = 0;
+  EXPECT_EQ(&step.For(work), global);
+  EXPECT_EQ(global->back().seq, 0u);
+  step.BeginStep();
+  batch.kv_lens[0] = 100;
+  uint32_t tokens = 0;
+  for (const AttentionItem& item : step.For(work)) tokens += item.token_end - item.token_begin;
+  EXPECT_EQ(tokens, 100u);
+}
+
 TEST(AttentionItemsTest, AnEmptyStepHasNone) { EXPECT_TRUE(Batch().Items(3, 3, 16).empty()); }
 
 }  // namespace

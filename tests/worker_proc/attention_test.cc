@@ -19,6 +19,8 @@ using testing::RandomFloats;
 struct Config {
   uint32_t heads, kv_heads, qk_dim, v_dim, page_size;
   KvType type = KvType::kFloat32;
+  uint32_t window = 0;
+  float softcap = 0;
 };
 // A sequence: q_len queries at the end of kv_len keys.
 struct Seq {
@@ -69,7 +71,9 @@ class Problem {
   // Everything a query must not see becomes NaN.
   void PoisonPadding() {
     for (uint32_t s = 0; s < seqs_.size(); ++s) {
-      for (uint32_t key = kv_lens_[s]; key < pages_per_seq_ * config_.page_size; ++key) {
+      const uint32_t first = FirstKey(kv_lens_[s] - seqs_[s].q_len, config_.window);
+      for (uint32_t key = 0; key < pages_per_seq_ * config_.page_size; ++key) {
+        if (key >= first && key < kv_lens_[s]) continue;
         for (uint32_t h = 0; h < config_.kv_heads; ++h) {
           for (uint32_t d = 0; d < config_.qk_dim; ++d) *K(s, key, h, d) = NAN;
           for (uint32_t d = 0; d < config_.v_dim; ++d) *V(s, key, h, d) = NAN;
@@ -106,17 +110,22 @@ class Problem {
                                h * config_.qk_dim];
           std::vector<double> p(len);
           double max = -1e300, sum = 0;
-          for (uint32_t key = 0; key < len; ++key) {
+          const uint32_t first = FirstKey(len - 1, config_.window);
+          for (uint32_t key = first; key < len; ++key) {
             for (uint32_t d = 0; d < config_.qk_dim; ++d) {
               p[key] += static_cast<double>(q[d]) * *K(s, key, h / group, d);
             }
             p[key] /= std::sqrt(static_cast<double>(config_.qk_dim));
+            const double cap = config_.softcap;
+            if (cap > 0) p[key] = cap * std::tanh(p[key] / cap);
             max = std::max(max, p[key]);
           }
-          for (double& x : p) sum += x = std::exp(x - max);
+          for (uint32_t key = first; key < len; ++key) sum += p[key] = std::exp(p[key] - max);
           for (uint32_t d = 0; d < config_.v_dim; ++d) {
             double value = 0;
-            for (uint32_t key = 0; key < len; ++key) value += p[key] * *V(s, key, h / group, d);
+            for (uint32_t key = first; key < len; ++key) {
+              value += p[key] * *V(s, key, h / group, d);
+            }
             out.push_back(value / sum);
           }
         }
@@ -133,6 +142,8 @@ class Problem {
     args.kv = geometry();
     args.num_heads = config_.heads;
     args.scale = 1 / std::sqrt(static_cast<float>(config_.qk_dim));
+    args.window = config_.window;
+    args.softcap = config_.softcap;
     args.q_stride = size_t{config_.heads} * config_.qk_dim;
     args.q = q_.data() + first_token * args.q_stride;
     const std::vector<uint16_t> k_halves = Halves(k_), v_halves = Halves(v_);
@@ -146,8 +157,9 @@ class Problem {
     std::vector<AttentionItem> items;
     const auto num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
     const uint32_t group = config_.heads / config_.kv_heads;
-    MakeAttentionItems({num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_},
-                       &items);
+    MakeAttentionItems(
+        {num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_, config_.window},
+        &items);
     std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim, NAN);
     for (const AttentionItem& item : items) RunItem(table, args, item, out.data());
     return out;
@@ -192,6 +204,19 @@ const Config kConfigs[] = {
     {3, 1, 64, 64, 32}, {4, 1, 256, 256, 16}, {4, 4, 16, 16, 1},
     {2, 1, 20, 12, 5},  {8, 1, 24, 40, 24},   {7, 1, 64, 33, 64},
 };
+// Windows of one key, of fewer than a tile has rows, of parts of pages and of more than there is.
+std::vector<Config> WindowConfigs() {
+  std::vector<Config> configs;
+  for (Config config : kConfigs) {
+    for (const uint32_t window : {1u, 3u, 16u, 37u, 1000u}) {
+      config.window = window;
+      config.softcap = window == 37 ? 0.7f : 0;
+      config.type = window % 2 == 0 ? KvType::kFloat32 : KvType::kBFloat16;
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
 // Each with both types of cache.
 std::vector<Config> AllConfigs() {
   std::vector<Config> configs;
@@ -221,6 +246,54 @@ TEST(AttentionTest, MatchesNaiveDoubleAndAllTablesGiveTheSameBits) {
         EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
             << table->name << " heads " << config.heads << " page " << config.page_size << " type "
             << static_cast<uint32_t>(config.type);
+      }
+    }
+  }
+}
+
+// What lies before the window is never read.
+TEST(AttentionTest, AWindowHidesEarlierKeysAndASoftCapBendsScores) {
+  for (const Config& config : WindowConfigs()) {
+    for (const std::vector<Seq>& seqs : kMixes) {
+      Problem problem(config, seqs);
+      problem.PoisonPadding();
+      const auto expected = problem.Run(ReferenceKernels());
+      EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+      for (const KernelTable* table : AllTables()) {
+        EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
+            << table->name << " heads " << config.heads << " page " << config.page_size
+            << " window " << config.window;
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, AWindowOfAllKeysIsNone) {
+  Config config = kConfigs[0];
+  const std::vector<Seq> seqs = {{33, 97}, {1, 64}};
+  const auto without = Problem(config, seqs).Run(ReferenceKernels());
+  for (const uint32_t window : {97u, 96u}) {
+    config.window = window;
+    for (const KernelTable* table : AllTables()) {
+      EXPECT_EQ(testing::SameBits(Problem(config, seqs).Run(*table), without), window == 97);
+    }
+  }
+}
+
+TEST(AttentionTest, AWindowedQueryDoesNotDependOnTheChunkItIsIn) {
+  for (const uint32_t window : {2u, 13u, 16u}) {
+    Config config = kConfigs[0];
+    config.window = window;
+    Problem problem(config, {{50, 50}});
+    for (const KernelTable* table : AllTables()) {
+      const auto whole = problem.Run(*table);
+      for (const uint32_t chunk : {1u, 7u}) {
+        std::vector<float> joined;
+        for (uint32_t begin = 0; begin < 50; begin += chunk) {
+          const auto part = problem.RunChunk(*table, begin, std::min(50u, begin + chunk));
+          joined.insert(joined.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(testing::SameBits(joined, whole)) << table->name << " window " << window;
       }
     }
   }

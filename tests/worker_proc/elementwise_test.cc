@@ -1,4 +1,5 @@
-// RMSNorm, SiLU·mul, exp and RoPE: against fp64, and bit for bit between instruction sets.
+// RMSNorm, the gates, soft-capping, exp and RoPE: against fp64, and bit for bit between instruction
+// sets.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,24 +63,64 @@ TEST(RmsNormTest, MatchesDoubleAndAllTablesAgree) {
   }
 }
 
-TEST(SiluMulTest, MatchesDoubleAndAllTablesAgree) {
+using ActMul = void (*)(const float*, uint32_t, uint32_t, float*);
+void ExpectActMul(ActMul KernelTable::*act_mul, double (*act)(double)) {
   for (uint32_t cols : {1u, 7u, 8u, 16u, 17u, 100u, 768u, 1536u}) {
     auto gate_up = RandomFloats(size_t{2} * 2 * cols, 5, 4.0f);
     gate_up[0] = -200.0f;  // far outside exp's range
     std::vector<double> exact;
     for (uint32_t t = 0; t < 2; ++t) {
       for (uint32_t i = 0; i < cols; ++i) {
-        const double gate = gate_up[t * 2 * cols + i];
-        exact.push_back(gate / (1 + std::exp(-gate)) * gate_up[t * 2 * cols + cols + i]);
+        exact.push_back(act(gate_up[t * 2 * cols + i]) * gate_up[t * 2 * cols + cols + i]);
       }
     }
     std::vector<float> expected(size_t{2} * cols);
-    ReferenceKernels().silu_mul(gate_up.data(), 2, cols, expected.data());
+    (ReferenceKernels().*act_mul)(gate_up.data(), 2, cols, expected.data());
     EXPECT_LT(testing::RelativeError(expected, exact), 1e-6);
     for (const KernelTable* table : AllTables()) {
       std::vector<float> out(size_t{2} * cols);
-      table->silu_mul(gate_up.data(), 2, cols, out.data());
+      (table->*act_mul)(gate_up.data(), 2, cols, out.data());
       EXPECT_TRUE(testing::SameBits(out, expected)) << table->name << " " << cols;
+    }
+  }
+}
+
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+TEST(SiluMulTest, MatchesDoubleAndAllTablesAgree) {
+  ExpectActMul(&KernelTable::silu_mul, [](double x) { return x / (1 + std::exp(-x)); });
+}
+
+TEST(GeluMulTest, MatchesDoubleAndAllTablesAgree) { ExpectActMul(&KernelTable::gelu_mul, Gelu); }
+
+TEST(GeluMulTest, FollowsTheFormulaOverItsRange) {
+  for (float x = -12; x < 12; x += 0.0037f) EXPECT_NEAR(ReferenceGelu(x), Gelu(x), 1e-6) << x;
+  for (const float x : {1e20f, 1e30f}) {
+    EXPECT_EQ(ReferenceGelu(x), x);
+    EXPECT_NEAR(ReferenceGelu(-x), 0.0f, 1e-7f);
+  }
+}
+
+TEST(SoftCapTest, MatchesDoubleAndAllTablesAgree) {
+  for (const float cap : {0.5f, 30.0f, 50.0f}) {
+    for (const uint32_t count : {1u, 7u, 8u, 16u, 19u, 333u}) {
+      auto x = RandomFloats(count, 6, 3 * cap);
+      x[0] = -1e30f;
+      std::vector<float> expected = x;
+      ReferenceKernels().soft_cap(expected.data(), count, cap);
+      for (uint32_t i = 0; i < count; ++i) {
+        EXPECT_NEAR(expected[i], cap * std::tanh(static_cast<double>(x[i]) / cap), 3e-7 * cap);
+      }
+      for (const KernelTable* table : AllTables()) {
+        std::vector<float> out = x;
+        out.push_back(-7.0f);
+        table->soft_cap(out.data(), count, cap);
+        EXPECT_EQ(out.back(), -7.0f) << "written past the end";
+        out.pop_back();
+        EXPECT_TRUE(testing::SameBits(out, expected)) << table->name << " " << count;
+      }
     }
   }
 }

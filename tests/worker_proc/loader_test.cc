@@ -82,7 +82,7 @@ class LoaderTest : public ::testing::Test {
 
 TEST_F(LoaderTest, APackedModuleIsItsSourcesRowsInOrderAndOnlyTheyAreRead) {
   const Shard shards[] = {{4, {1, 3}}, {3, {2, 3}}};
-  const auto weight = loader_.Linear("attn.qkv_proj", shards, 2);
+  const auto weight = loader_.Linear("attn.qkv_proj", shards, {2});
   ASSERT_TRUE(weight.ok()) << weight.status();
   EXPECT_THAT(Rows(**weight), ElementsAre(2, 3, 4, 5, 104, 105));
   EXPECT_EQ(loader_.bytes_read(), 3u * 2 * 4);
@@ -90,19 +90,39 @@ TEST_F(LoaderTest, APackedModuleIsItsSourcesRowsInOrderAndOnlyTheyAreRead) {
                                      std::pair<uint64_t, uint64_t>{24, 80}));
 }
 
+TEST_F(LoaderTest, ABiasIsThatOfTheRowsAndMustBeThere) {
+  checkpoint_.Add("attn.q_proj.bias", 1, 4);  // 300 …
+  const Shard shards[] = {{4, {1, 3}}, {3, {2, 3}}};
+  const auto missing = loader_.Linear("attn.qkv_proj", shards, {2, true});
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("attn.k_proj.bias"));
+  checkpoint_.Add("attn.k_proj.bias", 1, 3);  // 400 …
+  const auto weight = loader_.Linear("attn.qkv_proj", shards, {2, true});
+  ASSERT_TRUE(weight.ok()) << weight.status();
+  EXPECT_THAT(Rows(**weight),
+              ElementsAre(2 + 301, 3 + 301, 4 + 302, 5 + 302, 104 + 402, 105 + 402));
+}
+
+TEST_F(LoaderTest, AnOffsetIsAddedToAVector) {
+  checkpoint_.Add("norm.weight", 1, 3);
+  const auto norm = loader_.Vector("norm", 3, 0.5f);
+  ASSERT_TRUE(norm.ok()) << norm.status();
+  EXPECT_THAT(static_cast<const cpu::CpuVector&>(**norm).values,
+              ElementsAre(300.5f, 301.5f, 302.5f));
+}
+
 TEST_F(LoaderTest, AnUnmappedModuleIsTakenDirectly) {
   const Shard shard[] = {{2, {0, 2}}};
-  const auto weight = loader_.Linear("mlp.down_proj", shard, 3);
+  const auto weight = loader_.Linear("mlp.down_proj", shard, {3});
   ASSERT_TRUE(weight.ok()) << weight.status();
   EXPECT_THAT(Rows(**weight), ElementsAre(200, 201, 202, 203, 204, 205));
 }
 
 TEST_F(LoaderTest, MissingMisshapenAndUnusedTensorsAreNamed) {
   const Shard shard[] = {{2, {0, 2}}};
-  const auto missing = loader_.Linear("mlp.up_proj", shard, 3);
+  const auto missing = loader_.Linear("mlp.up_proj", shard, {3});
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("mlp.up_proj.weight"));
-  const auto misshapen = loader_.Linear("mlp.down_proj", shard, 5);
+  const auto misshapen = loader_.Linear("mlp.down_proj", shard, {5});
   EXPECT_EQ(misshapen.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(misshapen.status().message()), HasSubstr("2 x 3, the config says 2 x 5"));
   EXPECT_EQ(loader_.Vector("attn.q_proj", 2).status().code(), absl::StatusCode::kInvalidArgument);

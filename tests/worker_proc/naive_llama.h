@@ -1,5 +1,5 @@
-// Llama's forward in double precision, as short as it can be written: no cache, no batch, no ranks.
-// The oracle of the model tests on small random checkpoints.
+// A dense decoder's forward in double precision, as short as it can be written: no cache, no batch,
+// no ranks. The oracle of the model tests on small random checkpoints.
 #pragma once
 
 #include <cmath>
@@ -18,28 +18,34 @@ class NaiveLlama {
 
   // Logits of every position of `ids`.
   std::vector<std::vector<double>> Forward(const std::vector<int32_t>& ids) const {
-    return Linear(Hidden(ids),
-                  checkpoint_.Find("lm_head.weight") ? "lm_head" : "model.embed_tokens");
+    Rows logits =
+        Linear(Hidden(ids), checkpoint_.Find("lm_head.weight") ? "lm_head" : "model.embed_tokens");
+    for (auto& row : logits) {
+      for (double& logit : row) logit = SoftCap(logit, config_.final_logit_softcapping);
+    }
+    return logits;
   }
 
   // Final normed hidden states of every position.
   std::vector<std::vector<double>> Hidden(const std::vector<int32_t>& ids) const {
-    using Rows = std::vector<std::vector<double>>;
-    const Rows embedding = Matrix("model.embed_tokens");
+    const bool four_norms = config_.architecture == "Gemma3ForCausalLM";
+    const double scale = four_norms ? std::sqrt(config_.hidden_size) : 1;
+    const Rows embedding = Matrix("model.embed_tokens.weight");
     Rows x;
-    for (int32_t id : ids) x.push_back(embedding[static_cast<size_t>(id)]);
+    for (int32_t id : ids) {
+      x.push_back(embedding[static_cast<size_t>(id)]);
+      for (double& value : x.back()) value *= scale;
+    }
     for (uint32_t i = 0; i < config_.num_hidden_layers; ++i) {
       const std::string p = StrCat("model.layers.", i, ".");
-      Add(Attention(Norm(x, p + "input_layernorm"), p + "self_attn."), &x);
-      const Rows h = Norm(x, p + "post_attention_layernorm");
-      Rows gate = Linear(h, p + "mlp.gate_proj");
-      const Rows up = Linear(h, p + "mlp.up_proj");
-      for (size_t t = 0; t < gate.size(); ++t) {
-        for (size_t j = 0; j < gate[t].size(); ++j) {
-          gate[t][j] = gate[t][j] / (1 + std::exp(-gate[t][j])) * up[t][j];
-        }
-      }
-      Add(Linear(gate, p + "mlp.down_proj"), &x);
+      Rows attended = Attention(Norm(x, p + "input_layernorm"), i);
+      if (four_norms) attended = Norm(attended, p + "post_attention_layernorm");
+      Add(attended, &x);
+      Rows fed = FeedForward(
+          Norm(x, p + (four_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm")),
+          p + "mlp.");
+      if (four_norms) fed = Norm(fed, p + "post_feedforward_layernorm");
+      Add(fed, &x);
     }
     return Norm(x, "model.norm");
   }
@@ -58,8 +64,8 @@ class NaiveLlama {
  private:
   using Rows = std::vector<std::vector<double>>;
 
-  Rows Matrix(const std::string& module) const {
-    const TensorView* view = checkpoint_.Find(module + ".weight");
+  Rows Matrix(const std::string& name) const {
+    const TensorView* view = checkpoint_.Find(name);
     CHECK(view != nullptr);
     std::vector<float> values(view->rows * view->cols);
     DequantizeRows(*view, 0, view->rows, values.data());
@@ -71,26 +77,35 @@ class NaiveLlama {
     return rows;
   }
   Rows Linear(const Rows& x, const std::string& module) const {
-    const Rows weight = Matrix(module);
+    const Rows weight = Matrix(module + ".weight");
+    const bool biased = checkpoint_.Find(module + ".bias") != nullptr;
+    const std::vector<double> bias =
+        biased ? Matrix(module + ".bias")[0] : std::vector<double>(weight.size());
     Rows out;
     for (const auto& row : x) {
       out.emplace_back();
-      for (const auto& w : weight) {
-        double sum = 0;
-        for (size_t k = 0; k < w.size(); ++k) sum += w[k] * row[k];
+      for (size_t r = 0; r < weight.size(); ++r) {
+        double sum = bias[r];
+        for (size_t k = 0; k < row.size(); ++k) sum += weight[r][k] * row[k];
         out.back().push_back(sum);
       }
     }
     return out;
   }
+  // Of each run of as many columns as the weight has: whole rows, or heads.
   Rows Norm(const Rows& x, const std::string& module) const {
-    const std::vector<double> weight = Matrix(module)[0];
+    const std::vector<double> weight = Matrix(module + ".weight")[0];
     Rows out = x;
     for (auto& row : out) {
-      double squares = 0;
-      for (double value : row) squares += value * value;
-      const double scale = 1 / std::sqrt(squares / row.size() + config_.rms_norm_eps);
-      for (size_t i = 0; i < row.size(); ++i) row[i] *= scale * weight[i];
+      for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
+        double squares = 0;
+        for (size_t i = 0; i < weight.size(); ++i) squares += row[begin + i] * row[begin + i];
+        const double mean = squares / static_cast<double>(weight.size());
+        const double scale = 1 / std::sqrt(mean + config_.rms_norm_eps);
+        for (size_t i = 0; i < weight.size(); ++i) {
+          row[begin + i] *= scale * (weight[i] + config_.norm_weight_offset);
+        }
+      }
     }
     return out;
   }
@@ -99,10 +114,28 @@ class NaiveLlama {
       for (size_t i = 0; i < x[t].size(); ++i) (*to)[t][i] += x[t][i];
     }
   }
-  void Rope(double* head, size_t position) const {
+  static double SoftCap(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+
+  Rows FeedForward(const Rows& x, const std::string& prefix) const {
+    Rows gate = Linear(x, prefix + "gate_proj");
+    const Rows up = Linear(x, prefix + "up_proj");
+    for (size_t t = 0; t < gate.size(); ++t) {
+      for (size_t j = 0; j < gate[t].size(); ++j) {
+        const double g = gate[t][j];
+        const double silu = g / (1 + std::exp(-g));
+        const double gelu =
+            0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+        gate[t][j] = (config_.hidden_act == HiddenAct::kSilu ? silu : gelu) * up[t][j];
+      }
+    }
+    return Linear(gate, prefix + "down_proj");
+  }
+  void Rope(double* head, size_t position, bool local) const {
     const uint32_t half = config_.rope_dim / 2;
+    const double theta = local ? config_.rope_local_theta : config_.rope_theta;
     for (uint32_t i = 0; i < half; ++i) {
-      const double angle = position * std::pow(config_.rope_theta, -2.0 * i / config_.rope_dim);
+      double angle = position * std::pow(theta, -2.0 * i / config_.rope_dim);
+      if (!local && !config_.rope_divisors.empty()) angle /= config_.rope_divisors[i];
       double& a = config_.rope_interleaved ? head[2 * i] : head[i];
       double& b = config_.rope_interleaved ? head[2 * i + 1] : head[i + half];
       const double first = a * std::cos(angle) - b * std::sin(angle);
@@ -110,28 +143,38 @@ class NaiveLlama {
       a = first;
     }
   }
-  Rows Attention(const Rows& x, const std::string& prefix) const {
+  Rows Attention(const Rows& x, uint32_t layer) const {
+    const std::string prefix = StrCat("model.layers.", layer, ".self_attn.");
     Rows q = Linear(x, prefix + "q_proj");
     Rows k = Linear(x, prefix + "k_proj");
     const Rows v = Linear(x, prefix + "v_proj");
+    if (checkpoint_.Find(prefix + "q_norm.weight") != nullptr) {
+      q = Norm(q, prefix + "q_norm");
+      k = Norm(k, prefix + "k_norm");
+    }
     const uint32_t dim = config_.head_dim;
     const uint32_t group = config_.num_attention_heads / config_.num_key_value_heads;
+    const bool sliding = config_.is_sliding(layer);
+    const bool local = sliding && config_.rope_local_theta > 0;
     for (size_t t = 0; t < x.size(); ++t) {
-      for (uint32_t h = 0; h < config_.num_attention_heads; ++h) Rope(&q[t][h * dim], t);
-      for (uint32_t h = 0; h < config_.num_key_value_heads; ++h) Rope(&k[t][h * dim], t);
+      for (uint32_t h = 0; h < config_.num_attention_heads; ++h) Rope(&q[t][h * dim], t, local);
+      for (uint32_t h = 0; h < config_.num_key_value_heads; ++h) Rope(&k[t][h * dim], t, local);
     }
+    const double scale = 1 / std::sqrt(static_cast<double>(config_.query_pre_attn_scalar));
     Rows out(x.size(), std::vector<double>(size_t{config_.num_attention_heads} * dim, 0.0));
     for (size_t t = 0; t < x.size(); ++t) {
+      const size_t first =
+          sliding && t + 1 > config_.sliding_window ? t + 1 - config_.sliding_window : 0;
       for (uint32_t h = 0; h < config_.num_attention_heads; ++h) {
         const size_t kv = size_t{h / group} * dim;
         std::vector<double> p(t + 1);
         double sum = 0;
-        for (size_t s = 0; s <= t; ++s) {
+        for (size_t s = first; s <= t; ++s) {
           double dot = 0;
           for (uint32_t d = 0; d < dim; ++d) dot += q[t][h * dim + d] * k[s][kv + d];
-          sum += p[s] = std::exp(dot / std::sqrt(static_cast<double>(dim)));
+          sum += p[s] = std::exp(SoftCap(dot * scale, config_.attn_logit_softcapping));
         }
-        for (size_t s = 0; s <= t; ++s) {
+        for (size_t s = first; s <= t; ++s) {
           for (uint32_t d = 0; d < dim; ++d) out[t][h * dim + d] += p[s] / sum * v[s][kv + d];
         }
       }

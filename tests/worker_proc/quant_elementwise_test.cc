@@ -201,11 +201,12 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantRmsNormTest,
 struct GateUpCase {
   uint32_t columns;
   uint32_t in;
+  HiddenAct act = HiddenAct::kSilu;
 };
 
 class QuantGateUpTest : public ::testing::TestWithParam<std::tuple<DType, GateUpCase>> {};
 
-TEST_P(QuantGateUpTest, IsSiluOfGateTimesUpQuantised) {
+TEST_P(QuantGateUpTest, IsTheActivatedGateTimesUpQuantised) {
   const auto [dtype, shape] = GetParam();
   constexpr uint32_t kMaxTokens = 27;
   const QuantFormat format = *QuantFormatOf(dtype);
@@ -219,9 +220,9 @@ TEST_P(QuantGateUpTest, IsSiluOfGateTimesUpQuantised) {
   const auto run = [&](const QuantKernelTable& table, uint32_t tokens, uint32_t share) {
     std::vector<ActBlock> out(size_t{tokens + 1} * stride, untouched);
     for (uint32_t begin = 0; begin < blocks; begin += share) {
-      table.gate_up_silu({format, packed.data(), shape.in, shape.columns, x.data(),
-                          shape.in / kQuantBlock, tokens, out.data(), stride, begin,
-                          std::min(blocks, begin + share)});
+      table.gate_up({format, packed.data(), shape.in, shape.columns, x.data(),
+                     shape.in / kQuantBlock, tokens, out.data(), stride, begin,
+                     std::min(blocks, begin + share), shape.act});
     }
     return out;
   };
@@ -252,7 +253,10 @@ TEST_P(QuantGateUpTest, IsSiluOfGateTimesUpQuantised) {
       }
     }
     for (uint32_t c = 0; c < shape.columns; ++c) {
-      exact.push_back(y[c] / (1 + std::exp(-y[c])) * y[shape.columns + c]);
+      const double gelu =
+          0.5 * y[c] * (1 + std::tanh(std::sqrt(2 / M_PI) * (y[c] + 0.044715 * std::pow(y[c], 3))));
+      const double silu = y[c] / (1 + std::exp(-y[c]));
+      exact.push_back((shape.act == HiddenAct::kSilu ? silu : gelu) * y[shape.columns + c]);
     }
   }
   std::vector<ActBlock> first;
@@ -263,13 +267,14 @@ TEST_P(QuantGateUpTest, IsSiluOfGateTimesUpQuantised) {
   ExpectQuantized(first, exact);
 }
 
-// SmolLM2's at TP 1, 2 and 3, and odd ones.
+// SmolLM2's at TP 1, 2 and 3, and odd ones; Gemma's gate.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, QuantGateUpTest,
     ::testing::Combine(::testing::ValuesIn(testing::kQuantTypes),
                        ::testing::Values(GateUpCase{1536, 576}, GateUpCase{768, 576},
                                          GateUpCase{512, 576}, GateUpCase{32, 32},
-                                         GateUpCase{288, 96}, GateUpCase{64, 4160})),
+                                         GateUpCase{288, 96}, GateUpCase{64, 4160},
+                                         GateUpCase{320, 96, HiddenAct::kGeluTanh})),
     [](const auto& info) {
       const GateUpCase shape = std::get<1>(info.param);
       return std::string(Traits(std::get<0>(info.param)).name) + "_" +

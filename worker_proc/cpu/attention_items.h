@@ -1,10 +1,11 @@
 // Cuts a step's ragged attention into items of similar cost for the compute threads.
 //
-// Units: tokens; the cost of a query token is the number of keys it sees. Pure; the vector's memory
-// is reused. How the work is cut never changes a bit of the result.
+// Units: tokens; the cost of a query token is the number of keys it sees, at most the window. Pure;
+// the vector's memory is reused. How the work is cut never changes a bit of the result.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "worker_proc/cpu/kernels.h"
@@ -18,6 +19,7 @@ struct AttentionWork {
   uint32_t num_kv_heads = 0;
   uint32_t group = 1;       // query heads a kv head
   uint32_t num_pieces = 1;  // wanted: a few for each thread
+  uint32_t window = 0;      // 0: none
 };
 
 // Query tokens of an item at most, so that its result stays in a first-level cache.
@@ -25,5 +27,22 @@ uint32_t MaxItemTokens(uint32_t group);
 
 // All items of `work`, costliest first: a thread that comes free late then gets a small one.
 void MakeAttentionItems(const AttentionWork& work, std::vector<AttentionItem>* items);
+
+// A step's items, made once for all layers of a kind (heads and window).
+class StepAttentionItems {
+ public:
+  void BeginStep() { used_ = 0; }
+  const std::vector<AttentionItem>& For(const AttentionWork& work);
+
+ private:
+  struct Kind {
+    uint32_t num_kv_heads = 0;
+    uint32_t group = 0;
+    uint32_t window = 0;
+    std::vector<AttentionItem> items;
+  };
+  std::deque<Kind> kinds_;
+  size_t used_ = 0;  // the first kinds_ are this step's
+};
 
 }  // namespace flotilla::cpu

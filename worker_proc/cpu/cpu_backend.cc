@@ -59,8 +59,9 @@ class CpuBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     return weights_.LoadLinear(rows);
   }
-  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) override {
-    return weights_.LoadVector(view);
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
+                                                     float offset) override {
+    return weights_.LoadVector(view, offset);
   }
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
     return weights_.LoadEmbedding(view);
@@ -78,7 +79,8 @@ class CpuBackend final : public Backend {
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
-  void Embed(const EmbeddingWeight& weight, const AttentionContext& context, Tensor out) override;
+  void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
+             Tensor out) override;
   void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
     Norm(x, nullptr, weight, eps, out);
   }
@@ -87,11 +89,13 @@ class CpuBackend final : public Backend {
     Norm(x, &residual, weight, eps, out);
   }
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
+  void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) override;
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                       const AttentionContext& context, Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override;
-  void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) override;
+  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
+  void SoftCap(float cap, Tensor x) override;
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                           Tensor out) override {
@@ -111,6 +115,8 @@ class CpuBackend final : public Backend {
   StatusOr<Tensor> MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8);
   void RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
                uint32_t panel_end);
+  // To the columns [begin, end), the matrix's rows.
+  static void AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, Tensor out);
   // rows [begin, end) of tensor.f32 → tensor.q8, if it has both.
   void QuantizeRows(Tensor tensor, uint32_t begin, uint32_t end) {
     if (Q8(tensor) == nullptr) return;
@@ -123,8 +129,9 @@ class CpuBackend final : public Backend {
     pool_.ParallelFor(rows, std::max(kRowsAPiece, pool_.Grain(rows)),
                       [&](uint32_t begin, uint32_t end, uint32_t) { f(begin, end); });
   }
-  // The step's attention work and each thread's scratch, for layers of this geometry.
-  void PrepareAttention(const AttentionLayer& layer, const AttentionContext& context);
+  // The step's attention work for layers of this geometry, and each thread's scratch.
+  const std::vector<cpu::AttentionItem>& PrepareAttention(const AttentionLayer& layer,
+                                                          const AttentionContext& context);
   // An item's result, [tokens, cols], into the columns from kv_head * cols on.
   void StoreItem(const cpu::AttentionItem& item, uint32_t first_token, const float* result,
                  uint32_t cols, Tensor out);
@@ -152,9 +159,7 @@ class CpuBackend final : public Backend {
   size_t kv_layer_bytes_ = 0;
   size_t kv_layer_k_bytes_ = 0;
 
-  // Attention: what all layers of a step share.
-  std::vector<cpu::AttentionItem> items_;
-  std::pair<uint32_t, uint32_t> items_heads_;   // query and kv heads that items_ are for; 0: none
+  cpu::StepAttentionItems items_;
   std::vector<cpu::AttentionScratch> scratch_;  // of each worker
   std::vector<std::vector<float>> item_outputs_;
   cpu::CpuTensor straddling_;
@@ -228,7 +233,7 @@ Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages
 // ---- A step -----------------------------------------------------------------------------------
 
 AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
-  items_heads_ = {0, 0};
+  items_.BeginStep();
   return {batch.num_tokens,           batch.num_seqs,
           batch.input_ids.data(),     batch.positions.data(),
           batch.out_cache_loc.data(), batch.cu_q_lens.data(),
@@ -236,12 +241,16 @@ AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
           batch.pages_per_seq};
 }
 
-void CpuBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, Tensor out) {
+void CpuBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
+                       Tensor out) {
   const TensorView& view = *static_cast<const cpu::CpuEmbedding&>(weight).view;
   ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
     for (uint32_t t = begin; t < end; ++t) {
       const auto id = static_cast<uint64_t>(context.input_ids[t]);
-      DequantizeRows(view, id, id + 1, F32Row(out, t));
+      float* const row = F32Row(out, t);
+      DequantizeRows(view, id, id + 1, row);
+      if (scale == 1) continue;
+      for (uint32_t i = 0; i < out.cols; ++i) row[i] *= scale;
     }
   });
 }
@@ -272,6 +281,13 @@ void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t 
   }
 }
 
+void CpuBackend::AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, Tensor out) {
+  for (uint32_t t = 0; t < out.rows; ++t) {
+    float* const row = F32Row(out, t);
+    for (uint32_t c = begin; c < end; ++c) row[c] += weight.bias[c];
+  }
+}
+
 void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   const auto& w = static_cast<const CpuLinear&>(weight);
   DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
@@ -282,29 +298,50 @@ void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
                         const uint32_t last = std::min(end, part.panel_end());
                         if (first >= last) continue;
                         RunPart(part, x, out, first - part.panel_begin, last - part.panel_begin);
+                        if (!w.bias.empty()) AddBias(w, part.RowOf(first), part.RowOf(last), out);
                       }
                     });
 }
 
-void CpuBackend::LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) {
-  const auto& w = static_cast<const CpuLinear&>(weight);
+void CpuBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
+  const auto& w = static_cast<const CpuLinear&>(gate.weight);
   const bool fused = w.parts.size() == 1 && w.parts[0].quant != nullptr && F32(out) == nullptr;
   if (fused) {
     const LinearPart& part = w.parts[0];
     const uint32_t blocks = out.cols / kQuantBlock;
     pool_.ParallelFor(blocks, pool_.Grain(blocks), [&](uint32_t begin, uint32_t end, uint32_t) {
-      quant_.gate_up_silu({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
-                           x.rows, Q8(out), blocks, begin, end});
+      quant_.gate_up({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
+                      x.rows, Q8(out), blocks, begin, end, gate.act});
     });
     return;
   }
-  Linear(weight, x, gate_up);
+  Linear(gate.weight, x, gate_up);
+  const auto act_mul = gate.act == HiddenAct::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
     for (uint32_t t = begin; t < end; ++t) {
       float* const row = F32Row(gate_up, t);
       float* const result = F32(out) != nullptr ? F32Row(out, t) : row;  // in place of the gate
-      kernels_.silu_mul(row, 1, out.cols, result);
+      act_mul(row, 1, out.cols, result);
       if (Q8(out) != nullptr) quant_.quantize(result, 1, out.cols, Q8Row(out, t));
+    }
+  });
+}
+
+void CpuBackend::SoftCap(float cap, Tensor x) {
+  pool_.ParallelFor(x.rows, 1, [&](uint32_t begin, uint32_t end, uint32_t) {
+    kernels_.soft_cap(F32Row(x, begin), static_cast<size_t>(end - begin) * x.cols, cap);
+  });
+}
+
+void CpuBackend::NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) {
+  const float* const q_weight = static_cast<const cpu::CpuVector&>(norms.q).values.data();
+  const float* const k_weight = static_cast<const cpu::CpuVector&>(norms.k).values.data();
+  ForRows(qkv.rows, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t t = begin; t < end; ++t) {
+      float* const q = F32Row(qkv, t);
+      float* const k = q + static_cast<size_t>(layer.num_heads) * layer.qk_dim;
+      kernels_.rms_norm({q, nullptr, q_weight, norms.eps, layer.num_heads, layer.qk_dim, q});
+      kernels_.rms_norm({k, nullptr, k_weight, norms.eps, layer.num_kv_heads, layer.qk_dim, k});
     }
   });
 }
@@ -326,24 +363,21 @@ void CpuBackend::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& lay
   });
 }
 
-void CpuBackend::PrepareAttention(const AttentionLayer& layer, const AttentionContext& context) {
-  const std::pair<uint32_t, uint32_t> heads(layer.num_heads, layer.num_kv_heads);
-  if (items_heads_ == heads) return;
-  items_heads_ = heads;
+const std::vector<cpu::AttentionItem>& CpuBackend::PrepareAttention(
+    const AttentionLayer& layer, const AttentionContext& context) {
   const uint32_t group = layer.num_heads / layer.num_kv_heads;
-  cpu::MakeAttentionItems({context.num_seqs, context.cu_q_lens, context.kv_lens, layer.num_kv_heads,
-                           group, pool_.threads() * 8},
-                          &items_);
   const size_t floats = static_cast<size_t>(cpu::MaxItemTokens(group)) * group * layer.v_dim;
   for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
     if (item_outputs_[worker].size() < floats) item_outputs_[worker].resize(floats);
     scratch_[worker].out = item_outputs_[worker].data();
   }
+  return items_.For({context.num_seqs, context.cu_q_lens, context.kv_lens, layer.num_kv_heads,
+                     group, pool_.threads() * 8, layer.window});
 }
 
 void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                       Tensor qkv, Tensor out) {
-  PrepareAttention(layer, context);
+  const std::vector<cpu::AttentionItem>& items = PrepareAttention(layer, context);
   const uint32_t cols = layer.num_heads / layer.num_kv_heads * layer.v_dim;
   if (F32(out) == nullptr && cols % kQuantBlock != 0) {
     // Blocks straddle kv heads: whole rows in float first.
@@ -355,6 +389,8 @@ void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attenti
   args.kv = Geometry();
   args.num_heads = layer.num_heads;
   args.scale = layer.scale;
+  args.softcap = layer.softcap;
+  args.window = layer.window;
   args.q = F32(qkv);
   args.q_stride = qkv.cols;
   args.k_pages = KPages(layer.layer);
@@ -363,11 +399,11 @@ void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attenti
   args.kv_lens = context.kv_lens;
   args.page_indices = context.page_indices;
   args.pages_per_seq = context.pages_per_seq;
-  const auto count = static_cast<uint32_t>(items_.size());
+  const auto count = static_cast<uint32_t>(items.size());
   pool_.ParallelFor(count, 1, [&](uint32_t begin, uint32_t end, uint32_t worker) {
     for (uint32_t i = begin; i < end; ++i) {
-      kernels_.attention(args, items_[i], scratch_[worker]);
-      StoreItem(items_[i], context.cu_q_lens[items_[i].seq], scratch_[worker].out, cols, out);
+      kernels_.attention(args, items[i], scratch_[worker]);
+      StoreItem(items[i], context.cu_q_lens[items[i].seq], scratch_[worker].out, cols, out);
     }
   });
   if (F32(out) == nullptr || Q8(out) == nullptr) return;

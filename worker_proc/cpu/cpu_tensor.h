@@ -43,10 +43,16 @@ struct LinearPart {
   QuantFormat format;
 
   uint32_t panel_end() const { return panel_begin + NumPanels(rows); }
+  // The matrix's row that a panel begins with; the part's last for panel_end().
+  uint32_t RowOf(uint32_t panel) const {
+    const uint32_t row = (panel - panel_begin) * kPanelRows;
+    return row_begin + (row < rows ? row : rows);
+  }
 };
 struct CpuLinear final : LinearWeight {
   std::vector<LinearPart> parts;
   uint32_t num_panels = 0;
+  std::vector<float> bias;  // [out_features], or none
 };
 
 struct CpuVector final : VectorWeight {

@@ -56,6 +56,7 @@ uint64_t WeightStore::WeightBytes(const TensorView& view) const {
 StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const WeightRows> rows) {
   auto weight = std::make_unique<CpuLinear>();
   weight->in_features = static_cast<uint32_t>(rows.front().view->cols);
+  LoadBias(rows, weight.get());
   while (!rows.empty()) {
     // As many tensors as are stored alike make one part.
     const bool quantised = FormatOf(*rows.front().view).has_value();
@@ -110,11 +111,23 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
   return OkStatus();
 }
 
-std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view) {
+void WeightStore::LoadBias(std::span<const WeightRows> rows, CpuLinear* weight) {
+  for (const WeightRows& part : rows) {
+    if (part.bias == nullptr) continue;
+    CHECK(part.bias->rows == 1 && part.bias->cols == part.view->rows);
+    std::vector<float> values(part.bias->cols);
+    DequantizeRows(*part.bias, 0, 1, values.data());
+    weight->bias.insert(weight->bias.end(), values.data() + part.begin, values.data() + part.end);
+  }
+  other_bytes_ += weight->bias.size() * sizeof(float);
+}
+
+std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view, float offset) {
   auto weight = std::make_unique<CpuVector>();
   weight->size = static_cast<uint32_t>(view.cols);
   weight->values.resize(view.cols);
   DequantizeRows(view, 0, 1, weight->values.data());
+  for (float& value : weight->values) value += offset;
   other_bytes_ += weight->values.size() * sizeof(float);
   return weight;
 }
@@ -135,6 +148,7 @@ std::unique_ptr<RopeTable> WeightStore::MakeRope(const RopeSpec& spec) {
   std::vector<double> frequencies(half);
   for (uint32_t i = 0; i < half; ++i) {
     frequencies[i] = std::pow(static_cast<double>(spec.theta), -2.0 * i / spec.dim);
+    if (!spec.divisors.empty()) frequencies[i] /= spec.divisors[i];
   }
   const auto fill = [&](uint32_t begin, uint32_t end, uint32_t) {
     float* out = rope->table.data() + static_cast<size_t>(begin) * half * 2;

@@ -26,7 +26,7 @@ class WeightStore {
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const;
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
-  std::unique_ptr<VectorWeight> LoadVector(const TensorView& view);
+  std::unique_ptr<VectorWeight> LoadVector(const TensorView& view, float offset);
   std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view) const;
   std::unique_ptr<RopeTable> MakeRope(const RopeSpec& spec);
 
@@ -41,6 +41,7 @@ class WeightStore {
   // Null: as floats.
   std::optional<QuantFormat> FormatOf(const TensorView& view) const;
   Status LoadPart(std::span<const WeightRows> rows, CpuLinear* weight);
+  void LoadBias(std::span<const WeightRows> rows, CpuLinear* weight);
 
   const ComputeType compute_;
   ThreadPool* const pool_;

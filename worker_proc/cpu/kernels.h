@@ -5,8 +5,13 @@
 //   so
 //               neither the number of tokens nor the tiling nor the thread changes a bit.
 //   rms_norm    sum of squares in 16 lanes (column mod 16) by FMA, folded by Fold16.
-//   attention   score = (FMA chain over d) * scale; p = Exp(score - max); the sum of p in 16 lanes
-//               (key position mod 16), folded by Fold16; out[d] = (FMA chain over keys) / sum.
+//   attention   score = (FMA chain over d) * scale, soft-capped if asked; p = Exp(score - max); the
+//               sum of p in 16 lanes (key position mod 16), folded by Fold16; out[d] = (FMA chain
+//               over keys) / sum. Keys outside the window take no part.
+//   soft_cap    cap * (1 - 2 / (1 + Exp(x * (2 / cap)))).
+//   gelu_mul    gate / (1 + Exp(-gate * (2 u'))), u' = sqrt(2/pi) (1 + 0.044715 gate^2): the same
+//   as
+//               0.5 gate (1 + tanh(gate u')).
 //   write_kv    bfloat16 is the upper half of a float, rounded to nearest even; attention reads it
 //               back exactly, so its arithmetic is the same for both types of cache.
 //   Exp         the polynomial of kernels_reference.cc, operation by operation.
@@ -93,11 +98,14 @@ struct WriteKvArgs {
 };
 
 // Ragged paged attention (requirement 003): sequence s has the query tokens cu_q_lens[s] …
-// cu_q_lens[s+1]-1, which are the last of its kv_lens[s] keys; a query sees the keys up to itself.
+// cu_q_lens[s+1]-1, which are the last of its kv_lens[s] keys; a query sees the keys up to itself,
+// or the last `window` of these.
 struct AttentionArgs {
   KvGeometry kv;
   uint32_t num_heads = 0;  // query heads, a multiple of num_kv_heads
   float scale = 0;
+  float softcap = 0;         // 0: none
+  uint32_t window = 0;       // a query sees itself and window - 1 keys before; 0: all
   const float* q = nullptr;  // [tokens, num_heads, qk_dim], tokens q_stride apart
   size_t q_stride = 0;
   const void* k_pages = nullptr;  // elements of kv.type
@@ -116,6 +124,11 @@ struct AttentionItem {
   uint32_t token_end = 0;
 };
 
+// The first key that the query at `position` sees.
+inline constexpr uint32_t FirstKey(uint32_t position, uint32_t window) {
+  return window == 0 || position < window ? 0 : position - window + 1;
+}
+
 // Where a thread computes an item.
 struct AttentionScratch {
   float* scores = nullptr;  // kAttentionRows rows of scores_stride ≥ max kv_len + 64
@@ -129,6 +142,10 @@ struct KernelTable {
   void (*rms_norm)(const RmsNormArgs&);
   // out[i] = silu(gate_up[i]) * gate_up[cols + i] for each row of 2 * cols.
   void (*silu_mul)(const float* gate_up, uint32_t rows, uint32_t cols, float* out);
+  // The same with GELU's approximation by tanh.
+  void (*gelu_mul)(const float* gate_up, uint32_t rows, uint32_t cols, float* out);
+  // x[i] = cap * tanh(x[i] / cap), within 1e-7 * cap.
+  void (*soft_cap)(float* x, size_t count, float cap);
   void (*rope)(const RopeArgs&);
   void (*write_kv)(const WriteKvArgs&);
   void (*attention)(const AttentionArgs&, const AttentionItem&, const AttentionScratch&);
@@ -138,8 +155,9 @@ const KernelTable& ReferenceKernels();  // plain loops: the oracle
 const KernelTable& Avx2Kernels();
 const KernelTable& Avx512Kernels();
 
-// Exp as the kernels compute it, for tests.
+// Exp and GELU as the kernels compute them.
 float ReferenceExp(float x);
+float ReferenceGelu(float x);
 
 // bfloat16 as write_kv makes it and attention reads it.
 uint16_t ToBFloat16(float x);

@@ -14,9 +14,15 @@ namespace {
 }  // namespace
 
 const KernelTable& Avx2Kernels() {
-  static const KernelTable kTable = {
-      "avx2",   Gemm, RmsNorm, SiluMul, ReferenceKernels().rope, ReferenceKernels().write_kv,
-      Attention};
+  static const KernelTable kTable = {"avx2",
+                                     Gemm,
+                                     RmsNorm,
+                                     SiluMul,
+                                     GeluMul,
+                                     SoftCap,
+                                     ReferenceKernels().rope,
+                                     ReferenceKernels().write_kv,
+                                     Attention};
   return kTable;
 }
 

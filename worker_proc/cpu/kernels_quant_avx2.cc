@@ -163,7 +163,7 @@ struct Q {
 }  // namespace
 
 const QuantKernelTable& Avx2QuantKernels() {
-  static constexpr QuantKernelTable kTable = {"avx2", Gemm, GateUpSilu, RmsNorm, Quantize};
+  static constexpr QuantKernelTable kTable = {"avx2", Gemm, GateUp, RmsNorm, Quantize};
   return kTable;
 }
 

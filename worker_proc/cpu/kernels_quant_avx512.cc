@@ -90,7 +90,7 @@ struct Q {
 }  // namespace
 
 const QuantKernelTable& Avx512QuantKernels() {
-  static constexpr QuantKernelTable kTable = {"avx512-vnni", Gemm, GateUpSilu, RmsNorm, Quantize};
+  static constexpr QuantKernelTable kTable = {"avx512-vnni", Gemm, GateUp, RmsNorm, Quantize};
   return kTable;
 }
 

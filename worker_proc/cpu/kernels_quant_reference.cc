@@ -126,7 +126,7 @@ void Gemm(const QuantGemmArgs& a) {
   }
 }
 
-void GateUpSilu(const GateUpArgs& a) {
+void GateUp(const GateUpArgs& a) {
   constexpr uint32_t kPanels = kQuantBlock / kPanelRows;  // panels a block of columns
   const uint32_t blocks = a.in_features / kQuantBlock;
   const size_t panel_bytes = blocks * a.format.block_bytes();
@@ -142,7 +142,9 @@ void GateUpSilu(const GateUpArgs& a) {
         PanelDot(a.format, up_panel + p * panel_bytes, x, blocks, up + p * kPanelRows);
       }
       for (uint32_t i = 0; i < kQuantBlock; ++i) {
-        gate[i] = gate[i] / (1.0f + ReferenceExp(-gate[i])) * up[i];
+        const float act = a.act == HiddenAct::kSilu ? gate[i] / (1.0f + ReferenceExp(-gate[i]))
+                                                    : ReferenceGelu(gate[i]);
+        gate[i] = act * up[i];
       }
       QuantizeBlock(gate, a.out + t * a.out_stride + b);
     }
@@ -152,7 +154,7 @@ void GateUpSilu(const GateUpArgs& a) {
 }  // namespace
 
 const QuantKernelTable& ReferenceQuantKernels() {
-  static constexpr QuantKernelTable kTable = {"reference", Gemm, GateUpSilu, RmsNorm, Quantize};
+  static constexpr QuantKernelTable kTable = {"reference", Gemm, GateUp, RmsNorm, Quantize};
   return kTable;
 }
 

@@ -88,6 +88,21 @@ void SiluMul(const float* gate_up, uint32_t rows, uint32_t cols, float* out) {
   }
 }
 
+void GeluMul(const float* gate_up, uint32_t rows, uint32_t cols, float* out) {
+  for (uint32_t t = 0; t < rows; ++t) {
+    const float* gate = gate_up + static_cast<size_t>(t) * 2 * cols;
+    const float* up = gate + cols;
+    for (uint32_t i = 0; i < cols; ++i) {
+      out[static_cast<size_t>(t) * cols + i] = ReferenceGelu(gate[i]) * up[i];
+    }
+  }
+}
+
+void SoftCap(float* x, size_t count, float cap) {
+  const float inverse = 2.0f / cap;
+  for (size_t i = 0; i < count; ++i) x[i] = cap * (1.0f - 2.0f / (1.0f + Exp(x[i] * inverse)));
+}
+
 void Rope(const RopeArgs& a) {
   const uint32_t half = a.rope_dim / 2;
   for (uint32_t t = 0; t < a.tokens; ++t) {
@@ -152,18 +167,19 @@ void WriteKv(const WriteKvArgs& a) {
   a.kv.type == KvType::kFloat32 ? WriteKvOf<float>(a) : WriteKvOf<uint16_t>(a);
 }
 
-// One query row against the keys 0 … len-1 of its sequence.
+// One query row against the keys begin … len-1 of its sequence.
 struct QueryRow {
   const uint32_t* pages;
   uint32_t kv_head;
+  uint32_t begin;
   uint32_t len;
   const float* q;
 };
 template <typename Kv>
 void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float* out) {
-  const auto [pages, kv_head, len, q] = row;
+  const auto [pages, kv_head, begin, len, q] = row;
   float max = -__builtin_inff();
-  for (uint32_t key = 0; key < len; ++key) {
+  for (uint32_t key = begin; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
     const Kv* k =
@@ -173,16 +189,17 @@ void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float
       dot = Fma(q[d], Load(k[static_cast<size_t>(d) * a.kv.page_size]), dot);
     }
     scores[key] = dot * a.scale;
+    if (a.softcap > 0) SoftCap(scores + key, 1, a.softcap);
     max = max > scores[key] ? max : scores[key];
   }
   float lanes[16] = {};
-  for (uint32_t key = 0; key < len; ++key) {
+  for (uint32_t key = begin; key < len; ++key) {
     scores[key] = Exp(scores[key] - max);
     lanes[key % 16] += scores[key];
   }
   const float sum = Fold16(lanes);
   for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = 0;
-  for (uint32_t key = 0; key < len; ++key) {
+  for (uint32_t key = begin; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
     const Kv* v = static_cast<const Kv*>(a.v_pages) + head * a.kv.v_head_size() +
@@ -203,7 +220,8 @@ void Attention(const AttentionArgs& a, const AttentionItem& item, const Attentio
     for (uint32_t g = 0; g < group; ++g, out += a.kv.v_dim) {
       const size_t head = static_cast<size_t>(item.kv_head) * group + g;
       const float* q = a.q + (begin + i) * a.q_stride + head * a.kv.qk_dim;
-      const QueryRow row{pages, item.kv_head, first_pos + i + 1, q};
+      const uint32_t position = first_pos + i;
+      const QueryRow row{pages, item.kv_head, FirstKey(position, a.window), position + 1, q};
       a.kv.type == KvType::kFloat32 ? AttendRow<float>(a, row, scratch.scores, out)
                                     : AttendRow<uint16_t>(a, row, scratch.scores, out);
     }
@@ -213,12 +231,16 @@ void Attention(const AttentionArgs& a, const AttentionItem& item, const Attentio
 }  // namespace
 
 float ReferenceExp(float x) { return Exp(x); }
+float ReferenceGelu(float x) {
+  const float slope = Fma(x * x, 0.0713548163f, 1.59576912f);  // 2 sqrt(2/pi) (0.044715 x^2 + 1)
+  return x / (1.0f + Exp(-x * slope));
+}
 uint16_t ToBFloat16(float x) { return RoundToBFloat16(x); }
 float FromBFloat16(uint16_t x) { return WidenBFloat16(x); }
 
 const KernelTable& ReferenceKernels() {
-  static constexpr KernelTable kTable = {"reference", Gemm,    RmsNorm,  SiluMul,
-                                         Rope,        WriteKv, Attention};
+  static constexpr KernelTable kTable = {"reference", Gemm, RmsNorm, SiluMul,  GeluMul,
+                                         SoftCap,     Rope, WriteKv, Attention};
   return kTable;
 }
 

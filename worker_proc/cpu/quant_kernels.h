@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/checkpoint/hidden_act.h"
 #include "worker_proc/cpu/kernels.h"
 
 namespace flotilla::cpu {
@@ -67,7 +68,7 @@ struct QuantGemmArgs {
 };
 
 // The weight's rows are [gate | up], each of `columns` rows (a multiple of 32):
-// out = quantised silu(gate) * up, for the blocks of 32 columns [block_begin, block_end).
+// out = quantised act(gate) * up, for the blocks of 32 columns [block_begin, block_end).
 struct GateUpArgs {
   QuantFormat format;
   const uint8_t* weight = nullptr;
@@ -80,6 +81,7 @@ struct GateUpArgs {
   size_t out_stride = 0;
   uint32_t block_begin = 0;
   uint32_t block_end = 0;
+  HiddenAct act = HiddenAct::kSilu;
 };
 
 // As RmsNormArgs; `out` is [rows, cols / 32]. The normed value is rounded to fp32, then quantised.
@@ -96,7 +98,7 @@ struct RmsNormQuantArgs {
 struct QuantKernelTable {
   const char* name;
   void (*gemm)(const QuantGemmArgs&);
-  void (*gate_up_silu)(const GateUpArgs&);
+  void (*gate_up)(const GateUpArgs&);
   void (*rms_norm)(const RmsNormQuantArgs&);
   // rows × cols floats, dense → [rows, cols / 32] blocks.
   void (*quantize)(const float* x, uint32_t rows, uint32_t cols, ActBlock* out);

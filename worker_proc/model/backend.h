@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint.h"
@@ -35,12 +36,12 @@ struct Tensor {
 
 enum class TensorUse : uint32_t {
   kHidden,       // residual stream and outputs of Linear
-  kLinearInput,  // written by norms, LinearSiluMul, attention; read only by Linear and gathers
-  kGateUp,       // workspace of LinearSiluMul; may have no memory where that op is fused
+  kLinearInput,  // written by norms, LinearActMul, attention; read only by Linear and gathers
+  kGateUp,       // workspace of LinearActMul; may have no memory where that op is fused
   kLogits,       // float, readable through ReadLogits
 };
 
-// Weights as the backend stores them.
+// Weights as the backend stores them. A LinearWeight may have a bias.
 struct LinearWeight {
   virtual ~LinearWeight() = default;
   uint32_t in_features = 0;
@@ -56,11 +57,13 @@ struct EmbeddingWeight {
   uint32_t cols = 0;
 };
 
-// Rows [begin, end) of a tensor of the checkpoint.
+// Rows [begin, end) of a tensor of the checkpoint, and of its bias: a vector of as many values as
+// the view has rows; null: none.
 struct WeightRows {
   const TensorView* view = nullptr;
   uint64_t begin = 0;
   uint64_t end = 0;
+  const TensorView* bias = nullptr;
 };
 
 struct RopeSpec {
@@ -68,6 +71,8 @@ struct RopeSpec {
   bool interleaved = false;  // pairs (2i, 2i+1), else (i, i + dim / 2)
   float theta = 10000.0f;
   uint32_t max_positions = 0;
+  // [dim / 2]: frequency i is theta^(-2i / dim) / divisors[i]; empty: not divided.
+  std::vector<double> divisors = {};
 };
 struct RopeTable {
   virtual ~RopeTable() = default;
@@ -91,9 +96,24 @@ struct AttentionLayer {
   uint32_t qk_dim = 0;
   uint32_t v_dim = 0;
   float scale = 0;
+  float softcap = 0;      // a scaled score becomes cap * tanh(score / cap); 0: it stays
+  uint32_t window = 0;    // a query sees itself and window - 1 keys before; 0: all
   bool writes_kv = true;  // false: reads the cache that another layer wrote
 
   uint32_t qkv_cols() const { return (num_heads + num_kv_heads) * qk_dim + num_kv_heads * v_dim; }
+};
+
+// Norms of each head of q and of k: vectors of qk_dim.
+struct HeadNorms {
+  const VectorWeight& q;
+  const VectorWeight& k;
+  float eps = 0;
+};
+
+// The rows of `weight` are [gate | up].
+struct GateUp {
+  const LinearWeight& weight;
+  HiddenAct act = HiddenAct::kSilu;
 };
 
 // A step's metadata where the device reads it (requirement 004's attention context, passed
@@ -129,7 +149,9 @@ class Backend {
   virtual uint64_t WeightBytes(const TensorView& view) const = 0;
   // The concatenation of `rows` of tensors of any types as one matrix [out, in].
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
-  virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view) = 0;
+  // The view's values, each plus `offset`.
+  virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
+                                                             float offset) = 0;
   // May keep reading `view`, which lives as long as the checkpoint.
   virtual StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) = 0;
   virtual StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) = 0;
@@ -156,20 +178,26 @@ class Backend {
 
   // ---- A step.
   virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;
-  virtual void Embed(const EmbeddingWeight& weight, const AttentionContext& context,
+  // out = scale * the tokens' rows.
+  virtual void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                      Tensor out) = 0;
+  // `out` may be x.
   virtual void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) = 0;
   // residual += x; out = norm(residual).
   virtual void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
                           Tensor out) = 0;
   virtual void Linear(const LinearWeight& weight, Tensor x, Tensor out) = 0;
+  // Norms each head of q and k in place.
+  virtual void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) = 0;
   // Rotates q and k in place, then stores k and v in the cache at the context's slots.
   virtual void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                               const AttentionContext& context, Tensor qkv) = 0;
   virtual void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                     Tensor qkv, Tensor out) = 0;
-  // The rows of `weight` are [gate | up]: out = silu(gate x) * (up x). gate_up: of use kGateUp.
-  virtual void LinearSiluMul(const LinearWeight& weight, Tensor x, Tensor gate_up, Tensor out) = 0;
+  // out = act(gate x) * (up x). gate_up: of use kGateUp.
+  virtual void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) = 0;
+  // x = cap * tanh(x / cap), in place; x of use kLogits.
+  virtual void SoftCap(float cap, Tensor x) = 0;
   virtual void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) = 0;
 
   // ---- Ranks. cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.

@@ -1,7 +1,7 @@
-// LlamaForCausalLM: Llama and SmolLM2. Pre-norm blocks of grouped-query attention with RoPE and a
-// SiLU-gated feed-forward; the head may be the embedding.
+// Llama (also SmolLM2) and Mistral: the plain decoder. Mistral's first version has a sliding window
+// on all layers.
 //
-// Source: "LLaMA: Open and Efficient Foundation Language Models", arXiv 2302.13971; names as in HF.
+// Source: arXiv 2302.13971, "Mistral 7B", arXiv 2310.06825; names as in HF.
 #pragma once
 
 #include <memory>
@@ -11,5 +11,6 @@
 namespace flotilla {
 
 std::unique_ptr<Model> MakeLlamaForCausalLM(const ModelEnv& env);
+std::unique_ptr<Model> MakeMistralForCausalLM(const ModelEnv& env);
 
 }  // namespace flotilla

@@ -18,9 +18,8 @@ bool WeightLoader::Has(const std::string& module) const {
   return checkpoint_->Find(module + ".weight") != nullptr;
 }
 
-StatusOr<const TensorView*> WeightLoader::Find(const std::string& module, uint64_t rows,
+StatusOr<const TensorView*> WeightLoader::Find(const std::string& name, uint64_t rows,
                                                uint64_t cols) {
-  const std::string name = module + ".weight";
   const TensorView* view = checkpoint_->Find(name);
   if (view == nullptr) {
     return absl::NotFoundError(StrCat("the model file has no tensor ", name));
@@ -40,7 +39,7 @@ void WeightLoader::Count(const TensorView& view, uint64_t rows) {
 
 StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& module,
                                                              std::span<const Shard> shards,
-                                                             uint32_t in_features) {
+                                                             const LinearShape& shape) {
   // "a.b.qkv_proj" → parent "a.b." and leaf "qkv_proj"
   const size_t dot = module.rfind('.');
   const size_t leaf_at = dot == std::string::npos ? 0 : dot + 1;
@@ -57,8 +56,13 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& 
   }
   std::vector<WeightRows> rows;
   for (size_t i = 0; i < sources.size(); ++i) {
-    ASSIGN_OR_RETURN(const TensorView* view, Find(sources[i], shards[i].full_rows, in_features));
-    rows.push_back({view, shards[i].rows.begin, shards[i].rows.end});
+    const uint32_t full_rows = shards[i].full_rows;
+    WeightRows part = {nullptr, shards[i].rows.begin, shards[i].rows.end, nullptr};
+    ASSIGN_OR_RETURN(part.view, Find(sources[i] + ".weight", full_rows, shape.in_features));
+    if (shape.bias) {
+      ASSIGN_OR_RETURN(part.bias, Find(sources[i] + ".bias", 1, full_rows));
+    }
+    rows.push_back(part);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> weight, backend_->LoadLinear(rows));
   for (const WeightRows& part : rows) Count(*part.view, part.end - part.begin);
@@ -66,16 +70,16 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& 
 }
 
 StatusOr<std::unique_ptr<VectorWeight>> WeightLoader::Vector(const std::string& module,
-                                                             uint32_t size) {
-  ASSIGN_OR_RETURN(const TensorView* view, Find(module, 1, size));
-  ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view));
+                                                             uint32_t size, float offset) {
+  ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", 1, size));
+  ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view, offset));
   Count(*view, 1);
   return weight;
 }
 
 StatusOr<std::unique_ptr<EmbeddingWeight>> WeightLoader::Embedding(const std::string& module,
                                                                    uint32_t rows, uint32_t cols) {
-  ASSIGN_OR_RETURN(const TensorView* view, Find(module, rows, cols));
+  ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", rows, cols));
   return backend_->LoadEmbedding(*view);  // read row by row when used, so nothing to count
 }
 

@@ -35,6 +35,11 @@ struct Shard {
   RowRange rows;
 };
 
+struct LinearShape {
+  uint32_t in_features = 0;
+  bool bias = false;  // each source has a vector ".bias"
+};
+
 class WeightLoader {
  public:
   // progress(bytes read, bytes in all): called after each tensor.
@@ -46,8 +51,10 @@ class WeightLoader {
   // of a plain linear with one shard.
   StatusOr<std::unique_ptr<LinearWeight>> Linear(const std::string& module,
                                                  std::span<const Shard> shards,
-                                                 uint32_t in_features);
-  StatusOr<std::unique_ptr<VectorWeight>> Vector(const std::string& module, uint32_t size);
+                                                 const LinearShape& shape);
+  // The values plus `offset`.
+  StatusOr<std::unique_ptr<VectorWeight>> Vector(const std::string& module, uint32_t size,
+                                                 float offset = 0);
   StatusOr<std::unique_ptr<EmbeddingWeight>> Embedding(const std::string& module, uint32_t rows,
                                                        uint32_t cols);
   bool Has(const std::string& module) const;
@@ -57,7 +64,7 @@ class WeightLoader {
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  StatusOr<const TensorView*> Find(const std::string& module, uint64_t rows, uint64_t cols);
+  StatusOr<const TensorView*> Find(const std::string& name, uint64_t rows, uint64_t cols);
   void Count(const TensorView& view, uint64_t rows);
 
   const Checkpoint* const checkpoint_;

@@ -2,7 +2,9 @@
 
 #include <string_view>
 
+#include "worker_proc/model/gemma3.h"
 #include "worker_proc/model/llama.h"
+#include "worker_proc/model/qwen.h"
 
 namespace flotilla {
 namespace {
@@ -14,6 +16,10 @@ struct Entry {
 
 constexpr Entry kModels[] = {
     {"LlamaForCausalLM", MakeLlamaForCausalLM},  // Llama, SmolLM2
+    {"MistralForCausalLM", MakeMistralForCausalLM},
+    {"Qwen2ForCausalLM", MakeQwen2ForCausalLM},  // Qwen2.5 too
+    {"Qwen3ForCausalLM", MakeQwen3ForCausalLM},
+    {"Gemma3ForCausalLM", MakeGemma3ForCausalLM},
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/text/tokenizer.h"
+#include "common/text/model_text.h"
 #include "shm/collective.h"
 #include "shm/replica_control.h"
 #include "shm/ring.h"
@@ -54,7 +54,8 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
   app->add_option("--tp", flags->tp, "Number of ranks")
       ->check(CLI::Range(1u, kMaxRanks))
       ->capture_default_str();
-  app->add_option("--model", flags->model, "Path of the model file")->required();
+  app->add_option("--model", flags->model, "Path of the model: a .gguf file or a folder")
+      ->required();
   app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2 or avx512")
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &flags->cpu.dtype);
@@ -88,10 +89,8 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
 
 // Only the eos ids are needed of the tokenizer.
 StatusOr<std::vector<int32_t>> ReadEosIds(const std::string& path) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, CreateTokenizer(gguf));
-  return tokenizer->eos_ids();
+  ASSIGN_OR_RETURN(const ModelText text, OpenModelText(path, nullptr));
+  return text.tokenizer->eos_ids();
 }
 
 // The segments a worker inherits.

@@ -1,0 +1,134 @@
+#include "common/checkpoint/gguf_config.h"
+
+#include <string>
+
+#include "common/checkpoint/config_source.h"
+#include "common/checkpoint/gguf_cursor.h"
+
+namespace flotilla::internal {
+namespace {
+
+class GgufSource final : public ConfigSource {
+ public:
+  GgufSource(const GgufFile& gguf, std::string_view architecture)
+      : gguf_(gguf), architecture_(architecture) {}
+
+  std::string Key(const ConfigField& field) const { return StrCat(architecture_, ".", field.gguf); }
+  bool Has(const ConfigField& field) const override {
+    return !field.gguf.empty() && gguf_.metadata().contains(Key(field));
+  }
+  StatusOr<uint64_t> Uint(const ConfigField& field) const override {
+    return gguf_.GetUint(Key(field));
+  }
+  StatusOr<double> Float(const ConfigField& field) const override {
+    return gguf_.GetFloat(Key(field));
+  }
+  Status Error(const ConfigField& field, std::string_view problem) const override {
+    return absl::InvalidArgumentError(StrCat("metadata ", Key(field), " ", problem));
+  }
+  StatusOr<std::string_view> String(const ConfigField& field) const {
+    return gguf_.GetString(Key(field));
+  }
+
+ private:
+  const GgufFile& gguf_;
+  const std::string_view architecture_;
+};
+
+const TensorView* FindTensor(const GgufFile& gguf, std::string_view gguf_name) {
+  for (const TensorView& tensor : gguf.tensors()) {
+    if (tensor.name == gguf_name) return &tensor;
+  }
+  return nullptr;
+}
+
+Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConfig* config) {
+  constexpr ConfigField kType = {"rope.scaling.type", ""};
+  const uint32_t half = config->rope_dim / 2;
+  if (source.Has(kType)) {
+    ASSIGN_OR_RETURN(const std::string_view type, source.String(kType));
+    if (type != "none" && type != "linear") {
+      return source.Error(kType,
+                          StrCat("is ", Quote(type), "; only 'none' and 'linear' are supported"));
+    }
+    if (type == "linear") {
+      ASSIGN_OR_RETURN(const float factor, source.FloatIn({"rope.scaling.factor", ""}, 1, 1e6));
+      config->rope_divisors.assign(half, factor);
+    }
+  }
+  const TensorView* factors = FindTensor(gguf, kRopeFactorsTensor);
+  if (factors == nullptr) return OkStatus();
+  if (factors->dtype != DType::kF32 || factors->rows != 1 || factors->cols != half) {
+    return absl::InvalidArgumentError(StrCat("tensor ", Quote(kRopeFactorsTensor), " must be ",
+                                             half, " floats, half of the rotating dimensions"));
+  }
+  std::vector<float> values(half);
+  DequantizeRows(*factors, 0, 1, values.data());
+  for (const float value : values) {
+    if (!(value >= 1e-6f && value <= 1e6f)) {
+      return absl::InvalidArgumentError(StrCat("tensor ", Quote(kRopeFactorsTensor),
+                                               " has the value ", value, "; not within 1e-6..1e6"));
+    }
+  }
+  config->rope_divisors.assign(values.begin(), values.end());
+  return OkStatus();
+}
+
+// What would change the mathematics and is not implemented is refused, not ignored.
+Status RefuseUnsupported(const GgufSource& source) {
+  constexpr ConfigField kExperts = {"expert_count", ""};
+  if (!source.Has(kExperts)) return OkStatus();
+  ASSIGN_OR_RETURN(const uint64_t experts, source.Uint(kExperts));
+  if (experts == 0) return OkStatus();
+  return source.Error(kExperts, StrCat("is ", experts, "; mixtures of experts are not supported"));
+}
+
+// The embedding's rows decide; what the metadata says must agree.
+Status ReadVocab(const GgufFile& gguf, const GgufSource& source, ModelConfig* config) {
+  constexpr ConfigField kVocab = {"vocab_size", ""};
+  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
+  const TensorView* embedding = FindTensor(gguf, "token_embd.weight");
+  if (embedding == nullptr) {
+    return absl::InvalidArgumentError("tensor 'token_embd.weight' is missing");
+  }
+  if (embedding->rows > kMaxVocab) {
+    return absl::InvalidArgumentError(StrCat("tensor 'token_embd.weight' has ", embedding->rows,
+                                             " rows; the limit is ", kMaxVocab));
+  }
+  config->vocab_size = static_cast<uint32_t>(embedding->rows);
+  ASSIGN_OR_RETURN(const uint32_t vocab, source.CountOr(kVocab, kMaxVocab, config->vocab_size));
+  if (vocab != config->vocab_size) {
+    return source.Error(
+        kVocab, StrCat("is ", vocab, " but token_embd.weight has ", config->vocab_size, " rows"));
+  }
+  const std::vector<std::string_view>* tokens = gguf.FindStrings(kTokens);
+  if (tokens != nullptr && tokens->size() != config->vocab_size) {
+    return absl::InvalidArgumentError(StrCat("metadata ", kTokens, " has ", tokens->size(),
+                                             " entries but token_embd.weight ", config->vocab_size,
+                                             " rows"));
+  }
+  config->tie_word_embeddings = FindTensor(gguf, "output.weight") == nullptr;
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const Architecture& architecture) {
+  const GgufSource source(gguf, architecture.gguf);
+  RETURN_IF_ERROR(RefuseUnsupported(source));
+  ModelConfig config;
+  if (const auto name = gguf.GetString("general.name"); name.ok()) config.name = std::string(*name);
+  RETURN_IF_ERROR(ReadCommonConfig(source, architecture, &config));
+  constexpr ConfigField kTheta = {"rope.freq_base", ""};
+  config.rope_theta = static_cast<float>(architecture.rope_theta);
+  if (source.Has(kTheta)) {
+    ASSIGN_OR_RETURN(config.rope_theta, ReadTheta(source, kTheta));
+  }
+  config.rope_interleaved = architecture.gguf_permutes_qk;
+  RETURN_IF_ERROR(ReadRopeScaling(gguf, source, &config));
+  RETURN_IF_ERROR(ReadVocab(gguf, source, &config));
+  if (architecture.finish_gguf != nullptr) RETURN_IF_ERROR(architecture.finish_gguf(gguf, &config));
+  return config;
+}
+
+}  // namespace flotilla::internal

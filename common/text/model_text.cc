@@ -1,0 +1,186 @@
+#include "common/text/model_text.h"
+
+#include <boost/json/array.hpp>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "common/base/wire.h"
+#include "common/checkpoint/gguf.h"
+#include "common/checkpoint/json_object.h"
+#include "common/text/tokenizer_json.h"
+
+namespace flotilla {
+namespace {
+
+using internal::JsonObject;
+
+constexpr std::string_view kBundleMagic = "FLTEXT1\n";
+constexpr size_t kMaxConfigBytes = 16u << 20;
+
+// The texts of a folder's files; what is not there is empty.
+struct FolderFiles {
+  std::string_view tokenizer;
+  std::string_view tokenizer_config;
+  std::string_view chat_template;
+  std::string_view generation_config;
+};
+
+// "</s>" or {"content": "</s>", …}.
+StatusOr<std::optional<std::string>> SpecialToken(const JsonObject& config, std::string_view key) {
+  if (!config.Has(key)) return std::optional<std::string>();
+  if (config.value().at({key.data(), key.size()}).is_object()) {
+    ASSIGN_OR_RETURN(const JsonObject token, config.Object(key));
+    ASSIGN_OR_RETURN(const std::string_view content, token.String("content"));
+    return std::optional<std::string>(content);
+  }
+  ASSIGN_OR_RETURN(const std::string_view text, config.String(key));
+  return std::optional<std::string>(text);
+}
+
+// The template, or the one of several that is named "default".
+StatusOr<std::string> ChatTemplateOf(const JsonObject& config) {
+  constexpr const char* kKey = "chat_template";
+  if (!config.Has(kKey)) {
+    return absl::NotFoundError(
+        "the model folder has no chat template (chat_template.jinja or tokenizer_config.json: "
+        "chat_template)");
+  }
+  const boost::json::array* choices = config.value().at(kKey).if_array();
+  if (choices == nullptr) {
+    ASSIGN_OR_RETURN(const std::string_view text, config.String(kKey));
+    return std::string(text);
+  }
+  for (const boost::json::value& choice : *choices) {
+    if (!choice.is_object()) continue;
+    const JsonObject named(&choice.get_object(), "tokenizer_config.json: chat_template.");
+    ASSIGN_OR_RETURN(const std::string_view name, named.String("name"));
+    if (name != "default") continue;
+    ASSIGN_OR_RETURN(const std::string_view text, named.String("template"));
+    return std::string(text);
+  }
+  return config.Error(kKey, "has no template named 'default'");
+}
+
+StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files) {
+  ASSIGN_OR_RETURN(
+      const boost::json::value document,
+      internal::ParseJsonObject("tokenizer_config.json",
+                                files.tokenizer_config.empty() ? "{}" : files.tokenizer_config,
+                                kMaxConfigBytes));
+  const JsonObject config(&document.get_object(), "tokenizer_config.json: ");
+  std::string source(files.chat_template);
+  if (source.empty()) {
+    ASSIGN_OR_RETURN(source, ChatTemplateOf(config));
+  }
+  ASSIGN_OR_RETURN(std::optional<std::string> bos, SpecialToken(config, "bos_token"));
+  ASSIGN_OR_RETURN(std::optional<std::string> eos, SpecialToken(config, "eos_token"));
+  return ChatFormat::Create(source, std::move(bos), std::move(eos));
+}
+
+// generation_config.json's eos_token_id: a number or several.
+StatusOr<std::vector<TokenId>> ReadEosIds(std::string_view text) {
+  std::vector<TokenId> ids;
+  if (text.empty()) return ids;
+  ASSIGN_OR_RETURN(const boost::json::value document,
+                   internal::ParseJsonObject("generation_config.json", text, kMaxConfigBytes));
+  const JsonObject config(&document.get_object(), "generation_config.json: ");
+  constexpr const char* kKey = "eos_token_id";
+  if (!config.Has(kKey)) return ids;
+  const auto add = [&](const boost::json::value& value) -> Status {
+    const int64_t* id = value.if_int64();
+    if (id == nullptr || *id < 0 || *id > INT32_MAX)
+      return config.Error(kKey, "must be a token's id, or an array of these");
+    ids.push_back(static_cast<TokenId>(*id));
+    return OkStatus();
+  };
+  const boost::json::value& value = config.value().at(kKey);
+  if (!value.is_array()) {
+    RETURN_IF_ERROR(add(value));
+    return ids;
+  }
+  for (const boost::json::value& element : value.get_array()) RETURN_IF_ERROR(add(element));
+  return ids;
+}
+
+StatusOr<ModelText> FromFolderFiles(const FolderFiles& files) {
+  ASSIGN_OR_RETURN(const std::vector<TokenId> eos_ids, ReadEosIds(files.generation_config));
+  ModelText text;
+  ASSIGN_OR_RETURN(text.tokenizer, CreateTokenizerFromJson(files.tokenizer, eos_ids));
+  text.chat_format = ReadChatFormat(files);
+  return text;
+}
+
+StatusOr<ModelText> FromGguf(const GgufFile& gguf) {
+  ModelText text;
+  ASSIGN_OR_RETURN(text.tokenizer, CreateTokenizer(gguf));
+  text.chat_format = ChatFormat::Create(gguf);
+  return text;
+}
+
+std::string_view Text(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+StatusOr<ModelText> OpenFolder(const std::filesystem::path& folder, std::string* bytes) {
+  std::vector<MappedFile> mapped;
+  // The file's text; empty if it is not there and need not be.
+  const auto open = [&](const char* name, bool needed) -> StatusOr<std::string_view> {
+    StatusOr<MappedFile> file = MappedFile::Open(folder / name);
+    if (!file.ok() && absl::IsNotFound(file.status()) && !needed) return std::string_view();
+    if (!file.ok()) return file.status();
+    mapped.push_back(*std::move(file));
+    return Text(mapped.back());
+  };
+  FolderFiles files;
+  ASSIGN_OR_RETURN(files.tokenizer, open("tokenizer.json", true));
+  ASSIGN_OR_RETURN(files.tokenizer_config, open("tokenizer_config.json", false));
+  ASSIGN_OR_RETURN(files.chat_template, open("chat_template.jinja", false));
+  ASSIGN_OR_RETURN(files.generation_config, open("generation_config.json", false));
+  if (bytes != nullptr) {
+    *bytes = kBundleMagic;
+    WireWriter writer(bytes);
+    writer.PutBytes(files.tokenizer);
+    writer.PutBytes(files.tokenizer_config);
+    writer.PutBytes(files.chat_template);
+    writer.PutBytes(files.generation_config);
+  }
+  return FromFolderFiles(files);
+}
+
+StatusOr<ModelText> OpenGguf(const std::string& path, std::string* bytes) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
+  if (bytes != nullptr) *bytes = Text(file).substr(0, gguf.header_bytes());
+  return FromGguf(gguf);
+}
+
+}  // namespace
+
+StatusOr<ModelText> ParseModelText(std::string_view bytes) {
+  if (!bytes.starts_with(kBundleMagic)) {
+    const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    ASSIGN_OR_RETURN(const GgufFile gguf,
+                     GgufFile::Parse({data, bytes.size()}, {.metadata_only = true}));
+    return FromGguf(gguf);
+  }
+  WireReader reader(bytes.substr(kBundleMagic.size()));
+  FolderFiles files;
+  files.tokenizer = reader.GetBytes();
+  files.tokenizer_config = reader.GetBytes();
+  files.chat_template = reader.GetBytes();
+  files.generation_config = reader.GetBytes();
+  if (!reader.AtEnd())
+    return absl::InvalidArgumentError("the bundle of tokenizer files is damaged");
+  return FromFolderFiles(files);
+}
+
+StatusOr<ModelText> OpenModelText(const std::string& path, std::string* bytes) {
+  std::error_code error;
+  StatusOr<ModelText> text =
+      std::filesystem::is_directory(path, error) ? OpenFolder(path, bytes) : OpenGguf(path, bytes);
+  if (!text.ok()) return Annotate(text.status(), path);
+  return text;
+}
+
+}  // namespace flotilla

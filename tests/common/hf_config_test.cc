@@ -1,0 +1,227 @@
+// config.json: what each architecture's says, and what is refused by name.
+#include "common/checkpoint/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <string>
+
+namespace flotilla::internal {
+namespace {
+
+namespace json = boost::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json::object Llama() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": false})")
+      .as_object();
+}
+json::object With(json::object config, const std::string& key, const std::string& value) {
+  config[key] = json::parse(value);
+  return config;
+}
+json::object Of(const std::string& architecture) {
+  return With(Llama(), "architectures", "[\"" + architecture + "\"]");
+}
+json::object Gemma3() {
+  json::object config = With(Of("Gemma3ForCausalLM"), "hidden_activation", "\"gelu_pytorch_tanh\"");
+  config.erase("hidden_act");
+  config.erase("rope_theta");
+  config.erase("tie_word_embeddings");
+  config["head_dim"] = 32;
+  config["num_hidden_layers"] = 7;
+  return config;
+}
+
+StatusOr<ModelConfig> Read(const json::object& config) {
+  return ReadHfConfig(json::serialize(config));
+}
+ModelConfig Config(const json::object& config) {
+  const StatusOr<ModelConfig> read = Read(config);
+  EXPECT_TRUE(read.ok()) << read.status();
+  return read.ok() ? *read : ModelConfig();
+}
+std::string ErrorOf(const json::object& config) {
+  const StatusOr<ModelConfig> read = Read(config);
+  return read.ok() ? "read" : std::string(read.status().message());
+}
+
+TEST(HfConfigTest, Llama) {
+  const ModelConfig config = Config(Llama());
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.head_dim, 16u);
+  EXPECT_EQ(config.rope_dim, 16u);
+  EXPECT_EQ(config.num_key_value_heads, 2u);
+  EXPECT_EQ(config.rope_theta, 500000.0f);
+  EXPECT_EQ(config.query_pre_attn_scalar, 16.0f);
+  EXPECT_FALSE(config.rope_interleaved);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.qkv_bias || config.qk_norm || config.sandwich_norms);
+  EXPECT_FALSE(config.is_sliding(0));
+  json::object all_heads = Llama();
+  all_heads["num_key_value_heads"] = nullptr;  // null is as good as absent
+  all_heads.erase("rope_theta");
+  EXPECT_EQ(Config(all_heads).num_key_value_heads, 4u);
+  EXPECT_EQ(Config(all_heads).rope_theta, 10000.0f);
+}
+
+TEST(HfConfigTest, RopeScalingOfAllSpellings) {
+  EXPECT_TRUE(Config(With(Llama(), "rope_scaling", "null")).rope_divisors.empty());
+  const std::string linear = R"({"type": "linear", "factor": 4})";
+  EXPECT_THAT(Config(With(Llama(), "rope_scaling", linear)).rope_divisors,
+              ElementsAre(4, 4, 4, 4, 4, 4, 4, 4));
+  json::object config = With(Llama(), "rope_parameters",
+                             R"({"rope_theta": 20000, "rope_type": "linear", "factor": 2})");
+  config.erase("rope_theta");
+  EXPECT_EQ(Config(config).rope_theta, 20000.0f);
+  EXPECT_EQ(Config(config).rope_divisors.at(7), 2);
+}
+
+// Wavelengths of up to a quarter of the old context stay, those longer than it are stretched.
+TEST(HfConfigTest, Llama3StretchesLongWavesOnly) {
+  const ModelConfig config = Config(With(Llama(), "rope_scaling", R"({"rope_type": "llama3",
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192})"));
+  ASSERT_EQ(config.rope_divisors.size(), 8u);
+  int between = 0;
+  for (int i = 0; i < 8; ++i) {
+    const double wavelength = 2 * M_PI * std::pow(500000.0, i / 8.0);
+    if (wavelength < 8192 / 4.0) {
+      EXPECT_EQ(config.rope_divisors[i], 1);
+    } else if (wavelength > 8192) {
+      EXPECT_EQ(config.rope_divisors[i], 8);
+    } else {
+      ++between;
+      const double smooth = (8192 / wavelength - 1) / 3;
+      EXPECT_NEAR(1 / config.rope_divisors[i], (1 - smooth) / 8 + smooth, 1e-12);
+    }
+  }
+  EXPECT_EQ(between, 1);
+}
+
+TEST(HfConfigTest, MistralSlidesEverywhereOrNowhere) {
+  EXPECT_EQ(Config(Of("MistralForCausalLM")).sliding_window, 4096u);
+  EXPECT_FALSE(Config(With(Of("MistralForCausalLM"), "sliding_window", "null")).is_sliding(0));
+  const ModelConfig config = Config(With(Of("MistralForCausalLM"), "sliding_window", "100"));
+  EXPECT_EQ(config.sliding_window, 100u);
+  EXPECT_TRUE(config.is_sliding(0) && config.is_sliding(2));
+  EXPECT_EQ(config.rope_local_theta, 0.0f);
+}
+
+TEST(HfConfigTest, Qwen) {
+  EXPECT_TRUE(Config(Of("Qwen2ForCausalLM")).qkv_bias);
+  const ModelConfig qwen3 = Config(With(Of("Qwen3ForCausalLM"), "head_dim", "32"));
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim, 32u);
+  json::object windowed = With(Of("Qwen2ForCausalLM"), "sliding_window", "50");
+  EXPECT_FALSE(Config(windowed).is_sliding(2));  // use_sliding_window is false
+  windowed["use_sliding_window"] = true;
+  EXPECT_THAT(ErrorOf(windowed), HasSubstr("config.json: max_window_layers is missing"));
+  windowed["max_window_layers"] = 1;
+  EXPECT_THAT(Config(windowed).sliding_layers, ElementsAre(false, true, true));
+  windowed["layer_types"] = {"sliding_attention", "full_attention", "full_attention"};
+  EXPECT_THAT(Config(windowed).sliding_layers, ElementsAre(true, false, false));
+}
+
+TEST(HfConfigTest, Gemma3) {
+  const ModelConfig config = Config(Gemma3());
+  EXPECT_EQ(config.hidden_act, HiddenAct::kGeluTanh);
+  EXPECT_TRUE(config.sandwich_norms && config.qk_norm && config.tie_word_embeddings);
+  EXPECT_EQ(config.norm_weight_offset, 1.0f);
+  EXPECT_EQ(config.rope_theta, 1e6f);
+  EXPECT_EQ(config.rope_local_theta, 1e4f);
+  EXPECT_EQ(config.sliding_window, 4096u);
+  EXPECT_THAT(config.sliding_layers, ElementsAre(true, true, true, true, true, false, true));
+  json::object other = With(Gemma3(), "sliding_window_pattern", "2");
+  other["query_pre_attn_scalar"] = 24;
+  other["attn_logit_softcapping"] = 50.0;
+  other["final_logit_softcapping"] = 30.0;
+  other["rope_local_base_freq"] = 500;
+  other["rope_scaling"] = json::parse(R"({"rope_type": "linear", "factor": 8.0})");
+  const ModelConfig all = Config(other);
+  EXPECT_THAT(all.sliding_layers, ElementsAre(true, false, true, false, true, false, true));
+  EXPECT_EQ(all.query_pre_attn_scalar, 24.0f);
+  EXPECT_EQ(all.attn_logit_softcapping, 50.0f);
+  EXPECT_EQ(all.final_logit_softcapping, 30.0f);
+  EXPECT_EQ(all.rope_local_theta, 500.0f);
+  EXPECT_EQ(all.rope_divisors.at(0), 8);
+  const ModelConfig by_type = Config(With(Gemma3(), "rope_parameters", R"({
+    "full_attention": {"rope_theta": 3e6, "rope_type": "linear", "factor": 2},
+    "sliding_attention": {"rope_theta": 700, "rope_type": "default"}})"));
+  EXPECT_EQ(by_type.rope_theta, 3e6f);
+  EXPECT_EQ(by_type.rope_divisors.at(3), 2);
+  EXPECT_EQ(by_type.rope_local_theta, 700.0f);
+}
+
+TEST(HfConfigTest, EveryFieldIsChecked) {
+  struct Case {
+    const char *key, *value;
+  };
+  for (const auto& [key, value] :
+       {Case{"hidden_size", "0"},
+        Case{"hidden_size", "-64"},
+        Case{"hidden_size", "65"},
+        Case{"hidden_size", "\"64\""},
+        Case{"intermediate_size", "1e3"},
+        Case{"num_hidden_layers", "5000"},
+        Case{"num_attention_heads", "0"},
+        Case{"num_key_value_heads", "3"},
+        Case{"head_dim", "15"},
+        Case{"head_dim", "4294967296"},
+        Case{"vocab_size", "99999999999"},
+        Case{"max_position_embeddings", "0"},
+        Case{"rms_norm_eps", "0"},
+        Case{"rms_norm_eps", "2"},
+        Case{"rope_theta", "0"},
+        Case{"rope_theta", "1e300"},
+        Case{"hidden_act", "\"gelu\""},
+        Case{"attention_bias", "true"},
+        Case{"mlp_bias", "true"},
+        Case{"partial_rotary_factor", "0.5"},
+        Case{"tie_word_embeddings", "1"},
+        Case{"quantization_config", "{}"},
+        Case{"rope_scaling", "[]"},
+        Case{"rope_scaling", R"({"rope_type": "yarn", "factor": 2})"},
+        Case{"rope_scaling", R"({"rope_type": "linear", "factor": 0})"},
+        Case{"rope_scaling", R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1,
+                                 "high_freq_factor": 1, "original_max_position_embeddings": 9})"},
+        Case{"architectures", "[]"},
+        Case{"architectures", "[1]"}}) {
+    const std::string field = std::string(key) == "hidden_size" && std::string(value) == "65"
+                                  ? "num_attention_heads"
+                                  : key;
+    EXPECT_THAT(ErrorOf(With(Llama(), key, value)), HasSubstr("config.json: " + field))
+        << key << " = " << value;
+  }
+  for (const auto& [key, value] :
+       {Case{"sliding_window", "0"}, Case{"sliding_window_pattern", "0"},
+        Case{"query_pre_attn_scalar", "0"}, Case{"attn_logit_softcapping", "-1"},
+        Case{"final_logit_softcapping", "1e30"}, Case{"use_bidirectional_attention", "true"},
+        Case{"layer_types", "[\"full_attention\"]"}, Case{"rope_local_base_freq", "0"},
+        Case{"layer_types", R"(["a", "a", "a", "a", "a", "a", "a"])"},
+        Case{"hidden_activation", "\"silu\""}}) {
+    EXPECT_THAT(ErrorOf(With(Gemma3(), key, value)), HasSubstr(std::string("config.json: ") + key))
+        << value;
+  }
+  EXPECT_THAT(ErrorOf(Of("MambaForCausalLM")),
+              AllOf(HasSubstr("'MambaForCausalLM'"), HasSubstr("supported: LlamaForCausalLM, ")));
+  for (const char* key : {"hidden_size", "vocab_size", "rms_norm_eps", "num_hidden_layers"}) {
+    json::object config = Llama();
+    config.erase(key);
+    EXPECT_THAT(ErrorOf(config), HasSubstr(std::string(key) + " is missing"));
+  }
+  EXPECT_THAT(std::string(ReadHfConfig("[]").status().message()), HasSubstr("must be an object"));
+  EXPECT_THAT(std::string(ReadHfConfig("{").status().message()), HasSubstr("config.json: "));
+  EXPECT_THAT(std::string(ReadHfConfig(std::string(2 << 20, ' ')).status().message()),
+              HasSubstr("at most"));
+}
+
+}  // namespace
+}  // namespace flotilla::internal

@@ -1,0 +1,149 @@
+// Tokenizer and chat template of a model folder and of a GGUF, from the files and from the bytes
+// that routers fetch.
+#include "common/text/model_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <string>
+
+#include "common/base/utf8.h"
+#include "common/text/byte_level.h"
+#include "tests/fakes/gguf_builder.h"
+
+namespace flotilla {
+namespace {
+
+namespace json = boost::json;
+using ::flotilla::testing::WriteBytes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 256 bytes, then <|begin|> and <|fin|>.
+std::string TokenizerJson() {
+  json::object vocab;
+  for (int b = 0; b < 256; ++b) {
+    std::string written;
+    AppendUtf8(ByteLevelCharacter(static_cast<uint8_t>(b)), &written);
+    vocab[written] = b;
+  }
+  json::value file = json::parse(R"({
+    "added_tokens": [{"id": 256, "content": "<|begin|>", "special": true},
+                     {"id": 257, "content": "<|fin|>", "special": true}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "merges": []}})");
+  file.as_object()["model"].as_object()["vocab"] = vocab;
+  return json::serialize(file);
+}
+
+class ModelTextTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "model_text_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    Write("tokenizer.json", TokenizerJson());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void Write(const std::string& name, const std::string& bytes) {
+    WriteBytes(folder_ + "/" + name, bytes);
+  }
+  // As the files give it; what routers make of its bytes must be the same.
+  ModelText Open() {
+    std::string bytes;
+    StatusOr<ModelText> text = OpenModelText(folder_, &bytes);
+    EXPECT_TRUE(text.ok()) << text.status();
+    const StatusOr<ModelText> routers = ParseModelText(bytes);
+    EXPECT_TRUE(routers.ok()) << routers.status();
+    if (!text.ok() || !routers.ok()) return {};
+    EXPECT_EQ(routers->tokenizer->eos_ids(), text->tokenizer->eos_ids());
+    EXPECT_EQ(*routers->tokenizer->Encode("a<|fin|>"), *text->tokenizer->Encode("a<|fin|>"));
+    EXPECT_EQ(routers->chat_format.status(), text->chat_format.status());
+    if (text->chat_format.ok()) {
+      EXPECT_EQ(Render(*routers), Render(*text));
+    }
+    return *std::move(text);
+  }
+  static std::string Render(const ModelText& text) {
+    ChatTemplateInput input;
+    return *text.chat_format->Render(input);
+  }
+  std::string ErrorOf() {
+    const StatusOr<ModelText> text = OpenModelText(folder_, nullptr);
+    return text.ok() ? "opened" : std::string(text.status().message());
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ModelTextTest, ATokenizerJsonAloneIsEnough) {
+  const ModelText text = Open();
+  EXPECT_THAT(*text.tokenizer->Encode("a<|fin|>"), ElementsAre('a', 257));
+  EXPECT_THAT(text.tokenizer->eos_ids(), ElementsAre());
+  EXPECT_EQ(text.chat_format.status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelTextTest, GenerationConfigSaysWhatEndsAText) {
+  Write("generation_config.json", R"({"eos_token_id": 257, "temperature": 0.6})");
+  EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(257));
+  Write("generation_config.json", R"({"eos_token_id": [257, 3]})");
+  EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(3, 257));
+  for (const char* wrong : {"258", "-1", "\"a\"", "[1, null]", "1e3"}) {
+    Write("generation_config.json", StrCat("{\"eos_token_id\": ", wrong, "}"));
+    EXPECT_NE(ErrorOf(), "opened") << wrong;
+  }
+  Write("generation_config.json", "{");
+  EXPECT_THAT(ErrorOf(), HasSubstr("generation_config.json"));
+}
+
+TEST_F(ModelTextTest, TheChatTemplateLiesInEitherFile) {
+  Write("tokenizer_config.json", R"({"bos_token": "<|begin|>",
+    "eos_token": {"content": "<|fin|>", "special": true},
+    "chat_template": "{{ bos_token }}old{{ eos_token }}"})");
+  EXPECT_EQ(Render(Open()), "<|begin|>old<|fin|>");
+  Write("chat_template.jinja", "{{ bos_token }}new");
+  EXPECT_EQ(Render(Open()), "<|begin|>new");
+  std::filesystem::remove(folder_ + "/chat_template.jinja");
+  Write("tokenizer_config.json", R"({"chat_template": [
+    {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]})");
+  EXPECT_EQ(Render(Open()), "plain");
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  EXPECT_THAT(std::string(Open().chat_format.status().message()), HasSubstr("named 'default'"));
+  Write("tokenizer_config.json", R"({"chat_template": "{% if"})");
+  EXPECT_FALSE(Open().chat_format.ok());
+}
+
+TEST_F(ModelTextTest, WrongFilesAreNamed) {
+  std::filesystem::remove(folder_ + "/tokenizer.json");
+  EXPECT_THAT(ErrorOf(), HasSubstr("tokenizer.json"));
+  Write("tokenizer.json", "{}");
+  EXPECT_THAT(ErrorOf(), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(ErrorOf(), HasSubstr(folder_));
+}
+
+TEST_F(ModelTextTest, DamagedBundlesAreRefused) {
+  std::string bytes;
+  ASSERT_TRUE(OpenModelText(folder_, &bytes).ok());
+  for (size_t size : {size_t{0}, size_t{7}, size_t{9}, bytes.size() / 2, bytes.size() - 1}) {
+    EXPECT_FALSE(ParseModelText(bytes.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(ParseModelText(bytes + "x").ok());
+}
+
+TEST_F(ModelTextTest, AGgufsHeadIsEnoughForRouters) {
+  testing::WriteTinyLlama(folder_ + "/m.gguf");
+  std::string bytes;
+  const StatusOr<ModelText> text = OpenModelText(folder_ + "/m.gguf", &bytes);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_LT(bytes.size(), std::filesystem::file_size(folder_ + "/m.gguf") / 2);
+  const StatusOr<ModelText> routers = ParseModelText(bytes);
+  ASSERT_TRUE(routers.ok()) << routers.status();
+  EXPECT_EQ(*routers->tokenizer->Encode("hello world"), *text->tokenizer->Encode("hello world"));
+  EXPECT_TRUE(routers->chat_format.ok());
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,122 @@
+"""Makes a small random checkpoint of each architecture, and what transformers computes with it.
+
+  python make_random_checkpoints.py FOLDER
+
+FOLDER/<name>/ becomes a model folder as transformers saves it (config.json, safetensors, some in
+shards, in F32, F16 or BF16, a byte-level tokenizer.json), FOLDER/<name>.npz has `lengths`, `ids` (all
+prompts joined) and `logits` (fp32, [sum of lengths, vocabulary]) of the weights as saved, computed in
+fp32. Prompts are random ids of different lengths, most of them longer than the sliding windows.
+Needs models_requirements.txt; see there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, pre_tokenizers
+
+LENGTHS = (1, 5, 17, 40, 75, 160, 300)
+VOCAB = 320  # more than the tokenizer has, as in many models
+LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}
+SHAPE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+             bos_token_id=0, eos_token_id=1, pad_token_id=1)
+
+
+def checkpoints():
+    """name → (model class, config, dtype of the file, largest shard)."""
+    t = transformers
+    gemma3 = SHAPE | dict(num_hidden_layers=7, num_key_value_heads=1, head_dim=32,
+                          query_pre_attn_scalar=24, sliding_window=24, sliding_window_pattern=3,
+                          rope_scaling={"rope_type": "linear", "factor": 8.0})
+    return {
+        "llama3": (t.LlamaForCausalLM, t.LlamaConfig(**SHAPE, rope_scaling=LLAMA3_ROPE,
+                                                     tie_word_embeddings=False),
+                   torch.float16, "5GB"),
+        "mistral": (t.MistralForCausalLM, t.MistralConfig(**SHAPE, sliding_window=24),
+                    torch.float32, "60KB"),
+        "mistral_no_window": (t.MistralForCausalLM, t.MistralConfig(
+            **SHAPE, sliding_window=None, head_dim=32), torch.bfloat16, "5GB"),
+        "qwen2": (t.Qwen2ForCausalLM, t.Qwen2Config(**SHAPE, tie_word_embeddings=True),
+                  torch.bfloat16, "40KB"),
+        "qwen2_window": (t.Qwen2ForCausalLM, t.Qwen2Config(
+            **SHAPE, use_sliding_window=True, sliding_window=24, max_window_layers=1),
+            torch.float32, "5GB"),
+        "qwen3": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.float32, "5GB"),
+        "gemma3": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(**gemma3), torch.float32, "5GB"),
+        "gemma3_soft_capped": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(
+            **gemma3, attn_logit_softcapping=3.0, final_logit_softcapping=4.0),
+            torch.bfloat16, "100KB"),
+    }
+
+
+def randomise(model, generator):
+    """Weights that keep activations and logits of order one; norms and biases that matter."""
+    offset = 0.0 if "Gemma" in type(model).__name__ else 1.0  # Gemma's norms add 1 themselves
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(offset + 0.2 * noise)
+            elif parameter.dim() == 1:
+                parameter.copy_(0.3 * noise)
+            elif "embed_tokens" in name:
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.copy_(noise / parameter.shape[1]**0.5)
+
+
+def make_tokenizer():
+    vocab = {"<|begin|>": 0, "<|end|>": 1}
+    for token in sorted(pre_tokenizers.ByteLevel.alphabet()) + ["th", "the", "in", "an"]:
+        vocab[token] = len(vocab)
+    merges = [("t", "h"), ("th", "e"), ("i", "n"), ("a", "n")]
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|begin|>", eos_token="<|end|>",
+        chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}")
+
+
+def make(name, folder, generator):
+    model_class, config, dtype, shard = checkpoints()[name]
+    config._attn_implementation = "eager"
+    model = model_class(config).eval()
+    randomise(model, generator)
+    model.to(dtype).save_pretrained(folder / name, max_shard_size=shard)
+    make_tokenizer().save_pretrained(folder / name)
+    # What was saved, computed in fp32; read again, as .to() has rounded rope's frequencies too.
+    model = model_class.from_pretrained(folder / name, dtype=torch.float32,
+                                        attn_implementation="eager").eval()
+    # transformers' Gemma 3 has the attention's cap, but hands it on only if the caller does.
+    cap = getattr(config, "attn_logit_softcapping", None)
+    extra = {} if cap is None else {"softcap": cap}
+    ids, logits = [], []
+    for length in LENGTHS:
+        prompt = torch.randint(2, VOCAB, (1, length), generator=generator)
+        with torch.no_grad():
+            logits.append(model(prompt, use_cache=False, **extra).logits[0].numpy())
+        ids.append(prompt[0].numpy().astype(np.int32))
+    np.savez(folder / f"{name}.npz", lengths=np.array(LENGTHS), ids=np.concatenate(ids),
+             logits=np.concatenate(logits))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    generator = torch.Generator().manual_seed(1)
+    for name in checkpoints():
+        make(name, folder, generator)
+    versions = {m.__name__: m.__version__ for m in (torch, transformers, tokenizers, np)}
+    print(json.dumps(versions))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+// The small random models of llama_test.cc and the arithmetics they are run in.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/gguf_builder.h"
+#include "worker_proc/cpu/cpu_weights.h"
+#include "worker_proc/cpu/kernels.h"
+
+namespace flotilla::testing {
+
+// A model and the arithmetic it is run in.
+struct Setup {
+  std::string name;
+  cpu::ComputeType dtype;
+  cpu::KvType kv;
+  double worst_logit_error;  // seen, with some room; logits are of order 1
+  TinyLlamaOptions model;
+};
+inline void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+
+constexpr auto kFloat = cpu::ComputeType::kFloat32;
+constexpr auto kInt8 = cpu::ComputeType::kInt8;
+constexpr auto kKv32 = cpu::KvType::kFloat32;
+constexpr auto kKv16 = cpu::KvType::kBFloat16;
+
+inline TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
+  TinyLlamaOptions options;
+  options.other_dtypes = std::move(other_dtypes);
+  return options;
+}
+
+// Windows of 20 keys, so that most prompts are longer; Gemma's sixth layer is global.
+inline void AddOtherArchitectures(std::vector<Setup>* setups) {
+  const auto add = [&](const std::string& architecture, TinyLlamaOptions model) {
+    model.architecture = architecture;
+    setups->push_back({"Float_" + architecture, kFloat, kKv32, 2e-5, model});
+    setups->push_back({"Int8_" + architecture, kInt8, kKv16, 0.2, model});
+  };
+  add("qwen2", Model());
+  add("qwen3", Model());
+  TinyLlamaOptions gemma = Model();
+  gemma.architecture = "gemma3";
+  gemma.num_hidden_layers = 6;
+  gemma.rope_scale = 4;
+  setups->push_back({"FloatGemma3", kFloat, kKv32, 5e-5, gemma});
+  gemma.softcap = 2;
+  setups->push_back({"FloatGemma3SoftCapped", kFloat, kKv32, 2e-5, gemma});
+  gemma.sliding_window = 3;  // fewer keys than a tile has rows
+  setups->push_back({"FloatGemma3NarrowWindow", kFloat, kKv32, 2e-5, gemma});
+  setups->push_back({"Int8Gemma3", kInt8, kKv16, 0.2, gemma});
+}
+
+inline std::vector<Setup> Setups() {
+  std::vector<Setup> setups;
+  const auto add = [&](const char* name, cpu::ComputeType dtype, cpu::KvType kv, double error,
+                       TinyLlamaOptions model) {
+    setups.push_back({name, dtype, kv, error, std::move(model)});
+  };
+  add("Float", kFloat, kKv32, 2e-5, Model());
+  TinyLlamaOptions untied = Model();
+  untied.tie_word_embeddings = false;
+  add("FloatUntied", kFloat, kKv32, 2e-5, untied);
+  add("FloatOverBFloat16", kFloat, kKv16, 0.02, Model());
+  add("Int8", kInt8, kKv16, 0.2, Model());
+  TinyLlamaOptions q8 = Model();
+  q8.matrix_dtype = DType::kQ8_0;
+  add("Int8OfQ8OverFloat32", kInt8, kKv32, 0.2, q8);
+  // The head's input is float, everything else's both.
+  TinyLlamaOptions float_head = Model();
+  float_head.matrix_dtype = DType::kQ4_0;
+  float_head.embedding_dtype = DType::kF16;
+  add("Int8WithAFloatHead", kInt8, kKv16, 0.2, float_head);
+  add("Int8OfTwoTypesInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_v", DType::kQ8_0}, {"ffn_up", DType::kQ4_0}}));
+  add("Int8AndFloatInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_k", DType::kF16}, {"blk.1.ffn_gate", DType::kF32}}));
+  add("Int8BetweenFloats", kInt8, kKv16, 0.2,
+      Model({{"attn_output", DType::kF16}, {"ffn_down", DType::kF32}}));
+  add("Int8WithoutAQuantisedMatrix", kInt8, kKv32, 2e-5, Model({{"", DType::kF32}}));
+  // Heads of 16 columns: blocks of 32 straddle kv heads, and at TP 2 ranks.
+  TinyLlamaOptions straddling = Model();
+  straddling.num_key_value_heads = 6;
+  add("Int8BlocksStraddleHeads", kInt8, kKv16, 0.2, straddling);
+  // Widths that are not of whole blocks can't be quantised in a file.
+  TinyLlamaOptions odd_inner = Model({{"ffn_down", DType::kF16}});
+  odd_inner.intermediate_size = 168;
+  add("Int8OddInnerWidth", kInt8, kKv16, 0.2, odd_inner);
+  TinyLlamaOptions odd_hidden = Model({{"attn_q.", DType::kF16},
+                                       {"attn_k.", DType::kF16},
+                                       {"attn_v.", DType::kF16},
+                                       {"ffn_gate", DType::kF16},
+                                       {"ffn_up", DType::kF16}});
+  odd_hidden.hidden_size = 100;
+  odd_hidden.embedding_dtype = DType::kF16;
+  add("Int8OddHiddenWidth", kInt8, kKv16, 0.2, odd_hidden);
+  AddOtherArchitectures(&setups);
+  return setups;
+}
+
+}  // namespace flotilla::testing
