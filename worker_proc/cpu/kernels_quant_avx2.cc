@@ -12,23 +12,32 @@ struct Q {
   using Int = __m256i;
   // Of 16 registers: an accumulator for each half of a panel and token, both halves' weights, a
   // broadcast and a product. The float accumulators lie in memory.
+  template <int kBits>
   static constexpr int kMaxTokens = 6;
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static V::Reg LoadBytes(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static Int LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static V::Reg ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
   static Int Set1Int(int32_t x) { return _mm256_set1_epi32(x); }
   static Int Sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
-  // With 4-bit weights, eight products of pairs stay within 8 * 2 * 15 * 127 = 30,480 in 16 bits.
+  // With 4-bit weights, eight products of pairs stay within 8 * 2 * 15 * 127 = 30,480 in 16 bits;
+  // with 5 bits four, 4 * 2 * 31 * 127 = 31,496, and with 6 two, 2 * 2 * 63 * 127 = 32,004.
   // With 8-bit weights the activations are split instead, q = 16 * high + low with both in -8 … 8,
   // and summed apart: 8 * 2 * 255 * 8 = 32,640.
   template <int kBits>
   struct TileQ {
     int8_t q[kBits / 4][kQuantBlock];  // low, high
   };
-  static void PackQ(const int8_t* q, TileQ<4>* out) { __builtin_memcpy(out->q, q, kQuantBlock); }
+  template <int kBits>
+  static void PackQ(const int8_t* q, TileQ<kBits>* out) {
+    __builtin_memcpy(out->q, q, kQuantBlock);
+  }
   static void PackQ(const int8_t* q, TileQ<8>* out) {
     const Int x = LoadInt(q);
     const Int nibble = _mm256_set1_epi8(0x0f);
@@ -120,10 +129,93 @@ struct Q {
     }
   }
 
+  // x << n, to the right if n < 0, by 16 bits at a time: what crosses from byte to byte is masked.
+  static Int Shift(Int x, int n) {
+    return n >= 0 ? _mm256_slli_epi16(x, n) : _mm256_srli_epi16(x, -n);
+  }
+  // Four k of 8 rows, from 4 * quad on, of weights with 5 or 6 bits: `upper` has the upper ones, to
+  // be shifted by `shift`.
+  static Int Quad(const uint8_t* half_panel, int quad, Int upper, int shift, int upper_mask) {
+    const Int raw = LoadInt(half_panel + quad % 4 * 64);
+    const Int nibble =
+        _mm256_and_si256(quad < 4 ? raw : _mm256_srli_epi16(raw, 4), _mm256_set1_epi8(0x0f));
+    const auto mask = _mm256_set1_epi8(static_cast<char>(upper_mask));
+    return _mm256_or_si256(nibble, _mm256_and_si256(Shift(upper, shift), mask));
+  }
+  static Int Products(Int weights, const int8_t* q) {
+    int32_t four;
+    __builtin_memcpy(&four, q, sizeof(four));
+    return _mm256_maddubs_epi16(weights, _mm256_set1_epi32(four));
+  }
+
+  // One half of the panel after the other: sums of 16 and of 32 bits live at once.
+  template <int kTokens>
+  static void Dot5(const uint8_t* block, const TileQ<5>* tile, Int (*dot)[2]) {
+    const Int ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Int plane = LoadInt(block + 4 * 64 + v * 32);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        Int sum[kTokens];
+#pragma GCC unroll 4
+        for (int quad = 4 * half; quad < 4 * half + 4; ++quad) {
+          const Int weights = Quad(block + v * 32, quad, plane, 4 - quad, 0x10);
+#pragma GCC unroll 8
+          for (int t = 0; t < kTokens; ++t) {
+            const Int pairs = Products(weights, tile[t].q[0] + 4 * quad);
+            sum[t] = quad % 4 == 0 ? pairs : InOrder(_mm256_add_epi16(sum[t], pairs));
+          }
+        }
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t) {
+          const Int wide = _mm256_madd_epi16(sum[t], ones);
+          dot[t][v] = half == 0 ? wide : InOrder(_mm256_add_epi32(dot[t][v], wide));
+        }
+      }
+    }
+  }
+
+  // sub_scales: sc0 and sc1 of each row, by which the widening products multiply; offset: HalfSums
+  // of each token.
+  template <int kTokens>
+  static void Dot6(const uint8_t* block, const uint8_t* sub_scales, const TileQ<6>* tile,
+                   const int32_t* offset, Int (*dot)[2]) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Int scales = _mm256_cvtepi8_epi16(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(sub_scales + v * 16)));
+      const Int twice = _mm256_slli_epi16(scales, 1);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) dot[t][v] = _mm256_madd_epi16(twice, Set1Int(offset[t]));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const Int plane = LoadInt(block + (4 + half) * 64 + v * 32);
+        const Int both = half == 0
+                             ? _mm256_blend_epi16(scales, _mm256_slli_epi32(scales, 16), 0xaa)
+                             : _mm256_blend_epi16(_mm256_srli_epi32(scales, 16), scales, 0xaa);
+#pragma GCC unroll 2
+        for (int quad = 4 * half; quad < 4 * half + 4; quad += 2) {
+          const int shift = 4 - quad % 4 * 2;
+          const Int w0 = Quad(block + v * 32, quad, plane, shift, 0x30);
+          const Int w1 = Quad(block + v * 32, quad + 1, plane, shift - 2, 0x30);
+#pragma GCC unroll 8
+          for (int t = 0; t < kTokens; ++t) {
+            const int8_t* const q = tile[t].q[0] + 4 * quad;
+            const Int pairs = _mm256_add_epi16(Products(w0, q), Products(w1, q + 4));
+            dot[t][v] = InOrder(_mm256_add_epi32(dot[t][v], _mm256_madd_epi16(pairs, both)));
+          }
+        }
+      }
+    }
+  }
+
   template <int kBits, int kTokens>
   static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[2]) {
     if constexpr (kBits == 4) {
       Dot4<kTokens>(block, tile, dot);
+    } else if constexpr (kBits == 5) {
+      Dot5<kTokens>(block, tile, dot);
     } else {
       Dot8<kTokens>(block, tile, dot);
     }

@@ -10,10 +10,16 @@ namespace {
 
 struct Q {
   using Int = __m512i;
-  static constexpr int kMaxTokens = 12;  // an integer and a float accumulator each, of 32 registers
+  // An integer and a float accumulator each, of 32 registers; with 6 bits two integers.
+  template <int kBits>
+  static constexpr int kMaxTokens = kBits == 6 ? 8 : 12;
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static V::Reg LoadBytes(const uint8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
   }
   static V::Reg ToFloat(Int x) { return _mm512_cvtepi32_ps(x); }
   static Int Set1Int(int32_t x) { return _mm512_set1_epi32(x); }
@@ -38,26 +44,45 @@ struct Q {
     }
   }
 
+  // x << n, to the right if n < 0, by 16 bits at a time: what crosses from byte to byte is masked.
+  static Int Shift(Int x, int n) {
+    return n >= 0 ? _mm512_slli_epi16(x, static_cast<unsigned>(n))
+                  : _mm512_srli_epi16(x, static_cast<unsigned>(-n));
+  }
+  // Four k, from 4 * quad on, of the lower 4 bits in group quad % 4; `upper` is or-ed in where
+  // `upper_mask` has ones.
+  template <bool kUpper>
+  static Int Quad(Int raw, int quad, Int upper, Int upper_mask) {
+    const Int nibble =
+        _mm512_and_si512(quad < 4 ? raw : _mm512_srli_epi16(raw, 4), _mm512_set1_epi8(0x0f));
+    if constexpr (!kUpper) return nibble;
+    return _mm512_ternarylogic_epi64(nibble, upper, upper_mask, 0xf8);  // a | (b & c)
+  }
+
   template <int kBits, int kTokens>
   static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[1]) {
     // Few tokens need several chains each, or vpdpbusd's latency shows.
     constexpr int kChains = kTokens == 1 ? 4 : kTokens <= 3 ? 2 : 1;
-    const Int mask = _mm512_set1_epi8(0x0f);
     Int sum[kChains][kTokens];
 #pragma GCC unroll 4
     for (int c = 0; c < kChains; ++c) {
 #pragma GCC unroll 16
       for (int t = 0; t < kTokens; ++t) sum[c][t] = _mm512_setzero_si512();
     }
+    Int plane = _mm512_setzero_si512();
+    if constexpr (kBits == 5) plane = _mm512_loadu_si512(block + 4 * 64);
+    const Int fifth = _mm512_set1_epi8(0x10);
 #pragma GCC unroll 8
-    for (int j = 0; j < kBits; ++j) {
+    for (int j = 0; j < (kBits == 8 ? 8 : 4); ++j) {
       const Int raw = _mm512_loadu_si512(block + j * 64);
       if constexpr (kBits == 8) {
         DotQuad<kTokens>(raw, tile, 4 * j, sum[j % kChains]);
       } else {
-        DotQuad<kTokens>(_mm512_and_si512(raw, mask), tile, 4 * j, sum[2 * j % kChains]);
-        const Int high = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
-        DotQuad<kTokens>(high, tile, 16 + 4 * j, sum[(2 * j + 1) % kChains]);
+        constexpr bool kUpper = kBits == 5;
+        DotQuad<kTokens>(Quad<kUpper>(raw, j, Shift(plane, 4 - j), fifth), tile, 4 * j,
+                         sum[2 * j % kChains]);
+        DotQuad<kTokens>(Quad<kUpper>(raw, j + 4, Shift(plane, -j), fifth), tile, 16 + 4 * j,
+                         sum[(2 * j + 1) % kChains]);
       }
     }
 #pragma GCC unroll 16
@@ -65,6 +90,42 @@ struct Q {
       dot[t][0] = sum[0][t];
 #pragma GCC unroll 4
       for (int c = 1; c < kChains; ++c) dot[t][0] = _mm512_add_epi32(dot[t][0], sum[c][t]);
+    }
+  }
+
+  // sub_scales: sc0 and sc1 of each row; offset: HalfSums of each token.
+  template <int kTokens>
+  static void Dot6(const uint8_t* block, const uint8_t* sub_scales, const TileQ<6>* tile,
+                   const int32_t* offset, Int (*dot)[1]) {
+    constexpr int kChains = kTokens == 1 ? 2 : 1;
+    const Int upper_mask = _mm512_set1_epi8(0x30);
+    const Int scales =
+        _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sub_scales)));
+    const Int twice = _mm512_slli_epi16(scales, 1);
+    const Int half_scales[2] = {_mm512_srai_epi32(_mm512_slli_epi32(scales, 16), 16),
+                                _mm512_srai_epi32(scales, 16)};
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      Int sum[kChains][kTokens];
+#pragma GCC unroll 2
+      for (int c = 0; c < kChains; ++c) {
+#pragma GCC unroll 16
+        for (int t = 0; t < kTokens; ++t) sum[c][t] = _mm512_setzero_si512();
+      }
+      const Int plane = _mm512_loadu_si512(block + (4 + half) * 64);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const Int weights = Quad<true>(_mm512_loadu_si512(block + j * 64), 4 * half + j,
+                                       Shift(plane, 4 - 2 * j), upper_mask);
+        DotQuad<kTokens>(weights, tile, 16 * half + 4 * j, sum[j % kChains]);
+      }
+#pragma GCC unroll 16
+      for (int t = 0; t < kTokens; ++t) {
+        if constexpr (kChains == 2) sum[0][t] = _mm512_add_epi32(sum[0][t], sum[1][t]);
+        const Int scaled = _mm512_mullo_epi32(sum[0][t], half_scales[half]);
+        dot[t][0] = half == 0 ? _mm512_dpwssd_epi32(scaled, twice, _mm512_set1_epi32(offset[t]))
+                              : _mm512_add_epi32(dot[t][0], scaled);
+      }
     }
   }
 
