@@ -13,7 +13,7 @@ struct Q {
   // Of 16 registers: an accumulator for each half of a panel and token, both halves' weights, a
   // broadcast and a product. The float accumulators lie in memory.
   template <int kBits>
-  static constexpr int kMaxTokens = 6;
+  static constexpr int kMaxTokens = kBits == 6 ? 4 : 6;
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -133,80 +133,93 @@ struct Q {
   static Int Shift(Int x, int n) {
     return n >= 0 ? _mm256_slli_epi16(x, n) : _mm256_srli_epi16(x, -n);
   }
-  // Four k of 8 rows, from 4 * quad on, of weights with 5 or 6 bits: `upper` has the upper ones, to
-  // be shifted by `shift`.
-  static Int Quad(const uint8_t* half_panel, int quad, Int upper, int shift, int upper_mask) {
-    const Int raw = LoadInt(half_panel + quad % 4 * 64);
-    const Int nibble =
-        _mm256_and_si256(quad < 4 ? raw : _mm256_srli_epi16(raw, 4), _mm256_set1_epi8(0x0f));
-    const auto mask = _mm256_set1_epi8(static_cast<char>(upper_mask));
-    return _mm256_or_si256(nibble, _mm256_and_si256(Shift(upper, shift), mask));
-  }
-  static Int Products(Int weights, const int8_t* q) {
-    int32_t four;
-    __builtin_memcpy(&four, q, sizeof(four));
-    return _mm256_maddubs_epi16(weights, _mm256_set1_epi32(four));
+  // Four k of weights with 5 or 6 bits, from 4 j on, and four from 16 + 4 j on; of half a panel
+  // each.
+  template <int kBits>
+  static void Quads(const uint8_t* block, int j, Int* low, Int* high) {
+    const Int low_bits = _mm256_set1_epi8(kBits == 5 ? 0x10 : 0x30);
+    const Int high_bits = _mm256_set1_epi8(kBits == 5 ? 0x08 : 0x0c);
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Int raw = LoadInt(block + j * 64 + v * 32);
+      const Int plane = LoadInt(block + (kBits == 5 ? 4 : 4 + j / 2) * 64 + v * 32);
+      const Int bits = Shift(plane, kBits == 5 ? 3 - 2 * j : 2 - j % 2 * 4);
+      low[v] = _mm256_or_si256(_mm256_and_si256(raw, _mm256_set1_epi8(0x0f)),
+                               _mm256_and_si256(bits, low_bits));
+      high[v] = _mm256_or_si256(_mm256_and_si256(raw, _mm256_set1_epi8(static_cast<char>(0xf0))),
+                                _mm256_and_si256(bits, high_bits));
+      high[v] = _mm256_srli_epi16(high[v], 8 - kBits);
+    }
   }
 
-  // One half of the panel after the other: sums of 16 and of 32 bits live at once.
   template <int kTokens>
   static void Dot5(const uint8_t* block, const TileQ<5>* tile, Int (*dot)[2]) {
     const Int ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
-      const Int plane = LoadInt(block + 4 * 64 + v * 32);
+    for (int part = 0; part < 2; ++part) {
+      Int sum[kTokens][2];
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        Int sum[kTokens];
-#pragma GCC unroll 4
-        for (int quad = 4 * half; quad < 4 * half + 4; ++quad) {
-          const Int weights = Quad(block + v * 32, quad, plane, 4 - quad, 0x10);
+      for (int j = 2 * part; j < 2 * part + 2; ++j) {
+        Int low[2];
+        Int high[2];
+        Quads<5>(block, j, low, high);
+        DotQuad<kTokens>(low, tile, 0, 4 * j, j % 2 == 0, sum);
+        DotQuad<kTokens>(high, tile, 0, 16 + 4 * j, false, sum);
+      }
 #pragma GCC unroll 8
-          for (int t = 0; t < kTokens; ++t) {
-            const Int pairs = Products(weights, tile[t].q[0] + 4 * quad);
-            sum[t] = quad % 4 == 0 ? pairs : InOrder(_mm256_add_epi16(sum[t], pairs));
-          }
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < kTokens; ++t) {
-          const Int wide = _mm256_madd_epi16(sum[t], ones);
-          dot[t][v] = half == 0 ? wide : InOrder(_mm256_add_epi32(dot[t][v], wide));
+      for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Int wide = _mm256_madd_epi16(sum[t][v], ones);
+          dot[t][v] = part == 0 ? wide : _mm256_add_epi32(dot[t][v], wide);
         }
       }
     }
   }
 
-  // sub_scales: sc0 and sc1 of each row, by which the widening products multiply; offset: HalfSums
-  // of each token.
+  // Twice four k of the weights times the same of each token, and times a sub-scale: pairs of
+  // bytes, then of 16 bits.
+  template <int kTokens>
+  static void DotScaled(const Int* first, const Int* second, const Int* scales,
+                        const TileQ<6>* tile, int k, Int (*dot)[2]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four[2];
+      __builtin_memcpy(four, tile[t].q[0] + k, sizeof(four));
+      const Int q[2] = {_mm256_set1_epi32(four[0]), _mm256_set1_epi32(four[1])};
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        const Int pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first[v], q[0]),
+                                           _mm256_maddubs_epi16(second[v], q[1]));
+        dot[t][v] = InOrder(_mm256_add_epi32(dot[t][v], _mm256_madd_epi16(pairs, scales[v])));
+      }
+    }
+  }
+
+  // sub_scales: sc0 and sc1 of each row; offset: HalfSums of each token.
   template <int kTokens>
   static void Dot6(const uint8_t* block, const uint8_t* sub_scales, const TileQ<6>* tile,
                    const int32_t* offset, Int (*dot)[2]) {
+    Int first[2];   // sc0 twice, of each row
+    Int second[2];  // sc1
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      const Int scales = _mm256_cvtepi8_epi16(
+      const Int both = _mm256_cvtepi8_epi16(
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(sub_scales + v * 16)));
-      const Int twice = _mm256_slli_epi16(scales, 1);
+      first[v] = _mm256_blend_epi16(both, _mm256_slli_epi32(both, 16), 0xaa);
+      second[v] = _mm256_blend_epi16(_mm256_srli_epi32(both, 16), both, 0xaa);
+      const Int twice = _mm256_slli_epi16(both, 1);
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) dot[t][v] = _mm256_madd_epi16(twice, Set1Int(offset[t]));
+    }
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const Int plane = LoadInt(block + (4 + half) * 64 + v * 32);
-        const Int both = half == 0
-                             ? _mm256_blend_epi16(scales, _mm256_slli_epi32(scales, 16), 0xaa)
-                             : _mm256_blend_epi16(_mm256_srli_epi32(scales, 16), scales, 0xaa);
-#pragma GCC unroll 2
-        for (int quad = 4 * half; quad < 4 * half + 4; quad += 2) {
-          const int shift = 4 - quad % 4 * 2;
-          const Int w0 = Quad(block + v * 32, quad, plane, shift, 0x30);
-          const Int w1 = Quad(block + v * 32, quad + 1, plane, shift - 2, 0x30);
-#pragma GCC unroll 8
-          for (int t = 0; t < kTokens; ++t) {
-            const int8_t* const q = tile[t].q[0] + 4 * quad;
-            const Int pairs = _mm256_add_epi16(Products(w0, q), Products(w1, q + 4));
-            dot[t][v] = InOrder(_mm256_add_epi32(dot[t][v], _mm256_madd_epi16(pairs, both)));
-          }
-        }
-      }
+    for (int j = 0; j < 4; j += 2) {
+      Int low[2][2];
+      Int high[2][2];
+      Quads<6>(block, j, low[0], high[0]);
+      Quads<6>(block, j + 1, low[1], high[1]);
+      DotScaled<kTokens>(low[0], low[1], first, tile, 4 * j, dot);
+      DotScaled<kTokens>(high[0], high[1], second, tile, 16 + 4 * j, dot);
     }
   }
 

@@ -49,19 +49,28 @@ struct Q {
     return n >= 0 ? _mm512_slli_epi16(x, static_cast<unsigned>(n))
                   : _mm512_srli_epi16(x, static_cast<unsigned>(-n));
   }
-  // Four k, from 4 * quad on, of the lower 4 bits in group quad % 4; `upper` is or-ed in where
-  // `upper_mask` has ones.
-  template <bool kUpper>
-  static Int Quad(Int raw, int quad, Int upper, Int upper_mask) {
-    const Int nibble =
-        _mm512_and_si512(quad < 4 ? raw : _mm512_srli_epi16(raw, 4), _mm512_set1_epi8(0x0f));
-    if constexpr (!kUpper) return nibble;
-    return _mm512_ternarylogic_epi64(nibble, upper, upper_mask, 0xf8);  // a | (b & c)
+  // Four k of weights with less than 8 bits, from 4 j on, and four from 16 + 4 j on, these in the
+  // upper bits of their bytes: 8 - kBits too far left.
+  template <int kBits>
+  static void Quads(const uint8_t* block, int j, Int* low, Int* high) {
+    const Int raw = _mm512_loadu_si512(block + j * 64);
+    *low = _mm512_and_si512(raw, _mm512_set1_epi8(0x0f));
+    *high = _mm512_and_si512(raw, _mm512_set1_epi8(static_cast<char>(0xf0)));
+    if constexpr (kBits > 4) {
+      const Int plane = _mm512_loadu_si512(block + (kBits == 5 ? 4 : 4 + j / 2) * 64);
+      const Int bits = Shift(plane, kBits == 5 ? 3 - 2 * j : 2 - j % 2 * 4);
+      constexpr int kAndOr = 0xf8;  // a | (b & c)
+      *low =
+          _mm512_ternarylogic_epi64(*low, bits, _mm512_set1_epi8(kBits == 5 ? 0x10 : 0x30), kAndOr);
+      *high = _mm512_ternarylogic_epi64(*high, bits, _mm512_set1_epi8(kBits == 5 ? 0x08 : 0x0c),
+                                        kAndOr);
+    }
   }
 
   template <int kBits, int kTokens>
   static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[1]) {
-    // Few tokens need several chains each, or vpdpbusd's latency shows.
+    // Few tokens need several chains each, or vpdpbusd's latency shows. The odd ones are those of
+    // the high quads, which are then shifted as sums.
     constexpr int kChains = kTokens == 1 ? 4 : kTokens <= 3 ? 2 : 1;
     Int sum[kChains][kTokens];
 #pragma GCC unroll 4
@@ -69,27 +78,30 @@ struct Q {
 #pragma GCC unroll 16
       for (int t = 0; t < kTokens; ++t) sum[c][t] = _mm512_setzero_si512();
     }
-    Int plane = _mm512_setzero_si512();
-    if constexpr (kBits == 5) plane = _mm512_loadu_si512(block + 4 * 64);
-    const Int fifth = _mm512_set1_epi8(0x10);
 #pragma GCC unroll 8
     for (int j = 0; j < (kBits == 8 ? 8 : 4); ++j) {
-      const Int raw = _mm512_loadu_si512(block + j * 64);
       if constexpr (kBits == 8) {
-        DotQuad<kTokens>(raw, tile, 4 * j, sum[j % kChains]);
+        DotQuad<kTokens>(_mm512_loadu_si512(block + j * 64), tile, 4 * j, sum[j % kChains]);
       } else {
-        constexpr bool kUpper = kBits == 5;
-        DotQuad<kTokens>(Quad<kUpper>(raw, j, Shift(plane, 4 - j), fifth), tile, 4 * j,
-                         sum[2 * j % kChains]);
-        DotQuad<kTokens>(Quad<kUpper>(raw, j + 4, Shift(plane, -j), fifth), tile, 16 + 4 * j,
-                         sum[(2 * j + 1) % kChains]);
+        Int low;
+        Int high;
+        Quads<kBits>(block, j, &low, &high);
+        if constexpr (kChains == 1) high = _mm512_srli_epi16(high, 8 - kBits);
+        DotQuad<kTokens>(low, tile, 4 * j, sum[2 * j % kChains]);
+        DotQuad<kTokens>(high, tile, 16 + 4 * j, sum[(2 * j + 1) % kChains]);
       }
     }
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
+      if constexpr (kChains == 4) {
+        sum[0][t] = _mm512_add_epi32(sum[0][t], sum[2][t]);
+        sum[1][t] = _mm512_add_epi32(sum[1][t], sum[3][t]);
+      }
+      if constexpr (kChains > 1) {
+        if constexpr (kBits < 8) sum[1][t] = _mm512_srai_epi32(sum[1][t], 8 - kBits);
+        sum[0][t] = _mm512_add_epi32(sum[0][t], sum[1][t]);
+      }
       dot[t][0] = sum[0][t];
-#pragma GCC unroll 4
-      for (int c = 1; c < kChains; ++c) dot[t][0] = _mm512_add_epi32(dot[t][0], sum[c][t]);
     }
   }
 
@@ -97,35 +109,33 @@ struct Q {
   template <int kTokens>
   static void Dot6(const uint8_t* block, const uint8_t* sub_scales, const TileQ<6>* tile,
                    const int32_t* offset, Int (*dot)[1]) {
-    constexpr int kChains = kTokens == 1 ? 2 : 1;
-    const Int upper_mask = _mm512_set1_epi8(0x30);
+    constexpr bool kShiftSums = kTokens <= 4;
+    Int sum[2][kTokens];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 16
+      for (int t = 0; t < kTokens; ++t) sum[half][t] = _mm512_setzero_si512();
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      Int low;
+      Int high;
+      Quads<6>(block, j, &low, &high);
+      if constexpr (!kShiftSums) high = _mm512_srli_epi16(high, 2);
+      DotQuad<kTokens>(low, tile, 4 * j, sum[0]);
+      DotQuad<kTokens>(high, tile, 16 + 4 * j, sum[1]);
+    }
     const Int scales =
         _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sub_scales)));
     const Int twice = _mm512_slli_epi16(scales, 1);
-    const Int half_scales[2] = {_mm512_srai_epi32(_mm512_slli_epi32(scales, 16), 16),
-                                _mm512_srai_epi32(scales, 16)};
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      Int sum[kChains][kTokens];
-#pragma GCC unroll 2
-      for (int c = 0; c < kChains; ++c) {
+    const Int first = _mm512_srai_epi32(_mm512_slli_epi32(scales, 16), 16);
+    const Int second = _mm512_srai_epi32(scales, 16);
 #pragma GCC unroll 16
-        for (int t = 0; t < kTokens; ++t) sum[c][t] = _mm512_setzero_si512();
-      }
-      const Int plane = _mm512_loadu_si512(block + (4 + half) * 64);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        const Int weights = Quad<true>(_mm512_loadu_si512(block + j * 64), 4 * half + j,
-                                       Shift(plane, 4 - 2 * j), upper_mask);
-        DotQuad<kTokens>(weights, tile, 16 * half + 4 * j, sum[j % kChains]);
-      }
-#pragma GCC unroll 16
-      for (int t = 0; t < kTokens; ++t) {
-        if constexpr (kChains == 2) sum[0][t] = _mm512_add_epi32(sum[0][t], sum[1][t]);
-        const Int scaled = _mm512_mullo_epi32(sum[0][t], half_scales[half]);
-        dot[t][0] = half == 0 ? _mm512_dpwssd_epi32(scaled, twice, _mm512_set1_epi32(offset[t]))
-                              : _mm512_add_epi32(dot[t][0], scaled);
-      }
+    for (int t = 0; t < kTokens; ++t) {
+      if constexpr (kShiftSums) sum[1][t] = _mm512_srai_epi32(sum[1][t], 2);
+      dot[t][0] = _mm512_add_epi32(_mm512_mullo_epi32(sum[0][t], first),
+                                   _mm512_mullo_epi32(sum[1][t], second));
+      dot[t][0] = _mm512_dpwssd_epi32(dot[t][0], twice, _mm512_set1_epi32(offset[t]));
     }
   }
 

@@ -74,16 +74,25 @@ void RmsNorm(const RmsNormQuantArgs& a) {
 
 // The unsigned integers of one row of a panel's block.
 void UnpackRow(const QuantFormat& format, const uint8_t* block, uint32_t row, uint8_t* u) {
-  const uint8_t* upper = block + kPanelRows * kQuantBlock / 2 + row * 4;
-  for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    if (format.bits == 8) {
-      u[k] = block[k / 4 * 64 + row * 4 + k % 4];
-      continue;
+  if (format.bits == 8) {
+    for (uint32_t k = 0; k < kQuantBlock; ++k) u[k] = block[k / 4 * 64 + row * 4 + k % 4];
+    return;
+  }
+  const uint32_t count = format.bits - 4;  // of the bits that do not lie in nibbles
+  const uint32_t mask = (1u << count) - 1;
+  for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
+    const uint32_t j = i / 4;
+    const uint32_t at = row * 4 + i % 4;
+    uint32_t low = block[j * 64 + at] & 0x0f;
+    uint32_t high = block[j * 64 + at] >> 4;
+    if (count > 0) {
+      const uint32_t plane = block[(4 + j * count / 4) * 64 + at];
+      const uint32_t bits = plane >> (j * 2 * count % 8);
+      low |= ((bits >> count) & mask) << 4;
+      high = high << count | (bits & mask);
     }
-    const uint8_t byte = block[k % 16 / 4 * 64 + row * 4 + k % 4];
-    u[k] = k < 16 ? byte & 0x0f : byte >> 4;
-    if (format.bits == 5) u[k] |= ((upper[k % 4] >> (k / 4)) & 1) << 4;
-    if (format.bits == 6) u[k] |= ((upper[k / 16 * 64 + k % 4] >> (k % 16 / 4 * 2)) & 3) << 4;
+    u[i] = static_cast<uint8_t>(low);
+    u[i + kQuantBlock / 2] = static_cast<uint8_t>(high);
   }
 }
 

@@ -7,11 +7,12 @@
 //   in
 //           its low and k = 16 + 4 j + i in its high nibble (a GGUF block's 16 bytes, transposed by
 //           fours).
-//   5 bits: the lower 4 as above, then 64 bytes: bit j of byte i of row r is the upper bit of
-//           k = 4 j + i.
-//   6 bits: the lower 4 as above, then 2 groups h of 64 bytes: bits 2 j and 2 j + 1 of byte i of
-//   row
-//           r are the upper bits of k = 16 h + 4 j + i.
+//   5 bits: of k < 16 the lower 4 bits and of k >= 16 the upper 4 as above; then 64 bytes: byte i
+//   of
+//           row r has the lowest bit of k = 16 + 4 j + i in bit 2 j and the uppermost bit of
+//           k = 4 j + i in bit 2 j + 1. So one shift serves both.
+//   6 bits: the same with 2 bits and 2 groups of 64 bytes: group j / 2, from bit 4 (j % 2) on the
+//           lowest two of k = 16 + 4 j + i, then the upper two of k = 4 j + i.
 //   8 bits: 8 groups j of 64 bytes; byte i of row r in group j is k = 4 j + i.
 // Rows past out_features are zero. Then follow the scales of these 32 k, and the value of a weight
 // is

@@ -24,18 +24,25 @@ void PackHalf(const uint8_t* half, uint32_t row, uint8_t* packed) {
   std::memcpy(packed + row * kHalfBytes, half, kHalfBytes);
 }
 
-// Q5_0's and Q5_1's word of fifth bits, bit k of value k, as bytes with bit j of value 4 j + i in
-// byte i.
-void PackFifthBits(const uint8_t* word, uint32_t row, uint8_t* packed) {
-  uint8_t upper[4] = {};
-  for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    upper[k % 4] |= static_cast<uint8_t>(((word[k / 8] >> (k % 8)) & 1) << (k / 4));
+// 32 values of 5 or 6 bits, one a byte.
+void PackWide(const QuantFormat& format, const uint8_t* u, uint32_t row, uint8_t* packed) {
+  const uint32_t count = format.bits - 4;  // of the bits that do not lie in nibbles
+  uint8_t nibbles[kQuantBlock / 2];
+  uint8_t rest[8] = {};
+  for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
+    const uint32_t low = u[i];
+    const uint32_t high = u[i + kQuantBlock / 2];
+    nibbles[i] = static_cast<uint8_t>((low & 0x0f) | (high >> count << 4));
+    const uint32_t bits = (low >> 4 << count) | (high & ((1u << count) - 1));
+    const uint32_t first = i / 4 * 2 * count;
+    rest[first / 8 * 4 + i % 4] |= static_cast<uint8_t>(bits << (first % 8));
   }
-  PackBytes(upper, sizeof(upper), row, packed);
+  PackBytes(nibbles, sizeof(nibbles), row, packed);
+  PackBytes(rest, count * 4, row, packed + 4 * kGroupBytes);
 }
 
-// A block of a row: its scale, its min if it has one, then its values, which keep their order.
-// GGUF's signed bytes become unsigned by a zero point of 128.
+// A block of a row: its scale, its min if it has one, then its values. GGUF's signed bytes become
+// unsigned by a zero point of 128.
 void PackBlock(const QuantFormat& format, const uint8_t* block, uint32_t row, uint8_t* packed) {
   uint8_t* const scales = packed + format.value_bytes();
   PackHalf(block, row, scales);
@@ -44,34 +51,30 @@ void PackBlock(const QuantFormat& format, const uint8_t* block, uint32_t row, ui
     PackHalf(block, row, scales + kPanelRows * kHalfBytes);
     block += kHalfBytes;
   }
+  if (format.bits == 4) return PackBytes(block, kQuantBlock / 2, row, packed);
+  uint8_t u[kQuantBlock];
   if (format.bits == 8) {
-    uint8_t flipped[kQuantBlock];
-    for (uint32_t i = 0; i < kQuantBlock; ++i) flipped[i] = block[i] ^ 0x80;
-    return PackBytes(flipped, kQuantBlock, row, packed);
+    for (uint32_t k = 0; k < kQuantBlock; ++k) u[k] = block[k] ^ 0x80;
+    return PackBytes(u, kQuantBlock, row, packed);
   }
-  if (format.bits == 5) {
-    PackFifthBits(block, row, packed + 4 * kGroupBytes);
-    block += sizeof(uint32_t);
+  uint32_t fifth;  // bit k: of value k
+  std::memcpy(&fifth, block, sizeof(fifth));
+  block += sizeof(fifth);
+  for (uint32_t k = 0; k < kQuantBlock; ++k) {
+    const uint32_t nibble = (block[k % 16] >> (k / 16 * 4)) & 0x0fu;
+    u[k] = static_cast<uint8_t>(nibble | (((fifth >> k) & 1) << 4));
   }
-  PackBytes(block, kQuantBlock / 2, row, packed);
+  PackWide(format, u, row, packed);
 }
 
-// 32 values of 4, 5 or 6 bits, one a byte.
+// 32 values of a K type, one a byte.
 void PackValues(const QuantFormat& format, const uint8_t* u, uint32_t row, uint8_t* packed) {
+  if (format.bits > 4) return PackWide(format, u, row, packed);
   uint8_t nibbles[kQuantBlock / 2];
-  uint8_t upper[8] = {};
   for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
-    nibbles[i] = static_cast<uint8_t>((u[i] & 0x0f) | (u[i + kQuantBlock / 2] << 4));
-  }
-  for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    if (format.bits == 5) {
-      upper[k % 4] |= static_cast<uint8_t>((u[k] >> 4) << (k / 4));
-    } else {
-      upper[k / 16 * 4 + k % 4] |= static_cast<uint8_t>((u[k] >> 4) << (k % 16 / 4 * 2));
-    }
+    nibbles[i] = static_cast<uint8_t>(u[i] | (u[i + kQuantBlock / 2] << 4));
   }
   PackBytes(nibbles, sizeof(nibbles), row, packed);
-  if (format.bits > 4) PackBytes(upper, format.bits == 5 ? 4 : 8, row, packed + 4 * kGroupBytes);
 }
 
 // A super-block of a row of Q4_K or Q5_K (their layouts: common/checkpoint/dequantize.cc).
@@ -131,15 +134,17 @@ void PackRow(const QuantFormat& format, const TensorView& view, uint64_t row, ui
 // The integer of one k of a block.
 int UnpackValue(const QuantFormat& format, const uint8_t* values, uint64_t row, uint64_t k) {
   // Bits [first, first + count) of byte k % 4 of the row in a group of 64 bytes.
-  const auto bits = [&](uint64_t group, uint64_t first, int count) {
+  const auto bits = [&](uint64_t group, uint64_t first, uint64_t count) {
     return (values[group * kGroupBytes + row * 4 + k % 4] >> first) & ((1 << count) - 1);
   };
-  const uint64_t quad = k / 4;
-  if (format.bits == 8) return bits(quad, 0, 8);
-  const int lower = bits(quad % 4, quad / 4 * 4, 4);
-  if (format.bits == 5) return lower | bits(4, quad, 1) << 4;
-  if (format.bits == 6) return lower | bits(4 + quad / 4, quad % 4 * 2, 2) << 4;
-  return lower;
+  const uint64_t j = k % 16 / 4;
+  if (format.bits == 8) return bits(k / 4, 0, 8);
+  if (format.bits == 4) return bits(j, k / 16 * 4, 4);
+  const uint64_t count = format.bits - 4;
+  const uint64_t plane = 4 + j * count / 4;
+  const uint64_t first = j * 2 * count % 8;
+  if (k < 16) return bits(j, 0, 4) | bits(plane, first + count, count) << 4;
+  return bits(j, 4, 4) << count | bits(plane, first, count);
 }
 
 }  // namespace
