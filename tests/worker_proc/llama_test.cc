@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/llama_setups.h"
 #include "tests/worker_proc/naive_llama.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
@@ -18,9 +19,11 @@ namespace flotilla {
 namespace {
 
 using testing::DriverRequest;
+using testing::kFloat;
 using testing::PlanDriver;
 using testing::RankThreads;
 using testing::RankThreadsOptions;
+using testing::Setup;
 
 class LlamaTest : public ::testing::Test {
  protected:
@@ -101,73 +104,6 @@ std::vector<Dump> ReadDump(const std::string& path) {
     dumps.push_back(std::move(dump));
   }
   return dumps;
-}
-
-// A model and the arithmetic it is run in.
-struct Setup {
-  std::string name;
-  cpu::ComputeType dtype;
-  cpu::KvType kv;
-  double worst_logit_error;  // seen, with some room; logits are of order 1
-  testing::TinyLlamaOptions model;
-};
-void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
-
-constexpr auto kFloat = cpu::ComputeType::kFloat32;
-constexpr auto kInt8 = cpu::ComputeType::kInt8;
-constexpr auto kKv32 = cpu::KvType::kFloat32;
-constexpr auto kKv16 = cpu::KvType::kBFloat16;
-
-testing::TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
-  testing::TinyLlamaOptions options;
-  options.other_dtypes = std::move(other_dtypes);
-  return options;
-}
-
-std::vector<Setup> Setups() {
-  std::vector<Setup> setups;
-  const auto add = [&](const char* name, cpu::ComputeType dtype, cpu::KvType kv, double error,
-                       testing::TinyLlamaOptions model) {
-    setups.push_back({name, dtype, kv, error, std::move(model)});
-  };
-  add("Float", kFloat, kKv32, 2e-5, Model());
-  testing::TinyLlamaOptions untied = Model();
-  untied.tie_word_embeddings = false;
-  add("FloatUntied", kFloat, kKv32, 2e-5, untied);
-  add("FloatOverBFloat16", kFloat, kKv16, 0.02, Model());
-  add("Int8", kInt8, kKv16, 0.2, Model());
-  testing::TinyLlamaOptions q8 = Model();
-  q8.matrix_dtype = DType::kQ8_0;
-  add("Int8OfQ8OverFloat32", kInt8, kKv32, 0.2, q8);
-  // The head's input is float, everything else's both.
-  testing::TinyLlamaOptions float_head = Model();
-  float_head.matrix_dtype = DType::kQ4_0;
-  float_head.embedding_dtype = DType::kF16;
-  add("Int8WithAFloatHead", kInt8, kKv16, 0.2, float_head);
-  add("Int8OfTwoTypesInOneMatrix", kInt8, kKv16, 0.2,
-      Model({{"attn_v", DType::kQ8_0}, {"ffn_up", DType::kQ4_0}}));
-  add("Int8AndFloatInOneMatrix", kInt8, kKv16, 0.2,
-      Model({{"attn_k", DType::kF16}, {"blk.1.ffn_gate", DType::kF32}}));
-  add("Int8BetweenFloats", kInt8, kKv16, 0.2,
-      Model({{"attn_output", DType::kF16}, {"ffn_down", DType::kF32}}));
-  add("Int8WithoutAQuantisedMatrix", kInt8, kKv32, 2e-5, Model({{"", DType::kF32}}));
-  // Heads of 16 columns: blocks of 32 straddle kv heads, and at TP 2 ranks.
-  testing::TinyLlamaOptions straddling = Model();
-  straddling.num_key_value_heads = 6;
-  add("Int8BlocksStraddleHeads", kInt8, kKv16, 0.2, straddling);
-  // Widths that are not of whole blocks can't be quantised in a file.
-  testing::TinyLlamaOptions odd_inner = Model({{"ffn_down", DType::kF16}});
-  odd_inner.intermediate_size = 168;
-  add("Int8OddInnerWidth", kInt8, kKv16, 0.2, odd_inner);
-  testing::TinyLlamaOptions odd_hidden = Model({{"attn_q.", DType::kF16},
-                                                {"attn_k.", DType::kF16},
-                                                {"attn_v.", DType::kF16},
-                                                {"ffn_gate", DType::kF16},
-                                                {"ffn_up", DType::kF16}});
-  odd_hidden.hidden_size = 100;
-  odd_hidden.embedding_dtype = DType::kF16;
-  add("Int8OddHiddenWidth", kInt8, kKv16, 0.2, odd_hidden);
-  return setups;
 }
 
 class LlamaSetupTest : public LlamaTest, public ::testing::WithParamInterface<Setup> {
@@ -287,7 +223,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(Setups()),
+INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(testing::Setups()),
                          [](const auto& info) { return info.param.name; });
 
 // Pages computed by one request serve another that starts behind them.

@@ -1,0 +1,94 @@
+// The small random models of llama_test.cc, each with the arithmetics that it is run in. Source:
+// ours.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/gguf_builder.h"
+#include "worker_proc/cpu/cpu_backend.h"
+
+namespace flotilla::testing {
+
+// A model and the arithmetic it is run in.
+struct Setup {
+  std::string name;
+  cpu::ComputeType dtype;
+  cpu::KvType kv;
+  double worst_logit_error;  // seen, with some room; logits are of order 1
+  TinyLlamaOptions model;
+};
+inline void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+
+inline constexpr auto kFloat = cpu::ComputeType::kFloat32;
+inline constexpr auto kInt8 = cpu::ComputeType::kInt8;
+inline constexpr auto kKv32 = cpu::KvType::kFloat32;
+inline constexpr auto kKv16 = cpu::KvType::kBFloat16;
+
+inline TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
+  TinyLlamaOptions options;
+  options.other_dtypes = std::move(other_dtypes);
+  return options;
+}
+
+inline std::vector<Setup> Setups() {
+  std::vector<Setup> setups;
+  const auto add = [&](const char* name, cpu::ComputeType dtype, cpu::KvType kv, double error,
+                       TinyLlamaOptions model) {
+    setups.push_back({name, dtype, kv, error, std::move(model)});
+  };
+  add("Float", kFloat, kKv32, 2e-5, Model());
+  TinyLlamaOptions untied = Model();
+  untied.tie_word_embeddings = false;
+  add("FloatUntied", kFloat, kKv32, 2e-5, untied);
+  add("FloatOverBFloat16", kFloat, kKv16, 0.02, Model());
+  add("Int8", kInt8, kKv16, 0.2, Model());
+  TinyLlamaOptions q8 = Model();
+  q8.matrix_dtype = DType::kQ8_0;
+  add("Int8OfQ8OverFloat32", kInt8, kKv32, 0.2, q8);
+  // The head's input is float, everything else's both.
+  TinyLlamaOptions float_head = Model();
+  float_head.matrix_dtype = DType::kQ4_0;
+  float_head.embedding_dtype = DType::kF16;
+  add("Int8WithAFloatHead", kInt8, kKv16, 0.2, float_head);
+  add("Int8OfTwoTypesInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_v", DType::kQ8_0}, {"ffn_up", DType::kQ4_0}}));
+  add("Int8AndFloatInOneMatrix", kInt8, kKv16, 0.2,
+      Model({{"attn_k", DType::kF16}, {"blk.1.ffn_gate", DType::kF32}}));
+  add("Int8BetweenFloats", kInt8, kKv16, 0.2,
+      Model({{"attn_output", DType::kF16}, {"ffn_down", DType::kF32}}));
+  add("Int8WithoutAQuantisedMatrix", kInt8, kKv32, 2e-5, Model({{"", DType::kF32}}));
+  // Heads of 16 columns: blocks of 32 straddle kv heads, and at TP 2 ranks.
+  TinyLlamaOptions straddling = Model();
+  straddling.num_key_value_heads = 6;
+  add("Int8BlocksStraddleHeads", kInt8, kKv16, 0.2, straddling);
+  // Widths that are not of whole blocks can't be quantised in a file.
+  TinyLlamaOptions odd_inner = Model({{"ffn_down", DType::kF16}});
+  odd_inner.intermediate_size = 168;
+  add("Int8OddInnerWidth", kInt8, kKv16, 0.2, odd_inner);
+  TinyLlamaOptions odd_hidden = Model({{"attn_q.", DType::kF16},
+                                       {"attn_k.", DType::kF16},
+                                       {"attn_v.", DType::kF16},
+                                       {"ffn_gate", DType::kF16},
+                                       {"ffn_up", DType::kF16}});
+  odd_hidden.hidden_size = 100;
+  odd_hidden.embedding_dtype = DType::kF16;
+  add("Int8OddHiddenWidth", kInt8, kKv16, 0.2, odd_hidden);
+  // What Q4_K_M files mix, and five bits; widths of whole super-blocks, also by TP 3.
+  TinyLlamaOptions k_types = Model({{"attn_k", DType::kQ5_K},
+                                    {"attn_v", DType::kQ6_K},
+                                    {"attn_output", DType::kQ5_0},
+                                    {"ffn_down", DType::kQ5_1}});
+  k_types.matrix_dtype = DType::kQ4_K;
+  k_types.embedding_dtype = DType::kQ6_K;
+  k_types.hidden_size = k_types.intermediate_size = 256;
+  k_types.num_attention_heads = 16;
+  k_types.num_key_value_heads = 4;
+  add("Int8OfKTypes", kInt8, kKv16, 0.2, k_types);
+  add("FloatOfKTypes", kFloat, kKv32, 2e-5, k_types);
+  return setups;
+}
+
+}  // namespace flotilla::testing
