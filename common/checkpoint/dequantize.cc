@@ -104,14 +104,15 @@ void DequantizeQ45_K(const uint8_t* block, float* out) {
 void DequantizeQ6_K(const uint8_t* block, float* out) {
   const uint8_t* scales = block + 192;
   const float d = LoadHalf(block + 208);
-  for (int b = 0; b < kSuperBlock / kBlock; ++b) {
-    const uint8_t* low = block + b / 4 * 64 + b % 2 * kBlock;
-    const uint8_t* high = block + 128 + b / 4 * kBlock;
-    for (int j = 0; j < kBlock; ++j) {
-      const int nibble = b % 4 < 2 ? low[j] & 0x0f : low[j] >> 4;
+  for (int i = 0; i < kSuperBlock; i += kBlock / 2) {
+    const int b = i / kBlock;
+    const uint8_t* low = block + b / 4 * 64 + b % 2 * kBlock + i % kBlock;
+    const uint8_t* high = block + 128 + b / 4 * kBlock + i % kBlock;
+    const float scale = d * static_cast<float>(static_cast<int8_t>(scales[i / 16]));
+    for (int j = 0; j < kBlock / 2; ++j) {
+      const int nibble = (low[j] >> (b % 4 / 2 * 4)) & 0x0f;
       const int q = (nibble | (((high[j] >> (b % 4 * 2)) & 3) << 4)) - 32;
-      const auto scale = static_cast<int8_t>(scales[b * 2 + j / 16]);
-      *out++ = d * static_cast<float>(scale) * static_cast<float>(q);
+      *out++ = scale * static_cast<float>(q);
     }
   }
 }

@@ -24,21 +24,45 @@ void PackHalf(const uint8_t* half, uint32_t row, uint8_t* packed) {
   std::memcpy(packed + row * kHalfBytes, half, kHalfBytes);
 }
 
-// 32 values of 5 or 6 bits, one a byte.
-void PackWide(const QuantFormat& format, const uint8_t* u, uint32_t row, uint8_t* packed) {
-  const uint32_t count = format.bits - 4;  // of the bits that do not lie in nibbles
+// 32 values of 4 + kCount bits, one a byte.
+template <uint32_t kCount>
+void PackWide(const uint8_t* u, uint32_t row, uint8_t* packed) {
   uint8_t nibbles[kQuantBlock / 2];
-  uint8_t rest[8] = {};
+  uint8_t others[kQuantBlock / 2];  // the bits that do not lie in nibbles
   for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
     const uint32_t low = u[i];
     const uint32_t high = u[i + kQuantBlock / 2];
-    nibbles[i] = static_cast<uint8_t>((low & 0x0f) | (high >> count << 4));
-    const uint32_t bits = (low >> 4 << count) | (high & ((1u << count) - 1));
-    const uint32_t first = i / 4 * 2 * count;
-    rest[first / 8 * 4 + i % 4] |= static_cast<uint8_t>(bits << (first % 8));
+    nibbles[i] = static_cast<uint8_t>((low & 0x0f) | (high >> kCount << 4));
+    others[i] = static_cast<uint8_t>((low >> 4 << kCount) | (high & ((1u << kCount) - 1)));
   }
+  uint32_t quads[4];  // four bytes each, shifted at once: nothing crosses from byte to byte
+  std::memcpy(quads, others, sizeof(quads));
+  uint32_t planes[kCount] = {};
+  for (uint32_t j = 0; j < 4; ++j) planes[j * kCount / 4] |= quads[j] << (j * 2 * kCount % 8);
   PackBytes(nibbles, sizeof(nibbles), row, packed);
-  PackBytes(rest, count * 4, row, packed + 4 * kGroupBytes);
+  PackBytes(reinterpret_cast<const uint8_t*>(planes), sizeof(planes), row,
+            packed + 4 * kGroupBytes);
+}
+
+// Bit i of `bits` in byte i.
+uint64_t SpreadBits(uint8_t bits) {
+  const uint64_t one_each = 0x8040201008040201u & (bits * 0x0101010101010101u);
+  return ((one_each + 0x7f7f7f7f7f7f7f7fu) >> 7) & 0x0101010101010101u;
+}
+
+// Q5_0's and Q5_1's values: a word whose bit k is the fifth of value k, then the nibbles.
+void UnpackFifthBits(const uint8_t* values, uint8_t* u) {
+  const uint8_t* nibbles = values + 4;
+  for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
+    u[i] = nibbles[i] & 0x0f;
+    u[i + kQuantBlock / 2] = nibbles[i] >> 4;
+  }
+  for (uint32_t i = 0; i < kQuantBlock / 8; ++i) {
+    uint64_t eight;
+    std::memcpy(&eight, u + i * 8, sizeof(eight));
+    eight |= SpreadBits(values[i]) << 4;
+    std::memcpy(u + i * 8, &eight, sizeof(eight));
+  }
 }
 
 // A block of a row: its scale, its min if it has one, then its values. GGUF's signed bytes become
@@ -57,19 +81,14 @@ void PackBlock(const QuantFormat& format, const uint8_t* block, uint32_t row, ui
     for (uint32_t k = 0; k < kQuantBlock; ++k) u[k] = block[k] ^ 0x80;
     return PackBytes(u, kQuantBlock, row, packed);
   }
-  uint32_t fifth;  // bit k: of value k
-  std::memcpy(&fifth, block, sizeof(fifth));
-  block += sizeof(fifth);
-  for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    const uint32_t nibble = (block[k % 16] >> (k / 16 * 4)) & 0x0fu;
-    u[k] = static_cast<uint8_t>(nibble | (((fifth >> k) & 1) << 4));
-  }
-  PackWide(format, u, row, packed);
+  UnpackFifthBits(block, u);
+  PackWide<1>(u, row, packed);
 }
 
 // 32 values of a K type, one a byte.
 void PackValues(const QuantFormat& format, const uint8_t* u, uint32_t row, uint8_t* packed) {
-  if (format.bits > 4) return PackWide(format, u, row, packed);
+  if (format.bits == 5) return PackWide<1>(u, row, packed);
+  if (format.bits == 6) return PackWide<2>(u, row, packed);
   uint8_t nibbles[kQuantBlock / 2];
   for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
     nibbles[i] = static_cast<uint8_t>(u[i] | (u[i + kQuantBlock / 2] << 4));
