@@ -90,6 +90,8 @@ struct Context {
   Pool pool;
 };
 
+// With AVX2, 5 and 6 bits are held against what 4 bits could reach, though their sums in 16 bits
+// must be widened more often.
 double PeakMacs(const CpuLimits& limits, const QuantKernelTable& table, const QuantFormat& format) {
   if (&table == &cpu::Avx512QuantKernels()) return limits.vnni512_macs;
   return format.bits < 8 ? limits.avx2_4bit_macs : limits.avx2_8bit_macs;
