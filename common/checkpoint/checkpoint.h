@@ -18,12 +18,25 @@
 
 namespace flotilla {
 
-// Element types as GGUF numbers them. Block types hold 32 values a block along the last dimension.
-enum class DType : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kBF16 = 30 };
+// Element types as GGUF numbers them. Block types hold 32 values a block along the last dimension,
+// K types a super-block of 256: blocks with small scales of their own.
+enum class DType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30,
+};
 
 struct DTypeTraits {
   const char* name;       // "Q4_1"
-  uint32_t block_values;  // values a block: 1 or 32
+  uint32_t block_values;  // values a block: 1, 32 or 256
   uint32_t block_bytes;   // bytes a block
 };
 // Null for an unknown type.
@@ -46,7 +59,8 @@ struct TensorView {
 };
 
 // Writes `view`'s rows [row_begin, row_end) as floats to out[(row_end-row_begin) * cols].
-// Exactly ggml's dequantisation: Q4_0 d*(q-8), Q4_1 d*q+m, Q8_0 d*q, in fp32 (no FMA).
+// Exactly ggml's dequantisation, in fp32 (no FMA): Q4_0 d*(q-8), Q4_1 d*q+m, Q5_0 d*(q-16), Q5_1
+// d*q+m, Q8_0 d*q, Q4_K and Q5_K d*sc*q-dmin*m, Q6_K d*sc*(q-32).
 void DequantizeRows(const TensorView& view, uint64_t row_begin, uint64_t row_end, float* out);
 
 class Checkpoint {

@@ -119,9 +119,15 @@ TEST_F(CheckpointTest, SmallModelHasItsConfigAndTensors) {
 }
 
 TEST_F(CheckpointTest, TinyLlamaOpensInEveryType) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ8_0}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                            DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     TinyLlamaOptions options;
+    options.hidden_size = 256;
+    options.intermediate_size = 256;
+    options.num_attention_heads = 16;
+    options.num_key_value_heads = 2;
     options.matrix_dtype = dtype;
+    options.embedding_dtype = dtype;
     options.tie_word_embeddings = dtype == DType::kQ4_0;
     const auto checkpoint = Open(TinyLlamaBytes(options));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

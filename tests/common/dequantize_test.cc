@@ -1,10 +1,14 @@
-// Dequantisation against formulas written independently, in double, from the block's definition.
+// Dequantisation against formulas written independently, in double, from the block's definition,
+// and against what the gguf package makes of the same blocks (make_dequantize_golden.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -51,19 +55,22 @@ TEST(DequantizeTest, BFloat16IsTheUpperHalfOfAFloat) {
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], expected[i]);
   EXPECT_EQ(Rows(View(DType::kBF16, 2, 3, bytes), 1, 2)[2], 3.140625f);
 }
+bool HasMin(DType dtype) { return dtype == DType::kQ4_1 || dtype == DType::kQ5_1; }
 
 // `count` blocks with pseudo-random contents and scales from ScaleBits.
 std::string Blocks(DType dtype, uint32_t count) {
+  const size_t size = Traits(dtype).block_bytes;
   std::string bytes;
-  const int halves = dtype == DType::kQ4_1 ? 2 : 1;
   for (uint32_t b = 0; b < count; ++b) {
-    for (int h = 0; h < halves; ++h) {
-      const uint16_t bits = ScaleBits(2 * b + static_cast<uint32_t>(h));
-      bytes.append(reinterpret_cast<const char*>(&bits), 2);
-    }
-    const size_t rest = Traits(dtype).block_bytes - 2 * static_cast<size_t>(halves);
-    for (size_t i = 0; i < rest; ++i) {
+    for (size_t i = 0; i < size; ++i) {
       bytes.push_back(static_cast<char>((b * 131 + i * 37 + b * i) & 0xff));
+    }
+    std::vector<size_t> halves = {0};
+    if (HasMin(dtype) || dtype == DType::kQ4_K || dtype == DType::kQ5_K) halves.push_back(2);
+    if (dtype == DType::kQ6_K) halves = {208};
+    for (size_t h = 0; h < halves.size(); ++h) {
+      const uint16_t bits = ScaleBits(2 * b + static_cast<uint32_t>(h));
+      std::memcpy(&bytes[b * size + halves[h]], &bits, sizeof(bits));
     }
   }
   return bytes;
@@ -80,7 +87,12 @@ int Nibble(const std::string& bytes, size_t quants, int j) {
   return static_cast<int>(j < 16 ? byte & 15 : byte >> 4);
 }
 
-// Half precision times a small integer is exact in fp32, so only Q4_1's sum rounds, once.
+// Bit j of the word at `word`, as the fifth of a value.
+int FifthBit(const std::string& bytes, size_t word, int j) {
+  return static_cast<int>((Byte(bytes, word + static_cast<size_t>(j / 8)) >> (j % 8)) & 1) * 16;
+}
+
+// Half precision times a small integer is exact in fp32, so only a sum with a min rounds, once.
 float Expected(DType dtype, const std::string& bytes, size_t block, int j) {
   const size_t at = block * Traits(dtype).block_bytes;
   const double d = Half(bytes, at);
@@ -89,6 +101,11 @@ float Expected(DType dtype, const std::string& bytes, size_t block, int j) {
       return static_cast<float>(d * (Nibble(bytes, at + 2, j) - 8));
     case DType::kQ4_1:
       return static_cast<float>(d * Nibble(bytes, at + 4, j) + Half(bytes, at + 2));
+    case DType::kQ5_0:
+      return static_cast<float>(d * (Nibble(bytes, at + 6, j) + FifthBit(bytes, at + 2, j) - 16));
+    case DType::kQ5_1:
+      return static_cast<float>(d * (Nibble(bytes, at + 8, j) + FifthBit(bytes, at + 4, j)) +
+                                Half(bytes, at + 2));
     default:
       return static_cast<float>(d *
                                 static_cast<int8_t>(Byte(bytes, at + 2 + static_cast<size_t>(j))));
@@ -110,23 +127,65 @@ TEST_P(BlockTypeTest, EqualsTheFormulaInEveryBit) {
   }
 }
 
-TEST_P(BlockTypeTest, AnyRangeOfRowsIsThatPartOfTheWhole) {
+INSTANTIATE_TEST_SUITE_P(All, BlockTypeTest,
+                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                           DType::kQ8_0),
+                         [](const auto& info) { return Traits(info.param).name; });
+
+class RangeTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(RangeTest, AnyRangeOfRowsIsThatPartOfTheWhole) {
+  const uint32_t cols = 2 * Traits(GetParam()).block_values;
   const std::string bytes = Blocks(GetParam(), 10);
-  const TensorView view = View(GetParam(), 5, 64, bytes);
+  const TensorView view = View(GetParam(), 5, cols, bytes);
   const std::vector<float> all = Rows(view, 0, 5);
   for (uint64_t begin = 0; begin <= 5; ++begin) {
     for (uint64_t end = begin; end <= 5; ++end) {
       const std::vector<float> part = Rows(view, begin, end);
-      ASSERT_EQ(part.size(), (end - begin) * 64);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<int>(begin) * 64));
+      ASSERT_EQ(part.size(), (end - begin) * cols);
+      EXPECT_TRUE(
+          std::equal(part.begin(), part.end(), all.begin() + static_cast<int>(begin * cols)));
     }
   }
   EXPECT_DEATH(Rows(view, 0, 6), "CHECK");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BlockTypeTest,
-                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ8_0),
+INSTANTIATE_TEST_SUITE_P(All, RangeTest,
+                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                           DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
                          [](const auto& info) { return Traits(info.param).name; });
+
+std::string Golden() {
+  std::ifstream file(FLOTILLA_DEQUANTIZE_GOLDEN, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+TEST(DequantizeTest, EqualsTheGgufPackageInEveryBit) {
+  const std::string golden = Golden();
+  std::set<uint32_t> types;
+  for (size_t at = 0; at < golden.size();) {
+    uint32_t header[2];  // type, blocks
+    ASSERT_LE(at + sizeof(header), golden.size());
+    std::memcpy(header, &golden[at], sizeof(header));
+    at += sizeof(header);
+    const DTypeTraits* traits = FindDType(header[0]);
+    ASSERT_NE(traits, nullptr) << header[0];
+    const std::string blocks = golden.substr(at, size_t{header[1]} * traits->block_bytes);
+    at += blocks.size();
+    const uint64_t count = uint64_t{header[1]} * traits->block_values;
+    ASSERT_LE(at + count * sizeof(float), golden.size());
+    const std::vector<float> values =
+        Rows(View(static_cast<DType>(header[0]), 1, count, blocks), 0, 1);
+    for (uint64_t i = 0; i < count; ++i, at += sizeof(float)) {
+      ASSERT_EQ(std::memcmp(&values[i], &golden[at], sizeof(float)), 0)
+          << traits->name << " value " << i << ": " << values[i];
+    }
+    types.insert(header[0]);
+  }
+  EXPECT_EQ(types, (std::set<uint32_t>{2, 3, 6, 7, 8, 12, 13, 14}));
+}
 
 TEST(DequantizeTest, EveryHalfIsExact) {
   std::string bytes;
@@ -155,11 +214,11 @@ TEST(DequantizeTest, FloatsAreCopied) {
 
 TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
   std::vector<float> values;
-  values.reserve(320);
-  for (int i = 0; i < 320; ++i) values.push_back(std::sin(static_cast<float>(i)) * 0.1f);
+  values.reserve(512);
+  for (int i = 0; i < 512; ++i) values.push_back(std::sin(static_cast<float>(i)) * 0.1f);
   const auto worst = [&](DType dtype) {
     const std::string bytes = Quantize(dtype, values);
-    const std::vector<float> out = Rows(View(dtype, 10, 32, bytes), 0, 10);
+    const std::vector<float> out = Rows(View(dtype, 2, 256, bytes), 0, 2);
     float error = 0;
     for (size_t i = 0; i < values.size(); ++i)
       error = std::max(error, std::fabs(out[i] - values[i]));
@@ -169,14 +228,23 @@ TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
   EXPECT_LT(worst(DType::kQ8_0), 0.1f / 200);
   EXPECT_LT(worst(DType::kQ4_1), 0.1f / 12);
   EXPECT_LT(worst(DType::kQ4_0), 0.1f / 12);
+  EXPECT_LT(worst(DType::kQ5_1), 0.1f / 25);
+  EXPECT_LT(worst(DType::kQ5_0), 0.1f / 25);
+  EXPECT_LT(worst(DType::kQ4_K), 0.1f / 11);
+  EXPECT_LT(worst(DType::kQ5_K), 0.1f / 20);
+  EXPECT_LT(worst(DType::kQ6_K), 0.1f / 50);
 }
 
-TEST(DequantizeTest, OnlyTheSixTypesAreKnown) {
+TEST(DequantizeTest, OnlyTheElevenTypesAreKnown) {
   int known = 0;
   for (uint32_t type = 0; type < 1000; ++type) known += FindDType(type) != nullptr ? 1 : 0;
-  EXPECT_EQ(known, 6);
+  EXPECT_EQ(known, 11);
   EXPECT_EQ(Traits(DType::kQ4_1).block_bytes, 20u);
+  EXPECT_EQ(Traits(DType::kQ5_1).block_bytes, 24u);
+  EXPECT_EQ(Traits(DType::kQ6_K).block_values, 256u);
+  EXPECT_EQ(Traits(DType::kQ6_K).block_bytes, 210u);
   EXPECT_STREQ(FindDType(8)->name, "Q8_0");
+  EXPECT_STREQ(FindDType(12)->name, "Q4_K");
 }
 
 }  // namespace

@@ -1,15 +1,12 @@
 #include "tests/fakes/gguf_builder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 
 #include "common/base/check.h"
 
 namespace flotilla::testing {
 namespace {
-
-constexpr int kBlock = 32;
 
 template <typename T>
 void Put(std::string* out, T value) {
@@ -21,76 +18,7 @@ void PutString(std::string* out, std::string_view text) {
   out->append(text);
 }
 
-// Nearest binary16; the values here are small, so no infinities and no care for ties.
-uint16_t FloatToHalf(float value) {
-  const uint32_t sign = std::signbit(value) ? 0x8000 : 0;
-  const float magnitude = std::fabs(value);
-  CHECK(magnitude < 65504.0f);
-  if (magnitude < 0x1p-14f) {
-    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::lround(magnitude * 0x1p24f)));
-  }
-  int exponent = 0;
-  const float mantissa = std::frexp(magnitude, &exponent);                         // in [0.5, 1)
-  const uint32_t scaled = static_cast<uint32_t>(std::lround(mantissa * 2048.0f));  // 1024..2048
-  // The hidden bit of `scaled` adds the missing 1 to the exponent, and so does its carry.
-  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 13) << 10) + scaled));
-}
-
-float HalfToFloat(uint16_t half) {
-  const int exponent = (half >> 10) & 0x1f;
-  const float mantissa = static_cast<float>(half & 0x3ff);
-  const float magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024.0f, exponent - 25);
-  return (half & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-float InverseOrZero(uint16_t half) { return half == 0 ? 0.0f : 1.0f / HalfToFloat(half); }
-
-uint8_t ToQuant4(float value) {
-  return static_cast<uint8_t>(std::clamp(std::lround(value), 0L, 15L));
-}
-
-void QuantizeQ8_0(const float* x, float widest, std::string* out) {
-  const uint16_t d = FloatToHalf(widest / 127.0f);
-  Put(out, d);
-  for (int j = 0; j < kBlock; ++j) {
-    Put(out, static_cast<int8_t>(std::clamp(std::lround(x[j] * InverseOrZero(d)), -127L, 127L)));
-  }
-}
-
-void QuantizeBlock(DType dtype, const float* x, std::string* out) {
-  const float low = *std::min_element(x, x + kBlock);
-  const float high = *std::max_element(x, x + kBlock);
-  const float widest = std::max(std::fabs(low), std::fabs(high));
-  if (dtype == DType::kQ8_0) return QuantizeQ8_0(x, widest, out);
-  const bool has_min = dtype == DType::kQ4_1;
-  CHECK(has_min || dtype == DType::kQ4_0);
-  const uint16_t d = FloatToHalf(has_min ? (high - low) / 15.0f : widest / 7.0f);
-  Put(out, d);
-  if (has_min) Put(out, FloatToHalf(low));
-  const auto quant = [&](int j) {
-    const float scaled = (has_min ? x[j] - low : x[j]) * InverseOrZero(d);
-    return ToQuant4(has_min ? scaled : scaled + 8.0f);
-  };
-  for (int j = 0; j < kBlock / 2; ++j) {
-    Put(out, static_cast<uint8_t>(quant(j) | (quant(j + kBlock / 2) << 4)));
-  }
-}
-
 }  // namespace
-
-std::string Quantize(DType dtype, const std::vector<float>& values) {
-  std::string out;
-  if (dtype == DType::kF32) {
-    for (const float value : values) Put(&out, value);
-  } else if (dtype == DType::kF16) {
-    for (const float value : values) Put(&out, FloatToHalf(value));
-  } else {
-    CHECK(values.size() % kBlock == 0);
-    for (size_t i = 0; i < values.size(); i += kBlock) QuantizeBlock(dtype, &values[i], &out);
-  }
-  return out;
-}
 
 void GgufBuilder::AddRaw(std::string_view key, GgufType type, std::string_view value) {
   PutString(&keys_, key);

@@ -40,22 +40,25 @@ void AddHyperparameters(GgufBuilder* gguf, const std::map<std::string, uint32_t>
   gguf->AddFloat32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
 }
 
-// A whole model of one layer, two wide.
-void AddTensors(GgufBuilder* gguf, DType dtype, bool tied) {
+// A whole model of one layer, two wide. Those of super-blocks are the larger ones: no floats in
+// them.
+void AddTensors(GgufBuilder* gguf, DType dtype, bool tied, uint32_t hidden = kHidden) {
   const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols, DType type) {
     gguf->AddMatrix(name, rows, cols, type, std::vector<float>(std::max<uint64_t>(rows, 1) * cols));
   };
-  matrix("token_embd.weight", kVocab, kHidden, dtype);
-  matrix("blk.0.attn_norm.weight", 0, kHidden, DType::kF32);
+  const bool wide = hidden > kHidden;
+  const DType norm = wide ? dtype : DType::kF32;
+  matrix("token_embd.weight", kVocab, hidden, dtype);
+  matrix("blk.0.attn_norm.weight", 0, hidden, norm);
   for (const char* name : {"attn_q", "attn_k", "attn_v"})
-    matrix(StrCat("blk.0.", name, ".weight"), 2, kHidden, dtype);
-  matrix("blk.0.attn_output.weight", kHidden, 2, DType::kF16);
-  matrix("blk.0.ffn_norm.weight", 0, kHidden, DType::kF32);
-  matrix("blk.0.ffn_gate.weight", 1, kHidden, dtype);
-  matrix("blk.0.ffn_up.weight", 1, kHidden, dtype);
-  matrix("blk.0.ffn_down.weight", kHidden, 1, DType::kF32);
-  matrix("output_norm.weight", 0, kHidden, DType::kF32);
-  if (!tied) matrix("output.weight", kVocab, kHidden, dtype);
+    matrix(StrCat("blk.0.", name, ".weight"), 2, hidden, dtype);
+  matrix("blk.0.attn_output.weight", hidden, 2, DType::kF16);
+  matrix("blk.0.ffn_norm.weight", 0, hidden, norm);
+  matrix("blk.0.ffn_gate.weight", 1, hidden, dtype);
+  matrix("blk.0.ffn_up.weight", 1, hidden, dtype);
+  matrix("blk.0.ffn_down.weight", hidden, 1, wide ? DType::kF16 : DType::kF32);
+  matrix("output_norm.weight", 0, hidden, norm);
+  if (!tied) matrix("output.weight", kVocab, hidden, dtype);
 }
 
 void MakeWrongGguf() {
@@ -74,19 +77,22 @@ void MakeWrongGguf() {
     AddTensors(&gguf, DType::kQ4_0, true);
     Save("gguf", StrCat("wrong-", key, "-", value), gguf.Build());
   }
-  GgufBuilder tokens, alignment, twice, huge, far, other;
+  GgufBuilder tokens, alignment, twice, huge, super_block, far, other;
   AddHyperparameters(&tokens);
   tokens.AddStrings("tokenizer.ggml.tokens", {"a"});
   AddTensors(&tokens, DType::kQ4_0, true);
   alignment.AddUint32("general.alignment", 12);
   for (int i = 0; i < 2; ++i) twice.AddMatrix("a", 0, 1, DType::kF32, {0});
   huge.AddTensor("a", {32, uint64_t{1} << 40, uint64_t{1} << 40}, 0, "");
+  // Overflows in bytes only.
+  super_block.AddTensor("a", {256, uint64_t{1} << 57}, static_cast<uint32_t>(DType::kQ6_K), "");
   far.AddTensor("a", {32}, 0, "", INT64_MAX - 31);
   other.AddString("general.architecture", "gpt2");
   for (const auto& [name, gguf] : {std::pair<const char*, const GgufBuilder*>{"tokens", &tokens},
                                    {"alignment", &alignment},
                                    {"twice", &twice},
                                    {"huge", &huge},
+                                   {"super-block", &super_block},
                                    {"far", &far},
                                    {"other", &other}})
     Save("gguf", StrCat("wrong-", name), gguf->Build());
@@ -113,10 +119,12 @@ void AddOneOfEachType(GgufBuilder* gguf) {
 }
 
 void MakeGguf() {
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ8_0}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                      DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    const uint32_t hidden = std::max(kHidden, Traits(dtype).block_values);
     GgufBuilder gguf;
-    AddHyperparameters(&gguf);
-    AddTensors(&gguf, dtype, dtype != DType::kQ8_0);
+    AddHyperparameters(&gguf, {{"llama.embedding_length", hidden}});
+    AddTensors(&gguf, dtype, dtype != DType::kQ8_0, hidden);
     Save("gguf", Traits(dtype).name, gguf.Build());
   }
   GgufBuilder types;

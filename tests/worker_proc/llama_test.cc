@@ -18,9 +18,11 @@ namespace flotilla {
 namespace {
 
 using testing::DriverRequest;
+using testing::kFloat;
 using testing::PlanDriver;
 using testing::RankThreads;
 using testing::RankThreadsOptions;
+using testing::Setup;
 
 class LlamaTest : public ::testing::Test {
  protected:
@@ -102,13 +104,6 @@ std::vector<Dump> ReadDump(const std::string& path) {
   }
   return dumps;
 }
-
-using testing::kFloat;
-using testing::kInt8;
-using testing::kKv16;
-using testing::kKv32;
-using testing::Setup;
-using testing::Setups;
 
 class LlamaSetupTest : public LlamaTest, public ::testing::WithParamInterface<Setup> {
  protected:
@@ -227,7 +222,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(Setups()),
+INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(testing::Setups()),
                          [](const auto& info) { return info.param.name; });
 
 // Pages computed by one request serve another that starts behind them.

@@ -22,10 +22,10 @@ struct Setup {
 };
 inline void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
 
-constexpr auto kFloat = cpu::ComputeType::kFloat32;
-constexpr auto kInt8 = cpu::ComputeType::kInt8;
-constexpr auto kKv32 = cpu::KvType::kFloat32;
-constexpr auto kKv16 = cpu::KvType::kBFloat16;
+inline constexpr auto kFloat = cpu::ComputeType::kFloat32;
+inline constexpr auto kInt8 = cpu::ComputeType::kInt8;
+inline constexpr auto kKv32 = cpu::KvType::kFloat32;
+inline constexpr auto kKv16 = cpu::KvType::kBFloat16;
 
 inline TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
   TinyLlamaOptions options;
@@ -97,6 +97,18 @@ inline std::vector<Setup> Setups() {
   odd_hidden.hidden_size = 100;
   odd_hidden.embedding_dtype = DType::kF16;
   add("Int8OddHiddenWidth", kInt8, kKv16, 0.2, odd_hidden);
+  // What Q4_K_M files mix, and five bits; widths of whole super-blocks, also by TP 3.
+  TinyLlamaOptions k_types = Model({{"attn_k", DType::kQ5_K},
+                                    {"attn_v", DType::kQ6_K},
+                                    {"attn_output", DType::kQ5_0},
+                                    {"ffn_down", DType::kQ5_1}});
+  k_types.matrix_dtype = DType::kQ4_K;
+  k_types.embedding_dtype = DType::kQ6_K;
+  k_types.hidden_size = k_types.intermediate_size = 256;
+  k_types.num_attention_heads = 16;
+  k_types.num_key_value_heads = 4;
+  add("Int8OfKTypes", kInt8, kKv16, 0.2, k_types);
+  add("FloatOfKTypes", kFloat, kKv32, 2e-5, k_types);
   AddOtherArchitectures(&setups);
   return setups;
 }

@@ -16,7 +16,21 @@
 
 namespace flotilla::cpu::testing {
 
-inline constexpr DType kQuantTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0};
+inline constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                        DType::kQ8_0};
+inline constexpr DType kKTypes[] = {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kQuantTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                        DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+// `cols` or a few more, so that they are whole blocks.
+inline uint32_t WholeBlocks(DType dtype, uint32_t cols) {
+  const uint32_t block = Traits(dtype).block_values;
+  return (cols + block - 1) / block * block;
+}
+
+// Where a block has its fp16 scale, and its fp16 min if it has one.
+inline size_t ScaleAt(DType dtype) { return dtype == DType::kQ6_K ? 208 : 0; }
+inline bool HasMin(DType dtype) { return QuantFormatOf(dtype)->has_min; }
 
 // A tensor that owns its bytes.
 struct QuantTensor {
@@ -44,8 +58,8 @@ inline std::unique_ptr<QuantTensor> RandomTensor(DType dtype, uint64_t rows, uin
     return static_cast<uint16_t>((bits & 0x83ff) | (6 + (bits >> 20) % 4) << 10);
   };
   for (size_t block = 0; block < tensor->bytes.size(); block += Traits(dtype).block_bytes) {
-    SetHalf(&tensor->bytes[block], half());
-    if (dtype == DType::kQ4_1) SetHalf(&tensor->bytes[block + 2], half());
+    SetHalf(&tensor->bytes[block + ScaleAt(dtype)], half());
+    if (HasMin(dtype)) SetHalf(&tensor->bytes[block + 2], half());
   }
   tensor->view.data = tensor->bytes;
   return tensor;

@@ -268,18 +268,26 @@ TEST_P(QuantGateUpTest, IsTheActivatedGateTimesUpQuantised) {
 }
 
 // SmolLM2's at TP 1, 2 and 3, and odd ones; Gemma's gate.
+std::string CaseName(const ::testing::TestParamInfo<std::tuple<DType, GateUpCase>>& info) {
+  const GateUpCase shape = std::get<1>(info.param);
+  return std::string(Traits(std::get<0>(info.param)).name) + "_" + std::to_string(shape.columns) +
+         "x" + std::to_string(shape.in);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, QuantGateUpTest,
-    ::testing::Combine(::testing::ValuesIn(testing::kQuantTypes),
+    ::testing::Combine(::testing::ValuesIn(testing::kBlockTypes),
                        ::testing::Values(GateUpCase{1536, 576}, GateUpCase{768, 576},
                                          GateUpCase{512, 576}, GateUpCase{32, 32},
                                          GateUpCase{288, 96}, GateUpCase{64, 4160},
                                          GateUpCase{320, 96, HiddenAct::kGeluTanh})),
-    [](const auto& info) {
-      const GateUpCase shape = std::get<1>(info.param);
-      return std::string(Traits(std::get<0>(info.param)).name) + "_" +
-             std::to_string(shape.columns) + "x" + std::to_string(shape.in);
-    });
+    CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    SuperBlocks, QuantGateUpTest,
+    ::testing::Combine(::testing::ValuesIn(testing::kKTypes),
+                       ::testing::Values(GateUpCase{512, 1536}, GateUpCase{32, 256},
+                                         GateUpCase{288, 512}, GateUpCase{64, 4352})),
+    CaseName);
 
 }  // namespace
 }  // namespace flotilla::cpu

@@ -2,8 +2,10 @@
 // reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <tuple>
 
 #include "tests/worker_proc/quant_cases.h"
@@ -25,6 +27,9 @@ const Shape kShapes[] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}, {1024
                          {320, 576}, {288, 576}, {1536, 576}, {288, 1536}, {192, 576},  {192, 1536},
                          {1, 32},    {7, 32},    {16, 64},    {17, 96},    {33, 4160},  {31, 2048},
                          {65, 160},  {100, 128}, {129, 32}};
+// Whole super-blocks: one, some, and more than a tile holds at once.
+const Shape kKShapes[] = {{960, 768}, {576, 1536}, {3072, 768}, {1, 256},   {7, 512},
+                          {17, 768},  {33, 4352},  {31, 2048},  {129, 256}, {65, 2304}};
 constexpr uint32_t kMaxTokens = 130;
 const uint32_t kTokens[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                             12, 13, 16, 17, 23, 24, 25, 31, 64, 65, 130};
@@ -53,8 +58,8 @@ struct Problem {
     table.gemm(Args(tokens, y));
     return y;
   }
-  // Of the first `tokens` tokens, in fp64.
-  std::vector<double> Exact(uint32_t tokens) const {
+  // Of the first `tokens` tokens, in fp64; `sizes`: the sums of the terms without their signs.
+  std::vector<double> Exact(uint32_t tokens, std::vector<double>* sizes = nullptr) const {
     std::vector<double> y;
     std::vector<double> row(shape.in);
     for (uint32_t r = 0; r < shape.out; ++r) {
@@ -63,11 +68,15 @@ struct Problem {
       }
       for (uint32_t t = 0; t < tokens; ++t) {
         double sum = 0;
+        double size = 0;
         for (uint32_t k = 0; k < shape.in; ++k) {
           const ActBlock& block = x[(size_t{t} * shape.in + k) / kQuantBlock];
-          sum += row[k] * block.q[k % kQuantBlock] * static_cast<double>(block.scale);
+          const double term = row[k] * block.q[k % kQuantBlock] * static_cast<double>(block.scale);
+          sum += term;
+          size += std::abs(term);
         }
         y.push_back(sum);
+        if (sizes != nullptr) sizes->push_back(size);
       }
     }
     return y;  // [out, tokens]
@@ -139,28 +148,50 @@ TEST_P(QuantGemmTest, AnySplitOfThePanelsGivesTheSameBits) {
   }
 }
 
+std::string CaseName(const ::testing::TestParamInfo<std::tuple<DType, Shape>>& info) {
+  const Shape shape = std::get<1>(info.param);
+  return std::string(Traits(std::get<0>(info.param)).name) + "_" + std::to_string(shape.out) + "x" +
+         std::to_string(shape.in);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, QuantGemmTest,
-                         ::testing::Combine(::testing::ValuesIn(testing::kQuantTypes),
+                         ::testing::Combine(::testing::ValuesIn(testing::kBlockTypes),
                                             ::testing::ValuesIn(kShapes)),
-                         [](const auto& info) {
-                           const Shape shape = std::get<1>(info.param);
-                           return std::string(Traits(std::get<0>(info.param)).name) + "_" +
-                                  std::to_string(shape.out) + "x" + std::to_string(shape.in);
-                         });
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(SuperBlocks, QuantGemmTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kKTypes),
+                                            ::testing::ValuesIn(kKShapes)),
+                         CaseName);
 
 // ---- Extremes ---------------------------------------------------------------------------------
 
 class QuantExtremesTest : public ::testing::TestWithParam<DType> {};
 
-// Every weight's byte is `value`, every scale `half`, every min the same negated.
-std::vector<uint8_t> ConstantWeights(DType dtype, Shape shape, uint8_t value, uint16_t half) {
+// Bytes of a file's blocks, all of a kind alike.
+struct Constant {
+  uint8_t value = 0;
+  uint8_t sub_scale = 0;  // of K types: their scales and mins
+  uint16_t half = 0;  // scales, and mins: those of Q4_1 and Q5_1 negated, as they are in K types
+};
+
+void FillBlocks(DType dtype, const Constant& constant, std::span<uint8_t> bytes) {
+  std::fill(bytes.begin(), bytes.end(), constant.value);
+  const bool k_type = QuantFormatOf(dtype)->super_blocks;
+  for (size_t at = 0; at < bytes.size(); at += Traits(dtype).block_bytes) {
+    uint8_t* const block = &bytes[at];
+    if (k_type && dtype == DType::kQ6_K) std::memset(block + 192, constant.sub_scale, 16);
+    if (k_type && dtype != DType::kQ6_K) std::memset(block + 4, constant.sub_scale, 12);
+    testing::SetHalf(block + testing::ScaleAt(dtype), constant.half);
+    const auto min = static_cast<uint16_t>(constant.half ^ (k_type ? 0 : 0x8000));
+    if (testing::HasMin(dtype)) testing::SetHalf(block + 2, min);
+  }
+}
+
+std::vector<uint8_t> ConstantWeights(DType dtype, Shape shape, const Constant& constant) {
   testing::QuantTensor tensor;
   tensor.view = {"constant", dtype, shape.out, shape.in, {}};
-  tensor.bytes.assign(shape.out * tensor.view.row_bytes(), value);
-  for (size_t block = 0; block < tensor.bytes.size(); block += Traits(dtype).block_bytes) {
-    testing::SetHalf(&tensor.bytes[block], half);
-    if (dtype == DType::kQ4_1) testing::SetHalf(&tensor.bytes[block + 2], half ^ 0x8000);
-  }
+  tensor.bytes.resize(shape.out * tensor.view.row_bytes());
+  FillBlocks(dtype, constant, tensor.bytes);
   tensor.view.data = tensor.bytes;
   return PackAll(tensor.view);
 }
@@ -173,32 +204,47 @@ ActBlock ConstantAct(int8_t q, float scale) {
   return block;
 }
 
+// Activations that are all q or, in a third of the blocks, -q: every table gives the same bits,
+// near the exact values.
+void ExpectExact(Problem* problem, int8_t q, float scale) {
+  for (size_t i = 0; i < problem->x.size(); ++i) {
+    problem->x[i] = ConstantAct(i % 3 == 0 ? static_cast<int8_t>(-q) : q, scale);
+  }
+  const auto expected = problem->Run(ReferenceQuantKernels(), 13);
+  std::vector<double> sizes;
+  const std::vector<double> exact = problem->Exact(13, &sizes);
+  // A scale that is subnormal in fp32 may be half its step off, times an integer below 2^24.
+  const double subnormal = problem->format.super_blocks ? 0x1p-150 * 0x1p24 * kSuperBlocks : 1e-40;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const float y = expected[i % 13 * problem->y_stride() + i / 13];
+    ASSERT_NEAR(y, exact[i], 2e-6 * sizes[i] + subnormal);
+  }
+  for (const QuantKernelTable* table : AllQuantTables()) {
+    ASSERT_TRUE(testing::SameBits(problem->Run(*table, 13), expected)) << table->name;
+  }
+}
+
 TEST_P(QuantExtremesTest, TheLargestAndSmallestValuesAreExact) {
-  Problem problem(GetParam(), {40, 96}, 1);
+  Problem problem(GetParam(), {40, testing::WholeBlocks(GetParam(), 96)}, 1);
   // fp16: 1, 0, -0, the smallest subnormal, a larger one, the largest.
   const uint16_t kHalves[] = {0x3c00, 0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff};
   // As the file has them: 0x80 is Q8_0's -128, the packed byte 0; 0x7f becomes 255.
-  const uint8_t kValues[] = {0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f};
-  for (uint8_t value : kValues) {
-    for (uint16_t half : kHalves) {
-      problem.packed = ConstantWeights(GetParam(), problem.shape, value, half);
-      for (int8_t q : {127, -127, 0, 1}) {
-        for (float scale : {1.0f, 0.0f, kMinActMax / 127, 1e25f}) {
-          problem.x.assign(problem.x.size(), ConstantAct(q, scale));
-          // Half of each token's blocks have the other sign.
-          for (size_t i = 0; i < problem.x.size(); i += 2) {
-            problem.x[i] = ConstantAct(static_cast<int8_t>(-q), scale);
-          }
-          const auto expected = problem.Run(ReferenceQuantKernels(), 13);
-          const std::vector<double> exact = problem.Exact(13);
-          for (size_t i = 0; i < exact.size(); ++i) {
-            const float y = expected[i % 13 * problem.y_stride() + i / 13];
-            ASSERT_NEAR(y, exact[i], 1e-6 * std::abs(exact[i]) + 1e-40);
-          }
-          for (const QuantKernelTable* table : AllQuantTables()) {
-            ASSERT_TRUE(testing::SameBits(problem.Run(*table, 13), expected))
-                << table->name << " value " << int{value} << " half " << half << " q " << int{q}
-                << " scale " << scale;
+  std::vector<uint8_t> values = {0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f};
+  std::vector<uint8_t> sub_scales = {0};
+  if (problem.format.super_blocks) {
+    values = {0x00, 0xff, 0xf0};
+    sub_scales = {0x00, 0xff, 0x80, 0x7f};  // Q6_K's 0, -1, -128 and 127
+  }
+  for (uint8_t value : values) {
+    for (uint8_t sub_scale : sub_scales) {
+      for (uint16_t half : kHalves) {
+        problem.packed = ConstantWeights(GetParam(), problem.shape, {value, sub_scale, half});
+        SCOPED_TRACE(::testing::Message() << "value " << int{value} << " sub-scale "
+                                          << int{sub_scale} << " half " << half);
+        for (int8_t q : {127, -127, 0, 1}) {
+          for (float scale : {1.0f, 0.0f, kMinActMax / 127, 1e25f}) {
+            SCOPED_TRACE(::testing::Message() << "q " << int{q} << " scale " << scale);
+            ASSERT_NO_FATAL_FAILURE(ExpectExact(&problem, q, scale));
           }
         }
       }
@@ -206,8 +252,36 @@ TEST_P(QuantExtremesTest, TheLargestAndSmallestValuesAreExact) {
   }
 }
 
+// No bit of one row gets into another.
+TEST_P(QuantExtremesTest, RowsOfOppositeExtremesDoNotMeet) {
+  const Shape shape{32, testing::WholeBlocks(GetParam(), 64)};
+  Problem problem(GetParam(), shape, 1);
+  const Constant low{0x00, 0x80, 0x3c00};
+  const Constant high{0xff, 0x7f, 0x3c00};
+  problem.packed = ConstantWeights(GetParam(), shape, low);
+  const auto low_y = problem.Run(ReferenceQuantKernels(), 7);
+  problem.packed = ConstantWeights(GetParam(), shape, high);
+  const auto high_y = problem.Run(ReferenceQuantKernels(), 7);
+  const auto mixed = RandomTensor(GetParam(), shape.out, shape.in, 1);
+  const size_t row_bytes = mixed->view.row_bytes();
+  for (uint32_t row = 0; row < shape.out; ++row) {
+    FillBlocks(GetParam(), row % 3 == 1 ? high : low,
+               std::span(mixed->bytes).subspan(row * row_bytes, row_bytes));
+  }
+  problem.packed = PackAll(mixed->view);
+  for (const QuantKernelTable* table : AllQuantTables()) {
+    const auto y = problem.Run(*table, 7);
+    for (uint32_t t = 0; t < 7; ++t) {
+      for (uint32_t row = 0; row < shape.out; ++row) {
+        const size_t i = t * problem.y_stride() + row;
+        ASSERT_EQ(y[i], row % 3 == 1 ? high_y[i] : low_y[i]) << table->name << " row " << row;
+      }
+    }
+  }
+}
+
 TEST_P(QuantExtremesTest, ABlockThatIsNotFiniteSpoilsItsTokenAndNoOther) {
-  Problem problem(GetParam(), {24, 128}, 3);
+  Problem problem(GetParam(), {24, testing::WholeBlocks(GetParam(), 128)}, 3);
   const auto clean = problem.Run(ReferenceQuantKernels(), 9);
   const uint32_t blocks = problem.shape.in / kQuantBlock;
   std::vector<float> bad(kQuantBlock, 1.0f);
@@ -229,7 +303,7 @@ TEST_P(QuantExtremesTest, ABlockThatIsNotFiniteSpoilsItsTokenAndNoOther) {
 }
 
 TEST_P(QuantExtremesTest, NoTokensAndNoPanelsWriteNothing) {
-  const Problem problem(GetParam(), {40, 64}, 4);
+  const Problem problem(GetParam(), {40, testing::WholeBlocks(GetParam(), 64)}, 4);
   for (const QuantKernelTable* table : AllQuantTables()) {
     std::vector<float> y = problem.Output(2);
     const std::vector<float> untouched = y;

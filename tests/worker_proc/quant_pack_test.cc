@@ -26,7 +26,8 @@ void ExpectSameWeights(const std::vector<uint8_t>& packed, const std::vector<flo
 }
 
 TEST_P(QuantPackTest, EveryWeightIsTheCheckpoints) {
-  for (const auto& [rows, cols] : {std::pair{16, 32}, {48, 576}, {17, 64}, {1, 32}, {65, 96}}) {
+  for (const auto& [rows, some] : {std::pair{16, 32}, {48, 576}, {17, 64}, {1, 32}, {65, 96}}) {
+    const uint32_t cols = testing::WholeBlocks(GetParam(), static_cast<uint32_t>(some));
     const auto tensor = RandomTensor(GetParam(), rows, cols, 1);
     std::vector<float> expected(static_cast<size_t>(rows) * cols);
     DequantizeRows(tensor->view, 0, rows, expected.data());
@@ -35,28 +36,28 @@ TEST_P(QuantPackTest, EveryWeightIsTheCheckpoints) {
 }
 
 TEST_P(QuantPackTest, RowsOfAPanelMayComeFromSeveralTensors) {
-  constexpr uint64_t kCols = 64;
-  const auto a = RandomTensor(GetParam(), 40, kCols, 2);
-  const auto b = RandomTensor(GetParam(), 30, kCols, 3);
+  const uint64_t cols = testing::WholeBlocks(GetParam(), 64);
+  const auto a = RandomTensor(GetParam(), 40, cols, 2);
+  const auto b = RandomTensor(GetParam(), 30, cols, 3);
   const WeightRows rows[] = {
       {&a->view, 3, 10}, {&b->view, 0, 1}, {&b->view, 5, 5}, {&a->view, 20, 40}, {&b->view, 1, 30}};
   std::vector<float> expected;
   for (const WeightRows& part : rows) {
     const size_t at = expected.size();
-    expected.resize(at + (part.end - part.begin) * kCols);
+    expected.resize(at + (part.end - part.begin) * cols);
     DequantizeRows(*part.view, part.begin, part.end, expected.data() + at);
   }
   const QuantFormat format = *QuantFormatOf(GetParam());
-  const uint64_t out = expected.size() / kCols;
+  const uint64_t out = expected.size() / cols;
   const uint64_t panels = (out + kPanelRows - 1) / kPanelRows;
-  std::vector<uint8_t> packed(PackedQuantBytes(format, out, kCols), 0xaa);
+  std::vector<uint8_t> packed(PackedQuantBytes(format, out, cols), 0xaa);
   PackQuantPanels(rows, 0, panels, packed.data());
-  ExpectSameWeights(packed, expected, format, kCols);
+  ExpectSameWeights(packed, expected, format, cols);
 
   // Rows past the last are zero.
   for (uint64_t row = out; row < panels * kPanelRows; ++row) {
-    for (uint64_t k = 0; k < kCols; ++k) {
-      ASSERT_EQ(UnpackQuantWeight(format, packed.data(), kCols, row, k), 0);
+    for (uint64_t k = 0; k < cols; ++k) {
+      ASSERT_EQ(UnpackQuantWeight(format, packed.data(), cols, row, k), 0);
     }
   }
 
@@ -70,9 +71,13 @@ TEST_P(QuantPackTest, RowsOfAPanelMayComeFromSeveralTensors) {
 
 TEST_P(QuantPackTest, WeightsKeepTheirWidth) {
   const QuantFormat format = *QuantFormatOf(GetParam());
-  // As many bytes as in the file where the rows fill their panels.
-  EXPECT_EQ(PackedQuantBytes(format, 64, 576), 64 * 576 / 32 * Traits(GetParam()).block_bytes);
-  EXPECT_EQ(PackedQuantBytes(format, 65, 576), 80 * 576 / 32 * Traits(GetParam()).block_bytes);
+  // As many bytes as in the file where the rows fill their panels; but the 6-bit scales and mins of
+  // Q4_K and Q5_K are bytes.
+  const size_t more = format.super_blocks && format.has_min ? 4 : 0;
+  const size_t row_bytes =
+      768 / Traits(GetParam()).block_values * (Traits(GetParam()).block_bytes + more);
+  EXPECT_EQ(PackedQuantBytes(format, 64, 768), 64 * row_bytes);
+  EXPECT_EQ(PackedQuantBytes(format, 65, 768), 80 * row_bytes);
 }
 
 TEST(QuantFormatTest, OnlyBlockTypesHaveOne) {

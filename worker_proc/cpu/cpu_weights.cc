@@ -43,8 +43,8 @@ WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat&
     : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
 
 std::optional<QuantFormat> WeightStore::FormatOf(const TensorView& view) const {
-  if (compute_ != ComputeType::kInt8 || view.cols % kQuantBlock != 0) return std::nullopt;
-  return QuantFormatOf(view.dtype);
+  if (compute_ != ComputeType::kInt8) return std::nullopt;
+  return QuantFormatOf(view.dtype);  // whose rows are whole blocks: the file was checked
 }
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {

@@ -12,23 +12,32 @@ struct Q {
   using Int = __m256i;
   // Of 16 registers: an accumulator for each half of a panel and token, both halves' weights, a
   // broadcast and a product. The float accumulators lie in memory.
-  static constexpr int kMaxTokens = 6;
+  template <int kBits>
+  static constexpr int kMaxTokens = kBits == 6 ? 4 : 6;
 
   static V::Reg LoadHalf(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static V::Reg LoadBytes(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static Int LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static V::Reg ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
   static Int Set1Int(int32_t x) { return _mm256_set1_epi32(x); }
   static Int Sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
-  // With 4-bit weights, eight products of pairs stay within 8 * 2 * 15 * 127 = 30,480 in 16 bits.
+  // With 4-bit weights, eight products of pairs stay within 8 * 2 * 15 * 127 = 30,480 in 16 bits;
+  // with 5 bits four, 4 * 2 * 31 * 127 = 31,496, and with 6 two, 2 * 2 * 63 * 127 = 32,004.
   // With 8-bit weights the activations are split instead, q = 16 * high + low with both in -8 … 8,
   // and summed apart: 8 * 2 * 255 * 8 = 32,640.
   template <int kBits>
   struct TileQ {
     int8_t q[kBits / 4][kQuantBlock];  // low, high
   };
-  static void PackQ(const int8_t* q, TileQ<4>* out) { __builtin_memcpy(out->q, q, kQuantBlock); }
+  template <int kBits>
+  static void PackQ(const int8_t* q, TileQ<kBits>* out) {
+    __builtin_memcpy(out->q, q, kQuantBlock);
+  }
   static void PackQ(const int8_t* q, TileQ<8>* out) {
     const Int x = LoadInt(q);
     const Int nibble = _mm256_set1_epi8(0x0f);
@@ -120,10 +129,106 @@ struct Q {
     }
   }
 
+  // x << n, to the right if n < 0, by 16 bits at a time: what crosses from byte to byte is masked.
+  static Int Shift(Int x, int n) {
+    return n >= 0 ? _mm256_slli_epi16(x, n) : _mm256_srli_epi16(x, -n);
+  }
+  // Four k of weights with 5 or 6 bits, from 4 j on, and four from 16 + 4 j on; of half a panel
+  // each.
+  template <int kBits>
+  static void Quads(const uint8_t* block, int j, Int* low, Int* high) {
+    const Int low_bits = _mm256_set1_epi8(kBits == 5 ? 0x10 : 0x30);
+    const Int high_bits = _mm256_set1_epi8(kBits == 5 ? 0x08 : 0x0c);
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Int raw = LoadInt(block + j * 64 + v * 32);
+      const Int plane = LoadInt(block + (kBits == 5 ? 4 : 4 + j / 2) * 64 + v * 32);
+      const Int bits = Shift(plane, kBits == 5 ? 3 - 2 * j : 2 - j % 2 * 4);
+      low[v] = _mm256_or_si256(_mm256_and_si256(raw, _mm256_set1_epi8(0x0f)),
+                               _mm256_and_si256(bits, low_bits));
+      high[v] = _mm256_or_si256(_mm256_and_si256(raw, _mm256_set1_epi8(static_cast<char>(0xf0))),
+                                _mm256_and_si256(bits, high_bits));
+      high[v] = _mm256_srli_epi16(high[v], 8 - kBits);
+    }
+  }
+
+  template <int kTokens>
+  static void Dot5(const uint8_t* block, const TileQ<5>* tile, Int (*dot)[2]) {
+    const Int ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+    for (int part = 0; part < 2; ++part) {
+      Int sum[kTokens][2];
+#pragma GCC unroll 2
+      for (int j = 2 * part; j < 2 * part + 2; ++j) {
+        Int low[2];
+        Int high[2];
+        Quads<5>(block, j, low, high);
+        DotQuad<kTokens>(low, tile, 0, 4 * j, j % 2 == 0, sum);
+        DotQuad<kTokens>(high, tile, 0, 16 + 4 * j, false, sum);
+      }
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Int wide = _mm256_madd_epi16(sum[t][v], ones);
+          dot[t][v] = part == 0 ? wide : _mm256_add_epi32(dot[t][v], wide);
+        }
+      }
+    }
+  }
+
+  // Twice four k of the weights times the same of each token, and times a sub-scale: pairs of
+  // bytes, then of 16 bits.
+  template <int kTokens>
+  static void DotScaled(const Int* first, const Int* second, const Int* scales,
+                        const TileQ<6>* tile, int k, Int (*dot)[2]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four[2];
+      __builtin_memcpy(four, tile[t].q[0] + k, sizeof(four));
+      const Int q[2] = {_mm256_set1_epi32(four[0]), _mm256_set1_epi32(four[1])};
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        const Int pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first[v], q[0]),
+                                           _mm256_maddubs_epi16(second[v], q[1]));
+        dot[t][v] = InOrder(_mm256_add_epi32(dot[t][v], _mm256_madd_epi16(pairs, scales[v])));
+      }
+    }
+  }
+
+  // sub_scales: sc0 and sc1 of each row; offset: HalfSums of each token.
+  template <int kTokens>
+  static void Dot6(const uint8_t* block, const uint8_t* sub_scales, const TileQ<6>* tile,
+                   const int32_t* offset, Int (*dot)[2]) {
+    Int first[2];   // sc0 twice, of each row
+    Int second[2];  // sc1
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Int both = _mm256_cvtepi8_epi16(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(sub_scales + v * 16)));
+      first[v] = _mm256_blend_epi16(both, _mm256_slli_epi32(both, 16), 0xaa);
+      second[v] = _mm256_blend_epi16(_mm256_srli_epi32(both, 16), both, 0xaa);
+      const Int twice = _mm256_slli_epi16(both, 1);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) dot[t][v] = _mm256_madd_epi16(twice, Set1Int(offset[t]));
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < 4; j += 2) {
+      Int low[2][2];
+      Int high[2][2];
+      Quads<6>(block, j, low[0], high[0]);
+      Quads<6>(block, j + 1, low[1], high[1]);
+      DotScaled<kTokens>(low[0], low[1], first, tile, 4 * j, dot);
+      DotScaled<kTokens>(high[0], high[1], second, tile, 16 + 4 * j, dot);
+    }
+  }
+
   template <int kBits, int kTokens>
   static void Dot(const uint8_t* block, const TileQ<kBits>* tile, Int (*dot)[2]) {
     if constexpr (kBits == 4) {
       Dot4<kTokens>(block, tile, dot);
+    } else if constexpr (kBits == 5) {
+      Dot5<kTokens>(block, tile, dot);
     } else {
       Dot8<kTokens>(block, tile, dot);
     }

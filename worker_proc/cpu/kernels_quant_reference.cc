@@ -74,13 +74,25 @@ void RmsNorm(const RmsNormQuantArgs& a) {
 
 // The unsigned integers of one row of a panel's block.
 void UnpackRow(const QuantFormat& format, const uint8_t* block, uint32_t row, uint8_t* u) {
-  for (uint32_t k = 0; k < kQuantBlock; ++k) {
-    if (format.bits == 8) {
-      u[k] = block[k / 4 * 64 + row * 4 + k % 4];
-    } else {
-      const uint8_t byte = block[k % 16 / 4 * 64 + row * 4 + k % 4];
-      u[k] = k < 16 ? byte & 0x0f : byte >> 4;
+  if (format.bits == 8) {
+    for (uint32_t k = 0; k < kQuantBlock; ++k) u[k] = block[k / 4 * 64 + row * 4 + k % 4];
+    return;
+  }
+  const uint32_t count = format.bits - 4;  // of the bits that do not lie in nibbles
+  const uint32_t mask = (1u << count) - 1;
+  for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
+    const uint32_t j = i / 4;
+    const uint32_t at = row * 4 + i % 4;
+    uint32_t low = block[j * 64 + at] & 0x0f;
+    uint32_t high = block[j * 64 + at] >> 4;
+    if (count > 0) {
+      const uint32_t plane = block[(4 + j * count / 4) * 64 + at];
+      const uint32_t bits = plane >> (j * 2 * count % 8);
+      low |= ((bits >> count) & mask) << 4;
+      high = high << count | (bits & mask);
     }
+    u[i] = static_cast<uint8_t>(low);
+    u[i + kQuantBlock / 2] = static_cast<uint8_t>(high);
   }
 }
 
@@ -90,23 +102,58 @@ float LoadHalf(const uint8_t* from) {
   return _cvtsh_ss(half);
 }
 
+// The integers of 16 k, from `k` on.
+int32_t DotHalf(const QuantFormat& format, const uint8_t* u, const ActBlock& x, uint32_t k) {
+  int32_t dot = 0;
+  for (uint32_t end = k + kQuantBlock / 2; k < end; ++k) dot += (u[k] - format.zero_point) * x.q[k];
+  return dot;
+}
+
+// Where a block of a panel is.
+struct PanelBlock {
+  PanelBlock(const QuantFormat& format, const uint8_t* panel, uint32_t b) {
+    const uint8_t* group = panel + b / format.group_blocks() * format.group_bytes();
+    const uint32_t i = b % format.group_blocks();
+    values = group + i * format.value_bytes();
+    halves = values + format.value_bytes();
+    if (!format.super_blocks) return;
+    values += format.scale_bytes();
+    halves = group;
+    sub_scales = group + format.half_bytes() + i * kPanelRows * 2;
+  }
+  const uint8_t* values;
+  const uint8_t* halves;                // 16 fp16 scales, or d; then mins, or dmin
+  const uint8_t* sub_scales = nullptr;  // of K types
+};
+
+// acc plus what one row of a block adds to it.
+float AddBlock(const QuantFormat& format, const PanelBlock& block, uint32_t row, const ActBlock& x,
+               float acc) {
+  uint8_t u[kQuantBlock];
+  UnpackRow(format, block.values, row, u);
+  float scale = LoadHalf(block.halves + row * 2);
+  float min = format.has_min ? LoadHalf(block.halves + (kPanelRows + row) * 2) : 0.0f;
+  int32_t first = DotHalf(format, u, x, 0);
+  int32_t second = DotHalf(format, u, x, kQuantBlock / 2);
+  if (format.bits == 6) {
+    first *= static_cast<int8_t>(block.sub_scales[row * 2]);
+    second *= static_cast<int8_t>(block.sub_scales[row * 2 + 1]);
+  } else if (format.super_blocks) {
+    scale *= block.sub_scales[row];
+    min *= block.sub_scales[kPanelRows + row];
+  }
+  acc = Fma(scale * x.scale, static_cast<float>(first + second), acc);
+  if (!format.has_min) return acc;
+  return Fma(min, x.scale * static_cast<float>(x.sum), acc);
+}
+
 // y of the 16 rows of a panel for one token: `x` are its blocks.
 void PanelDot(const QuantFormat& format, const uint8_t* panel, const ActBlock* x, uint32_t blocks,
               float* acc) {
   for (uint32_t r = 0; r < kPanelRows; ++r) acc[r] = 0;
-  for (uint32_t b = 0; b < blocks; ++b, panel += format.block_bytes()) {
-    const uint8_t* scales = panel + kPanelRows * kQuantBlock * format.bits / 8;
-    const uint8_t* mins = scales + kPanelRows * 2;
-    for (uint32_t r = 0; r < kPanelRows; ++r) {
-      uint8_t u[kQuantBlock];
-      UnpackRow(format, panel, r, u);
-      int32_t dot = 0;
-      for (uint32_t k = 0; k < kQuantBlock; ++k) dot += u[k] * x[b].q[k];
-      dot -= format.zero_point * x[b].sum;
-      acc[r] = Fma(LoadHalf(scales + r * 2) * x[b].scale, static_cast<float>(dot), acc[r]);
-      if (!format.has_min) continue;
-      acc[r] = Fma(LoadHalf(mins + r * 2), x[b].scale * static_cast<float>(x[b].sum), acc[r]);
-    }
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const PanelBlock block(format, panel, b);
+    for (uint32_t r = 0; r < kPanelRows; ++r) acc[r] = AddBlock(format, block, r, x[b], acc[r]);
   }
 }
 
@@ -115,7 +162,7 @@ void PanelDot(const QuantFormat& format, const uint8_t* panel, const ActBlock* x
 void Gemm(const QuantGemmArgs& a) {
   const uint32_t blocks = a.in_features / kQuantBlock;
   for (uint32_t p = a.panel_begin; p < a.panel_end; ++p) {
-    const uint8_t* panel = a.weight + p * blocks * a.format.block_bytes();
+    const uint8_t* panel = a.weight + p * a.format.panel_bytes(a.in_features);
     const uint32_t first = p * kPanelRows;
     const uint32_t rows = a.out_features - first < kPanelRows ? a.out_features - first : kPanelRows;
     for (uint32_t t = 0; t < a.tokens; ++t) {
@@ -129,7 +176,7 @@ void Gemm(const QuantGemmArgs& a) {
 void GateUp(const GateUpArgs& a) {
   constexpr uint32_t kPanels = kQuantBlock / kPanelRows;  // panels a block of columns
   const uint32_t blocks = a.in_features / kQuantBlock;
-  const size_t panel_bytes = blocks * a.format.block_bytes();
+  const size_t panel_bytes = a.format.panel_bytes(a.in_features);
   for (uint32_t b = a.block_begin; b < a.block_end; ++b) {
     const uint8_t* gate_panel = a.weight + b * kPanels * panel_bytes;
     const uint8_t* up_panel = gate_panel + a.columns / kPanelRows * panel_bytes;

@@ -19,7 +19,7 @@ namespace flotilla::cpu {
 // Null if the integer kernels have no format for `dtype`.
 std::optional<QuantFormat> QuantFormatOf(DType dtype);
 
-// Bytes of all panels of a matrix; in_features is a multiple of kQuantBlock.
+// Bytes of all panels of a matrix; in_features is a multiple of kQuantBlock, of 8 for the K types.
 size_t PackedQuantBytes(const QuantFormat& format, uint64_t out_features, uint64_t in_features);
 
 // Packs the panels [panel_begin, panel_end) of the concatenation of `rows`, which are of one type
@@ -27,7 +27,7 @@ size_t PackedQuantBytes(const QuantFormat& format, uint64_t out_features, uint64
 void PackQuantPanels(std::span<const WeightRows> rows, uint64_t panel_begin, uint64_t panel_end,
                      uint8_t* packed);
 
-// One weight of a packed matrix, exactly: scale * (u - zero_point) + min.
+// One weight of a packed matrix, exactly but for the sum with a min: see quant_kernels.h.
 double UnpackQuantWeight(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
                          uint64_t row, uint64_t k);
 
