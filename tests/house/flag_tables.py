@@ -18,6 +18,8 @@ TABLES = {
     "engine": ["flotilla", "engine", "--help"],
     "ask": ["flotilla", "ask", "--help"],
     "router": ["flotilla-router", "--help"],
+    "bench roofline": ["flotilla-worker-bench", "--help"],
+    "bench offline": ["flotilla-offline", "--help"],
 }
 FLAG = re.compile(r"^  (?:(-\w),)?(--[\w-]+|\w+)\s*(.*)$")
 

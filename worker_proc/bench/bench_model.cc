@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kSpinUs = 50;  // as a worker's threads that have cores of their own
 constexpr uint32_t kWakeRows = 64;
 constexpr uint32_t kMaxSequences = 64;
+constexpr uint32_t kStepPages = 512;  // of the largest step that is measured
 constexpr uint32_t kMinPasses = 5, kQuickPasses = 2;
 constexpr double kMinSeconds = 0.4;
 
@@ -59,7 +60,8 @@ Status BenchModel::Load(const RooflineOptions& options, const std::string& isa) 
                    backend_->NewTensor(TensorUse::kHidden, kWakeRows, config().hidden_size));
   ASSIGN_OR_RETURN(wake_out_,
                    backend_->NewTensor(TensorUse::kLinearInput, kWakeRows, config().hidden_size));
-  return runner_->Reset(static_cast<uint32_t>(runner_->max_kv_pages())).status();
+  num_pages_ = static_cast<uint32_t>(std::min<uint64_t>(kStepPages, runner_->max_kv_pages()));
+  return runner_->Reset(num_pages_).status();
 }
 
 Status BenchModel::RecordOps() {
@@ -69,10 +71,9 @@ Status BenchModel::RecordOps() {
   RETURN_IF_ERROR(StepSeconds(MakePlan(prompt, config().vocab_size)).status());
   ops_ = recorder_->TakeOps();
   // Numbers that a model has computed, all over the cache: the steps that are measured read them.
-  const auto pages = static_cast<uint32_t>(runner_->max_kv_pages());
-  for (uint32_t begin = 0; begin < pages * kPageSize; begin += tokens) {
+  for (uint32_t begin = 0; begin < num_pages_ * kPageSize; begin += tokens) {
     const ForwardBatch batch =
-        MakeFillBatch(begin, std::min(tokens, pages * kPageSize - begin), context_);
+        MakeFillBatch(begin, std::min(tokens, num_pages_ * kPageSize - begin), context_);
     const AttentionContext context = backend_->BeginStep(batch);
     for (const RecordedOp& op : ops_) {
       if (op.op != Op::kRope || !op.layer.writes_kv) continue;
@@ -83,9 +84,9 @@ Status BenchModel::RecordOps() {
 }
 
 StatusOr<double> BenchModel::StepSeconds(const StepPlan& plan) {
-  if (plan.new_pages.size() > runner_->max_kv_pages()) {
+  if (plan.new_pages.size() > num_pages_) {
     return absl::ResourceExhaustedError(
-        StrCat("too little memory: the KV cache has ", runner_->max_kv_pages(),
+        StrCat("too little memory: the KV cache has ", num_pages_,
                " pages, the largest step needs ", plan.new_pages.size()));
   }
   StepPlan copy = plan;

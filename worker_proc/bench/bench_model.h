@@ -70,6 +70,7 @@ class BenchModel {
   std::vector<RecordedOp> ops_;
   Tensor wake_in_, wake_out_;  // WakeThreads' own: it leaves the model's tensors out of the caches
   uint32_t context_ = 0;
+  uint32_t num_pages_ = 0;
   uint32_t min_passes_ = 0;
   double min_seconds_ = 0;
   Peaks best_one_, best_all_;

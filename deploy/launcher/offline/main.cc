@@ -22,7 +22,8 @@ namespace {
 constexpr char kLesson[] = R"(
 All requests are sent at once to a replica that this command starts, over its gRPC stream: no HTTP,
 no texts in. Prompts are random tokens, lengths are drawn uniformly, and no answer ends before its
-length. The flags below --json are those of `flotilla engine`.
+length. How the replica runs is up to the flags of `flotilla engine` (flotilla help engine), which
+this command takes too.
 
 Defaults are for a few cores. The usual workload on a GPU is
   flotilla bench offline --requests 256 --input-len 100:1024 --output-len 100:1024
@@ -69,7 +70,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
   AddEngineFlags(app, &flags->engine);
   for (const char* name : kOwnFlags) app->remove_option(app->get_option(name));
   for (CLI::Option* option : app->get_options()) {
-    if (!known.contains(option)) flags->engine_flags.push_back(option);
+    if (known.contains(option)) continue;
+    flags->engine_flags.push_back(option);
+    if (!option->check_name("--model")) option->group("");  // engine's help has them
   }
 }
 
