@@ -85,9 +85,9 @@ Status BenchModel::RecordOps() {
 
 StatusOr<double> BenchModel::StepSeconds(const StepPlan& plan) {
   if (plan.new_pages.size() > num_pages_) {
-    return absl::ResourceExhaustedError(
-        StrCat("too little memory: the KV cache has ", num_pages_,
-               " pages, the largest step needs ", plan.new_pages.size()));
+    return absl::ResourceExhaustedError(StrCat("too little memory: the KV cache has ", num_pages_,
+                                               " pages, the largest step needs ",
+                                               plan.new_pages.size()));
   }
   StepPlan copy = plan;
   StepResult result;
@@ -98,16 +98,16 @@ StatusOr<double> BenchModel::StepSeconds(const StepPlan& plan) {
   return seconds;
 }
 
-Status BenchModel::Measure(RooflineRow row, const std::function<StatusOr<double>()>& pass,
-                           std::vector<RooflineRow>* rows) {
+Status BenchModel::Measure(RooflineRow row, const Pass& pass, std::vector<RooflineRow>* rows) {
+  uint32_t passes = 0;
   std::vector<double> seconds;
   meter_->Begin();
   const int64_t start_ns = clock_.NowNs();
   do {
     meter_->Pass();
     WakeThreads();
-    ASSIGN_OR_RETURN(seconds.emplace_back(), pass());
-  } while (seconds.size() < min_passes_ ||
+    RETURN_IF_ERROR(pass(&seconds));
+  } while (++passes < min_passes_ ||
            static_cast<double>(clock_.NowNs() - start_ns) * 1e-9 < min_seconds_);
   best_one_.RaiseTo(meter_->one());
   best_all_.RaiseTo(meter_->all());

@@ -39,10 +39,10 @@ class BenchModel {
   // One step. Its ops' times are the recorder's.
   StatusOr<double> StepSeconds(const StepPlan& plan);
 
-  // Runs `pass`, which returns its seconds, in alternation with the limits, and adds the row with
-  // all but its limit.
-  Status Measure(RooflineRow row, const std::function<StatusOr<double>()>& pass,
-                 std::vector<RooflineRow>* rows);
+  // Runs `pass` in alternation with the limits, and adds the row with all but its limit. A pass
+  // appends the seconds it took, or would have taken, by each of its slices.
+  using Pass = std::function<Status(std::vector<double>* seconds)>;
+  Status Measure(RooflineRow row, const Pass& pass, std::vector<RooflineRow>* rows);
   const Peaks& best_one() const { return best_one_; }
   const Peaks& best_all() const { return best_all_; }
 
@@ -82,6 +82,25 @@ double SecondsOf(const F& run) {
   const int64_t start_ns = RealClock::Now();
   run();
   return static_cast<double>(RealClock::Now() - start_ns) * 1e-9;
+}
+
+// A pass of `count` calls that are alike, run(0) … run(count - 1), in slices of some calls that are
+// short enough to be seldom interrupted. Appends for each slice what all calls would take.
+template <typename F>
+void RunSlices(size_t count, const F& run, std::vector<double>* seconds) {
+  constexpr int64_t kSliceNs = kNsPerMs / 2;
+  size_t first = 0;
+  int64_t start_ns = RealClock::Now();
+  for (size_t i = 0; i < count; ++i) {
+    run(i);
+    const int64_t now_ns = RealClock::Now();
+    // The rest of a pass is no slice of its own unless it is all there is.
+    if (now_ns - start_ns < kSliceNs && (i + 1 < count || first > 0)) continue;
+    seconds->push_back(static_cast<double>(now_ns - start_ns) * 1e-9 * static_cast<double>(count) /
+                       static_cast<double>(i + 1 - first));
+    first = i + 1;
+    start_ns = RealClock::Now();
+  }
 }
 
 // The rows of a report, each in alternation with the limits.

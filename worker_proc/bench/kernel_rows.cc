@@ -74,14 +74,13 @@ Status AddGroupRows(BenchModel* model, const MatrixGroup& group, std::vector<Roo
     row.tokens = tokens;
     row.works = {group.token * tokens};
     row.works[0].bytes = group.bytes;
-    RETURN_IF_ERROR(model->Measure(
-        row,
-        [&]() -> StatusOr<double> {
-          return SecondsOf([&] {
-            for (const RecordedOp& op : group.ops) Call(model->backend(), op, tokens);
-          });
-        },
-        rows));
+    const auto pass = [&](std::vector<double>* seconds) {
+      RunSlices(
+          group.ops.size(), [&](size_t i) { Call(model->backend(), group.ops[i], tokens); },
+          seconds);
+      return OkStatus();
+    };
+    RETURN_IF_ERROR(model->Measure(row, pass, rows));
   }
   return OkStatus();
 }
@@ -184,14 +183,13 @@ Status AddNormRow(BenchModel* model, std::vector<RooflineRow>* rows) {
       quantised ? double{sizeof(cpu::ActBlock)} / cpu::kQuantBlock : double{sizeof(float)};
   row.works.resize(1);
   row.works[0].bytes = double{1} * norm->x.rows * norm->x.cols * (3 * sizeof(float) + out_bytes);
-  return model->Measure(
-      row,
-      [&]() -> StatusOr<double> {
-        return SecondsOf([&] {
-          model->backend().AddRmsNorm(norm->x, norm->other, *norm->norm, norm->eps, norm->out);
-        });
-      },
-      rows);
+  const auto pass = [&](std::vector<double>* seconds) {
+    seconds->push_back(SecondsOf([&] {
+      model->backend().AddRmsNorm(norm->x, norm->other, *norm->norm, norm->eps, norm->out);
+    }));
+    return OkStatus();
+  };
+  return model->Measure(row, pass, rows);
 }
 
 // One thread samples; the limit is that it reads the logits once.
@@ -214,16 +212,14 @@ Status AddSamplerRows(BenchModel* model, std::vector<RooflineRow>* rows) {
     row.one_thread = true;
     row.works.resize(1);
     row.works[0].bytes = double{kSampledRows} * vocab * sizeof(float);
-    const auto sample_all = [&, params = params]() -> StatusOr<double> {
+    const auto sample_all = [&, params = params](std::vector<double>* seconds) {
       Status status;
-      const double seconds = SecondsOf([&] {
-        for (uint32_t i = 0; i < kSampledRows; ++i) {
-          const SampleInput input{.params = *params, .position = i};
-          status.Update(sampler.Sample(logits[i], input, nullptr).status());
-        }
-      });
-      RETURN_IF_ERROR(status);
-      return seconds;
+      const auto sample = [&](size_t i) {
+        const SampleInput input{.params = *params, .position = static_cast<uint32_t>(i)};
+        status.Update(sampler.Sample(logits[i], input, nullptr).status());
+      };
+      RunSlices(logits.size(), sample, seconds);
+      return status;
     };
     RETURN_IF_ERROR(model->Measure(row, sample_all, rows));
   }

@@ -1,8 +1,10 @@
 // `flotilla bench roofline`: the kernels of one model and its whole steps, each as a share of what
 // this machine could do at most, which is measured in alternation with them.
 //
-// A kernel's pass goes once over all layers' matrices (or KV), from memory, as a step does. Times
-// are those of all compute threads, through the backend's ops as a worker calls them.
+// A kernel's pass goes once over all layers' matrices (or KV), from memory, as a step does. Long
+// passes are timed in slices, of which the best and the median stand for the whole: others may use
+// the machine. Times are those of all compute threads, through the backend's ops as a worker calls
+// them.
 //
 // Units: seconds, tokens; shares are of 1. Threads: the caller's and the backend's. Errors: those
 // of loading a model; ResourceExhausted where memory lacks. Source: ours.

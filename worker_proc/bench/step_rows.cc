@@ -69,7 +69,7 @@ Status AddStepRow(BenchModel* model, const StepCase& c, std::vector<RooflineRow>
   }
   StepTimes best{1e9, {}};
   // Each pass several steps: the first finds the caches empty, as none in a row does.
-  const auto pass = [&]() -> StatusOr<double> {
+  const auto pass = [&](std::vector<double>* seconds) -> Status {
     double fastest = 1e9, all = 0;
     for (uint32_t i = 0; i < kStepsAPass && all < kLongPass; ++i) {
       ASSIGN_OR_RETURN(const StepTimes times, RunPlans(model, plans));
@@ -77,7 +77,8 @@ Status AddStepRow(BenchModel* model, const StepCase& c, std::vector<RooflineRow>
       fastest = std::min(fastest, times.seconds);
       if (times.seconds < best.seconds) best = times;
     }
-    return fastest;
+    seconds->push_back(fastest);
+    return OkStatus();
   };
   RETURN_IF_ERROR(model->Measure(std::move(row), pass, rows));
   rows->back().tokens_per_second = rows->back().tokens / best.seconds;
@@ -164,14 +165,15 @@ Status AddAttentionRows(BenchModel* model, std::vector<RooflineRow>* rows) {
     row.name = c.name;
     row.tokens = batch.num_tokens;
     row.works = {AttentionWorkOf(model->ShapeOf(first), sequences) * shape.num_layers};
-    const auto pass = [&]() -> StatusOr<double> {
+    const auto pass = [&](std::vector<double>* seconds) {
       const AttentionContext context = model->backend().BeginStep(batch);
-      return SecondsOf([&] {
-        for (const RecordedOp& op : attention) {
-          model->backend().RaggedPagedAttention(op.layer, context, op.x.First(batch.num_tokens),
-                                                op.out.First(batch.num_tokens));
-        }
-      });
+      const auto layer = [&](size_t i) {
+        const RecordedOp& op = attention[i];
+        model->backend().RaggedPagedAttention(op.layer, context, op.x.First(batch.num_tokens),
+                                              op.out.First(batch.num_tokens));
+      };
+      RunSlices(attention.size(), layer, seconds);
+      return OkStatus();
     };
     RETURN_IF_ERROR(model->Measure(std::move(row), pass, rows));
   }
