@@ -149,7 +149,7 @@ def plot_loads(painter, loads, note):
     for panel in panels:
         panel.set_xlabel("load: clients, or requests a second")
         panel.set_ylim(bottom=0)
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, handlelength=3)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     painter.save(figure, "latency_over_load", note)
 

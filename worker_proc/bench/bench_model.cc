@@ -40,7 +40,7 @@ Status BenchModel::Load(const RooflineOptions& options, const std::string& isa) 
   flags.spin_us = kSpinUs;
   ASSIGN_OR_RETURN(cpu_, ResolveCpuOptions(flags, *checkpoint_, AllowedCores()));
   ASSIGN_OR_RETURN(sampler_kernels_, cpu::SelectSamplerKernels(isa));
-  ASSIGN_OR_RETURN(LimitMeter meter, LimitMeter::Create(isa, cpu_.threads));
+  ASSIGN_OR_RETURN(LimitMeter meter, LimitMeter::Create(isa, cpu_.threads, options.quick));
   meter_ = std::make_unique<LimitMeter>(std::move(meter));
   collective_ = MakeSingleRankCollective();
   backend_ = MakeCpuBackend(cpu_);

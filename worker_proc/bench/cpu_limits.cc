@@ -109,12 +109,14 @@ LimitMeter::LimitMeter(const PeakLoops& loops, cpu::Buffer memory, size_t pass_b
   memory_.Touch(pool_.get(), Heartbeat());
 }
 
-StatusOr<LimitMeter> LimitMeter::Create(std::string_view isa,
-                                        const cpu::ThreadPoolOptions& threads) {
+StatusOr<LimitMeter> LimitMeter::Create(std::string_view isa, const cpu::ThreadPoolOptions& threads,
+                                        bool quick) {
   const size_t step = kPieces * kPieceBytes * threads.threads;
-  const size_t pass_bytes = (PassBytes(threads.threads) + step - 1) / step * step;
+  const size_t wanted = quick ? step : PassBytes(threads.threads);
+  const size_t pass_bytes = (wanted + step - 1) / step * step;
   // Several passes' worth: the next finds nothing of what this one has read.
-  ASSIGN_OR_RETURN(cpu::Buffer memory, cpu::Buffer::Create(4 * pass_bytes, "memory to read"));
+  const size_t bytes = quick ? pass_bytes : 4 * pass_bytes;
+  ASSIGN_OR_RETURN(cpu::Buffer memory, cpu::Buffer::Create(bytes, "memory to read"));
   return LimitMeter(LoopsOf(isa), std::move(memory), pass_bytes,
                     std::make_unique<cpu::ThreadPool>(threads));
 }

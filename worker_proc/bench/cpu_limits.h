@@ -37,7 +37,9 @@ PeakLoops LoopsOf(std::string_view isa);
 // on the machine disturbs few of many short ones.
 class LimitMeter {
  public:
-  static StatusOr<LimitMeter> Create(std::string_view isa, const cpu::ThreadPoolOptions& threads);
+  // quick: with little memory, which stays in the caches, and so may what the kernels read.
+  static StatusOr<LimitMeter> Create(std::string_view isa, const cpu::ThreadPoolOptions& threads,
+                                     bool quick);
 
   void Begin() { all_ = one_ = Peaks{}; }
   // Every limit once; afterwards the caches hold nothing of what was there before.
