@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -72,6 +73,17 @@ void AddFlags(CLI::App* app, Flags* flags) {
   for (CLI::Option* option : app->get_options()) {
     if (known.contains(option)) continue;
     flags->engine_flags.push_back(option);
+  }
+}
+
+bool AsksForHelp(int argc, char** argv) {
+  return std::any_of(argv, argv + argc,
+                     [](const std::string& arg) { return arg == "--help" || arg == "-h"; });
+}
+
+// From --help only: an error must be able to name them.
+void HideEngineFlags(const Flags& flags) {
+  for (CLI::Option* option : flags.engine_flags) {
     if (!option->check_name("--model")) option->group("");  // engine's help has them
   }
 }
@@ -88,7 +100,9 @@ std::vector<std::string> EngineArgs(const Flags& flags) {
   for (const CLI::Option* option : flags.engine_flags) {
     for (const std::string& value : option->results()) {
       const bool flag = option->get_expected_max() == 0;
-      args.push_back(flag ? option->get_name() : StrCat(option->get_name(), "=", value));
+      // get_name() says nothing of a hidden option.
+      const std::string name = "--" + option->get_lnames().front();
+      args.push_back(flag ? name : StrCat(name, "=", value));
     }
   }
   if (!given("--log-level")) args.push_back("--log-level=warn");
@@ -173,6 +187,7 @@ int Main(int argc, char** argv) {
   app.footer(kLesson);
   Flags flags;
   AddFlags(&app, &flags);
+  if (AsksForHelp(argc, argv)) HideEngineFlags(flags);
   ParseOrExit(&app, argc, argv);
   StatusOr<LengthRange> input = ParseLengthRange("--input-len", flags.input_len);
   if (!input.ok()) return Fail(input.status(), 2);
