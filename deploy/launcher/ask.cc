@@ -144,7 +144,9 @@ int Ask(const AskOptions& options) {
   if (absl::IsUnavailable(status) && !options.url_given) {
     std::fprintf(stderr, "flotilla: no server at %s; starting one for this question\n",
                  options.url.c_str());
-    StatusOr<PrivateCluster> cluster = PrivateCluster::Start(options.model);
+    StatusOr<PrivateCluster> cluster =
+        PrivateCluster::Start("/proc/self/exe", {"serve", "--port=0", "--log-level=warn",
+                                                 "--shutdown-timeout=2", "--model", options.model});
     status = cluster.status();
     if (cluster.ok()) {
       own.emplace(*std::move(cluster));

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -121,21 +122,45 @@ constexpr OtherProgram kOtherPrograms[] = {
      "Runs a scheduler's flight recording again: does it decide the same?"},
     {"trace", "flotilla-flight", "trace",
      "Turns a flight recording into a trace for Perfetto or chrome://tracing"},
-    {"bench", "flotilla-simulate", nullptr,
-     "fit: learns from flight recordings what a step costs on this machine"},
     {"simulate", "flotilla-simulate", "simulate",
      "How long requests would take: the real scheduler under virtual time"},
 };
 
-const OtherProgram* FindOtherProgram(const std::string& command) {
-  for (const OtherProgram& other : kOtherPrograms) {
+// Those of `flotilla bench`.
+constexpr OtherProgram kBenchPrograms[] = {
+    {"roofline", "flotilla-worker-bench", nullptr,
+     "The model's kernels and steps, each beside what this machine could do at most"},
+    {"offline", "flotilla-offline", nullptr,
+     "Throughput of one replica with all requests at once, without HTTP"},
+    {"fit", "flotilla-simulate", "fit",
+     "Learns from flight recordings what a step costs on this machine"},
+};
+
+const OtherProgram* Find(std::span<const OtherProgram> programs, const std::string& command) {
+  for (const OtherProgram& other : programs) {
     if (command == other.command) return &other;
   }
   return nullptr;
 }
 
+int Bench(int argc, char** argv) {
+  const std::string command = argc >= 3 ? argv[2] : "--help";
+  const OtherProgram* program = Find(kBenchPrograms, command);
+  if (program != nullptr) return Exec(program->program, program->first, argv + 3);
+  if (command != "--help" && command != "-h") {
+    return Fail(absl::NotFoundError(
+        absl::StrCat("there is no benchmark '", command, "'; see flotilla bench --help")));
+  }
+  std::printf("Measures this machine, or a replica on it\nUsage: flotilla bench NAME [--help]\n\n");
+  for (const OtherProgram& bench : kBenchPrograms) {
+    std::printf("  %-28s%s\n", bench.command, bench.help);
+  }
+  return 0;
+}
+
 int Main(int argc, char** argv) {
-  const OtherProgram* other = argc >= 2 ? FindOtherProgram(argv[1]) : nullptr;
+  if (argc >= 2 && std::strcmp(argv[1], "bench") == 0) return Bench(argc, argv);
+  const OtherProgram* other = argc >= 2 ? Find(kOtherPrograms, argv[1]) : nullptr;
   if (other != nullptr) return Exec(other->program, other->first, argv + 2);
 
   CLI::App app("Flotilla serves large language models: one command, a cluster of processes.",
@@ -153,6 +178,7 @@ int Main(int argc, char** argv) {
   for (const OtherProgram& program : kOtherPrograms) {
     app.add_subcommand(program.command, program.help);
   }
+  app.add_subcommand("bench", "What this machine, or a replica on it, can do");
   CLI::App* ask = app.add_subcommand("ask", "Streams an answer to a question");
   AddAskFlags(ask, &ask_options);
   CLI::App* help = app.add_subcommand("help", "Explains a command");
@@ -171,7 +197,8 @@ int Main(int argc, char** argv) {
   if (ask->parsed()) return Ask(ask_options);
   char flag[] = "--help";
   char* args[] = {flag, nullptr};
-  other = FindOtherProgram(topic);
+  if (topic == "bench") return Bench(0, nullptr);
+  other = Find(kOtherPrograms, topic);
   if (other != nullptr) return Exec(other->program, other->first, args);
   for (CLI::App* command : {serve, engine, ask}) {
     if (command->get_name() == topic) {

@@ -7,13 +7,12 @@
 #include <filesystem>
 
 #include "absl/strings/numbers.h"
+#include "common/base/default_model.h"
 #include "common/checkpoint/checkpoint.h"
 #include "shm/replica_control.h"
 
 namespace flotilla {
 namespace {
-
-constexpr char kDefaultModelFile[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 // "Q4_1", "Q4_K_M", "F16", "IQ3_XS": a quantisation's name at the end of a file's name.
 bool IsQuantisationName(const std::string& text) {
@@ -24,16 +23,6 @@ bool IsQuantisationName(const std::string& text) {
 }
 
 }  // namespace
-
-StatusOr<std::string> DefaultModelPath() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (xdg != nullptr && *xdg != '\0') return absl::StrCat(xdg, "/flotilla/", kDefaultModelFile);
-  if (home == nullptr || *home == '\0')
-    return absl::NotFoundError(
-        "the default model is kept in ~/.cache, but HOME is not set; name a file with --model");
-  return absl::StrCat(home, "/.cache/flotilla/", kDefaultModelFile);
-}
 
 StatusOr<std::string> ResolveModelPath(const std::string& model) {
   std::string path = model;

@@ -13,8 +13,6 @@
 
 namespace flotilla {
 
-// Where ./flotilla puts the default model: ${XDG_CACHE_HOME:-~/.cache}/flotilla/<file>.
-StatusOr<std::string> DefaultModelPath();
 // "default" or a path → an absolute path.
 StatusOr<std::string> ResolveModelPath(const std::string& model);
 StatusOr<ModelConfig> InspectModel(const std::string& path);

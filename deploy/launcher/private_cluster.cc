@@ -14,35 +14,44 @@
 namespace flotilla {
 namespace {
 
-// "ready http=http://… …" → the URL; empty for other lines.
-std::string UrlOfReadyLine(const std::string& line) {
-  static const std::string kStart = "ready http=";
-  if (!line.starts_with(kStart)) return {};
-  return line.substr(kStart.size(), line.find(' ', kStart.size()) - kStart.size());
-}
+constexpr int kLookMs = 200;  // between two looks at *stop
 
 }  // namespace
 
-StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& model) {
+std::string FieldOfReadyLine(const std::string& line, const std::string& field) {
+  if (!line.starts_with("ready ")) return {};
+  const size_t at = line.find(" " + field + "=");
+  if (at == std::string::npos) return {};
+  const size_t begin = at + field.size() + 2;
+  return line.substr(begin, line.find(' ', begin) - begin);
+}
+
+StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
+                                               const std::vector<std::string>& args,
+                                               const std::atomic<bool>* stop) {
   ChildSpec spec;
-  spec.argv = {"/proc/self/exe",     "serve", "--port",      "0",    "--grpc-port", "0",
-               "--metrics-port",     "0",     "--log-level", "warn", "--model",     model,
-               "--shutdown-timeout", "2"};
+  spec.argv = {launcher};
+  spec.argv.insert(spec.argv.end(), args.begin(), args.end());
+  spec.argv.insert(spec.argv.end(), {"--grpc-port=0", "--metrics-port=0"});
   ASSIGN_OR_RETURN(Child child, SpawnChild(spec));
   PrivateCluster cluster(std::move(child));
   LineBuffer lines;
   std::array<char, 4096> buffer;
   for (;;) {
     pollfd entry{cluster.child_.output.get(), POLLIN, 0};
-    if (poll(&entry, 1, -1) < 0 && errno != EINTR) break;
+    // A signal that comes just before poll is seen soon, too.
+    if (poll(&entry, 1, stop == nullptr ? -1 : kLookMs) < 0 && errno != EINTR) break;
+    if (stop != nullptr && stop->load()) return absl::CancelledError("stopped");
     const ssize_t n = read(cluster.child_.output.get(), buffer.data(), buffer.size());
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) break;
     lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
                  [&](const std::string& line) {
-                   if (cluster.url_.empty()) cluster.url_ = UrlOfReadyLine(line);
+                   if (!cluster.grpc_.empty()) return;
+                   cluster.url_ = FieldOfReadyLine(line, "http");
+                   cluster.grpc_ = FieldOfReadyLine(line, "grpc");
                  });
-    if (cluster.url_.empty()) continue;
+    if (cluster.grpc_.empty()) continue;
     cluster.child_.output
         .reset();  // what it still logs is of no interest, and must not fill a pipe
     return cluster;
@@ -55,7 +64,8 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& model) {
 
 PrivateCluster::PrivateCluster(PrivateCluster&& other) noexcept
     : child_{std::exchange(other.child_.pid, -1), std::move(other.child_.output)},
-      url_(std::move(other.url_)) {}
+      url_(std::move(other.url_)),
+      grpc_(std::move(other.grpc_)) {}
 
 PrivateCluster::~PrivateCluster() {
   if (child_.pid < 0) return;

@@ -18,6 +18,8 @@ TABLES = {
     "engine": ["flotilla", "engine", "--help"],
     "ask": ["flotilla", "ask", "--help"],
     "router": ["flotilla-router", "--help"],
+    "bench roofline": ["flotilla-worker-bench", "--help"],
+    "bench offline": ["flotilla-offline", "--help"],
 }
 FLAG = re.compile(r"^  (?:(-\w),)?(--[\w-]+|\w+)\s*(.*)$")
 
@@ -34,7 +36,7 @@ def rows(help_text):
         elif not line.strip():
             continue
     for name, rest in entries:
-        if name in ("--help", "--version", "command"):
+        if name in ("--help", "--version", "command", "flotilla"):  # the last: examples
             continue
         # The syntax ends where two spaces begin the description: TYPE:CHECK=DEFAULT  description
         parts = re.split(r"\s{2,}", rest.strip(), maxsplit=1)

@@ -1,11 +1,17 @@
-// A Backend that adds up how long each op of another one takes, for synchronous backends.
+// A Backend that notes what a model asks of another one: which weights it loads, how long each op
+// takes, and, while it records, the ops themselves. So `flotilla bench roofline` can run each op
+// alone, over all layers' weights, without knowing the model.
 //
-// Threads: as Backend. Ownership: `inner` outlives it. Errors: the inner one's.
+// Units: seconds, bytes. Threads: as Backend; `inner` is synchronous. Ownership: `inner` outlives
+// it; recorded ops point to the model's weights and buffers. Errors: the inner one's.
 #pragma once
 
 #include <array>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "worker_proc/model/backend.h"
@@ -16,7 +22,26 @@ enum class Op : size_t { kEmbed, kNorm, kLinear, kGateUp, kRope, kAttention, kSe
 inline constexpr std::array<const char*, 8> kOpNames = {"embed",   "norm",      "linear", "gate_up",
                                                         "rope+kv", "attention", "select", "gather"};
 
-class TimedBackend final : public Backend {
+// One op as the model called it: enough to call it again, with as many rows as its tensors have.
+struct RecordedOp {
+  Op op = Op::kLinear;
+  const LinearWeight* linear = nullptr;
+  HiddenAct act = HiddenAct::kSilu;  // of kGateUp
+  const VectorWeight* norm = nullptr;
+  const RopeTable* rope = nullptr;
+  AttentionLayer layer = {};
+  float eps = 0;
+  Tensor x = {}, out = {}, other = {};  // other: the residual, or LinearActMul's workspace
+};
+
+// What a matrix was made of.
+struct MatrixSource {
+  std::string label;   // "q+k+v": the file's tensors
+  std::string dtype;   // "Q4_1", "Q4_K+Q6_K"
+  uint64_t bytes = 0;  // as it lies in memory
+};
+
+class RecordingBackend final : public Backend {
  private:
   template <typename F>
   auto Timed(Op op, const F& f) {
@@ -31,7 +56,17 @@ class TimedBackend final : public Backend {
   }
 
  public:
-  explicit TimedBackend(Backend* inner) : inner_(*inner) {}
+  explicit RecordingBackend(Backend* inner) : inner_(*inner) {}
+
+  void Record() { recording_ = true; }
+  std::vector<RecordedOp> TakeOps() {
+    recording_ = false;
+    return std::exchange(ops_, {});
+  }
+  // Of a matrix that was loaded through this.
+  const MatrixSource& SourceOf(const LinearWeight* weight) const { return sources_.at(weight); }
+  // Rows that a tensor has room for, however many the op used.
+  uint32_t MaxRows(const Tensor& tensor) const { return max_rows_.at(tensor.data); }
 
   // Since the last call, by op.
   std::array<double, kOpNames.size()> TakeSeconds() { return std::exchange(seconds_, {}); }
@@ -40,7 +75,12 @@ class TimedBackend final : public Backend {
   BackendMemory memory() const override { return inner_.memory(); }
   uint64_t WeightBytes(const TensorView& view) const override { return inner_.WeightBytes(view); }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
-    return inner_.LoadLinear(rows);
+    const uint64_t before = inner_.memory().step_weights;
+    auto weight = inner_.LoadLinear(rows);
+    if (weight.ok()) {
+      sources_[weight->get()] = Describe(rows, inner_.memory().step_weights - before);
+    }
+    return weight;
   }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      float offset) override {
@@ -53,11 +93,11 @@ class TimedBackend final : public Backend {
     return inner_.MakeRope(spec);
   }
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override {
-    return inner_.NewTensor(use, max_rows, cols);
+    return Note(inner_.NewTensor(use, max_rows, cols));
   }
   StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
                             uint32_t rank) override {
-    return inner_.NewShard(use, max_rows, cols, rank);
+    return Note(inner_.NewShard(use, max_rows, cols, rank));
   }
   Status Warmup(const StepBounds& bounds) override { return inner_.Warmup(bounds); }
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
@@ -76,9 +116,11 @@ class TimedBackend final : public Backend {
   }
   void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
                   Tensor out) override {
+    Add({.op = Op::kNorm, .norm = &weight, .eps = eps, .x = x, .out = out, .other = residual});
     Timed(Op::kNorm, [&] { inner_.AddRmsNorm(x, residual, weight, eps, out); });
   }
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
+    Add({.op = Op::kLinear, .linear = &weight, .x = x, .out = out});
     Timed(Op::kLinear, [&] { inner_.Linear(weight, x, out); });
   }
   void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) override {
@@ -86,13 +128,21 @@ class TimedBackend final : public Backend {
   }
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                       const AttentionContext& context, Tensor qkv) override {
+    Add({.op = Op::kRope, .rope = &rope, .layer = layer, .x = qkv});
     Timed(Op::kRope, [&] { inner_.RopeAndWriteKv(rope, layer, context, qkv); });
   }
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override {
+    Add({.op = Op::kAttention, .layer = layer, .x = qkv, .out = out});
     Timed(Op::kAttention, [&] { inner_.RaggedPagedAttention(layer, context, qkv, out); });
   }
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
+    Add({.op = Op::kGateUp,
+         .linear = &gate.weight,
+         .act = gate.act,
+         .x = x,
+         .out = out,
+         .other = gate_up});
     Timed(Op::kGateUp, [&] { inner_.LinearActMul(gate, x, gate_up, out); });
   }
   void SoftCap(float cap, Tensor x) override {
@@ -118,7 +168,20 @@ class TimedBackend final : public Backend {
   }
 
  private:
+  void Add(const RecordedOp& op) {
+    if (recording_) ops_.push_back(op);
+  }
+  StatusOr<Tensor> Note(StatusOr<Tensor> tensor) {
+    if (tensor.ok()) max_rows_[tensor->data] = tensor->rows;
+    return tensor;
+  }
+  static MatrixSource Describe(std::span<const WeightRows> rows, uint64_t bytes);
+
   Backend& inner_;
+  bool recording_ = false;
+  std::vector<RecordedOp> ops_;
+  std::map<const LinearWeight*, MatrixSource> sources_;
+  std::map<const void*, uint32_t> max_rows_;
   std::array<double, kOpNames.size()> seconds_{};
 };
 

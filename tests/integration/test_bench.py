@@ -1,0 +1,118 @@
+"""`flotilla bench` on the real model: what it counts and that no row is missing. Figures are nobody's
+business here: others may use the machine."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+from cluster import BIN, MODEL, SANITIZED, children_of, wait_until
+
+KERNELS = {"gemm", "gate_up", "attention", "norm_quantize", "sampler", "forward"}
+
+
+def bench(*args, timeout=900):
+    return subprocess.run([os.path.join(BIN, "flotilla"), "bench", *args], capture_output=True, text=True,
+                          timeout=timeout)
+
+
+def offline(*args):
+    return ["offline", "--model", MODEL, "--kv-cache-memory", "256MiB", *args]
+
+
+def test_offline_answers_every_request_in_full():
+    run = bench(*offline("--requests", "4", "--input-len", "20", "--output-len", "5:9", "--seed", "3", "--json"))
+    assert run.returncode == 0, run.stderr
+    figures = json.loads(run.stdout)
+    assert figures["requests"] == 4
+    assert figures["prompt_tokens"] == 80
+    assert 20 <= figures["output_tokens"] <= 36
+    # As of the frames that came: of a run this short there may be one, when all is over.
+    assert 0 <= figures["max_running_requests"] <= 4
+    assert 0 <= figures["max_kv_usage"] < 1
+    total = figures["total_tokens_per_second"] * figures["seconds"]
+    assert total == pytest.approx(figures["prompt_tokens"] + figures["output_tokens"])
+    for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
+        assert 0 < figures[name]["p50"] <= figures[name]["p99"] < figures["seconds"] + 1
+
+
+def test_offline_prints_a_table_of_the_same_lengths():
+    run = bench(*offline("--requests", "2", "--input-len", "7", "--output-len", "3", "--disable-overlap",
+                         "--page-size", "8"))
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"^prompt_tokens +14$", run.stdout, re.M)
+    assert re.search(r"^output_tokens +6$", run.stdout, re.M)
+
+
+def test_offline_refuses_what_can_not_run():
+    for args, named in ((["--input-len", "9:1"], "--input-len"),
+                        (["--output-len", "100000"], "--output-len"),
+                        (["--max-running-requests", "0"], "--max-running-requests")):
+        run = bench(*offline(*args))
+        assert run.returncode == 2, run.stderr
+        assert named in run.stderr
+
+
+def test_offline_ends_with_its_replica_when_interrupted():
+    process = subprocess.Popen([os.path.join(BIN, "flotilla"), "bench",
+                                *offline("--requests", "64", "--input-len", "300", "--output-len", "300")],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        launcher = wait_until(lambda: list(children_of(process.pid)), 60, "a replica")[0]
+        wait_until(lambda: "flotilla-worker" in " ".join(children_of(launcher).values()), 60, "a worker")
+        replica = [launcher, *children_of(launcher)]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == "" and "stopped" in err
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in replica), 30, "the replica's end")
+
+
+@pytest.mark.skipif(SANITIZED, reason="its shares would be those of the sanitizer")
+def test_roofline_has_every_row(tmp_path):
+    path = tmp_path / "roofline.json"
+    run = bench("roofline", "--quick", "--model", MODEL, "--json", str(path))
+    assert run.returncode == 0, run.stderr
+    report = json.loads(path.read_text())
+    assert report["machine"]["cpu"] and report["machine"]["commit"]
+    assert report["machine"]["model"] == os.path.basename(MODEL)
+    flags = open("/proc/cpuinfo").read()
+    isas = [one["isa"] for one in report["runs"]]
+    assert isas == (["avx512"] if "avx512bw" in flags else []) + ["avx2"]
+    for one in report["runs"]:
+        for limits in one["limits"].values():
+            assert all(limits[name] > 0 for name in
+                       ("read_gb_s", "int8_4bit_gops", "int8_8bit_gops", "fp32_gflops"))
+        assert (one["limits"]["all_threads"]["bf16_gflops"] > 0) == (
+            one["isa"] == "avx512" and "avx512_bf16" in flags)
+        rows = one["rows"]
+        assert {row["kernel"] for row in rows} == KERNELS
+        for name in ("q+k+v Q4_1 960x576", "o Q4_1 576x576", "gate+up Q4_1 3072x576", "down Q4_1 576x1536"):
+            tokens = [row["tokens"] for row in rows if row["name"] == name]
+            assert tokens == [1, 4, 8, 32, 128, 512], name
+        assert [row["tokens"] for row in rows if row["name"] == "embed_tokens Q8_0 49152x576"] == [1, 4, 8, 32]
+        assert [row["name"] for row in rows if row["kernel"] == "attention"] == [
+            "prefill 512 at 8192", "decode 1 at 8192", "decode 64 at 192", "decode 64 at 2048",
+            "mix: decode 32 at 512, prefill 256 at 1024"]
+        assert [row["name"] for row in rows if row["kernel"] == "forward"] == [
+            "decode 1 at 192", "decode 8 at 192", "decode 32 at 192", "prefill 512",
+            "prefill 4 x 128, one step", "prefill 4 x 128, four steps"]
+        for row in rows:
+            assert 0 < row["share"] < 1.5, row
+            assert 0 < row["best_us"] <= row["median_us"], row
+            assert row["name"] in run.stdout
+            assert row["bound"] in ("read", "int8", "fp32")
+        # One token at a time, reading the weights is what takes long; many tokens at a time, computing.
+        bound = {(row["name"], row["tokens"]): row["bound"] for row in rows}
+        assert bound["gate+up Q4_1 3072x576", 1] == "read"
+        assert bound["gate+up Q4_1 3072x576", 512] == "int8"
+
+
+def test_bench_says_what_there_is():
+    assert {"roofline", "offline", "fit"} <= set(bench("--help").stdout.split())
+    assert "no benchmark 'nothing'" in bench("nothing").stderr
+    assert "how to read it" in bench("roofline", "--help").stdout.lower()
