@@ -202,6 +202,33 @@ TEST(ContinueTest, AClientThatLeavesMeanwhileIsForgotten) {
   EXPECT_EQ(harness.engine().submits().size(), 1u);
 }
 
+TEST(ContinueTest, ANewRequestWaitsForAReplicaToComeBack) {
+  RouterHarness harness;
+  harness.engine().Stop();
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  auto answer = std::async(std::launch::async, [&] {
+    return harness.Complete(R"({"model":"smol","prompt":"Hi","max_tokens":4})");
+  });
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_requests_in_flight", 1));
+  harness.engine().Start();
+  EXPECT_EQ(answer.get().status, 200);
+  EXPECT_EQ(harness.Metric("flotilla_router_retries_total{reason=\"replica_lost\"}"), 0)
+      << "it was never with another";
+}
+
+TEST(ContinueTest, IfNoneComesBackANewRequestIsRefused) {
+  HarnessOptions options;
+  options.failover_wait_ms = 100;
+  RouterHarness harness(options);
+  harness.engine().Stop();
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  const HttpAnswer answer =
+      harness.Complete(R"({"model":"smol","prompt":"Hi","max_tokens":4,"n":2})");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_TRUE(answer.headers.contains("retry-after"));
+  EXPECT_GE(harness.Metric("flotilla_router_rejections_total{reason=\"no_replica\"}"), 1);
+}
+
 TEST(ContinueTest, ADeadlineHoldsWhileNoReplicaIsThere) {
   HarnessOptions options;
   options.engine.reattach_ms = 20;
