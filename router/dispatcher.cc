@@ -173,7 +173,7 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
   return replica.ready() && replica.model()->name == stream.model->name &&
          replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256 &&
-         (!stream.fingerprint.has_value() || replica.model()->fingerprint == *stream.fingerprint);
+         (!stream.begun() || replica.model()->fingerprint == *stream.fingerprint);
 }
 
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
@@ -271,7 +271,7 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
   if (delta.has_error()) {
     const ApiError error = FromEngineError(delta.error());
     // What has begun was right once: whatever is wrong now may be right elsewhere, or later.
-    const bool begun = stream->progress.begun();
+    const bool begun = stream->begun();
     const bool elsewhere = begun || error.code == absl::StatusCode::kUnavailable ||
                            error.code == absl::StatusCode::kResourceExhausted;
     if (elsewhere && Retry(stream, "refused", /*same_replica_too=*/false)) return;
@@ -297,8 +297,7 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   if (IsEmpty(delta)) return;
-  if (!stream->fingerprint.has_value())
-    stream->fingerprint = replicas_[stream->replica]->model()->fingerprint;
+  if (!stream->begun()) stream->fingerprint = replicas_[stream->replica]->model()->fingerprint;
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) End(*stream);
   stream->sink->OnDelta(stream->choice, std::move(delta));

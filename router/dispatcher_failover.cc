@@ -56,14 +56,13 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
 
 void Dispatcher::SubmitAgain(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica,
                              const char* reason) {
-  const bool begun = stream->fingerprint.has_value();
   if (stream->attempts++ > 0) {
-    if (begun) {
+    if (stream->begun()) {
       metrics_->Failover(reason);
     } else {
       metrics_->Retry(reason);
     }
-    Log().info("{} {} {} {} {}", begun ? "continued" : "retried",
+    Log().info("{} {} {} {} {}", stream->begun() ? "continued" : "retried",
                Kv("request_id", stream->request.request_id()), Kv("reason", reason),
                Kv("replica", replica->replica_id()), Kv("tokens", stream->progress.num_tokens()));
   }
@@ -123,7 +122,7 @@ void Dispatcher::GiveUp(const std::shared_ptr<RequestStream>& stream) {
   const bool others = std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
     return replica->ready() && replica->model()->name == stream->model->name;
   });
-  Fail(stream, Unavailable(others && stream->fingerprint.has_value()
+  Fail(stream, Unavailable(others && stream->begun()
                                ? "The replica that worked on this request was lost, and those that "
                                  "are there would go on differently; try again."
                                : "The replica that worked on this request was lost; try again.",

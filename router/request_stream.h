@@ -54,6 +54,8 @@ struct RequestStream {
   bool fetching_large = false;    // a large result is on its way; deltas wait
   std::deque<v1::Delta> waiting;  // behind it
 
+  // The client has something of it.
+  bool begun() const { return fingerprint.has_value(); }
   uint64_t prompt_tokens() const { return static_cast<uint64_t>(request.token_ids().ids_size()); }
 };
 

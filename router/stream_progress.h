@@ -36,8 +36,6 @@ class StreamProgress {
   // something else than the client has.
   Status Deliver(v1::Delta* delta);
 
-  // The client has something of it.
-  bool begun() const { return !output_ids_.empty() || prompt_logprobs_ > 0; }
   size_t num_tokens() const { return output_ids_.size(); }
 
  private:

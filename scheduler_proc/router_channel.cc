@@ -120,6 +120,11 @@ void RouterChannel::SendControl(v1::EngineFrame&& frame) {
   PumpLocked();
 }
 
+bool RouterChannel::Forgettable() {
+  std::lock_guard lock(mutex_);
+  return connection_ == nullptr && streams_.empty();
+}
+
 int64_t RouterChannel::Tick(int64_t now_ns, bool* expired) {
   std::lock_guard lock(mutex_);
   *expired = false;
@@ -228,6 +233,9 @@ Status RouterHub::Attach(const std::string& router_id, FrameConnection* connecti
     std::lock_guard lock(mutex_);
     auto it = channels_.find(router_id);
     if (it == channels_.end()) {
+      // Routers that come and go must not keep a new one out for as long as they might come back.
+      if (channels_.size() >= options_.max_routers)
+        std::erase_if(channels_, [](const auto& entry) { return entry.second->Forgettable(); });
       if (channels_.size() >= options_.max_routers)
         return absl::ResourceExhaustedError(
             StrCat("router_id: ", options_.max_routers, " routers are connected already"));

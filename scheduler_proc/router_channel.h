@@ -78,6 +78,8 @@ class RouterChannel final : public OutputSink {
 
   // Heartbeat, expiry. Returns the next time it wants to be called. *expired: nothing is left.
   int64_t Tick(int64_t now_ns, bool* expired);
+  // Its router is away and has nothing to come back for.
+  bool Forgettable();
   bool connected();
   size_t unsent_bytes();
 

@@ -167,6 +167,20 @@ TEST_F(RouterChannelTest, RoutersAreBounded) {
   std::shared_ptr<RouterChannel> channel;
   ASSERT_TRUE(hub.Attach("a", &a, {}, {}, &channel).ok());
   EXPECT_EQ(hub.Attach("b", &b, {}, {}, &channel).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  channel->Detach(&a);
+  EXPECT_FALSE(hub.Attach("b", &b, {}, {}, &channel).ok()) << "it may come back for its stream";
+}
+
+TEST_F(RouterChannelTest, ARouterThatLeftNothingBehindIsForgottenForANewOne) {
+  options_.max_routers = 1;
+  RouterHub hub(options_, Deps(), [] {});
+  FakeConnection a, b;
+  std::shared_ptr<RouterChannel> channel;
+  ASSERT_TRUE(hub.Attach("a", &a, {}, {}, &channel).ok());
+  channel->Detach(&a);
+  EXPECT_TRUE(hub.Attach("b", &b, {}, {}, &channel).ok());
+  EXPECT_EQ(hub.size(), 1u);
 }
 
 // Writes are acknowledged by another thread, as gRPC does.
