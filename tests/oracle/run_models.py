@@ -1,6 +1,6 @@
 """The oracle of all architectures: clusters on small random checkpoints against transformers.
 
-  python run_models.py [--only NAME …] [--gguf GEMMA3.gguf] [--tp 1 2] [--chunk 16 512]
+  python run_models.py [--only NAME …] [--gguf GEMMA3.gguf] [--tp 1 2 4] [--chunk 16 512]
 
 make_random_checkpoints.py writes the model folders and transformers' logits, in a venv of its own
 that is made where it is missing. Then each model is served in float32 and asked for the prompts, all
@@ -84,9 +84,8 @@ def run_cluster(model, reference, tp, chunk):
 def check(model, path, options):
     """Whether a model folder or file passed against the reference at `path`."""
     name, reference = model.name, Reference.load(path)
-    kv_heads = 1 if name.startswith("gemma") else 2
     first, passed = None, True
-    for tp in [tp for tp in options.tp if tp <= kv_heads]:
+    for tp in options.tp:  # all models have four query heads, Gemma one kv head
         for chunk in options.chunk:
             problems = []
             try:
@@ -114,7 +113,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--gguf", type=Path)
-    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--chunk", type=int, nargs="+", default=[16, 512])
     options = parser.parse_args()
     python = regenerate.make_venv(VENV, HERE / "models_requirements.txt", debian_packages=False)
