@@ -127,6 +127,13 @@ inline std::vector<Setup> Setups() {
   k_types.num_key_value_heads = 4;
   add("Int8OfKTypes", kInt8, kKv16, 0.2, k_types);
   add("FloatOfKTypes", kFloat, kKv32, 2e-5, k_types);
+  // Widths of 16 bits, in one matrix with others, and beside integers.
+  TinyLlamaOptions halves = Model({{"attn_k", DType::kF16}, {"ffn_up", DType::kF32}});
+  halves.matrix_dtype = DType::kBF16;
+  halves.embedding_dtype = DType::kF16;
+  add("FloatOf16Bits", kFloat, kKv32, 2e-5, halves);
+  add("Int8BesideBFloat16", kInt8, kKv16, 0.2,
+      Model({{"attn_q.", DType::kBF16}, {"ffn_down", DType::kBF16}}));
   AddSharedKvHeads(&setups);
   AddOtherArchitectures(&setups);
   return setups;
