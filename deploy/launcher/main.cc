@@ -132,6 +132,8 @@ constexpr OtherProgram kBenchPrograms[] = {
      "The model's kernels and steps, each beside what this machine could do at most"},
     {"offline", "flotilla-offline", nullptr,
      "Throughput of one replica with all requests at once, without HTTP"},
+    {"quality", "flotilla-quality", nullptr,
+     "What the fast arithmetics cost in precision: KL, top-1 and perplexity"},
     {"fit", "flotilla-simulate", "fit",
      "Learns from flight recordings what a step costs on this machine"},
 };

@@ -136,8 +136,12 @@ Work BenchModel::TokenWork(const LinearWeight& weight) const {
 }
 
 AttentionShape BenchModel::ShapeOf(const AttentionLayer& layer) const {
-  return {layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim,
-          cpu::KvTypeBytes(cpu_.kv_cache_dtype), layer.window};
+  return {layer.num_heads,
+          layer.num_kv_heads,
+          layer.qk_dim,
+          layer.v_dim,
+          cpu::KvTypeBytes(cpu_.kv_cache_dtype),
+          layer.window};
 }
 
 }  // namespace flotilla::bench
