@@ -69,7 +69,7 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   resolved.vocab_size = config.vocab_size;
   const uint32_t cores = AllowedCores();
-  ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_key_value_heads));
+  ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_attention_heads));
   const uint32_t workers = resolved.tp * options.replicas;
   resolved.threads = ThreadsOfEach(options.threads, workers, cores);
   resolved.spin_us = SpinUs(resolved.threads, workers, cores);
@@ -132,6 +132,8 @@ constexpr OtherProgram kBenchPrograms[] = {
      "The model's kernels and steps, each beside what this machine could do at most"},
     {"offline", "flotilla-offline", nullptr,
      "Throughput of one replica with all requests at once, without HTTP"},
+    {"quality", "flotilla-quality", nullptr,
+     "What the fast arithmetics cost in precision: KL, top-1 and perplexity"},
     {"fit", "flotilla-simulate", "fit",
      "Learns from flight recordings what a step costs on this machine"},
 };

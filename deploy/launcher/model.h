@@ -21,8 +21,7 @@ StatusOr<ModelConfig> InspectModel(const std::string& path);
 std::string ModelNameOfPath(const std::string& path);
 
 // "auto" → 1: threads share weights and steps with less waiting than ranks do
-// (docs/performance.md). Error InvalidArgument: a number of ranks that the kv heads can't be split
-// into.
-StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t kv_heads);
+// (docs/performance.md). Error InvalidArgument: more ranks than the model has query heads.
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t query_heads);
 
 }  // namespace flotilla

@@ -31,7 +31,7 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
                   "The name clients call it by (default: from the file's name)");
   app->add_option(
          "--tp", o->tp,
-         "Tensor-parallel workers a replica, at most one a kv head; auto: 1, whose threads "
+         "Tensor-parallel workers a replica, at most one a query head; auto: 1, whose threads "
          "use the replica's cores")
       ->check(TpFlag())
       ->capture_default_str();

@@ -272,9 +272,9 @@ void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weig
 void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
                          uint32_t panel_end) {
   float* const y = F32(out) + part.row_begin;
-  if (part.f32 != nullptr) {
-    kernels_.gemm(
-        {part.f32, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols, panel_begin, panel_end});
+  if (part.floats != nullptr) {
+    kernels_.gemm({part.type, part.floats, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols,
+                   panel_begin, panel_end});
   } else {
     quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
                  out.cols, panel_begin, panel_end});

@@ -1,13 +1,12 @@
 // Brings a checkpoint's weights into the form that the kernels read: packed by all compute threads,
-// into memory with large pages. For int8 compute, quantised tensors stay at their own width;
-// everything else becomes float.
+// into memory with large pages. F32, F16 and BF16 stay at their own width, for int8 compute so do
+// quantised tensors; everything else becomes float32.
 //
 // Units: bytes, rows. Threads: the caller's, with the pool's. Ownership: the store owns the packed
 // matrices and outlives what it returns. Errors: ResourceExhausted.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "worker_proc/cpu/buffer.h"
@@ -38,8 +37,8 @@ class WeightStore {
   uint64_t other_bytes() const { return other_bytes_; }  // norms, RoPE's table
 
  private:
-  // Null: as floats.
-  std::optional<QuantFormat> FormatOf(const TensorView& view) const;
+  // In memory; kF32 for what must be dequantised.
+  DType StoredType(const TensorView& view) const;
   Status LoadPart(std::span<const WeightRows> rows, CpuLinear* weight);
   void LoadBias(std::span<const WeightRows> rows, CpuLinear* weight);
 

@@ -250,6 +250,7 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   const Slot& slot = slots_.slot(plan.rows[row.row].slot);
   const SamplingParams& params = slot.sampling;
   if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
+  if (options_.on_logits) RETURN_IF_ERROR(options_.on_logits(out.slot, row.position, logits));
   if (row.prompt_logprobs && row.target >= 0) {
     const uint32_t n = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
     ASSIGN_OR_RETURN(PositionLogprobs logprobs, sampler_.Logprobs(logits, row.target, n));

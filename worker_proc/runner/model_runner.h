@@ -38,7 +38,9 @@ struct ModelRunnerOptions {
   bool kv_pages_chosen = false;
   std::function<uint64_t()> available_memory;  // bytes that can still be had, now
   std::string logits_dump;                     // rank 0 only; empty: none
-  std::vector<int32_t> eos_ids;                // masked by min_tokens
+  // Rank 0: sees what the dump gets, in the order of the positions. Empty: none.
+  std::function<Status(uint32_t slot, uint32_t position, std::span<const float>)> on_logits;
+  std::vector<int32_t> eos_ids;  // masked by min_tokens
 };
 
 class ModelRunner {
