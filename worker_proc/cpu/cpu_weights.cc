@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/xxh64.h"
 #include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla::cpu {
@@ -37,10 +38,31 @@ void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t 
   }
 }
 
+// Names and rows of what a part is made of.
+uint64_t HashOf(std::span<const WeightRows> rows) {
+  uint64_t hash = 0;
+  for (const WeightRows& part : rows) {
+    const uint64_t range[] = {part.begin, part.end, static_cast<uint64_t>(part.view->dtype)};
+    hash = Xxh64(range, sizeof(range), Xxh64(part.view->name, hash));
+  }
+  return hash;
+}
+
+uint64_t FormatNumber(const std::optional<QuantFormat>& format) {
+  if (!format) return 0;
+  return format->bits | uint64_t{format->has_min} << 8 | uint64_t{format->super_blocks} << 9 |
+         static_cast<uint64_t>(format->zero_point) << 16;
+}
+
 }  // namespace
 
-WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat)
-    : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat,
+                         const PackCacheOptions& cache)
+    : compute_(compute),
+      pool_(pool),
+      heartbeat_(heartbeat),
+      matrices_("weights", kChunkBytes),
+      cache_(cache, compute == ComputeType::kInt8 ? "int8" : "float32", pool, heartbeat) {}
 
 std::optional<QuantFormat> WeightStore::FormatOf(const TensorView& view) const {
   if (compute_ != ComputeType::kInt8) return std::nullopt;
@@ -86,17 +108,10 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
   if (part.rows == 0) return OkStatus();
   const std::optional<QuantFormat> format = FormatOf(*rows.front().view);
   const uint32_t panels = NumPanels(part.rows);
-  ASSIGN_OR_RETURN(std::byte * memory,
-                   matrices_.Allocate(format ? PackedQuantBytes(*format, part.rows, k)
-                                             : panels * kPanelRows * k * sizeof(float)));
-  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
-    if (format) {
-      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
-    } else {
-      PackFloatPanels(rows, begin, end, reinterpret_cast<float*>(memory));
-    }
-  };
-  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  const uint64_t bytes =
+      format ? PackedQuantBytes(*format, part.rows, k) : panels * kPanelRows * k * sizeof(float);
+  ASSIGN_OR_RETURN(const std::byte* const memory,
+                   Panels(rows, {HashOf(rows), FormatNumber(format), part.rows, k, bytes}));
   if (format) {
     part.format = *format;
     part.quant = reinterpret_cast<const uint8_t*>(memory);
@@ -109,6 +124,25 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
   weight->num_panels += panels;
   weight->parts.push_back(part);
   return OkStatus();
+}
+
+StatusOr<const std::byte*> WeightStore::Panels(std::span<const WeightRows> rows,
+                                               const PackPart& part) {
+  const std::byte* const cached = cache_.Next(part);
+  if (cached != nullptr) return cached;
+  ASSIGN_OR_RETURN(std::byte* const memory, matrices_.Allocate(part.bytes));
+  const bool quantised = FormatOf(*rows.front().view).has_value();
+  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
+    if (quantised) {
+      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    } else {
+      PackFloatPanels(rows, begin, end, reinterpret_cast<float*>(memory));
+    }
+  };
+  const uint32_t panels = NumPanels(static_cast<uint32_t>(part.rows));
+  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  cache_.Add(part, memory);
+  return memory;
 }
 
 void WeightStore::LoadBias(std::span<const WeightRows> rows, CpuLinear* weight) {
