@@ -23,7 +23,6 @@ TEST(ModelTest, NamesComeFromTheFile) {
 }
 
 TEST(ModelTest, TpIsAtMostTheKvHeads) {
-  EXPECT_EQ(ResolveTp("auto", 3).value(), 1u);
   EXPECT_EQ(ResolveTp("3", 3).value(), 3u);
   EXPECT_THAT(std::string(ResolveTp("4", 3).status().message()), HasSubstr("--tp"));
   EXPECT_THAT(std::string(ResolveTp("0", 3).status().message()), HasSubstr("--tp"));
