@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "worker_proc/runner/scratch.h"
+
 namespace flotilla::cpu {
 namespace {
 
@@ -55,6 +57,14 @@ void MakeAttentionItems(const AttentionWork& work, std::vector<AttentionItem>* i
   };
   std::sort(items->begin(), items->end(),
             [&](const AttentionItem& a, const AttentionItem& b) { return cost(a) > cost(b); });
+}
+
+// Only a sequence's last item has fewer tokens than a tile.
+void StepAttentionItems::MakeRoom(uint32_t num_tokens, uint32_t num_seqs) {
+  for (Kind& kind : kinds_) {
+    const size_t most = num_tokens / TileTokens(kind.group) + num_seqs;
+    flotilla::MakeRoom(most * kind.num_kv_heads, &kind.items);
+  }
 }
 
 const std::vector<AttentionItem>& StepAttentionItems::For(const AttentionWork& work) {

@@ -15,6 +15,7 @@
 #include "worker_proc/cpu/cpu_gather.h"
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/cpu_weights.h"
+#include "worker_proc/runner/scratch.h"
 
 namespace flotilla {
 namespace {
@@ -46,13 +47,13 @@ class CpuBackend final : public Backend {
         name_(Name(options)),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
-        weights_(options.dtype, &pool_, options.heartbeat),
+        weights_(options.dtype, &pool_, options.heartbeat, options.pack_cache),
         activations_("activations", kActivationChunk) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
-            activations_.bytes(), kv_cache_.bytes()};
+            weights_.packed_bytes(), activations_.bytes(), kv_cache_.bytes()};
   }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
@@ -77,6 +78,10 @@ class CpuBackend final : public Backend {
     return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
+  void PreparePlan(const PlanShape& shape) override {
+    items_.MakeRoom(shape.num_tokens, shape.num_seqs);
+    flotilla::MakeRoom(shape.num_tokens * straddling_cols_, &straddling_rows_);
+  }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
@@ -164,6 +169,7 @@ class CpuBackend final : public Backend {
   std::vector<std::vector<float>> item_outputs_;
   cpu::CpuTensor straddling_;
   std::vector<float> straddling_rows_;
+  size_t straddling_cols_ = 0;  // 0: no layer needs them
 };
 
 // ---- Start ------------------------------------------------------------------------------------
@@ -205,6 +211,7 @@ StatusOr<Tensor> CpuBackend::NewShard(TensorUse use, uint32_t max_rows,
 }
 
 Status CpuBackend::Warmup(const StepBounds& bounds) {
+  weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
   const size_t stride = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
@@ -381,6 +388,7 @@ void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attenti
   const uint32_t cols = layer.num_heads / layer.num_kv_heads * layer.v_dim;
   if (F32(out) == nullptr && cols % kQuantBlock != 0) {
     // Blocks straddle kv heads: whole rows in float first.
+    straddling_cols_ = out.cols;
     straddling_rows_.resize(static_cast<size_t>(out.rows) * out.cols);
     straddling_ = {straddling_rows_.data(), Q8(out)};
     out.data = &straddling_;
