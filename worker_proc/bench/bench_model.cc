@@ -136,8 +136,13 @@ Work BenchModel::TokenWork(const LinearWeight& weight) const {
 }
 
 AttentionShape BenchModel::ShapeOf(const AttentionLayer& layer) const {
-  return {layer.num_heads, layer.num_kv_heads, layer.qk_dim, layer.v_dim,
-          cpu::KvTypeBytes(cpu_.kv_cache_dtype), layer.window};
+  const cpu::KvType type = cpu_.kv_cache_dtype;
+  return {layer.num_heads,
+          layer.num_kv_heads,
+          layer.qk_dim,
+          layer.v_dim,
+          cpu::KvRowBytes(type, layer.qk_dim) + cpu::KvRowBytes(type, layer.v_dim),
+          layer.window};
 }
 
 }  // namespace flotilla::bench

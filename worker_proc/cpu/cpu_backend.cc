@@ -33,8 +33,10 @@ constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecon
 constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
 std::string Name(const CpuBackendOptions& options) {
-  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-",
-                options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16" : "float32");
+  const char* const kv = options.kv_cache_dtype == cpu::KvType::kInt8       ? "int8"
+                         : options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16"
+                                                                            : "float32";
+  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-", kv);
 }
 
 class CpuBackend final : public Backend {
@@ -74,7 +76,8 @@ class CpuBackend final : public Backend {
                             uint32_t rank) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
-    return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
+    return KvPageBytesOf(
+        shape, cpu::KvRowBytes(kv_type_, shape.qk_dim) + cpu::KvRowBytes(kv_type_, shape.v_dim));
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
 
@@ -222,8 +225,8 @@ Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages
   kv_shape_ = shape;
   const cpu::KvGeometry kv = Geometry();
   const size_t heads = static_cast<size_t>(num_pages) * shape.num_kv_heads;
-  kv_layer_k_bytes_ = heads * kv.k_head_size() * cpu::KvTypeBytes(kv_type_);
-  kv_layer_bytes_ = kv_layer_k_bytes_ + heads * kv.v_head_size() * cpu::KvTypeBytes(kv_type_);
+  kv_layer_k_bytes_ = heads * kv.k_head_bytes();
+  kv_layer_bytes_ = kv_layer_k_bytes_ + heads * kv.v_head_bytes();
   kv_cache_ = cpu::Buffer();
   ASSIGN_OR_RETURN(kv_cache_, cpu::Buffer::Create(shape.num_layers * kv_layer_bytes_, "KV cache"));
   kv_cache_.Touch(&pool_, heartbeat_);

@@ -15,7 +15,7 @@ namespace flotilla {
 struct CpuFlags {
   std::string isa = "auto";
   std::string dtype = "auto";           // float32 | int8
-  std::string kv_cache_dtype = "auto";  // float32 | bfloat16
+  std::string kv_cache_dtype = "auto";  // float32 | bfloat16 | int8
   uint32_t threads = 0;                 // of this rank; 0: its share of the cores
   uint32_t spin_us = 0;
   uint32_t ranks = 1;  // of this replica

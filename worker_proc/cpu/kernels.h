@@ -14,11 +14,19 @@
 //               0.5 gate (1 + tanh(gate u')).
 //   write_kv    bfloat16 is the upper half of a float, rounded to nearest even; attention reads it
 //               back exactly, so its arithmetic is the same for both types of cache.
+//               int8: each token's row of K, and of V, of a head has a scale of its own,
+//               max|x| / 127, and elements x * (127 / max|x|) rounded to nearest even, so
+//               -127 … 127. If max|x| is below kMinKvMax, scale and elements are 0. An infinity or
+//               a NaN in either row makes both scales NaN and all elements 0: every query that sees
+//               the key gets NaN. Attention multiplies by the elements as they are:
+//               score = (FMA chain over d of q[d] * k[d]) * (k_scale * scale), soft-capped if
+//               asked; out[d] = (FMA chain over keys of (p * v_scale) * v[d]) / sum.
 //   Exp         the polynomial of kernels_reference.cc, operation by operation.
 //
 // Layouts. Packed weights: panels of 16 output rows, [panel][in_features][16], the last panel
 // filled up with zero rows. One layer's KV cache: k [page][kv_head][qk_dim][page_size] (keys side
-// by side, so that QK needs no horizontal sum), v [page][kv_head][page_size][v_dim].
+// by side, so that QK needs no horizontal sum), v [page][kv_head][page_size][v_dim]. In int8 the
+// scales of a head's rows follow its elements, float [page_size], at whatever address that is.
 //
 // Units: elements, tokens. Threads: stateless; disjoint panels, rows, tokens and attention items
 // may be computed by different threads at once. The caller owns all memory. Errors: none; shapes
@@ -72,8 +80,15 @@ struct RopeArgs {
   const float* table = nullptr;  // [position][rope_dim / 2][cos, sin]
 };
 
-enum class KvType : uint32_t { kFloat32, kBFloat16 };
-inline constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kFloat32 ? 4 : 2; }
+enum class KvType : uint32_t { kFloat32, kBFloat16, kInt8 };
+inline constexpr float kMinKvMax = 1e-30f;  // keeps 127 / max|x| finite and the scale normal
+
+// Bytes of a key's K, or V, of one head: `dim` elements and, in int8, their scale.
+inline constexpr size_t KvRowBytes(KvType type, uint32_t dim) {
+  return type == KvType::kInt8       ? dim + sizeof(float)
+         : type == KvType::kBFloat16 ? size_t{dim} * 2
+                                     : size_t{dim} * 4;
+}
 
 struct KvGeometry {
   uint32_t page_size = 0;
@@ -81,9 +96,11 @@ struct KvGeometry {
   uint32_t qk_dim = 0;
   uint32_t v_dim = 0;
   KvType type = KvType::kFloat32;
-  // Elements of one head in one page.
+  // Elements of one head in one page, and bytes with its scales.
   size_t k_head_size() const { return static_cast<size_t>(qk_dim) * page_size; }
   size_t v_head_size() const { return static_cast<size_t>(v_dim) * page_size; }
+  size_t k_head_bytes() const { return KvRowBytes(type, qk_dim) * page_size; }
+  size_t v_head_bytes() const { return KvRowBytes(type, v_dim) * page_size; }
 };
 
 struct WriteKvArgs {
@@ -93,7 +110,7 @@ struct WriteKvArgs {
   size_t stride = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens]: page * page_size + offset; -1: no write
   uint32_t tokens = 0;
-  void* k_pages = nullptr;  // elements of kv.type
+  void* k_pages = nullptr;  // of kv.type
   void* v_pages = nullptr;
 };
 
@@ -108,7 +125,7 @@ struct AttentionArgs {
   uint32_t window = 0;       // a query sees itself and window - 1 keys before; 0: all
   const float* q = nullptr;  // [tokens, num_heads, qk_dim], tokens q_stride apart
   size_t q_stride = 0;
-  const void* k_pages = nullptr;  // elements of kv.type
+  const void* k_pages = nullptr;  // of kv.type
   const void* v_pages = nullptr;
   const uint32_t* cu_q_lens = nullptr;     // [sequences + 1]
   const uint32_t* kv_lens = nullptr;       // [sequences]

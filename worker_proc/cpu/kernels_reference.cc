@@ -141,6 +141,72 @@ inline void Store(float x, float* out) { *out = x; }
 inline void Store(float x, uint16_t* out) { *out = RoundToBFloat16(x); }
 inline float Load(float x) { return x; }
 inline float Load(uint16_t x) { return WidenBFloat16(x); }
+inline float Load(int8_t x) { return static_cast<float>(x); }
+
+// The largest |x| as bits: without the sign, floats order as their bits do, a NaN above all.
+inline uint32_t MaxBits(const float* x, uint32_t dim) {
+  uint32_t max_bits = 0;
+  for (uint32_t d = 0; d < dim; ++d) {
+    uint32_t bits;
+    std::memcpy(&bits, &x[d], sizeof(bits));
+    bits &= 0x7fffffffu;
+    max_bits = max_bits > bits ? max_bits : bits;
+  }
+  return max_bits;
+}
+
+// Element d goes to out[d * stride]. `valid`: no infinity or NaN is about.
+float QuantizeRow(const float* x, uint32_t dim, bool valid, int8_t* out, size_t stride) {
+  const uint32_t bits = MaxBits(x, dim);
+  float max;
+  std::memcpy(&max, &bits, sizeof(max));
+  const bool zero = !valid || max < kMinKvMax;
+  const float inverse = zero ? 0.0f : 127.0f / max;
+  for (uint32_t d = 0; d < dim; ++d) {
+    const float value = zero ? 0.0f : __builtin_rintf(x[d] * inverse);
+    out[d * stride] = static_cast<int8_t>(static_cast<int32_t>(value));
+  }
+  if (!valid) return __builtin_nanf("");
+  return zero ? 0.0f : max / 127.0f;
+}
+
+inline bool IsFinite(const float* x, uint32_t dim) { return MaxBits(x, dim) < 0x7f800000u; }
+
+// What a head has in a page. Scales lie at any address.
+template <typename Kv, typename Bytes>
+inline Kv* KeysOf(const KvGeometry& kv, Bytes* pages, size_t head) {
+  return reinterpret_cast<Kv*>(pages + head * kv.k_head_bytes());
+}
+template <typename Kv, typename Bytes>
+inline Kv* ValuesOf(const KvGeometry& kv, Bytes* pages, size_t head) {
+  return reinterpret_cast<Kv*>(pages + head * kv.v_head_bytes());
+}
+inline float LoadScale(const int8_t* scales, size_t i) {
+  float scale;
+  std::memcpy(&scale, scales + i * sizeof(scale), sizeof(scale));
+  return scale;
+}
+
+void WriteInt8Kv(const WriteKvArgs& a) {
+  for (uint32_t t = 0; t < a.tokens; ++t) {
+    if (a.slot_mapping[t] < 0) continue;
+    const auto slot = static_cast<size_t>(a.slot_mapping[t]);
+    const size_t page = slot / a.kv.page_size;
+    const size_t offset = slot % a.kv.page_size;
+    for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
+      const size_t head = page * a.kv.num_kv_heads + h;
+      const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
+      const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
+      const bool valid = IsFinite(k, a.kv.qk_dim) && IsFinite(v, a.kv.v_dim);
+      auto* const k_out = KeysOf<int8_t>(a.kv, static_cast<uint8_t*>(a.k_pages), head);
+      auto* const v_out = ValuesOf<int8_t>(a.kv, static_cast<uint8_t*>(a.v_pages), head);
+      const float k_scale = QuantizeRow(k, a.kv.qk_dim, valid, k_out + offset, a.kv.page_size);
+      const float v_scale = QuantizeRow(v, a.kv.v_dim, valid, v_out + offset * a.kv.v_dim, 1);
+      std::memcpy(k_out + a.kv.k_head_size() + offset * sizeof(float), &k_scale, sizeof(float));
+      std::memcpy(v_out + a.kv.v_head_size() + offset * sizeof(float), &v_scale, sizeof(float));
+    }
+  }
+}
 
 template <typename Kv>
 void WriteKvOf(const WriteKvArgs& a) {
@@ -152,18 +218,19 @@ void WriteKvOf(const WriteKvArgs& a) {
     for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
       const size_t head = page * a.kv.num_kv_heads + h;
       const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
-      Kv* k_out = static_cast<Kv*>(a.k_pages) + head * a.kv.k_head_size() + offset;
+      Kv* k_out = KeysOf<Kv>(a.kv, static_cast<uint8_t*>(a.k_pages), head) + offset;
       for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
         Store(k[d], k_out + static_cast<size_t>(d) * a.kv.page_size);
       }
       const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
-      Kv* v_out = static_cast<Kv*>(a.v_pages) + head * a.kv.v_head_size() + offset * a.kv.v_dim;
+      Kv* v_out = ValuesOf<Kv>(a.kv, static_cast<uint8_t*>(a.v_pages), head) + offset * a.kv.v_dim;
       for (uint32_t d = 0; d < a.kv.v_dim; ++d) Store(v[d], v_out + d);
     }
   }
 }
 
 void WriteKv(const WriteKvArgs& a) {
+  if (a.kv.type == KvType::kInt8) return WriteInt8Kv(a);
   a.kv.type == KvType::kFloat32 ? WriteKvOf<float>(a) : WriteKvOf<uint16_t>(a);
 }
 
@@ -178,17 +245,20 @@ struct QueryRow {
 template <typename Kv>
 void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float* out) {
   const auto [pages, kv_head, begin, len, q] = row;
+  constexpr bool kScaled = sizeof(Kv) == sizeof(int8_t);
   float max = -__builtin_inff();
   for (uint32_t key = begin; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const Kv* k =
-        static_cast<const Kv*>(a.k_pages) + head * a.kv.k_head_size() + key % a.kv.page_size;
+    const Kv* keys = KeysOf<const Kv>(a.kv, static_cast<const uint8_t*>(a.k_pages), head);
+    const uint32_t offset = key % a.kv.page_size;
     float dot = 0;
     for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
-      dot = Fma(q[d], Load(k[static_cast<size_t>(d) * a.kv.page_size]), dot);
+      dot = Fma(q[d], Load(keys[static_cast<size_t>(d) * a.kv.page_size + offset]), dot);
     }
-    scores[key] = dot * a.scale;
+    float scale = a.scale;
+    if constexpr (kScaled) scale = LoadScale(keys + a.kv.k_head_size(), offset) * scale;
+    scores[key] = dot * scale;
     if (a.softcap > 0) SoftCap(scores + key, 1, a.softcap);
     max = max > scores[key] ? max : scores[key];
   }
@@ -202,9 +272,12 @@ void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float
   for (uint32_t key = begin; key < len; ++key) {
     const size_t head =
         static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const Kv* v = static_cast<const Kv*>(a.v_pages) + head * a.kv.v_head_size() +
-                  static_cast<size_t>(key % a.kv.page_size) * a.kv.v_dim;
-    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(scores[key], Load(v[d]), out[d]);
+    const Kv* values = ValuesOf<const Kv>(a.kv, static_cast<const uint8_t*>(a.v_pages), head);
+    const uint32_t offset = key % a.kv.page_size;
+    float p = scores[key];
+    if constexpr (kScaled) p = p * LoadScale(values + a.kv.v_head_size(), offset);
+    const Kv* v = values + static_cast<size_t>(offset) * a.kv.v_dim;
+    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(p, Load(v[d]), out[d]);
   }
   for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] /= sum;
 }
@@ -222,8 +295,10 @@ void Attention(const AttentionArgs& a, const AttentionItem& item, const Attentio
       const float* q = a.q + (begin + i) * a.q_stride + head * a.kv.qk_dim;
       const uint32_t position = first_pos + i;
       const QueryRow row{pages, item.kv_head, FirstKey(position, a.window), position + 1, q};
-      a.kv.type == KvType::kFloat32 ? AttendRow<float>(a, row, scratch.scores, out)
-                                    : AttendRow<uint16_t>(a, row, scratch.scores, out);
+      const auto attend = a.kv.type == KvType::kInt8       ? AttendRow<int8_t>
+                          : a.kv.type == KvType::kBFloat16 ? AttendRow<uint16_t>
+                                                           : AttendRow<float>;
+      attend(a, row, scratch.scores, out);
     }
   }
 }
