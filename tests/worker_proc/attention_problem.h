@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -40,6 +41,21 @@ inline float QuantizeRow(const std::vector<float>& x, int8_t* out) {
   return max / 127.0f;
 }
 
+// Blocks of RotationSize times the Walsh-Hadamard matrix, which is its own inverse but for that
+// factor.
+inline std::vector<double> Rotated(const std::vector<double>& x) {
+  const auto size = RotationSize(static_cast<uint32_t>(x.size()));
+  std::vector<double> out(x.size(), 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t block = i / size * size;
+    for (size_t j = 0; j < size; ++j) {
+      const bool negative = std::popcount((i - block) & j) % 2 == 1;
+      out[i] += negative ? -x[block + j] : x[block + j];
+    }
+  }
+  return out;
+}
+
 // The K or V of a layer in float, [head of a page][elements of the head], and how the cache has it.
 class KvHeads {
  public:
@@ -73,26 +89,37 @@ class KvHeads {
     return head * dim_ * kv_.page_size + InHead(key, d);
   }
   void StoreRow(size_t head, uint32_t key, uint8_t* out) {
-    std::vector<float> row(dim_);
+    std::vector<double> row(dim_);
     for (uint32_t d = 0; d < dim_; ++d) row[d] = At(head, key, d);
-    std::vector<int8_t> bytes(dim_);
-    const float scale = kv_.type == KvType::kInt8 ? QuantizeRow(row, bytes.data()) : 0;
-    for (uint32_t d = 0; d < dim_; ++d) {
-      double& kept = kept_[Index(head, key, d)];
-      if (kv_.type == KvType::kFloat32) {
-        std::memcpy(out + InHead(key, d) * sizeof(float), &row[d], sizeof(float));
-      } else if (kv_.type == KvType::kBFloat16) {
-        const uint16_t half = ToBFloat16(row[d]);
+    if (kv_.type == KvType::kInt8) {
+      row = StoreInt8Row(row, key, out);
+    } else if (kv_.type == KvType::kBFloat16) {
+      for (uint32_t d = 0; d < dim_; ++d) {
+        const uint16_t half = ToBFloat16(At(head, key, d));
         std::memcpy(out + InHead(key, d) * sizeof(half), &half, sizeof(half));
-        kept = FromBFloat16(half);
-      } else {
-        std::memcpy(out + InHead(key, d), &bytes[d], 1);
-        kept = double{scale} * bytes[d];
+        row[d] = FromBFloat16(half);
+      }
+    } else {
+      for (uint32_t d = 0; d < dim_; ++d) {
+        std::memcpy(out + InHead(key, d) * sizeof(float), &At(head, key, d), sizeof(float));
       }
     }
-    if (kv_.type != KvType::kInt8) return;
+    for (uint32_t d = 0; d < dim_; ++d) kept_[Index(head, key, d)] = row[d];
+  }
+  // Returns what it means.
+  std::vector<double> StoreInt8Row(const std::vector<double>& row, uint32_t key, uint8_t* out) {
+    const std::vector<double> values = keys_ ? Rotated(row) : row;
+    std::vector<int8_t> bytes(dim_);
+    float scale = QuantizeRow({values.begin(), values.end()}, bytes.data());
+    if (keys_) scale /= static_cast<float>(RotationSize(dim_));
+    std::vector<double> meant(dim_);
+    for (uint32_t d = 0; d < dim_; ++d) {
+      std::memcpy(out + InHead(key, d), &bytes[d], 1);
+      meant[d] = double{scale} * bytes[d];
+    }
     std::memcpy(out + size_t{dim_} * kv_.page_size + key % kv_.page_size * sizeof(float), &scale,
                 sizeof(float));
+    return keys_ ? Rotated(meant) : meant;
   }
 
   KvGeometry kv_;
@@ -147,7 +174,11 @@ class Problem {
     v_.Store();
   }
 
-  void set_num_pieces(uint32_t pieces) { num_pieces_ = pieces; }
+  // max_part_rows: 0: keys are never cut.
+  void set_num_pieces(uint32_t pieces, uint32_t max_part_rows = 0) {
+    num_pieces_ = pieces;
+    max_part_rows_ = max_part_rows;
+  }
 
   // Everything a query must not see becomes NaN.
   void PoisonPadding() {
@@ -233,24 +264,63 @@ class Problem {
     args.kv_lens = kv_lens;
     args.page_indices = page_indices;
     args.pages_per_seq = pages_per_seq_;
-    std::vector<AttentionItem> items;
+    AttentionItems items;
     const auto num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
     const uint32_t group = config_.heads / config_.kv_heads;
-    MakeAttentionItems(
-        {num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_, config_.window},
-        &items);
+    MakeAttentionItems({num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_,
+                        config_.window, max_part_rows_},
+                       &items);
     std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim, NAN);
-    for (const AttentionItem& item : items) RunItem(table, args, item, out.data());
+    Rows parts(max_part_rows_, config_.v_dim);
+    // The last split first: the order in which they are computed does not matter.
+    std::reverse(items.items.begin(), items.items.end());
+    for (const AttentionItem& item : items.items) {
+      const uint32_t rows = (item.token_end - item.token_begin) * group;
+      Rows whole(rows, config_.v_dim);
+      const bool split = item.split != kAllSplits;
+      RunItem(table, args, item, split ? parts.From(item.part_row) : whole.From(0));
+      if (!split) CopyOut(args, item, whole.out, out.data());
+    }
+    for (const AttentionItems::Merge& merge : items.merges) {
+      const uint32_t rows = (merge.item.token_end - merge.item.token_begin) * group;
+      Rows whole(rows, config_.v_dim);
+      for (uint32_t i = 0; i < merge.num_parts; ++i) {
+        MergeAttention(parts.From(merge.item.part_row + i * rows), rows, config_.v_dim,
+                       whole.From(0));
+      }
+      FinishAttention(whole.From(0), rows, config_.v_dim);
+      CopyOut(args, merge.item, whole.out, out.data());
+    }
     return out;
   }
+
+  // Memory of an AttentionPart, and one float more, of which nobody may know.
+  struct Rows {
+    Rows(uint32_t rows, uint32_t dim)
+        : v_dim(dim), out(size_t{rows} * dim + 1, -7.0f), max(rows + 1, -7.0f), sum(rows + 1, 0) {}
+    AttentionPart From(uint32_t row) {
+      return {out.data() + size_t{row} * v_dim, max.data() + row, sum.data() + row};
+    }
+    uint32_t v_dim;
+    std::vector<float> out, max, sum;
+  };
   void RunItem(const KernelTable& table, const AttentionArgs& args, const AttentionItem& item,
-               float* out) {
+               const AttentionPart& part) const {
+    const uint32_t rows = (item.token_end - item.token_begin) * (config_.heads / config_.kv_heads);
+    const float after = part.out[size_t{rows} * config_.v_dim];
+    std::vector<float> scores(kAttentionRows * kScoresStride + 1, NAN);
+    std::vector<float> tile_out(size_t{kAttentionRows} * config_.v_dim + 1, -7.0f);
+    std::vector<float> q(size_t{rows} * config_.qk_dim + 1, -7.0f);
+    scores.back() = -7.0f;
+    table.attention(args, item, {scores.data(), tile_out.data(), q.data(), part});
+    EXPECT_EQ(part.out[size_t{rows} * config_.v_dim], after) << "written past the item";
+    EXPECT_EQ(scores.back(), -7.0f) << "written past the scores";
+    EXPECT_EQ(tile_out.back(), -7.0f) << "written past the tile";
+    EXPECT_EQ(q.back(), -7.0f) << "written past q";
+  }
+  void CopyOut(const AttentionArgs& args, const AttentionItem& item,
+               const std::vector<float>& result, float* out) const {
     const size_t cols = size_t{config_.heads / config_.kv_heads} * config_.v_dim;
-    const size_t stride = size_t{pages_per_seq_} * config_.page_size + 64;
-    std::vector<float> scores(kAttentionRows * stride, NAN);
-    std::vector<float> result((item.token_end - item.token_begin) * cols + 1, -7.0f);
-    table.attention(args, item, {scores.data(), stride, result.data()});
-    EXPECT_EQ(result.back(), -7.0f) << "written past the item";
     for (uint32_t t = item.token_begin; t < item.token_end; ++t) {
       const size_t token = args.cu_q_lens[item.seq] + t;
       std::copy_n(result.begin() + static_cast<ptrdiff_t>((t - item.token_begin) * cols), cols,
@@ -265,7 +335,7 @@ class Problem {
 
   const Config config_;
   const std::vector<Seq> seqs_;
-  uint32_t num_pieces_ = 4;
+  uint32_t num_pieces_ = 4, max_part_rows_ = 0;
   std::vector<uint32_t> cu_q_lens_, kv_lens_, pages_;
   uint32_t pages_per_seq_ = 1;
   KvHeads k_, v_;

@@ -158,6 +158,80 @@ TEST(AttentionTest, AQueryDoesNotDependOnTheChunkItIsIn) {
   }
 }
 
+// Contexts of several splits: of one key more or fewer than some, and with pages that lie across a
+// boundary.
+const std::vector<Seq> kLongMixes[] = {{{1, 3000}, {1, 1024}, {1, 1025}, {1, 100}},
+                                       {{5, 2050}, {30, 1040}, {1, 2048}}};
+std::vector<Config> LongConfigs() {
+  std::vector<Config> configs;
+  for (Config config : {Config{9, 3, 64, 64, 16}, Config{2, 1, 20, 12, 5}, Config{4, 4, 16, 16, 1},
+                        Config{8, 1, 24, 40, 24}, Config{4, 1, 32, 33, 64}}) {
+    for (const uint32_t window : {0u, 2u, 1000u, 1500u}) {
+      config.window = window;
+      config.softcap = window == 1000 ? 0.7f : 0;
+      config.type = kKvTypes[configs.size() % 3];
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
+TEST(AttentionTest, LongContextsMatchNaiveDoubleHoweverTheirKeysAreShared) {
+  for (const Config& config : LongConfigs()) {
+    for (const std::vector<Seq>& seqs : kLongMixes) {
+      Problem problem(config, seqs);
+      problem.PoisonPadding();
+      const auto expected = problem.Run(ReferenceKernels());
+      EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+      for (const uint32_t max_part_rows : {0u, 100u, 8192u}) {
+        problem.set_num_pieces(64, max_part_rows);
+        EXPECT_TRUE(testing::SameBits(problem.Run(ReferenceKernels()), expected));
+        for (const KernelTable* table : AllTables()) {
+          EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
+              << table->name << " heads " << config.heads << " page " << config.page_size
+              << " window " << config.window << " part rows " << max_part_rows;
+        }
+      }
+    }
+  }
+}
+
+// A key that outweighs all others, in the first split, in a middle one and in the last.
+TEST(AttentionTest, SplitsOfVeryDifferentScoresAreMerged) {
+  for (const uint32_t heavy : {5u, 1500u, 2999u}) {
+    Problem problem({3, 1, 64, 64, 16}, {{1, 3000}});
+    problem.Fill(true, 0, heavy, 0, 40);
+    problem.Fill(true, 0, 2100, 0, -40);
+    problem.Store();
+    const auto expected = problem.Run(ReferenceKernels());
+    EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6) << heavy;
+    for (const KernelTable* table : AllTables()) {
+      EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected)) << table->name;
+    }
+  }
+}
+
+TEST(AttentionTest, ALongPromptDoesNotDependOnItsChunks) {
+  Config config = kConfigs[2];
+  for (const uint32_t window : {0u, 600u}) {
+    config.window = window;
+    Problem problem(config, {{2060, 2060}});
+    for (const KernelTable* table : AllTables()) {
+      problem.set_num_pieces(4);
+      const auto whole = problem.Run(*table);
+      problem.set_num_pieces(1000, 8192);
+      for (const uint32_t chunk : {1000u, 2049u}) {
+        std::vector<float> joined;
+        for (uint32_t begin = 0; begin < 2060; begin += chunk) {
+          const auto part = problem.RunChunk(*table, begin, std::min(2060u, begin + chunk));
+          joined.insert(joined.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(testing::SameBits(joined, whole)) << table->name << " chunk " << chunk;
+      }
+    }
+  }
+}
+
 // Rows of K that are all zero score 0, rows of V that are add nothing.
 TEST(AttentionTest, RowsOfZerosHaveTheirPlaceInAQuantisedCache) {
   Config config = kConfigs[0];

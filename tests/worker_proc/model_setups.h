@@ -53,7 +53,7 @@ inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   gemma.sliding_window = 3;  // fewer keys than a tile has rows
   setups->push_back({"FloatGemma3NarrowWindow", kFloat, kKv32, 2e-5, gemma});
   setups->push_back({"Int8Gemma3", kInt8, kKv16, 0.2, gemma});
-  setups->push_back({"FloatGemma3OverInt8", kFloat, kKv8, 0.05, gemma});
+  setups->push_back({"FloatGemma3OverInt8", kFloat, kKv8, 0.1, gemma});
 }
 
 inline std::vector<Setup> Setups() {

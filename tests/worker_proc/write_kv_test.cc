@@ -131,6 +131,38 @@ TEST(WriteKvTest, Int8OfZerosTinyHugeAndNonFiniteRowsIsDefined) {
   }
 }
 
+TEST(WriteKvTest, RotationIsTheWalshHadamardMatrix) {
+  for (const uint32_t dim : {1u, 3u, 8u, 24u, 64u, 80u, 256u, 512u}) {
+    const auto x = RandomFloats(dim, dim);
+    std::vector<float> rotated(dim);
+    RotateRow(x.data(), dim, rotated.data());
+    EXPECT_LT(testing::RelativeError(rotated, testing::Rotated({x.begin(), x.end()})), 1e-6) << dim;
+  }
+  EXPECT_EQ(RotationSize(64), 64u);
+  EXPECT_EQ(RotationSize(80), 16u);
+  EXPECT_EQ(RotationSize(512), 256u);
+}
+
+// A channel that stands out costs the others nothing but a little of the scale.
+TEST(WriteKvTest, Int8KeysAreRotated) {
+  const KvGeometry kv{2, 1, 64, 4, KvType::kInt8};
+  auto row = RandomFloats(64 + 4, 5);
+  row[7] = 30;
+  std::vector<uint8_t> k(kv.k_head_bytes()), v(kv.v_head_bytes());
+  const int64_t slot = 1;
+  ReferenceKernels().write_kv({kv, row.data(), row.data() + 64, 68, &slot, 1, k.data(), v.data()});
+  const float scale = Int8Cache::Scale(&k[64 * 2], 1);
+  std::vector<double> meant(64);
+  for (uint32_t d = 0; d < 64; ++d) meant[d] = double{scale} * static_cast<int8_t>(k[d * 2 + 1]);
+  meant = testing::Rotated(meant);
+  double squares = 0;
+  for (uint32_t d = 0; d < 64; ++d) squares += (meant[d] - row[d]) * (meant[d] - row[d]);
+  // Unrotated, an error of up to half of 30 / 127 would be even over each channel.
+  const double unrotated = 30.0 / 127 / std::sqrt(12);
+  EXPECT_LT(std::sqrt(squares / 64), unrotated / 2);
+  EXPECT_GT(squares, 0);
+}
+
 TEST(BFloat16Test, RoundsToNearestEvenAndKeepsWhatIsSpecial) {
   EXPECT_EQ(FromBFloat16(0x3f80), 1.0f);
   EXPECT_EQ(ToBFloat16(1.0f), 0x3f80);
