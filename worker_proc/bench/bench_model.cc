@@ -136,11 +136,12 @@ Work BenchModel::TokenWork(const LinearWeight& weight) const {
 }
 
 AttentionShape BenchModel::ShapeOf(const AttentionLayer& layer) const {
+  const cpu::KvType type = cpu_.kv_cache_dtype;
   return {layer.num_heads,
           layer.num_kv_heads,
           layer.qk_dim,
           layer.v_dim,
-          cpu::KvTypeBytes(cpu_.kv_cache_dtype),
+          cpu::KvRowBytes(type, layer.qk_dim) + cpu::KvRowBytes(type, layer.v_dim),
           layer.window};
 }
 

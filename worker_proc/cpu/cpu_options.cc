@@ -39,8 +39,9 @@ StatusOr<KvType> ResolveKvType(const std::string& dtype, ComputeType compute) {
   }
   if (dtype == "float32") return KvType::kFloat32;
   if (dtype == "bfloat16") return KvType::kBFloat16;
+  if (dtype == "int8") return KvType::kInt8;
   return absl::InvalidArgumentError(
-      StrCat("--kv-cache-dtype ", dtype, " is unknown; use auto, float32 or bfloat16"));
+      StrCat("--kv-cache-dtype ", dtype, " is unknown; use auto, float32, bfloat16 or int8"));
 }
 
 }  // namespace

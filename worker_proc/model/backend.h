@@ -176,9 +176,9 @@ class Backend {
     uint32_t page_size = 0;
   };
   virtual Status Warmup(const StepBounds& bounds) = 0;
-  static uint64_t KvPageBytesOf(const KvCacheShape& shape, uint32_t element_bytes) {
-    return static_cast<uint64_t>(shape.num_layers) * shape.page_size * shape.num_kv_heads *
-           (shape.qk_dim + shape.v_dim) * element_bytes;
+  // key_bytes: of a key's K and V of one head.
+  static uint64_t KvPageBytesOf(const KvCacheShape& shape, uint64_t key_bytes) {
+    return key_bytes * shape.num_layers * shape.page_size * shape.num_kv_heads;
   }
   virtual uint64_t KvPageBytes(const KvCacheShape& shape) const = 0;
   virtual Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) = 0;
