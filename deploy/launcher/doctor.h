@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "common/checkpoint/model_config.h"
 #include "deploy/launcher/core_plan.h"
 #include "deploy/launcher/options.h"
 

@@ -69,8 +69,7 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   resolved.vocab_size = config.vocab_size;
-  ASSIGN_OR_RETURN(const CorePlan plan,
-                   PlanCores(ThisMachine(), CoreRequestOf(options, &config)));
+  ASSIGN_OR_RETURN(const CorePlan plan, PlanCores(ThisMachine(), CoreRequestOf(options, &config)));
   resolved.tp = plan.tp;
   resolved.threads = plan.threads;
   resolved.spin_us = SpinUs(plan.threads, plan.tp * options.replicas, plan.cores);

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/memory_info.h"
 #include "worker_proc/bench/bench_batches.h"
 #include "worker_proc/bench/logits_source.h"
 #include "worker_proc/cpu/isa.h"
-#include "worker_proc/runner/memory_info.h"
 #include "worker_proc/runner/model_runner.h"
 
 namespace flotilla::bench {
