@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -69,7 +70,7 @@ struct SharedChoice {
   std::span<const char* const> choices;
 };
 inline constexpr std::array kDtypes = {"auto", "int8", "float32"};
-inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32"};
+inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32", "int8"};
 inline constexpr std::array kSchedulePolicies = {"fcfs",   "lpm",      "dfs-weight", "lof",
                                                  "random", "priority", "vtc"};
 inline constexpr SharedChoice kDtypeFlag = {
@@ -80,7 +81,10 @@ inline constexpr SharedChoice kDtypeFlag = {
     kDtypes};
 inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "--kv-cache-dtype",
-    "Element of the KV cache. bfloat16: twice the tokens in the same memory; auto: bfloat16 with "
+    "Element of the KV cache. bfloat16: twice the tokens of float32 in the same memory; int8, with "
+    "a "
+    "scale for each token and head: nearly four times, at a small loss; auto: bfloat16 with "
+    "--dtype "
     "int8, float32 with float32",
     kKvCacheDtypes};
 inline constexpr std::array kEvictionPolicies = {"lru", "lfu"};
@@ -96,6 +100,45 @@ inline constexpr SharedChoice kSchedulePolicyFlag = {
     "the highest, which also preempts who runs; vtc: the tenant that was served least",
     kSchedulePolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
+
+// A text that several processes take as it is.
+struct SharedText {
+  const char* name;
+  const char* help;
+};
+inline constexpr SharedText kPackCacheDirFlag = {
+    "--pack-cache-dir",
+    "Where packed weights are kept, so that the next start need not pack them: a folder; auto: "
+    "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
+    "a worker on; off"};
+CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value);
+
+// Numbers, with commas or blanks between them.
+struct SharedList {
+  const char* name;
+  const char* help;
+  uint32_t min, max;
+};
+inline constexpr SharedList kTokenPaddingsFlag = {
+    "--precompile-token-paddings",
+    "Tokens of the steps with prompts that a worker prepares itself for, rising; the largest step "
+    "is always one. None: powers of two from 16 on",
+    1, 1 << 20};
+inline constexpr SharedList kBsPaddingsFlag = {
+    "--precompile-bs-paddings",
+    "Sequences of the decode steps that a worker prepares itself for. None: powers of two", 1,
+    1 << 20};
+CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values);
+
+// A switch.
+struct SharedSwitch {
+  const char* name;
+  const char* help;
+};
+inline constexpr SharedSwitch kDisablePrecompileFlag = {
+    "--disable-precompile",
+    "A worker prepares itself for a size of steps when the first one comes"};
+CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 
 // --log-level, --log-format
 void AddLogFlags(CLI::App* app, LogOptions* options);

@@ -66,7 +66,6 @@ std::string ModelNameOfPath(const std::string& path) {
 
 StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t query_heads) {
   const uint32_t most = std::clamp<uint32_t>(query_heads, 1, kMaxRanks);
-  if (tp == "auto") return 1;
   uint32_t ranks = 0;
   if (!absl::SimpleAtoi(tp, &ranks) || ranks == 0)
     return absl::InvalidArgumentError(absl::StrCat("--tp: '", tp, "' is not a number of ranks"));

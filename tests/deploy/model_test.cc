@@ -23,7 +23,6 @@ TEST(ModelTest, NamesComeFromTheFile) {
 }
 
 TEST(ModelTest, TpIsAtMostTheQueryHeads) {
-  EXPECT_EQ(ResolveTp("auto", 9).value(), 1u);
   EXPECT_EQ(ResolveTp("9", 9).value(), 9u);
   EXPECT_THAT(std::string(ResolveTp("10", 9).status().message()), HasSubstr("--tp"));
   EXPECT_THAT(std::string(ResolveTp("0", 9).status().message()), HasSubstr("--tp"));

@@ -24,12 +24,19 @@ struct Batch {
     }
     return keys;
   }
+  AttentionWork Work(uint32_t kv_heads, uint32_t group, uint32_t pieces) const {
+    return {static_cast<uint32_t>(kv_lens.size()),
+            cu_q_lens.data(),
+            kv_lens.data(),
+            kv_heads,
+            group,
+            pieces};
+  }
   std::vector<AttentionItem> Items(uint32_t kv_heads, uint32_t group, uint32_t pieces) const {
-    std::vector<AttentionItem> items;
-    MakeAttentionItems({static_cast<uint32_t>(kv_lens.size()), cu_q_lens.data(), kv_lens.data(),
-                        kv_heads, group, pieces},
-                       &items);
-    return items;
+    AttentionItems items;
+    MakeAttentionItems(Work(kv_heads, group, pieces), &items);
+    EXPECT_TRUE(items.merges.empty());
+    return items.items;
   }
 };
 
@@ -87,8 +94,11 @@ TEST(AttentionItemsTest, TheLoadOfThreadsIsEven) {
 TEST(AttentionItemsTest, AWindowBoundsWhatATokenCosts) {
   Batch batch;
   batch.Add(480, 4000);
-  std::vector<AttentionItem> items;
-  MakeAttentionItems({1, batch.cu_q_lens.data(), batch.kv_lens.data(), 1, 1, 40, 32}, &items);
+  AttentionWork work = batch.Work(1, 1, 40);
+  work.window = 32;
+  AttentionItems cut;
+  MakeAttentionItems(work, &cut);
+  const std::vector<AttentionItem>& items = cut.items;
   const auto tokens = [](const AttentionItem& item) { return item.token_end - item.token_begin; };
   ASSERT_GE(items.size(), 20u);
   for (size_t i = 0; i + 1 < items.size(); ++i) EXPECT_EQ(tokens(items[i]), tokens(items[0]));
@@ -98,22 +108,79 @@ TEST(AttentionItemsTest, AWindowBoundsWhatATokenCosts) {
 TEST(AttentionItemsTest, AStepsLayersOfAKindShareTheirItems) {
   Batch batch;
   batch.Add(100, 400);
-  AttentionWork work = {1, batch.cu_q_lens.data(), batch.kv_lens.data(), 1, 4, 8};
+  AttentionWork work = batch.Work(1, 4, 8);
   StepAttentionItems step;
   step.BeginStep();
-  const std::vector<AttentionItem>* const global = &step.For(work);
+  const AttentionItems* const global = &step.For(work);
   work.window = 32;
-  const std::vector<AttentionItem>* const sliding = &step.For(work);
+  const AttentionItems* const sliding = &step.For(work);
   EXPECT_NE(global, sliding);
   EXPECT_EQ(&step.For(work), sliding);
   work.window = 0;
   EXPECT_EQ(&step.For(work), global);
-  EXPECT_EQ(global->back().seq, 0u);
+  EXPECT_EQ(global->items.back().seq, 0u);
   step.BeginStep();
   batch.kv_lens[0] = 100;
   uint32_t tokens = 0;
-  for (const AttentionItem& item : step.For(work)) tokens += item.token_end - item.token_begin;
+  for (const AttentionItem& item : step.For(work).items) {
+    tokens += item.token_end - item.token_begin;
+  }
   EXPECT_EQ(tokens, 100u);
+}
+
+// One sequence of one token: its keys are shared, and every split has its place.
+TEST(AttentionItemsTest, TheKeysOfALongSequenceAreCutAtFixedPlaces) {
+  Batch batch;
+  batch.Add(1, 5000);
+  batch.Add(1, 900);
+  AttentionWork work = batch.Work(3, 3, 16);
+  work.max_part_rows = 100;
+  AttentionItems cut;
+  MakeAttentionItems(work, &cut);
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> part_of;  // (head, split) → its first row
+  std::vector<bool> taken(100, false);
+  for (const AttentionItem& item : cut.items) {
+    EXPECT_EQ(item.split == kAllSplits, item.seq == 1);
+    if (item.split == kAllSplits) continue;
+    EXPECT_TRUE(part_of.emplace(std::pair(item.kv_head, item.split), item.part_row).second);
+    for (uint32_t row = item.part_row; row < item.part_row + 3; ++row) {
+      ASSERT_FALSE(taken.at(row));
+      taken[row] = true;
+    }
+  }
+  EXPECT_EQ(part_of.size(), 3 * 5u);
+  ASSERT_EQ(cut.merges.size(), 3u);
+  for (const AttentionItems::Merge& merge : cut.merges) {
+    ASSERT_EQ(merge.num_parts, 5u);
+    for (uint32_t split = 0; split < 5; ++split) {
+      EXPECT_EQ(part_of.at({merge.item.kv_head, split}), merge.item.part_row + 3 * split);
+    }
+  }
+  // 904 keys come behind 1,024 and before 900.
+  EXPECT_EQ(cut.items.back().seq, 1u);
+  EXPECT_EQ(cut.items[cut.items.size() - 4].split, 4u);
+}
+
+TEST(AttentionItemsTest, KeysAreNotCutWithoutNeedOrMemory) {
+  Batch batch;
+  batch.Add(1, 5000);
+  AttentionItems cut;
+  const auto merges = [&](uint32_t pieces, uint32_t max_part_rows, uint32_t window) {
+    AttentionWork work = batch.Work(2, 4, pieces);
+    work.max_part_rows = max_part_rows;
+    work.window = window;
+    MakeAttentionItems(work, &cut);
+    return cut.merges.size();
+  };
+  EXPECT_EQ(merges(16, 40, 0), 2u);  // 5 splits of 4 rows of 2 heads
+  EXPECT_EQ(merges(16, 39, 0), 0u);
+  EXPECT_EQ(merges(16, 0, 0), 0u);
+  EXPECT_EQ(merges(2, 40, 0), 0u);      // two heads are two pieces
+  EXPECT_EQ(merges(16, 40, 900), 0u);   // of one split
+  EXPECT_EQ(merges(16, 40, 1000), 2u);  // of two: from the key 4,000 on
+  for (const AttentionItem& item : cut.items) EXPECT_GE(item.split, 3u);
+  for (int i = 0; i < 15; ++i) batch.Add(1, 5000);
+  EXPECT_EQ(merges(16, 4000, 0), 0u);  // enough sequences
 }
 
 TEST(AttentionItemsTest, AnEmptyStepHasNone) { EXPECT_TRUE(Batch().Items(3, 3, 16).empty()); }

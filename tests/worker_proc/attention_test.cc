@@ -1,208 +1,24 @@
 // Ragged paged attention: against a naive fp64 one, bit for bit between instruction sets, and
-// independent of batching, chunking and what lies in the padding; on a cache of fp32 and of bf16.
+// independent of batching, chunking and what lies in the padding; on every type of cache.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
-#include "tests/worker_proc/kernel_cases.h"
-#include "worker_proc/cpu/attention_items.h"
+#include "tests/worker_proc/attention_problem.h"
 
 namespace flotilla::cpu {
 namespace {
 
 using testing::AllTables;
-using testing::RandomFloats;
+using testing::Config;
+using testing::Problem;
+using testing::Seq;
 
-struct Config {
-  uint32_t heads, kv_heads, qk_dim, v_dim, page_size;
-  KvType type = KvType::kFloat32;
-  uint32_t window = 0;
-  float softcap = 0;
-};
-// A sequence: q_len queries at the end of kv_len keys.
-struct Seq {
-  uint32_t q_len, kv_len;
-};
-
-// A cache and queries; page tables are shuffled so that pages of sequences mix.
-class Problem {
- public:
-  Problem(const Config& config, std::vector<Seq> seqs) : config_(config), seqs_(std::move(seqs)) {
-    cu_q_lens_ = {0};
-    for (const Seq& seq : seqs_) {
-      cu_q_lens_.push_back(cu_q_lens_.back() + seq.q_len);
-      kv_lens_.push_back(seq.kv_len);
-      pages_per_seq_ =
-          std::max(pages_per_seq_, (seq.kv_len + config.page_size - 1) / config.page_size + 1);
-    }
-    const auto num_seqs = static_cast<uint32_t>(seqs_.size());
-    const uint32_t num_pages = num_seqs * pages_per_seq_;
-    pages_.resize(num_pages);
-    std::iota(pages_.begin(), pages_.end(), 0u);
-    std::shuffle(pages_.begin(), pages_.end(), std::mt19937(5));
-    k_ = RandomFloats(size_t{num_pages} * config.kv_heads * geometry().k_head_size(), 1);
-    v_ = RandomFloats(size_t{num_pages} * config.kv_heads * geometry().v_head_size(), 2);
-    if (config.type == KvType::kBFloat16) {  // what the cache can hold, so that fp64 sees the same
-      for (std::vector<float>* values : {&k_, &v_}) {
-        for (float& value : *values) value = FromBFloat16(ToBFloat16(value));
-      }
-    }
-    q_ = RandomFloats(size_t{cu_q_lens_.back()} * config.heads * config.qk_dim, 3);
-  }
-
-  KvGeometry geometry() const {
-    return {config_.page_size, config_.kv_heads, config_.qk_dim, config_.v_dim, config_.type};
-  }
-  float* K(uint32_t seq, uint32_t key, uint32_t head, uint32_t d) {
-    return &k_[(Head(seq, key, head) * config_.qk_dim + d) * config_.page_size +
-               key % config_.page_size];
-  }
-  float* V(uint32_t seq, uint32_t key, uint32_t head, uint32_t d) {
-    return &v_[(Head(seq, key, head) * config_.page_size + key % config_.page_size) *
-                   config_.v_dim +
-               d];
-  }
-
-  void set_num_pieces(uint32_t pieces) { num_pieces_ = pieces; }
-
-  // Everything a query must not see becomes NaN.
-  void PoisonPadding() {
-    for (uint32_t s = 0; s < seqs_.size(); ++s) {
-      const uint32_t first = FirstKey(kv_lens_[s] - seqs_[s].q_len, config_.window);
-      for (uint32_t key = 0; key < pages_per_seq_ * config_.page_size; ++key) {
-        if (key >= first && key < kv_lens_[s]) continue;
-        for (uint32_t h = 0; h < config_.kv_heads; ++h) {
-          for (uint32_t d = 0; d < config_.qk_dim; ++d) *K(s, key, h, d) = NAN;
-          for (uint32_t d = 0; d < config_.v_dim; ++d) *V(s, key, h, d) = NAN;
-        }
-      }
-    }
-  }
-
-  // The sequences [first_seq, first_seq + num_seqs) as a batch of their own.
-  std::vector<float> Run(const KernelTable& table, uint32_t first_seq, uint32_t num_seqs) {
-    const uint32_t begin = cu_q_lens_[first_seq];
-    std::vector<uint32_t> cu(cu_q_lens_.begin() + first_seq,
-                             cu_q_lens_.begin() + first_seq + num_seqs + 1);
-    for (uint32_t& c : cu) c -= begin;
-    return RunBatch(table, begin, cu, &kv_lens_[first_seq],
-                    &pages_[size_t{first_seq} * pages_per_seq_]);
-  }
-  // A chunk of the first sequence, which must be all queries: its tokens [begin, end).
-  std::vector<float> RunChunk(const KernelTable& table, uint32_t begin, uint32_t end) {
-    return RunBatch(table, begin, {0, end - begin}, &end, pages_.data());
-  }
-  std::vector<float> Run(const KernelTable& table) {
-    return Run(table, 0, static_cast<uint32_t>(seqs_.size()));
-  }
-
-  std::vector<double> Naive() {
-    std::vector<double> out;
-    const uint32_t group = config_.heads / config_.kv_heads;
-    for (uint32_t s = 0; s < seqs_.size(); ++s) {
-      for (uint32_t i = 0; i < seqs_[s].q_len; ++i) {
-        const uint32_t len = seqs_[s].kv_len - seqs_[s].q_len + i + 1;
-        for (uint32_t h = 0; h < config_.heads; ++h) {
-          const float* q = &q_[(size_t{cu_q_lens_[s]} + i) * config_.heads * config_.qk_dim +
-                               h * config_.qk_dim];
-          std::vector<double> p(len);
-          double max = -1e300, sum = 0;
-          const uint32_t first = FirstKey(len - 1, config_.window);
-          for (uint32_t key = first; key < len; ++key) {
-            for (uint32_t d = 0; d < config_.qk_dim; ++d) {
-              p[key] += static_cast<double>(q[d]) * *K(s, key, h / group, d);
-            }
-            p[key] /= std::sqrt(static_cast<double>(config_.qk_dim));
-            const double cap = config_.softcap;
-            if (cap > 0) p[key] = cap * std::tanh(p[key] / cap);
-            max = std::max(max, p[key]);
-          }
-          for (uint32_t key = first; key < len; ++key) sum += p[key] = std::exp(p[key] - max);
-          for (uint32_t d = 0; d < config_.v_dim; ++d) {
-            double value = 0;
-            for (uint32_t key = first; key < len; ++key) {
-              value += p[key] * *V(s, key, h / group, d);
-            }
-            out.push_back(value / sum);
-          }
-        }
-      }
-    }
-    return out;
-  }
-
- private:
-  std::vector<float> RunBatch(const KernelTable& table, uint32_t first_token,
-                              const std::vector<uint32_t>& cu_q_lens, const uint32_t* kv_lens,
-                              const uint32_t* page_indices) {
-    AttentionArgs args;
-    args.kv = geometry();
-    args.num_heads = config_.heads;
-    args.scale = 1 / std::sqrt(static_cast<float>(config_.qk_dim));
-    args.window = config_.window;
-    args.softcap = config_.softcap;
-    args.q_stride = size_t{config_.heads} * config_.qk_dim;
-    args.q = q_.data() + first_token * args.q_stride;
-    const std::vector<uint16_t> k_halves = Halves(k_), v_halves = Halves(v_);
-    const bool fp32 = config_.type == KvType::kFloat32;
-    args.k_pages = fp32 ? static_cast<const void*>(k_.data()) : k_halves.data();
-    args.v_pages = fp32 ? static_cast<const void*>(v_.data()) : v_halves.data();
-    args.cu_q_lens = cu_q_lens.data();
-    args.kv_lens = kv_lens;
-    args.page_indices = page_indices;
-    args.pages_per_seq = pages_per_seq_;
-    std::vector<AttentionItem> items;
-    const auto num_seqs = static_cast<uint32_t>(cu_q_lens.size() - 1);
-    const uint32_t group = config_.heads / config_.kv_heads;
-    MakeAttentionItems(
-        {num_seqs, cu_q_lens.data(), kv_lens, config_.kv_heads, group, num_pieces_, config_.window},
-        &items);
-    std::vector<float> out(size_t{cu_q_lens.back()} * config_.heads * config_.v_dim, NAN);
-    for (const AttentionItem& item : items) RunItem(table, args, item, out.data());
-    return out;
-  }
-  std::vector<uint16_t> Halves(const std::vector<float>& values) const {
-    std::vector<uint16_t> halves;
-    if (config_.type == KvType::kFloat32) return halves;
-    for (const float value : values) halves.push_back(ToBFloat16(value));
-    return halves;
-  }
-  void RunItem(const KernelTable& table, const AttentionArgs& args, const AttentionItem& item,
-               float* out) {
-    const size_t cols = size_t{config_.heads / config_.kv_heads} * config_.v_dim;
-    const size_t stride = size_t{pages_per_seq_} * config_.page_size + 64;
-    std::vector<float> scores(kAttentionRows * stride, NAN);
-    std::vector<float> result((item.token_end - item.token_begin) * cols + 1, -7.0f);
-    table.attention(args, item, {scores.data(), stride, result.data()});
-    EXPECT_EQ(result.back(), -7.0f) << "written past the item";
-    for (uint32_t t = item.token_begin; t < item.token_end; ++t) {
-      const size_t token = args.cu_q_lens[item.seq] + t;
-      std::copy_n(result.begin() + static_cast<ptrdiff_t>((t - item.token_begin) * cols), cols,
-                  out + token * config_.heads * config_.v_dim + item.kv_head * cols);
-    }
-  }
-
-  size_t Head(uint32_t seq, uint32_t key, uint32_t head) const {
-    const size_t page = pages_[size_t{seq} * pages_per_seq_ + key / config_.page_size];
-    return page * config_.kv_heads + head;
-  }
-
-  const Config config_;
-  const std::vector<Seq> seqs_;
-  uint32_t num_pieces_ = 4;
-  std::vector<uint32_t> cu_q_lens_, kv_lens_, pages_;
-  uint32_t pages_per_seq_ = 1;
-  std::vector<float> k_, v_, q_;
-};
+constexpr KvType kKvTypes[] = {KvType::kFloat32, KvType::kBFloat16, KvType::kInt8};
 
 const Config kConfigs[] = {
     {9, 3, 64, 64, 16},  // SmolLM2, TP 1
     {6, 2, 64, 64, 16},  // its ranks
-    {3, 1, 64, 64, 32}, {4, 1, 256, 256, 16}, {4, 4, 16, 16, 1},
-    {2, 1, 20, 12, 5},  {8, 1, 24, 40, 24},   {7, 1, 64, 33, 64},
+    {3, 1, 64, 64, 32}, {4, 1, 256, 256, 16}, {4, 4, 16, 16, 1}, {2, 1, 20, 12, 5},
+    {8, 1, 24, 40, 24}, {7, 1, 64, 33, 64},   {8, 8, 17, 9, 3},
 };
 // Windows of one key, of fewer than a tile has rows, of parts of pages and of more than there is.
 std::vector<Config> WindowConfigs() {
@@ -211,17 +27,17 @@ std::vector<Config> WindowConfigs() {
     for (const uint32_t window : {1u, 3u, 16u, 37u, 1000u}) {
       config.window = window;
       config.softcap = window == 37 ? 0.7f : 0;
-      config.type = window % 2 == 0 ? KvType::kFloat32 : KvType::kBFloat16;
+      config.type = kKvTypes[configs.size() % 3];
       configs.push_back(config);
     }
   }
   return configs;
 }
-// Each with both types of cache.
+// Each with every type of cache.
 std::vector<Config> AllConfigs() {
   std::vector<Config> configs;
   for (Config config : kConfigs) {
-    for (const KvType type : {KvType::kFloat32, KvType::kBFloat16}) {
+    for (const KvType type : kKvTypes) {
       config.type = type;
       configs.push_back(config);
     }
@@ -342,53 +158,110 @@ TEST(AttentionTest, AQueryDoesNotDependOnTheChunkItIsIn) {
   }
 }
 
-template <typename Kv>
-void ExpectWritten(KvType type, float (*as_float)(Kv)) {
-  const KvGeometry kv{4, 2, 3, 5, type};
-  const auto k = RandomFloats(3 * 2 * 8, 1);
-  std::vector<Kv> k_pages(3 * 2 * kv.k_head_size(), 0), v_pages(3 * 2 * kv.v_head_size(), 0);
-  const int64_t slots[] = {2 * 4 + 3, -1, 4};
-  // A token's row: k heads (2 x 3), then v heads (2 x 5).
-  ReferenceKernels().write_kv(
-      {kv, k.data(), k.data() + 6, 16, slots, 3, k_pages.data(), v_pages.data()});
-  const auto kept = [&](float x) {
-    return type == KvType::kFloat32 ? x : FromBFloat16(ToBFloat16(x));
-  };
-  for (uint32_t h = 0; h < 2; ++h) {
-    for (uint32_t d = 0; d < 3; ++d) {
-      EXPECT_EQ(as_float(k_pages[((2 * 2 + h) * 3 + d) * 4 + 3]), kept(k[h * 3 + d]));
-      EXPECT_EQ(as_float(k_pages[((1 * 2 + h) * 3 + d) * 4 + 0]), kept(k[2 * 16 + h * 3 + d]));
-    }
-    for (uint32_t d = 0; d < 5; ++d) {
-      EXPECT_EQ(as_float(v_pages[((2 * 2 + h) * 4 + 3) * 5 + d]), kept(k[6 + h * 5 + d]));
+// Contexts of several splits: of one key more or fewer than some, and with pages that lie across a
+// boundary.
+const std::vector<Seq> kLongMixes[] = {{{1, 3000}, {1, 1024}, {1, 1025}, {1, 100}},
+                                       {{5, 2050}, {30, 1040}, {1, 2048}}};
+std::vector<Config> LongConfigs() {
+  std::vector<Config> configs;
+  for (Config config : {Config{9, 3, 64, 64, 16}, Config{2, 1, 20, 12, 5}, Config{4, 4, 16, 16, 1},
+                        Config{8, 1, 24, 40, 24}, Config{4, 1, 32, 33, 64}}) {
+    for (const uint32_t window : {0u, 2u, 1000u, 1500u}) {
+      config.window = window;
+      config.softcap = window == 1000 ? 0.7f : 0;
+      config.type = kKvTypes[configs.size() % 3];
+      configs.push_back(config);
     }
   }
-  const auto written = [](const std::vector<Kv>& pages) {
-    return std::count_if(pages.begin(), pages.end(), [](Kv x) { return x != 0; });
-  };
-  EXPECT_EQ(written(k_pages), 2 * 2 * 3);
-  EXPECT_EQ(written(v_pages), 2 * 2 * 5);
+  return configs;
 }
 
-TEST(WriteKvTest, PutsEachTokenWhereAttentionReadsItAndSkipsMinusOne) {
-  ExpectWritten<float>(KvType::kFloat32, [](float x) { return x; });
-  ExpectWritten<uint16_t>(KvType::kBFloat16, FromBFloat16);
+TEST(AttentionTest, LongContextsMatchNaiveDoubleHoweverTheirKeysAreShared) {
+  for (const Config& config : LongConfigs()) {
+    for (const std::vector<Seq>& seqs : kLongMixes) {
+      Problem problem(config, seqs);
+      problem.PoisonPadding();
+      const auto expected = problem.Run(ReferenceKernels());
+      EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+      for (const uint32_t max_part_rows : {0u, 100u, 8192u}) {
+        problem.set_num_pieces(64, max_part_rows);
+        EXPECT_TRUE(testing::SameBits(problem.Run(ReferenceKernels()), expected));
+        for (const KernelTable* table : AllTables()) {
+          EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected))
+              << table->name << " heads " << config.heads << " page " << config.page_size
+              << " window " << config.window << " part rows " << max_part_rows;
+        }
+      }
+    }
+  }
 }
 
-TEST(BFloat16Test, RoundsToNearestEvenAndKeepsWhatIsSpecial) {
-  EXPECT_EQ(FromBFloat16(0x3f80), 1.0f);
-  EXPECT_EQ(ToBFloat16(1.0f), 0x3f80);
-  EXPECT_EQ(ToBFloat16(1.0f + 0x1p-8f), 0x3f80);             // a tie, to even
-  EXPECT_EQ(ToBFloat16(1.0f + 0x3p-8f), 0x3f82);             // a tie, to even
-  EXPECT_EQ(ToBFloat16(1.0f + 0x1p-8f + 0x1p-20f), 0x3f81);  // past the tie
-  EXPECT_EQ(ToBFloat16(-0.0f), 0x8000);
-  EXPECT_EQ(ToBFloat16(3.4e38f), 0x7f80);  // beyond the largest: infinity
-  EXPECT_EQ(ToBFloat16(std::numeric_limits<float>::infinity()), 0x7f80);
-  EXPECT_TRUE(std::isnan(FromBFloat16(ToBFloat16(std::nanf("")))));
-  uint32_t bits = 0x7f800001;  // a NaN whose upper half is an infinity's
-  float nan;
-  std::memcpy(&nan, &bits, sizeof(nan));
-  EXPECT_TRUE(std::isnan(FromBFloat16(ToBFloat16(nan))));
+// A key that outweighs all others, in the first split, in a middle one and in the last.
+TEST(AttentionTest, SplitsOfVeryDifferentScoresAreMerged) {
+  for (const uint32_t heavy : {5u, 1500u, 2999u}) {
+    Problem problem({3, 1, 64, 64, 16}, {{1, 3000}});
+    problem.Fill(true, 0, heavy, 0, 40);
+    problem.Fill(true, 0, 2100, 0, -40);
+    problem.Store();
+    const auto expected = problem.Run(ReferenceKernels());
+    EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6) << heavy;
+    for (const KernelTable* table : AllTables()) {
+      EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected)) << table->name;
+    }
+  }
+}
+
+TEST(AttentionTest, ALongPromptDoesNotDependOnItsChunks) {
+  Config config = kConfigs[2];
+  for (const uint32_t window : {0u, 600u}) {
+    config.window = window;
+    Problem problem(config, {{2060, 2060}});
+    for (const KernelTable* table : AllTables()) {
+      problem.set_num_pieces(4);
+      const auto whole = problem.Run(*table);
+      problem.set_num_pieces(1000, 8192);
+      for (const uint32_t chunk : {1000u, 2049u}) {
+        std::vector<float> joined;
+        for (uint32_t begin = 0; begin < 2060; begin += chunk) {
+          const auto part = problem.RunChunk(*table, begin, std::min(2060u, begin + chunk));
+          joined.insert(joined.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(testing::SameBits(joined, whole)) << table->name << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+// Rows of K that are all zero score 0, rows of V that are add nothing.
+TEST(AttentionTest, RowsOfZerosHaveTheirPlaceInAQuantisedCache) {
+  Config config = kConfigs[0];
+  config.type = KvType::kInt8;
+  Problem problem(config, {{1, 40}, {1, 3}});
+  for (const uint32_t key : {0u, 1u, 2u, 17u}) problem.Fill(true, 0, key, 1, 0);
+  for (uint32_t key = 0; key < 3; ++key) problem.Fill(false, 1, key, 0, -0.0f);
+  problem.Store();
+  const auto expected = problem.Run(ReferenceKernels());
+  EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+  for (uint32_t i = 0; i < 3 * 64; ++i) EXPECT_EQ(expected[9 * 64 + i], 0) << i;
+  for (const KernelTable* table : AllTables()) {
+    EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected)) << table->name;
+  }
+}
+
+// Who sees a key that is not finite gets NaN, and nobody else: with every table.
+TEST(AttentionTest, ANaNReachesThoseWhoSeeItInAQuantisedCache) {
+  Config config = kConfigs[0];
+  config.type = KvType::kInt8;
+  Problem problem(config, {{8, 40}, {1, 40}});
+  for (const bool of_k : {true, false}) problem.Fill(of_k, 0, 36, 1, NAN);  // as write_kv leaves it
+  problem.Store();
+  for (const KernelTable* table : AllTables()) {
+    const auto out = problem.Run(*table);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const size_t token = i / (9 * 64), kv_head = i / (3 * 64) % 3;
+      ASSERT_EQ(std::isnan(out[i]), token >= 4 && token < 8 && kv_head == 1) << i;
+    }
+  }
 }
 
 }  // namespace

@@ -56,6 +56,11 @@ TEST_F(CpuOptionsTest, FlagsDecide) {
   flags.dtype = "int8";
   flags.kv_cache_dtype = "float32";
   EXPECT_STREQ(MakeCpuBackend(*Resolve(flags))->name(), "cpu-int8-kv-float32");
+  flags.kv_cache_dtype = "int8";
+  EXPECT_STREQ(MakeCpuBackend(*Resolve(flags))->name(), "cpu-int8-kv-int8");
+  // A page is 2 layers of 16 tokens of 3 heads: 64 + 32 elements and two scales.
+  EXPECT_EQ(MakeCpuBackend(*Resolve(flags))->KvPageBytes({2, 16, 3, 64, 32}),
+            2u * 16 * 3 * (64 + 4 + 32 + 4));
 }
 
 TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
@@ -69,7 +74,7 @@ TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
   flags = {};
   flags.kv_cache_dtype = "fp8";
   EXPECT_THAT(std::string(Resolve(flags).status().message()),
-              HasSubstr("use auto, float32 or bfloat16"));
+              HasSubstr("--kv-cache-dtype fp8 is unknown; use auto, float32, bfloat16 or int8"));
   flags = {};
   flags.isa = "mmx";
   EXPECT_EQ(Resolve(flags).status().code(), absl::StatusCode::kInvalidArgument);
@@ -92,6 +97,16 @@ TEST_F(CpuOptionsTest, ThreadsAreAShareOfTheCoresAndNeverMore) {
   EXPECT_EQ(threads(0, 2, 8).spin_ns, 50'000);
   EXPECT_EQ(threads(5, 2, 8).spin_ns, 0);
   EXPECT_EQ(threads(0, 3, 2).spin_ns, 0);
+}
+
+TEST_F(CpuOptionsTest, EachThreadHasItsCpu) {
+  CpuFlags flags;
+  flags.threads = 2;
+  flags.cpus = {3, 5};
+  EXPECT_EQ(Resolve(flags)->threads.cpus, flags.cpus);
+  flags.threads = 3;
+  EXPECT_THAT(std::string(Resolve(flags).status().message()),
+              HasSubstr("--cpus has 2 CPUs for 3 threads"));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ inline constexpr auto kFloat = cpu::ComputeType::kFloat32;
 inline constexpr auto kInt8 = cpu::ComputeType::kInt8;
 inline constexpr auto kKv32 = cpu::KvType::kFloat32;
 inline constexpr auto kKv16 = cpu::KvType::kBFloat16;
+inline constexpr auto kKv8 = cpu::KvType::kInt8;
 
 inline TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_dtypes = {}) {
   TinyLlamaOptions options;
@@ -70,6 +71,7 @@ inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   gemma.sliding_window = 3;  // fewer keys than a tile has rows
   setups->push_back({"FloatGemma3NarrowWindow", kFloat, kKv32, 2e-5, gemma});
   setups->push_back({"Int8Gemma3", kInt8, kKv16, 0.2, gemma});
+  setups->push_back({"FloatGemma3OverInt8", kFloat, kKv8, 0.1, gemma});
 }
 
 inline std::vector<Setup> Setups() {
@@ -83,6 +85,8 @@ inline std::vector<Setup> Setups() {
   untied.tie_word_embeddings = false;
   add("FloatUntied", kFloat, kKv32, 2e-5, untied);
   add("FloatOverBFloat16", kFloat, kKv16, 0.02, Model());
+  add("FloatOverInt8", kFloat, kKv8, 0.1, Model());
+  add("Int8OverInt8", kInt8, kKv8, 0.2, Model());
   add("Int8", kInt8, kKv16, 0.2, Model());
   TinyLlamaOptions q8 = Model();
   q8.matrix_dtype = DType::kQ8_0;

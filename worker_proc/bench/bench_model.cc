@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "common/base/cpus.h"
+#include "common/base/memory_info.h"
 #include "worker_proc/bench/bench_batches.h"
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/isa.h"
-#include "worker_proc/runner/memory_info.h"
 
 namespace flotilla::bench {
 namespace {
@@ -136,11 +136,12 @@ Work BenchModel::TokenWork(const LinearWeight& weight) const {
 }
 
 AttentionShape BenchModel::ShapeOf(const AttentionLayer& layer) const {
+  const cpu::KvType type = cpu_.kv_cache_dtype;
   return {layer.num_heads,
           layer.num_kv_heads,
           layer.qk_dim,
           layer.v_dim,
-          cpu::KvTypeBytes(cpu_.kv_cache_dtype),
+          cpu::KvRowBytes(type, layer.qk_dim) + cpu::KvRowBytes(type, layer.v_dim),
           layer.window};
 }
 

@@ -76,7 +76,7 @@ Work AttentionWorkOf(const AttentionShape& shape, std::span<const SequenceSize> 
     const double reach = double{1} * sequence.q_tokens + shape.window - 1;
     const double keys =
         shape.window == 0 ? sequence.kv_tokens : std::min<double>(sequence.kv_tokens, reach);
-    work.bytes += keys * shape.num_kv_heads * dims * shape.kv_element_bytes;
+    work.bytes += keys * shape.num_kv_heads * static_cast<double>(shape.key_bytes);
   }
   return work;
 }

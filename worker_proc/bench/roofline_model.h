@@ -62,7 +62,7 @@ struct AttentionShape {
   uint32_t num_kv_heads = 0;
   uint32_t qk_dim = 0;
   uint32_t v_dim = 0;
-  uint32_t kv_element_bytes = 0;
+  uint64_t key_bytes = 0;  // K and V of one key and head in memory
   uint32_t window = 0;
 };
 // Of one layer: QK and PV of every visible key; K and V that a query of the sequence sees are read

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "worker_proc/cpu/attention_items.h"
 #include "worker_proc/cpu/buffer.h"
 #include "worker_proc/cpu/cpu_gather.h"
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/cpu_weights.h"
+#include "worker_proc/cpu/paged_attention.h"
 
 namespace flotilla {
 namespace {
@@ -33,8 +33,10 @@ constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecon
 constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
 std::string Name(const CpuBackendOptions& options) {
-  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-",
-                options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16" : "float32");
+  const char* const kv = options.kv_cache_dtype == cpu::KvType::kInt8       ? "int8"
+                         : options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16"
+                                                                            : "float32";
+  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-", kv);
 }
 
 class CpuBackend final : public Backend {
@@ -42,17 +44,17 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const CpuBackendOptions& options)
       : kernels_(*options.kernels),
         quant_(*options.quant_kernels),
-        kv_type_(options.kv_cache_dtype),
         name_(Name(options)),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
-        weights_(options.dtype, &pool_, options.heartbeat),
-        activations_("activations", kActivationChunk) {}
+        weights_(options.dtype, &pool_, options.heartbeat, options.pack_cache),
+        activations_("activations", kActivationChunk),
+        attention_(kernels_, quant_, options.kv_cache_dtype, &pool_) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
-            activations_.bytes(), kv_cache_.bytes()};
+            weights_.packed_bytes(), activations_.bytes(), attention_.cache_bytes()};
   }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
@@ -74,9 +76,12 @@ class CpuBackend final : public Backend {
                             uint32_t rank) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
-    return KvPageBytesOf(shape, cpu::KvTypeBytes(kv_type_));
+    return attention_.PageBytes(shape);
   }
-  Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override;
+  Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
+    return attention_.Allocate(shape, num_pages, heartbeat_);
+  }
+  void PreparePlan(const PlanShape& shape) override { attention_.PreparePlan(shape); }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
@@ -93,7 +98,9 @@ class CpuBackend final : public Backend {
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                       const AttentionContext& context, Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
-                            Tensor qkv, Tensor out) override;
+                            Tensor qkv, Tensor out) override {
+    attention_.Attend(layer, context, qkv, out);
+  }
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
   void SoftCap(float cap, Tensor x) override;
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
@@ -129,22 +136,9 @@ class CpuBackend final : public Backend {
     pool_.ParallelFor(rows, std::max(kRowsAPiece, pool_.Grain(rows)),
                       [&](uint32_t begin, uint32_t end, uint32_t) { f(begin, end); });
   }
-  // The step's attention work for layers of this geometry, and each thread's scratch.
-  const std::vector<cpu::AttentionItem>& PrepareAttention(const AttentionLayer& layer,
-                                                          const AttentionContext& context);
-  // An item's result, [tokens, cols], into the columns from kv_head * cols on.
-  void StoreItem(const cpu::AttentionItem& item, uint32_t first_token, const float* result,
-                 uint32_t cols, Tensor out);
-  cpu::KvGeometry Geometry() const {
-    return {kv_shape_.page_size, kv_shape_.num_kv_heads, kv_shape_.qk_dim, kv_shape_.v_dim,
-            kv_type_};
-  }
-  std::byte* KPages(uint32_t layer) const { return kv_cache_.data() + layer * kv_layer_bytes_; }
-  std::byte* VPages(uint32_t layer) const { return KPages(layer) + kv_layer_k_bytes_; }
 
   const cpu::KernelTable& kernels_;
   const cpu::QuantKernelTable& quant_;
-  const cpu::KvType kv_type_;
   const std::string name_;
   const Heartbeat heartbeat_;
   cpu::ThreadPool pool_;
@@ -153,17 +147,7 @@ class CpuBackend final : public Backend {
   std::deque<cpu::CpuTensor> tensors_;  // what Tensor::data points to
   size_t largest_gather_ = 0;           // bytes
   std::optional<cpu::ColumnGather> gather_;
-
-  KvCacheShape kv_shape_;
-  cpu::Buffer kv_cache_;  // [layer][k pages | v pages]
-  size_t kv_layer_bytes_ = 0;
-  size_t kv_layer_k_bytes_ = 0;
-
-  cpu::StepAttentionItems items_;
-  std::vector<cpu::AttentionScratch> scratch_;  // of each worker
-  std::vector<std::vector<float>> item_outputs_;
-  cpu::CpuTensor straddling_;
-  std::vector<float> straddling_rows_;
+  cpu::PagedAttention attention_;
 };
 
 // ---- Start ------------------------------------------------------------------------------------
@@ -205,35 +189,18 @@ StatusOr<Tensor> CpuBackend::NewShard(TensorUse use, uint32_t max_rows,
 }
 
 Status CpuBackend::Warmup(const StepBounds& bounds) {
+  weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
-  const size_t stride = (static_cast<size_t>(bounds.max_positions) + 64 + 15) / 16 * 16;
-  for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
-    ASSIGN_OR_RETURN(std::byte * scores,
-                     activations_.Allocate(cpu::kAttentionRows * stride * sizeof(float)));
-    scratch_.push_back({reinterpret_cast<float*>(scores), stride, nullptr});
-  }
-  item_outputs_.resize(pool_.threads());
+  RETURN_IF_ERROR(attention_.Warmup(&activations_, bounds.max_positions));
   activations_.Touch(&pool_, heartbeat_);
-  return OkStatus();
-}
-
-Status CpuBackend::AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) {
-  kv_shape_ = shape;
-  const cpu::KvGeometry kv = Geometry();
-  const size_t heads = static_cast<size_t>(num_pages) * shape.num_kv_heads;
-  kv_layer_k_bytes_ = heads * kv.k_head_size() * cpu::KvTypeBytes(kv_type_);
-  kv_layer_bytes_ = kv_layer_k_bytes_ + heads * kv.v_head_size() * cpu::KvTypeBytes(kv_type_);
-  kv_cache_ = cpu::Buffer();
-  ASSIGN_OR_RETURN(kv_cache_, cpu::Buffer::Create(shape.num_layers * kv_layer_bytes_, "KV cache"));
-  kv_cache_.Touch(&pool_, heartbeat_);
   return OkStatus();
 }
 
 // ---- A step -----------------------------------------------------------------------------------
 
 AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
-  items_.BeginStep();
+  attention_.BeginStep();
   return {batch.num_tokens,           batch.num_seqs,
           batch.input_ids.data(),     batch.positions.data(),
           batch.out_cache_loc.data(), batch.cu_q_lens.data(),
@@ -349,77 +316,13 @@ void CpuBackend::NormHeads(const AttentionLayer& layer, const HeadNorms& norms, 
 void CpuBackend::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
                                 const AttentionContext& context, Tensor qkv) {
   const float* table = static_cast<const cpu::CpuRope&>(rope).table.data();
-  const size_t k_col = static_cast<size_t>(layer.num_heads) * layer.qk_dim;
-  const size_t v_col = k_col + static_cast<size_t>(layer.num_kv_heads) * layer.qk_dim;
   ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
-    float* const q = F32Row(qkv, begin);
     // q and k heads lie side by side: one pass rotates both.
-    kernels_.rope({q, qkv.cols, context.positions + begin, end - begin,
+    kernels_.rope({F32Row(qkv, begin), qkv.cols, context.positions + begin, end - begin,
                    layer.num_heads + layer.num_kv_heads, layer.qk_dim, rope.spec.dim,
                    rope.spec.interleaved, table});
-    if (!layer.writes_kv) return;
-    kernels_.write_kv({Geometry(), q + k_col, q + v_col, qkv.cols, context.slot_mapping + begin,
-                       end - begin, KPages(layer.layer), VPages(layer.layer)});
+    if (layer.writes_kv) attention_.Write(layer, context, qkv, begin, end);
   });
-}
-
-const std::vector<cpu::AttentionItem>& CpuBackend::PrepareAttention(
-    const AttentionLayer& layer, const AttentionContext& context) {
-  const uint32_t group = layer.num_heads / layer.num_kv_heads;
-  const size_t floats = static_cast<size_t>(cpu::MaxItemTokens(group)) * group * layer.v_dim;
-  for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
-    if (item_outputs_[worker].size() < floats) item_outputs_[worker].resize(floats);
-    scratch_[worker].out = item_outputs_[worker].data();
-  }
-  return items_.For({context.num_seqs, context.cu_q_lens, context.kv_lens, layer.num_kv_heads,
-                     group, pool_.threads() * 8, layer.window});
-}
-
-void CpuBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
-                                      Tensor qkv, Tensor out) {
-  const std::vector<cpu::AttentionItem>& items = PrepareAttention(layer, context);
-  const uint32_t cols = layer.num_heads / layer.num_kv_heads * layer.v_dim;
-  if (F32(out) == nullptr && cols % kQuantBlock != 0) {
-    // Blocks straddle kv heads: whole rows in float first.
-    straddling_rows_.resize(static_cast<size_t>(out.rows) * out.cols);
-    straddling_ = {straddling_rows_.data(), Q8(out)};
-    out.data = &straddling_;
-  }
-  cpu::AttentionArgs args;
-  args.kv = Geometry();
-  args.num_heads = layer.num_heads;
-  args.scale = layer.scale;
-  args.softcap = layer.softcap;
-  args.window = layer.window;
-  args.q = F32(qkv);
-  args.q_stride = qkv.cols;
-  args.k_pages = KPages(layer.layer);
-  args.v_pages = VPages(layer.layer);
-  args.cu_q_lens = context.cu_q_lens;
-  args.kv_lens = context.kv_lens;
-  args.page_indices = context.page_indices;
-  args.pages_per_seq = context.pages_per_seq;
-  const auto count = static_cast<uint32_t>(items.size());
-  pool_.ParallelFor(count, 1, [&](uint32_t begin, uint32_t end, uint32_t worker) {
-    for (uint32_t i = begin; i < end; ++i) {
-      kernels_.attention(args, items[i], scratch_[worker]);
-      StoreItem(items[i], context.cu_q_lens[items[i].seq], scratch_[worker].out, cols, out);
-    }
-  });
-  if (F32(out) == nullptr || Q8(out) == nullptr) return;
-  ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) { QuantizeRows(out, begin, end); });
-}
-
-void CpuBackend::StoreItem(const cpu::AttentionItem& item, uint32_t first_token,
-                           const float* result, uint32_t cols, Tensor out) {
-  const size_t column = static_cast<size_t>(item.kv_head) * cols;
-  for (uint32_t t = item.token_begin; t < item.token_end; ++t, result += cols) {
-    if (F32(out) != nullptr) {
-      std::memcpy(F32Row(out, first_token + t) + column, result, cols * sizeof(float));
-    } else {
-      quant_.quantize(result, 1, cols, Q8Row(out, first_token + t) + column / kQuantBlock);
-    }
-  }
 }
 
 void CpuBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {

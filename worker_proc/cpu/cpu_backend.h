@@ -1,7 +1,7 @@
 // The CPU behind Backend, on the kernels of one instruction set and a pool of compute threads.
 //
 // Matrices are multiplied in fp32, or, for quantised tensors, as integers times int8 activations;
-// the residual stream, norms and attention are fp32; the KV cache is fp32 or bf16. All in fp32 is
+// the residual stream, norms and attention are fp32; the KV cache is fp32, bf16 or int8. All in fp32 is
 // the oracle of the faster arithmetic.
 //
 // Every op is synchronous: it spreads its work over the pool and waits. Memory: everything is
@@ -28,6 +28,7 @@ struct CpuBackendOptions {
   cpu::ComputeType dtype = cpu::ComputeType::kFloat32;
   cpu::KvType kv_cache_dtype = cpu::KvType::kFloat32;
   cpu::ThreadPoolOptions threads = {};
+  cpu::PackCacheOptions pack_cache = {};
   Heartbeat heartbeat = {};  // beaten while memory is allocated
 };
 std::unique_ptr<Backend> MakeCpuBackend(const CpuBackendOptions& options);

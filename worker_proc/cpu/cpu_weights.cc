@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/xxh64.h"
 #include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla::cpu {
@@ -60,10 +61,33 @@ void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t 
   }
 }
 
+// Names and rows of what a part is made of.
+uint64_t HashOf(std::span<const WeightRows> rows) {
+  uint64_t hash = 0;
+  for (const WeightRows& part : rows) {
+    const uint64_t range[] = {part.begin, part.end, static_cast<uint64_t>(part.view->dtype)};
+    hash = Xxh64(range, sizeof(range), Xxh64(part.view->name, hash));
+  }
+  return hash;
+}
+
+// What tells the layout of panels of this type.
+uint64_t FormatNumber(DType stored) {
+  const std::optional<QuantFormat> format = QuantFormatOf(stored);
+  if (!format) return static_cast<uint64_t>(FloatTypeOf(stored));
+  return format->bits | uint64_t{format->has_min} << 8 | uint64_t{format->super_blocks} << 9 |
+         static_cast<uint64_t>(format->zero_point) << 16;
+}
+
 }  // namespace
 
-WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat)
-    : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat,
+                         const PackCacheOptions& cache)
+    : compute_(compute),
+      pool_(pool),
+      heartbeat_(heartbeat),
+      matrices_("weights", kChunkBytes),
+      cache_(cache, compute == ComputeType::kInt8 ? "int8" : "float32", pool, heartbeat) {}
 
 DType WeightStore::StoredType(const TensorView& view) const {
   const bool quantised =
@@ -110,19 +134,10 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
   const std::optional<QuantFormat> format = QuantFormatOf(stored);
   const WeightType type = FloatTypeOf(stored);
   const uint32_t panels = NumPanels(part.rows);
-  ASSIGN_OR_RETURN(std::byte * memory,
-                   matrices_.Allocate(format ? PackedQuantBytes(*format, part.rows, k)
-                                             : panels * kPanelRows * k * WeightTypeBytes(type)));
-  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
-    if (format) {
-      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
-    } else if (type == WeightType::kFloat32) {
-      PackFloatPanels<float>(rows, begin, end, memory);
-    } else {
-      PackFloatPanels<uint16_t>(rows, begin, end, memory);
-    }
-  };
-  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  const uint64_t bytes = format ? PackedQuantBytes(*format, part.rows, k)
+                                : panels * kPanelRows * k * WeightTypeBytes(type);
+  ASSIGN_OR_RETURN(const std::byte* const memory,
+                   Panels(rows, stored, {HashOf(rows), FormatNumber(stored), part.rows, k, bytes}));
   if (format) {
     part.format = *format;
     part.quant = reinterpret_cast<const uint8_t*>(memory);
@@ -136,6 +151,28 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
   weight->num_panels += panels;
   weight->parts.push_back(part);
   return OkStatus();
+}
+
+StatusOr<const std::byte*> WeightStore::Panels(std::span<const WeightRows> rows, DType stored,
+                                               const PackPart& part) {
+  const std::byte* const cached = cache_.Next(part);
+  if (cached != nullptr) return cached;
+  ASSIGN_OR_RETURN(std::byte* const memory, matrices_.Allocate(part.bytes));
+  const bool quantised = QuantFormatOf(stored).has_value();
+  const bool wide = FloatTypeOf(stored) == WeightType::kFloat32;
+  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
+    if (quantised) {
+      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    } else if (wide) {
+      PackFloatPanels<float>(rows, begin, end, memory);
+    } else {
+      PackFloatPanels<uint16_t>(rows, begin, end, memory);
+    }
+  };
+  const uint32_t panels = NumPanels(static_cast<uint32_t>(part.rows));
+  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  cache_.Add(part, memory);
+  return memory;
 }
 
 void WeightStore::LoadBias(std::span<const WeightRows> rows, CpuLinear* weight) {

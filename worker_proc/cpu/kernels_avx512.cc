@@ -9,6 +9,8 @@ namespace {
 #include "worker_proc/cpu/simd_avx512.inc"
 #include "worker_proc/cpu/simd_kernels.inc"
 
+#include "worker_proc/cpu/simd_attention_tile.inc"
+
 #include "worker_proc/cpu/simd_attention.inc"
 
 }  // namespace

@@ -171,6 +171,76 @@ inline void Store(float x, float* out) { *out = x; }
 inline void Store(float x, uint16_t* out) { *out = RoundToBFloat16(x); }
 inline float Load(float x) { return x; }
 inline float Load(uint16_t x) { return WidenBFloat16(x); }
+inline float Load(int8_t x) { return static_cast<float>(x); }
+
+// The largest |x| as bits: without the sign, floats order as their bits do, a NaN above all.
+inline uint32_t MaxBits(const float* x, uint32_t dim) {
+  uint32_t max_bits = 0;
+  for (uint32_t d = 0; d < dim; ++d) {
+    uint32_t bits;
+    std::memcpy(&bits, &x[d], sizeof(bits));
+    bits &= 0x7fffffffu;
+    max_bits = max_bits > bits ? max_bits : bits;
+  }
+  return max_bits;
+}
+
+// Element d goes to out[d * stride]. `valid`: no infinity or NaN is about.
+float QuantizeRow(const float* x, uint32_t dim, bool valid, int8_t* out, size_t stride) {
+  const uint32_t bits = MaxBits(x, dim);
+  float max;
+  std::memcpy(&max, &bits, sizeof(max));
+  const bool zero = !valid || max < kMinKvMax;
+  const float inverse = zero ? 0.0f : 127.0f / max;
+  for (uint32_t d = 0; d < dim; ++d) {
+    const float value = zero ? 0.0f : __builtin_rintf(x[d] * inverse);
+    out[d * stride] = static_cast<int8_t>(static_cast<int32_t>(value));
+  }
+  if (!valid) return __builtin_nanf("");
+  return zero ? 0.0f : max / 127.0f;
+}
+
+inline bool IsFinite(const float* x, uint32_t dim) { return MaxBits(x, dim) < 0x7f800000u; }
+
+// What a head has in a page. Scales lie at any address.
+template <typename Kv, typename Bytes>
+inline Kv* KeysOf(const KvGeometry& kv, Bytes* pages, size_t head) {
+  return reinterpret_cast<Kv*>(pages + head * kv.k_head_bytes());
+}
+template <typename Kv, typename Bytes>
+inline Kv* ValuesOf(const KvGeometry& kv, Bytes* pages, size_t head) {
+  return reinterpret_cast<Kv*>(pages + head * kv.v_head_bytes());
+}
+inline float LoadScale(const int8_t* scales, size_t i) {
+  float scale;
+  std::memcpy(&scale, scales + i * sizeof(scale), sizeof(scale));
+  return scale;
+}
+
+void WriteInt8Kv(const WriteKvArgs& a) {
+  for (uint32_t t = 0; t < a.tokens; ++t) {
+    if (a.slot_mapping[t] < 0) continue;
+    const auto slot = static_cast<size_t>(a.slot_mapping[t]);
+    const size_t page = slot / a.kv.page_size;
+    const size_t offset = slot % a.kv.page_size;
+    for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
+      const size_t head = page * a.kv.num_kv_heads + h;
+      const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
+      const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
+      float rotated[kMaxRotatedDim];
+      RotateRow(k, a.kv.qk_dim, rotated);
+      const bool valid = IsFinite(rotated, a.kv.qk_dim) && IsFinite(v, a.kv.v_dim);
+      auto* const k_out = KeysOf<int8_t>(a.kv, static_cast<uint8_t*>(a.k_pages), head);
+      auto* const v_out = ValuesOf<int8_t>(a.kv, static_cast<uint8_t*>(a.v_pages), head);
+      const float k_scale =
+          QuantizeRow(rotated, a.kv.qk_dim, valid, k_out + offset, a.kv.page_size) /
+          static_cast<float>(RotationSize(a.kv.qk_dim));
+      const float v_scale = QuantizeRow(v, a.kv.v_dim, valid, v_out + offset * a.kv.v_dim, 1);
+      std::memcpy(k_out + a.kv.k_head_size() + offset * sizeof(float), &k_scale, sizeof(float));
+      std::memcpy(v_out + a.kv.v_head_size() + offset * sizeof(float), &v_scale, sizeof(float));
+    }
+  }
+}
 
 template <typename Kv>
 void WriteKvOf(const WriteKvArgs& a) {
@@ -182,18 +252,19 @@ void WriteKvOf(const WriteKvArgs& a) {
     for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
       const size_t head = page * a.kv.num_kv_heads + h;
       const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
-      Kv* k_out = static_cast<Kv*>(a.k_pages) + head * a.kv.k_head_size() + offset;
+      Kv* k_out = KeysOf<Kv>(a.kv, static_cast<uint8_t*>(a.k_pages), head) + offset;
       for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
         Store(k[d], k_out + static_cast<size_t>(d) * a.kv.page_size);
       }
       const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
-      Kv* v_out = static_cast<Kv*>(a.v_pages) + head * a.kv.v_head_size() + offset * a.kv.v_dim;
+      Kv* v_out = ValuesOf<Kv>(a.kv, static_cast<uint8_t*>(a.v_pages), head) + offset * a.kv.v_dim;
       for (uint32_t d = 0; d < a.kv.v_dim; ++d) Store(v[d], v_out + d);
     }
   }
 }
 
 void WriteKv(const WriteKvArgs& a) {
+  if (a.kv.type == KvType::kInt8) return WriteInt8Kv(a);
   a.kv.type == KvType::kFloat32 ? WriteKvOf<float>(a) : WriteKvOf<uint16_t>(a);
 }
 
@@ -205,38 +276,77 @@ struct QueryRow {
   uint32_t len;
   const float* q;
 };
+
 template <typename Kv>
-void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores, float* out) {
-  const auto [pages, kv_head, begin, len, q] = row;
+constexpr bool kScaled = sizeof(Kv) == sizeof(int8_t);
+
+template <typename Kv>
+float Score(const AttentionArgs& a, const QueryRow& row, uint32_t key) {
+  const size_t head =
+      static_cast<size_t>(row.pages[key / a.kv.page_size]) * a.kv.num_kv_heads + row.kv_head;
+  const Kv* keys = KeysOf<const Kv>(a.kv, static_cast<const uint8_t*>(a.k_pages), head);
+  const uint32_t offset = key % a.kv.page_size;
+  float dot = 0;
+  for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
+    dot = Fma(row.q[d], Load(keys[static_cast<size_t>(d) * a.kv.page_size + offset]), dot);
+  }
+  float scale = a.scale;
+  if constexpr (kScaled<Kv>) scale = LoadScale(keys + a.kv.k_head_size(), offset) * scale;
+  float score = dot * scale;
+  if (a.softcap > 0) SoftCap(&score, 1, a.softcap);
+  return score;
+}
+
+// out += p * the key's values.
+template <typename Kv>
+void AddValues(const AttentionArgs& a, const QueryRow& row, uint32_t key, float p, float* out) {
+  const size_t head =
+      static_cast<size_t>(row.pages[key / a.kv.page_size]) * a.kv.num_kv_heads + row.kv_head;
+  const Kv* values = ValuesOf<const Kv>(a.kv, static_cast<const uint8_t*>(a.v_pages), head);
+  const uint32_t offset = key % a.kv.page_size;
+  if constexpr (kScaled<Kv>) p = p * LoadScale(values + a.kv.v_head_size(), offset);
+  const Kv* v = values + static_cast<size_t>(offset) * a.kv.v_dim;
+  for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(p, Load(v[d]), out[d]);
+}
+
+// Keys of one split only; scores: kSplitKeys.
+template <typename Kv>
+void AttendRow(const AttentionArgs& a, const QueryRow& row, float* scores,
+               const AttentionPart& part) {
+  const uint32_t begin = row.begin, len = row.len;
   float max = -__builtin_inff();
   for (uint32_t key = begin; key < len; ++key) {
-    const size_t head =
-        static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const Kv* k =
-        static_cast<const Kv*>(a.k_pages) + head * a.kv.k_head_size() + key % a.kv.page_size;
-    float dot = 0;
-    for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
-      dot = Fma(q[d], Load(k[static_cast<size_t>(d) * a.kv.page_size]), dot);
-    }
-    scores[key] = dot * a.scale;
-    if (a.softcap > 0) SoftCap(scores + key, 1, a.softcap);
-    max = max > scores[key] ? max : scores[key];
+    scores[key - begin] = Score<Kv>(a, row, key);
+    max = max > scores[key - begin] ? max : scores[key - begin];
   }
   float lanes[16] = {};
+  for (uint32_t d = 0; d < a.kv.v_dim; ++d) part.out[d] = 0;
   for (uint32_t key = begin; key < len; ++key) {
-    scores[key] = Exp(scores[key] - max);
-    lanes[key % 16] += scores[key];
+    const float p = Exp(scores[key - begin] - max);
+    lanes[key % 16] += p;
+    AddValues<Kv>(a, row, key, p, part.out);
   }
-  const float sum = Fold16(lanes);
-  for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = 0;
-  for (uint32_t key = begin; key < len; ++key) {
-    const size_t head =
-        static_cast<size_t>(pages[key / a.kv.page_size]) * a.kv.num_kv_heads + kv_head;
-    const Kv* v = static_cast<const Kv*>(a.v_pages) + head * a.kv.v_head_size() +
-                  static_cast<size_t>(key % a.kv.page_size) * a.kv.v_dim;
-    for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] = Fma(scores[key], Load(v[d]), out[d]);
+  *part.max = max;
+  *part.sum = Fold16(lanes);
+}
+
+void AttendSplits(const AttentionArgs& a, const QueryRow& row, uint32_t only,
+                  const AttentionScratch& scratch, const AttentionPart& into) {
+  *into.sum = 0;
+  const auto attend = a.kv.type == KvType::kInt8       ? AttendRow<int8_t>
+                      : a.kv.type == KvType::kBFloat16 ? AttendRow<uint16_t>
+                                                       : AttendRow<float>;
+  for (uint32_t split = row.begin / kSplitKeys; split * kSplitKeys < row.len; ++split) {
+    if (only != kAllSplits && split != only) continue;
+    QueryRow keys = row;
+    const uint32_t begin = split * kSplitKeys, end = begin + kSplitKeys;
+    keys.begin = row.begin > begin ? row.begin : begin;
+    keys.len = row.len < end ? row.len : end;
+    float max, sum;
+    const AttentionPart part{scratch.tile_out, &max, &sum};
+    attend(a, keys, scratch.scores, part);
+    MergeAttention(part, 1, a.kv.v_dim, into);
   }
-  for (uint32_t d = 0; d < a.kv.v_dim; ++d) out[d] /= sum;
 }
 
 void Attention(const AttentionArgs& a, const AttentionItem& item, const AttentionScratch& scratch) {
@@ -245,20 +355,74 @@ void Attention(const AttentionArgs& a, const AttentionItem& item, const Attentio
   const uint32_t q_len = a.cu_q_lens[item.seq + 1] - begin;
   const uint32_t first_pos = a.kv_lens[item.seq] - q_len;
   const uint32_t* pages = a.page_indices + static_cast<size_t>(item.seq) * a.pages_per_seq;
-  float* out = scratch.out;
+  uint32_t index = 0;
   for (uint32_t i = item.token_begin; i < item.token_end; ++i) {
-    for (uint32_t g = 0; g < group; ++g, out += a.kv.v_dim) {
+    for (uint32_t g = 0; g < group; ++g, ++index) {
       const size_t head = static_cast<size_t>(item.kv_head) * group + g;
       const float* q = a.q + (begin + i) * a.q_stride + head * a.kv.qk_dim;
+      if (a.kv.type == KvType::kInt8) {
+        RotateRow(q, a.kv.qk_dim, scratch.q);
+        q = scratch.q;
+      }
       const uint32_t position = first_pos + i;
       const QueryRow row{pages, item.kv_head, FirstKey(position, a.window), position + 1, q};
-      a.kv.type == KvType::kFloat32 ? AttendRow<float>(a, row, scratch.scores, out)
-                                    : AttendRow<uint16_t>(a, row, scratch.scores, out);
+      const AttentionPart into{scratch.part.out + static_cast<size_t>(index) * a.kv.v_dim,
+                               scratch.part.max + index, scratch.part.sum + index};
+      AttendSplits(a, row, item.split, scratch, into);
     }
   }
+  if (item.split == kAllSplits) FinishAttention(scratch.part, index, a.kv.v_dim);
 }
 
 }  // namespace
+
+void RotateRow(const float* x, uint32_t dim, float* out) {
+  const uint32_t size = RotationSize(dim);
+  for (uint32_t begin = 0; begin < dim; begin += size) {
+    // A stage moves the uppermost bit of the index to the lowest, so that all stages are alike.
+    float stages[2][256];
+    std::memcpy(stages[0], x + begin, size * sizeof(float));
+    uint32_t from = 0;
+    for (uint32_t bit = 1; bit < size; bit *= 2, from ^= 1) {
+      const float* const in = stages[from];
+      float* const next = stages[from ^ 1];
+      for (uint32_t i = 0; i < size / 2; ++i) {
+        const float a = in[i], b = in[i + size / 2];
+        next[2 * i] = a + b;
+        next[2 * i + 1] = a - b;
+      }
+    }
+    std::memcpy(out + begin, stages[from], size * sizeof(float));
+  }
+}
+
+void MergeAttention(const AttentionPart& part, uint32_t rows, uint32_t v_dim,
+                    const AttentionPart& into) {
+  for (uint32_t r = 0; r < rows; ++r) {
+    if (part.sum[r] == 0) continue;
+    const float* const out = part.out + static_cast<size_t>(r) * v_dim;
+    float* const to = into.out + static_cast<size_t>(r) * v_dim;
+    if (into.sum[r] == 0) {
+      into.max[r] = part.max[r];
+      into.sum[r] = part.sum[r];
+      std::memcpy(to, out, v_dim * sizeof(float));
+      continue;
+    }
+    const float max = into.max[r] > part.max[r] ? into.max[r] : part.max[r];
+    const float keep = Exp(into.max[r] - max);
+    const float add = Exp(part.max[r] - max);
+    into.max[r] = max;
+    into.sum[r] = Fma(part.sum[r], add, into.sum[r] * keep);
+    for (uint32_t d = 0; d < v_dim; ++d) to[d] = Fma(out[d], add, to[d] * keep);
+  }
+}
+
+void FinishAttention(const AttentionPart& part, uint32_t rows, uint32_t v_dim) {
+  for (uint32_t r = 0; r < rows; ++r) {
+    float* const out = part.out + static_cast<size_t>(r) * v_dim;
+    for (uint32_t d = 0; d < v_dim; ++d) out[d] /= part.sum[r];
+  }
+}
 
 float ReferenceExp(float x) { return Exp(x); }
 float ReferenceGelu(float x) {

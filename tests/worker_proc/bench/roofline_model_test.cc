@@ -107,7 +107,7 @@ TEST(AttentionWorkTest, CountsEveryVisibleKey) {
 }
 
 TEST(AttentionWorkTest, EachQueryHeadComputesEachKvHeadIsReadOnce) {
-  const AttentionShape shape{9, 3, 64, 32, 2};
+  const AttentionShape shape{9, 3, 64, 32, 96 * 2};
   const SequenceSize sequences[] = {{1, 192}, {4, 10}};
   const Work work = AttentionWorkOf(shape, sequences);
   // A key costs 64 MACs in QK and 32 in PV for each of 9 heads; 192 + (7 + 8 + 9 + 10) are seen.
@@ -118,7 +118,7 @@ TEST(AttentionWorkTest, EachQueryHeadComputesEachKvHeadIsReadOnce) {
 }
 
 TEST(AttentionWorkTest, OfKeysThatNoQuerySeesNothingIsRead) {
-  const AttentionShape shape{9, 3, 64, 32, 2, 50};
+  const AttentionShape shape{9, 3, 64, 32, 96 * 2, 50};
   const SequenceSize sequences[] = {{1, 192}, {4, 10}, {30, 192}};
   const Work work = AttentionWorkOf(shape, sequences);
   EXPECT_EQ(work.fp32_macs, (50 + 34 + 30 * 50) * 9 * 96.0);
