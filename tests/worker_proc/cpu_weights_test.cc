@@ -56,7 +56,7 @@ TEST_F(CpuWeightsTest, FloatsKeepTheirWidthAndTheirBits) {
                                                 {DType::kBF16, WeightType::kBFloat16}};
   for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kInt8}) {
     for (const auto& [dtype, type] : types) {
-      WeightStore store(compute, &pool_, heartbeat_);
+      WeightStore store(compute, &pool_, heartbeat_, {});
       const OwnedTensor a = MakeTensor(dtype, 40, 7, 1);
       const OwnedTensor b = MakeTensor(dtype, 30, 7, 2);
       const WeightRows rows[] = {
@@ -89,7 +89,7 @@ TEST_F(CpuWeightsTest, FloatsKeepTheirWidthAndTheirBits) {
 
 TEST_F(CpuWeightsTest, HalvesTakeHalfTheBytesOfFloats) {
   const auto bytes = [&](DType dtype) {
-    WeightStore store(ComputeType::kFloat32, &pool_, heartbeat_);
+    WeightStore store(ComputeType::kFloat32, &pool_, heartbeat_, {});
     const OwnedTensor tensor = MakeTensor(dtype, 64, 96, 1);
     const WeightRows rows[] = {{&tensor.view, 0, 64}};
     Load(&store, rows);
@@ -112,7 +112,7 @@ TEST_F(CpuWeightsTest, AlikeTensorsMakeOnePart) {
   const WeightRows rows[] = {{&q4.view, 0, 16},  {&q8.view, 0, 16}, {&f32.view, 0, 16},
                              {&f16.view, 0, 16}, {&f16.view, 0, 8}, {&bf16.view, 0, 16}};
   const auto part_rows = [&](ComputeType compute) {
-    WeightStore store(compute, &pool_, heartbeat_);
+    WeightStore store(compute, &pool_, heartbeat_, {});
     const auto weight = Load(&store, rows);
     std::vector<uint32_t> counts;
     for (const LinearPart& part : weight->parts) counts.push_back(part.rows);
