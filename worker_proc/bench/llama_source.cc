@@ -49,10 +49,6 @@ class LlamaSource final : public LogitsSource {
 
   Status Start(const std::string& program, const std::string& model,
                std::span<const Window> windows) {
-    if (access(program.c_str(), X_OK) != 0) {
-      return absl::InvalidArgumentError(
-          StrCat("--llama-logits: can't run ", program, "; tests/bench/build_llama.sh builds it"));
-    }
     const UniqueFd prompts(memfd_create("prompts", MFD_CLOEXEC));
     said_ = UniqueFd(memfd_create("said", MFD_CLOEXEC));
     int ends[2];
@@ -126,6 +122,12 @@ class LlamaSource final : public LogitsSource {
 };
 
 }  // namespace
+
+Status CheckLlamaProgram(const std::string& program) {
+  if (access(program.c_str(), X_OK) == 0) return OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("--llama-logits: can't run ", program, "; tests/bench/build_llama.sh builds it"));
+}
 
 StatusOr<std::unique_ptr<LogitsSource>> MakeLlamaSource(const std::string& program,
                                                         const std::string& model,

@@ -42,6 +42,7 @@ struct OwnSourceOptions {
 };
 StatusOr<std::unique_ptr<LogitsSource>> MakeOwnSource(const OwnSourceOptions& options);
 
+Status CheckLlamaProgram(const std::string& program);
 // program: llama_logits; model: a .gguf file. The windows are all there will be, in this order.
 StatusOr<std::unique_ptr<LogitsSource>> MakeLlamaSource(const std::string& program,
                                                         const std::string& model,

@@ -8,7 +8,6 @@
 #include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/text/model_text.h"
-#include "worker_proc/bench/bench_model.h"
 #include "worker_proc/cpu/thread_pool.h"
 
 namespace flotilla::bench {
@@ -59,6 +58,7 @@ Status CheckOptions(const QualityOptions& options, const Checkpoint& checkpoint)
   if (!options.model.ends_with(".gguf")) {
     return absl::InvalidArgumentError("--llama-logits reads .gguf files only, --model is none");
   }
+  RETURN_IF_ERROR(CheckLlamaProgram(options.llama_logits));
   if (options.context_length > kLlamaMaxWindow) {
     return absl::InvalidArgumentError(StrCat("--context-length ", options.context_length,
                                              " is more than --llama-logits takes, ",
@@ -138,14 +138,8 @@ class QualityRun {
 
   Status CompareChunk(const Chunk& chunk, LogitsSource* source, QualityRow* row) {
     const std::vector<float>& logits = source == nullptr ? reference_logits_ : logits_;
-    Status status;
-    const double seconds = SecondsOf([&] { status = reference_->Read(chunk, &reference_logits_); });
-    RETURN_IF_ERROR(status);
-    if (source == nullptr) row->seconds += seconds;
-    if (source != nullptr) {
-      row->seconds += SecondsOf([&] { status = source->Read(chunk, &logits_); });
-      RETURN_IF_ERROR(status);
-    }
+    RETURN_IF_ERROR(reference_->Read(chunk, &reference_logits_));
+    if (source != nullptr) RETURN_IF_ERROR(source->Read(chunk, &logits_));
     if (logits.size() != reference_logits_.size()) {
       return absl::InternalError(StrCat(row->activations, " has another vocabulary"));
     }

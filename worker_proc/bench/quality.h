@@ -33,7 +33,6 @@ struct QualityRow {
   std::string activations;
   std::string kv;
   QualityScore score;
-  double seconds = 0;  // of this engine alone
 };
 
 struct QualityReport {

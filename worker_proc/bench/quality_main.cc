@@ -132,5 +132,5 @@ int main(int argc, char** argv) {
   }
   if (status.ok()) return 0;
   std::fprintf(stderr, "flotilla: error: %s\n", std::string(status.message()).c_str());
-  return absl::IsInternal(status) ? 1 : 2;
+  return absl::IsInternal(status) || absl::IsDataLoss(status) ? 1 : 2;
 }

@@ -8,25 +8,20 @@ double Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-double TokensPerSecond(const QualityRow& row) {
-  return row.seconds > 0 ? static_cast<double>(row.score.positions) / row.seconds : 0;
-}
-
 }  // namespace
 
 std::string QualityTable(const QualityReport& report) {
   std::string table = absl::StrFormat(
       "%s, text %s: %d tokens in %d windows, beside float32 with a float32 KV cache\n\n"
-      "  %-12s%-10s%10s%10s%10s%19s%12s%9s\n",
+      "  %-12s%-10s%10s%10s%10s%19s%12s\n",
       report.model, report.text, report.tokens, report.windows, "activations", "KV", "mean KL",
-      "max KL", "top-1", "top-1 decided", "perplexity", "tok/s");
+      "max KL", "top-1", "top-1 decided", "perplexity");
   for (const QualityRow& row : report.rows) {
     const QualityScore& score = row.score;
-    absl::StrAppendFormat(&table, "  %-12s%-10s%10.2e%10.2e%8.2f %%%8.2f %% of %5d%12.4f%9.0f\n",
-                          row.activations, row.kv, score.mean_kl(), score.max_kl,
-                          100 * Share(score.same_top1, score.positions),
-                          100 * Share(score.decided_same_top1, score.decided), score.decided,
-                          score.perplexity(), TokensPerSecond(row));
+    absl::StrAppendFormat(
+        &table, "  %-12s%-10s%10.2e%10.2e%8.2f %%%8.2f %% of %5d%12.4f\n", row.activations, row.kv,
+        score.mean_kl(), score.max_kl, 100 * Share(score.same_top1, score.positions),
+        100 * Share(score.decided_same_top1, score.decided), score.decided, score.perplexity());
   }
   for (const std::string& note : report.notes)
     absl::StrAppend(&table, "\n  left out: ", note, "\n");
@@ -45,8 +40,7 @@ boost::json::object QualityJson(const QualityReport& report) {
                     {"top1", Share(score.same_top1, score.positions)},
                     {"decided_positions", score.decided},
                     {"decided_top1", Share(score.decided_same_top1, score.decided)},
-                    {"perplexity", score.perplexity()},
-                    {"tokens_per_second", TokensPerSecond(row)}});
+                    {"perplexity", score.perplexity()}});
   }
   return {{"model", report.model},
           {"text", report.text},
