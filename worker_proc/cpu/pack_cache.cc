@@ -124,7 +124,7 @@ void PackCache::SaveInBackground() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   writer_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "pack-writer");
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);  // steps come first
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // steps come first
     Save();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
