@@ -73,10 +73,9 @@ std::string ModelIdentity(const std::string& path, const Checkpoint& checkpoint)
 
 PackCache::PackCache(const PackCacheOptions& options, const std::string& type, ThreadPool* pool,
                      const Heartbeat& heartbeat)
-    : options_(options), paths_(PathsOf(options, type)) {
+    : options_(options), pool_(pool), heartbeat_(heartbeat), paths_(PathsOf(options, type)) {
   contents_.key =
       StrCat("flotilla ", options.model_identity, " ", type, " ", options.rank, "/", options.ranks);
-  Open(pool, heartbeat);
 }
 
 PackCache::~PackCache() {
@@ -84,9 +83,10 @@ PackCache::~PackCache() {
   Wait();
 }
 
-void PackCache::Open(ThreadPool* pool, const Heartbeat& heartbeat) {
+void PackCache::Open() {
+  opened_ = true;
   for (const std::string& path : paths_) {
-    StatusOr<PackFile> file = PackFile::Open(path, {contents_.key, pool, heartbeat});
+    StatusOr<PackFile> file = PackFile::Open(path, {contents_.key, pool_, heartbeat_});
     if (file.ok()) {
       Log().info("packed weights found {} {}", Kv("file", path), Kv("mapped", file->is_mapped()));
       file_.emplace(*std::move(file));
@@ -102,6 +102,7 @@ void PackCache::Open(ThreadPool* pool, const Heartbeat& heartbeat) {
 }
 
 const std::byte* PackCache::Next(const PackPart& part) {
+  if (!opened_) Open();
   const size_t i = contents_.parts.size();
   if (!file_ || i >= file_->size() || file_->part(i) != part) return nullptr;
   contents_.parts.push_back(part);
@@ -124,7 +125,7 @@ void PackCache::SaveInBackground() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   writer_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "pack-writer");
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);  // steps come first
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // steps come first
     Save();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -62,11 +62,14 @@ class PackCache {
   uint64_t bytes_packed() const { return bytes_packed_; }
 
  private:
-  void Open(ThreadPool* pool, const Heartbeat& heartbeat);
+  void Open();
   void Save();
 
   const PackCacheOptions options_;
+  ThreadPool* const pool_;
+  const Heartbeat heartbeat_;
   std::vector<std::string> paths_;  // where the file may be, best first; none: off
+  bool opened_ = false;
   std::optional<PackFile> file_;
   PackContents contents_;
   uint64_t bytes_from_file_ = 0;
