@@ -278,7 +278,8 @@ class Problem {
       const uint32_t rows = (item.token_end - item.token_begin) * group;
       Rows whole(rows, config_.v_dim);
       const bool split = item.split != kAllSplits;
-      RunItem(table, args, item, split ? parts.From(item.part_row) : whole.From(0));
+      const AttentionPart part = split ? parts.From(item.part_row) : whole.From(0);
+      RunItem(table, args, item, &item == &items.items.back() ? nullptr : &item + 1, part);
       if (!split) CopyOut(args, item, whole.out, out.data());
     }
     for (const AttentionItems::Merge& merge : items.merges) {
@@ -305,14 +306,14 @@ class Problem {
     std::vector<float> out, max, sum;
   };
   void RunItem(const KernelTable& table, const AttentionArgs& args, const AttentionItem& item,
-               const AttentionPart& part) const {
+               const AttentionItem* next, const AttentionPart& part) const {
     const uint32_t rows = (item.token_end - item.token_begin) * (config_.heads / config_.kv_heads);
     const float after = part.out[size_t{rows} * config_.v_dim];
     std::vector<float> scores(kAttentionRows * kScoresStride + 1, NAN);
     std::vector<float> tile_out(size_t{kAttentionRows} * config_.v_dim + 1, -7.0f);
     std::vector<float> q(size_t{rows} * config_.qk_dim + 1, -7.0f);
     scores.back() = -7.0f;
-    table.attention(args, item, {scores.data(), tile_out.data(), q.data(), part});
+    table.attention(args, item, {scores.data(), tile_out.data(), q.data(), part, next});
     EXPECT_EQ(part.out[size_t{rows} * config_.v_dim], after) << "written past the item";
     EXPECT_EQ(scores.back(), -7.0f) << "written past the scores";
     EXPECT_EQ(tile_out.back(), -7.0f) << "written past the tile";

@@ -179,10 +179,11 @@ struct AttentionPart {
 // Where a thread computes an item.
 inline constexpr uint32_t kScoresStride = kSplitKeys + 16;
 struct AttentionScratch {
-  float* scores = nullptr;    // kAttentionRows rows of kScoresStride
-  float* tile_out = nullptr;  // kAttentionRows rows of v_dim
-  float* q = nullptr;         // in int8: the item's rows of qk_dim, rotated
-  AttentionPart part;         // the item's result; if it is of all splits, divided
+  float* scores = nullptr;              // kAttentionRows rows of kScoresStride
+  float* tile_out = nullptr;            // kAttentionRows rows of v_dim
+  float* q = nullptr;                   // in int8: the item's rows of qk_dim, rotated
+  AttentionPart part;                   // the item's result; if it is of all splits, divided
+  const AttentionItem* next = nullptr;  // what this thread may well compute then: a hint, or null
 };
 
 struct KernelTable {

@@ -19,7 +19,7 @@ Status PagedAttention::Warmup(Arena* activations, uint32_t max_positions) {
   for (uint32_t worker = 0; worker < pool_.threads(); ++worker) {
     ASSIGN_OR_RETURN(std::byte * scores,
                      activations->Allocate(kAttentionRows * kScoresStride * sizeof(float)));
-    scratch_.push_back({reinterpret_cast<float*>(scores), nullptr, nullptr, {}});
+    scratch_.push_back({reinterpret_cast<float*>(scores), nullptr, nullptr, {}, nullptr});
   }
   worker_floats_.resize(pool_.threads());
   return OkStatus();
@@ -123,7 +123,7 @@ void PagedAttention::Attend(const AttentionLayer& layer, const AttentionContext&
   pool_.ParallelFor(static_cast<uint32_t>(items.items.size()), 1,
                     [&](uint32_t begin, uint32_t end, uint32_t worker) {
                       for (uint32_t i = begin; i < end; ++i) {
-                        RunItem(args, items.items[i], worker, target);
+                        RunItem(args, items.items, i, worker, target);
                       }
                     });
   pool_.ParallelFor(static_cast<uint32_t>(items.merges.size()), 1,
@@ -137,9 +137,12 @@ void PagedAttention::Attend(const AttentionLayer& layer, const AttentionContext&
   }
 }
 
-void PagedAttention::RunItem(const AttentionArgs& args, const AttentionItem& item, uint32_t worker,
-                             const Target& target) {
+void PagedAttention::RunItem(const AttentionArgs& args, const std::vector<AttentionItem>& items,
+                             uint32_t i, uint32_t worker, const Target& target) {
+  const AttentionItem& item = items[i];
   AttentionScratch scratch = scratch_[worker];
+  // The threads take items in turn.
+  if (i + pool_.threads() < items.size()) scratch.next = &items[i + pool_.threads()];
   if (item.split != kAllSplits) {
     scratch.part = Part(item.part_row, args.kv.v_dim);
     kernels_.attention(args, item, scratch);

@@ -63,8 +63,8 @@ class PagedAttention {
                      Tensor qkv) const;
   void PrepareScratch(const AttentionLayer& layer);
   AttentionPart Part(uint32_t row, uint32_t v_dim);
-  void RunItem(const AttentionArgs& args, const AttentionItem& item, uint32_t worker,
-               const Target& target);
+  void RunItem(const AttentionArgs& args, const std::vector<AttentionItem>& items, uint32_t i,
+               uint32_t worker, const Target& target);
   void MergeParts(const AttentionArgs& args, const AttentionItems::Merge& merge,
                   const Target& target);
   // An item's result, [tokens, cols], into the columns from kv_head * cols on.
