@@ -46,6 +46,7 @@ class GgufCheckpoint final : public Checkpoint {
     });
     return digest_;
   }
+  void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
 
  private:
   GgufCheckpoint(MappedFile file, ModelConfig config)

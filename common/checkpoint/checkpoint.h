@@ -72,6 +72,9 @@ class Checkpoint {
   virtual const std::vector<TensorView>& tensors() const = 0;
   // SHA-256 of the weights' file(s), computed on first call (65 ms for 100 MB with SHA-NI).
   virtual const std::string& Digest() const = 0;
+  // The view has been read: its pages no longer count as this process's memory, until it is read
+  // again. Does nothing where no file is mapped.
+  virtual void ReleasePages(const TensorView& /*view*/) const {}
 };
 
 // Opens a model by path: a .gguf file, or a folder with config.json and model.safetensors. Errors

@@ -66,6 +66,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
   std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  // Whole pages of `part`, of some mapped file's bytes, no longer count as this process's memory.
+  // Reading them again brings them back.
+  static void ReleasePages(std::span<const uint8_t> part);
 
  private:
   MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}

@@ -94,6 +94,7 @@ class HfCheckpoint final : public Checkpoint {
     });
     return digest_;
   }
+  void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
 
  private:
   explicit HfCheckpoint(ModelConfig config) : config_(std::move(config)) {}

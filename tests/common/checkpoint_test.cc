@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -362,6 +364,34 @@ TEST(RealModelTest, SmolLm2OpensWithItsConfig) {
   DequantizeRows(*embedding, 5, 6, row.data());
   EXPECT_FLOAT_EQ(row[0], -0.0079956055f);
   EXPECT_FLOAT_EQ(row[40], 0.20088959f);
+}
+
+// KiB of this process's memory that the mapping around `at` takes, by the kernel's account.
+uint64_t ResidentKib(const void* at) {
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0, kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      here = begin <= reinterpret_cast<uintptr_t>(at) && reinterpret_cast<uintptr_t>(at) < end;
+    } else if (here && std::sscanf(line.c_str(), "Rss: %lu kB", &kib) == 1) {
+      return kib;
+    }
+  }
+  ADD_FAILURE() << "no such mapping";
+  return 0;
+}
+
+TEST(RealModelTest, ReleasedPagesTakeNoMemoryAndComeBack) {
+  const auto checkpoint = OpenCheckpoint(std::getenv("FLOTILLA_TEST_MODEL"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const TensorView& view = *(*checkpoint)->Find("model.embed_tokens.weight");
+  const std::vector<uint8_t> before(view.data.begin(), view.data.end());
+  const uint64_t read_kib = ResidentKib(view.data.data());
+  EXPECT_GE(read_kib, view.data.size() / 1024);
+  (*checkpoint)->ReleasePages(view);
+  EXPECT_LE(ResidentKib(view.data.data()), read_kib - view.data.size() / 1024 + 8);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), view.data.begin()));
 }
 
 }  // namespace

@@ -32,7 +32,9 @@ StatusOr<const TensorView*> WeightLoader::Find(const std::string& name, uint64_t
   return view;
 }
 
-void WeightLoader::Count(const TensorView& view, uint64_t rows) {
+// What was packed from the file is not held twice.
+void WeightLoader::Finish(const TensorView& view, uint64_t rows) {
+  checkpoint_->ReleasePages(view);
   bytes_read_ += rows * view.row_bytes();
   if (progress_) progress_(bytes_read_, total_bytes_);
 }
@@ -65,7 +67,7 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& 
     rows.push_back(part);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> weight, backend_->LoadLinear(rows));
-  for (const WeightRows& part : rows) Count(*part.view, part.end - part.begin);
+  for (const WeightRows& part : rows) Finish(*part.view, part.end - part.begin);
   return weight;
 }
 
@@ -73,7 +75,7 @@ StatusOr<std::unique_ptr<VectorWeight>> WeightLoader::Vector(const std::string& 
                                                              uint32_t size, float offset) {
   ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", 1, size));
   ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view, offset));
-  Count(*view, 1);
+  Finish(*view, 1);
   return weight;
 }
 

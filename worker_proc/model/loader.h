@@ -65,7 +65,7 @@ class WeightLoader {
 
  private:
   StatusOr<const TensorView*> Find(const std::string& name, uint64_t rows, uint64_t cols);
-  void Count(const TensorView& view, uint64_t rows);
+  void Finish(const TensorView& view, uint64_t rows);
 
   const Checkpoint* const checkpoint_;
   Backend* const backend_;
