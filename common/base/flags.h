@@ -76,8 +76,8 @@ inline constexpr std::array kSchedulePolicies = {"fcfs",   "lpm",      "dfs-weig
 inline constexpr SharedChoice kDtypeFlag = {
     "--dtype",
     "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
-    "multiplied as integers; float32: they become floats, the exact but slow reference; auto: int8 "
-    "if the file is quantised",
+    "multiplied as integers, those of a model without any become Q8_0; float32: they become "
+    "floats, the exact but slow reference; auto: int8 if the file is quantised",
     kDtypes};
 inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "--kv-cache-dtype",

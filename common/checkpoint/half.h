@@ -1,5 +1,5 @@
-// IEEE binary16 → binary32, exact for every pattern (NaN payloads are kept). Threads: any. Source:
-// IEEE 754.
+// IEEE binary16 → binary32, exact for every pattern (NaN payloads are kept), and back, to the
+// nearest (ties to even; NaNs become one). Threads: any. Source: IEEE 754.
 #pragma once
 
 #include <bit>
@@ -19,6 +19,21 @@ inline float HalfToFloat(uint16_t half) {
   // Subnormal: magnitude * 2^-24, which binary32 holds exactly.
   const float value = static_cast<float>(magnitude) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
+
+inline uint16_t FloatToHalf(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // from 65520 on
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14, multiples of 2^-24: the last place of a sum with 0.5.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
 }
 
 }  // namespace flotilla

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/half.h"
 #include "tests/fakes/gguf_builder.h"
 
 namespace flotilla {
@@ -233,6 +234,27 @@ TEST(DequantizeTest, TheTestsQuantizerRoundTrips) {
   EXPECT_LT(worst(DType::kQ4_K), 0.1f / 11);
   EXPECT_LT(worst(DType::kQ5_K), 0.1f / 20);
   EXPECT_LT(worst(DType::kQ6_K), 0.1f / 50);
+}
+
+// Every half there is, what lies in the middle of two, and its neighbours.
+TEST(HalfTest, FloatsBecomeTheNearestHalf) {
+  for (const uint16_t sign : {0, 0x8000}) {
+    for (uint16_t half = 0; half < 0x7c00; ++half) {
+      const auto expected = static_cast<uint16_t>(half | sign);
+      const auto above = static_cast<uint16_t>(expected + 1);  // infinity after the largest
+      const float value = HalfToFloat(expected);
+      ASSERT_EQ(FloatToHalf(value), expected);
+      const double step = half < 0x0400 ? 0x1p-24 : std::ldexp(1.0, (half >> 10) - 25);
+      const auto middle = static_cast<float>(value + (sign != 0 ? -step : step) / 2);
+      ASSERT_EQ(FloatToHalf(middle), half % 2 == 0 ? expected : above) << half;
+      ASSERT_EQ(FloatToHalf(std::nextafterf(middle, 0)), expected) << half;
+      ASSERT_EQ(FloatToHalf(std::nextafterf(middle, sign != 0 ? -1e9f : 1e9f)), above) << half;
+    }
+    EXPECT_EQ(FloatToHalf(sign != 0 ? -INFINITY : INFINITY), 0x7c00 | sign);
+    EXPECT_EQ(FloatToHalf(sign != 0 ? -1e30f : 1e30f), 0x7c00 | sign);
+    EXPECT_EQ(FloatToHalf(sign != 0 ? -1e-30f : 1e-30f), sign);
+  }
+  EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(NAN))));
 }
 
 TEST(DequantizeTest, OnlyTheElevenTypesAreKnown) {

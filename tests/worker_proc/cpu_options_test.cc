@@ -14,8 +14,7 @@ using cpu::ComputeType;
 using cpu::KvType;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Checkpoint> Model(DType dtype) {
-  testing::TinyLlamaOptions options;
+std::unique_ptr<Checkpoint> Model(DType dtype, testing::TinyLlamaOptions options = {}) {
   options.matrix_dtype = dtype;
   options.embedding_dtype = dtype;
   const std::string path = StrCat(::testing::TempDir(), "cpu_options_test_", getpid(), ".gguf");
@@ -63,11 +62,25 @@ TEST_F(CpuOptionsTest, FlagsDecide) {
             2u * 16 * 3 * (64 + 4 + 32 + 4));
 }
 
+TEST_F(CpuOptionsTest, Int8QuantisesAModelOfFloats) {
+  CpuFlags flags;
+  flags.dtype = "int8";
+  const auto options = ResolveCpuOptions(flags, *floats_, 1);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->dtype, ComputeType::kInt8OfFloats);
+  EXPECT_STREQ(MakeCpuBackend(*options)->name(), "cpu-int8-q8_0-kv-bfloat16");
+}
+
 TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
   CpuFlags flags;
   flags.dtype = "int8";
-  EXPECT_THAT(std::string(ResolveCpuOptions(flags, *floats_, 1).status().message()),
-              HasSubstr("no quantised matrices; use auto or float32"));
+  testing::TinyLlamaOptions narrow;
+  narrow.hidden_size = 100;
+  narrow.intermediate_size = 168;
+  narrow.head_dim = 20;  // 120 columns of o_proj
+  EXPECT_THAT(
+      std::string(ResolveCpuOptions(flags, *Model(DType::kF16, narrow), 1).status().message()),
+      HasSubstr("no matrix whose width is a multiple of 32; use auto or float32"));
   flags.dtype = "int4";
   EXPECT_THAT(std::string(Resolve(flags).status().message()),
               HasSubstr("use auto, int8 or float32"));

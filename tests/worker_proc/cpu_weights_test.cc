@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "common/base/check.h"
 #include "tests/fakes/gguf_builder.h"
 #include "tests/worker_proc/kernel_cases.h"
+#include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -120,6 +122,60 @@ TEST_F(CpuWeightsTest, AlikeTensorsMakeOnePart) {
   };
   EXPECT_THAT(part_rows(ComputeType::kFloat32), ElementsAre(48, 24, 16));
   EXPECT_THAT(part_rows(ComputeType::kInt8), ElementsAre(16, 16, 16, 24, 16));
+}
+
+// The fake's quantiser is written apart from ours.
+TEST_F(CpuWeightsTest, FloatsBecomeQ8_0WhereTheyAreWholeBlocks) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    WeightStore store(ComputeType::kInt8OfFloats, &pool_, heartbeat_, {});
+    const OwnedTensor a = MakeTensor(dtype, 40, 96, 1), b = MakeTensor(DType::kF32, 30, 96, 2);
+    const WeightRows rows[] = {{&a.view, 3, 40}, {&b.view, 0, 30}};
+    const auto weight = Load(&store, rows);
+    ASSERT_EQ(weight->parts.size(), 1u) << Traits(dtype).name;
+    const LinearPart& part = weight->parts[0];
+    ASSERT_NE(part.quant, nullptr);
+    EXPECT_EQ(store.matrix_bytes(), 80u * 96 / 32 * 34);
+
+    std::vector<float> values(67 * 96);
+    DequantizeRows(a.view, 3, 40, values.data());
+    DequantizeRows(b.view, 0, 30, values.data() + 37 * 96);
+    const std::string blocks = flotilla::testing::Quantize(DType::kQ8_0, values);
+    const TensorView expected = {"q",
+                                 DType::kQ8_0,
+                                 67,
+                                 96,
+                                 {reinterpret_cast<const uint8_t*>(blocks.data()), blocks.size()}};
+    std::vector<float> quantised(67 * 96);
+    DequantizeRows(expected, 0, 67, quantised.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(UnpackQuantWeight(part.format, part.quant, 96, i / 96, i % 96), quantised[i]);
+      ASSERT_NEAR(quantised[i], values[i], 0.02);
+    }
+  }
+  const OwnedTensor odd = MakeTensor(DType::kF16, 32, 33, 3);
+  WeightStore store(ComputeType::kInt8OfFloats, &pool_, heartbeat_, {});
+  const WeightRows rows[] = {{&odd.view, 0, 32}};
+  EXPECT_EQ(Load(&store, rows)->parts[0].type, WeightType::kFloat16);
+}
+
+TEST_F(CpuWeightsTest, WhatNoScaleHoldsIsRefused) {
+  for (const float bad : {NAN, -INFINITY, 1e7f}) {
+    std::vector<float> values = testing::RandomFloats(size_t{20} * 64, 1);
+    values[777] = bad;
+    OwnedTensor tensor;
+    tensor.bytes.assign(reinterpret_cast<const char*>(values.data()),
+                        values.size() * sizeof(float));
+    tensor.view = {"some.weight",
+                   DType::kF32,
+                   20,
+                   64,
+                   {reinterpret_cast<const uint8_t*>(tensor.bytes.data()), tensor.bytes.size()}};
+    WeightStore store(ComputeType::kInt8OfFloats, &pool_, heartbeat_, {});
+    const WeightRows rows[] = {{&tensor.view, 0, 20}};
+    const Status status = store.LoadLinear(rows).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("tensor some.weight"));
+  }
 }
 
 }  // namespace

@@ -138,6 +138,12 @@ inline std::vector<Setup> Setups() {
   add("FloatOf16Bits", kFloat, kKv32, 2e-5, halves);
   add("Int8BesideBFloat16", kInt8, kKv16, 0.2,
       Model({{"attn_q.", DType::kBF16}, {"ffn_down", DType::kBF16}}));
+  // Quantised as they are loaded, but for widths that are not of whole blocks.
+  constexpr auto kOfFloats = cpu::ComputeType::kInt8OfFloats;
+  add("Int8OfFloats", kOfFloats, kKv16, 0.2, halves);
+  TinyLlamaOptions odd_floats = halves;
+  odd_floats.intermediate_size = 168;
+  add("Int8OfFloatsOddInnerWidth", kOfFloats, kKv16, 0.2, odd_floats);
   AddSharedKvHeads(&setups);
   AddOtherArchitectures(&setups);
   return setups;

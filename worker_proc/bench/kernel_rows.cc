@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "worker_proc/bench/bench_model.h"
+#include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/quant_pack.h"
 #include "worker_proc/runner/sampler.h"
 
@@ -35,17 +36,22 @@ MatrixGroup& GroupOf(const std::string& name, std::vector<MatrixGroup>* groups) 
   return groups->back();
 }
 
+// In memory, of a matrix of this type in the file.
+std::string StoredName(const LinearWeight& weight, const std::string& dtype) {
+  const bool floats = dtype == "F32" || dtype == "F16" || dtype == "BF16";
+  const bool quantised = static_cast<const cpu::CpuLinear&>(weight).parts[0].quant != nullptr;
+  if (quantised == !floats) return dtype;
+  return quantised ? "Q8_0" : "F32";
+}
+
 std::vector<MatrixGroup> GroupsOf(BenchModel* model) {
   std::vector<MatrixGroup> groups;
   const RecordingBackend& recorder = model->recorder();
-  const bool quantised = model->cpu().dtype == cpu::ComputeType::kInt8;
   for (const RecordedOp& op : model->ops()) {
     if (op.linear == nullptr) continue;
     const MatrixSource& source = recorder.SourceOf(op.linear);
-    // What is quantised in the file alone is multiplied as floats.
-    const bool widened = !quantised && source.dtype != "F16" && source.dtype != "BF16";
-    MatrixGroup& group = GroupOf(StrCat(source.label, " ", widened ? "F32" : source.dtype, " ",
-                                        op.linear->out_features, "x", op.linear->in_features),
+    MatrixGroup& group = GroupOf(StrCat(source.label, " ", StoredName(*op.linear, source.dtype),
+                                        " ", op.linear->out_features, "x", op.linear->in_features),
                                  &groups);
     group.ops.push_back(op);
     group.token += model->TokenWork(*op.linear);
@@ -130,7 +136,7 @@ Status AddMatrixRows(BenchModel* model, std::vector<RooflineRow>* rows) {
 
 Status AddFormatRows(BenchModel* model, std::span<const std::string> formats,
                      std::vector<RooflineRow>* rows) {
-  if (!formats.empty() && model->cpu().dtype != cpu::ComputeType::kInt8) {
+  if (!formats.empty() && model->cpu().dtype == cpu::ComputeType::kFloat32) {
     return absl::InvalidArgumentError("--formats needs a model that is computed in int8");
   }
   const std::vector<MatrixGroup> own = GroupsOf(model);
@@ -180,7 +186,7 @@ Status AddNormRow(BenchModel* model, std::vector<RooflineRow>* rows) {
   row.kernel = "norm_quantize";
   row.name = StrCat("hidden ", norm->x.cols);
   row.tokens = norm->x.rows;
-  const bool quantised = model->cpu().dtype == cpu::ComputeType::kInt8;
+  const bool quantised = model->cpu().dtype != cpu::ComputeType::kFloat32;
   const double out_bytes =
       quantised ? double{sizeof(cpu::ActBlock)} / cpu::kQuantBlock : double{sizeof(float)};
   row.works.resize(1);

@@ -19,7 +19,6 @@
 namespace flotilla {
 namespace {
 
-using cpu::ComputeType;
 using cpu::CpuLinear;
 using cpu::F32;
 using cpu::F32Row;
@@ -36,7 +35,7 @@ std::string Name(const CpuBackendOptions& options) {
   const char* const kv = options.kv_cache_dtype == cpu::KvType::kInt8       ? "int8"
                          : options.kv_cache_dtype == cpu::KvType::kBFloat16 ? "bfloat16"
                                                                             : "float32";
-  return StrCat("cpu-", options.dtype == ComputeType::kInt8 ? "int8" : "float32", "-kv-", kv);
+  return StrCat("cpu-", cpu::ComputeTypeName(options.dtype), "-kv-", kv);
 }
 
 class CpuBackend final : public Backend {

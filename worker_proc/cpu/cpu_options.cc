@@ -20,6 +20,14 @@ bool HasQuantisedMatrices(const Checkpoint& checkpoint) {
   });
 }
 
+// Of whole blocks, so that they can become Q8_0.
+bool HasMatricesOfBlocks(const Checkpoint& checkpoint) {
+  const std::vector<TensorView>& tensors = checkpoint.tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorView& view) {
+    return view.rows > 1 && view.cols % cpu::kQuantBlock == 0;
+  });
+}
+
 StatusOr<ComputeType> ResolveDtype(const std::string& dtype, const Checkpoint& checkpoint) {
   const bool quantised = HasQuantisedMatrices(checkpoint);
   if (dtype == "auto") return quantised ? ComputeType::kInt8 : ComputeType::kFloat32;
@@ -29,13 +37,15 @@ StatusOr<ComputeType> ResolveDtype(const std::string& dtype, const Checkpoint& c
         StrCat("--dtype ", dtype, " is unknown; use auto, int8 or float32"));
   }
   if (quantised) return ComputeType::kInt8;
+  if (HasMatricesOfBlocks(checkpoint)) return ComputeType::kInt8OfFloats;
   return absl::InvalidArgumentError(
-      "--dtype int8: the model file has no quantised matrices; use auto or float32");
+      StrCat("--dtype int8: the model has no matrix whose width is a multiple of ",
+             cpu::kQuantBlock, "; use auto or float32"));
 }
 
 StatusOr<KvType> ResolveKvType(const std::string& dtype, ComputeType compute) {
   if (dtype == "auto") {
-    return compute == ComputeType::kInt8 ? KvType::kBFloat16 : KvType::kFloat32;
+    return compute == ComputeType::kFloat32 ? KvType::kFloat32 : KvType::kBFloat16;
   }
   if (dtype == "float32") return KvType::kFloat32;
   if (dtype == "bfloat16") return KvType::kBFloat16;

@@ -1,6 +1,7 @@
 #include "worker_proc/cpu/cpu_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/xxh64.h"
 #include "worker_proc/cpu/quant_pack.h"
+#include "worker_proc/cpu/quantize_weights.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -34,31 +36,61 @@ void ReadRows(const TensorView& view, uint64_t begin, uint64_t end, uint16_t* ou
   std::memcpy(out, view.data.data() + begin * view.row_bytes(), (end - begin) * view.row_bytes());
 }
 
+// The rows of one panel of the concatenation of `rows`, [kPanelRows, cols]; returns how many there
+// are, the others are zero.
+template <typename Element>
+uint32_t ReadPanel(std::span<const WeightRows> rows, uint64_t panel, std::vector<Element>* out) {
+  const uint64_t k = rows.front().view->cols;
+  out->assign(kPanelRows * k, Element{0});
+  uint32_t count = 0;
+  uint64_t part_begin = 0;  // the matrix's row where a part begins
+  for (const WeightRows& part : rows) {
+    const uint64_t part_end = part_begin + (part.end - part.begin);
+    const uint64_t first = std::max(part_begin, panel * kPanelRows);
+    const uint64_t last = std::min(part_end, (panel + 1) * kPanelRows);
+    if (first < last) {
+      ReadRows(*part.view, part.begin + first - part_begin, part.begin + last - part_begin,
+               out->data() + first % kPanelRows * k);
+      count += static_cast<uint32_t>(last - first);
+    }
+    part_begin = part_end;
+  }
+  return count;
+}
+
 // Panels [begin, end) of the concatenation of `rows`: whole rows first, then transposed.
 template <typename Element>
 void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t end,
                      std::byte* memory) {
   const uint64_t k = rows.front().view->cols;
   Element* const packed = reinterpret_cast<Element*>(memory);
-  std::vector<Element> panel_rows(kPanelRows * k);
+  std::vector<Element> panel_rows;
   for (uint64_t panel = begin; panel < end; ++panel) {
-    std::fill(panel_rows.begin(), panel_rows.end(), Element{0});
-    uint64_t part_begin = 0;  // the matrix's row where a part begins
-    for (const WeightRows& part : rows) {
-      const uint64_t part_end = part_begin + (part.end - part.begin);
-      const uint64_t first = std::max(part_begin, panel * kPanelRows);
-      const uint64_t last = std::min(part_end, (panel + 1) * kPanelRows);
-      if (first < last) {
-        ReadRows(*part.view, part.begin + first - part_begin, part.begin + last - part_begin,
-                 panel_rows.data() + first % kPanelRows * k);
-      }
-      part_begin = part_end;
-    }
+    ReadPanel(rows, panel, &panel_rows);
     Element* out = packed + panel * kPanelRows * k;
     for (uint64_t i = 0; i < k; ++i) {
       for (uint32_t r = 0; r < kPanelRows; ++r) *out++ = panel_rows[r * k + i];
     }
   }
+}
+
+// The same quantised first. False: a weight does not fit.
+bool QuantizePanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t end,
+                    uint8_t* packed) {
+  const uint64_t k = rows.front().view->cols;
+  std::vector<float> values;
+  std::vector<uint8_t> blocks;
+  TensorView view = {"panel", DType::kQ8_0, 0, k, {}};
+  for (uint64_t panel = begin; panel < end; ++panel) {
+    view.rows = ReadPanel(rows, panel, &values);
+    values.resize(view.rows * k);
+    blocks.resize(view.rows * view.row_bytes());
+    if (!QuantizeQ8_0(values, blocks.data())) return false;
+    view.data = blocks;
+    const WeightRows all[] = {{&view, 0, view.rows}};
+    PackQuantPanels(all, 0, 1, packed + panel * PackedQuantBytes(*QuantFormatOf(view.dtype), 1, k));
+  }
+  return true;
 }
 
 // Names and rows of what a part is made of.
@@ -81,18 +113,32 @@ uint64_t FormatNumber(DType stored) {
 
 }  // namespace
 
+const char* ComputeTypeName(ComputeType compute) {
+  switch (compute) {
+    case ComputeType::kFloat32:
+      return "float32";
+    case ComputeType::kInt8:
+      return "int8";
+    case ComputeType::kInt8OfFloats:
+      return "int8-q8_0";
+  }
+  return "unknown";
+}
+
 WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat,
                          const PackCacheOptions& cache)
     : compute_(compute),
       pool_(pool),
       heartbeat_(heartbeat),
       matrices_("weights", kChunkBytes),
-      cache_(cache, compute == ComputeType::kInt8 ? "int8" : "float32", pool, heartbeat) {}
+      cache_(cache, ComputeTypeName(compute), pool, heartbeat) {}
 
 DType WeightStore::StoredType(const TensorView& view) const {
-  const bool quantised =
-      QuantFormatOf(view.dtype).has_value();  // whole blocks: the file is checked
-  return quantised && compute_ != ComputeType::kInt8 ? DType::kF32 : view.dtype;
+  if (QuantFormatOf(view.dtype).has_value()) {  // whole blocks: the file is checked
+    return compute_ == ComputeType::kFloat32 ? DType::kF32 : view.dtype;
+  }
+  const bool whole_blocks = view.rows > 1 && view.cols % kQuantBlock == 0;
+  return compute_ == ComputeType::kInt8OfFloats && whole_blocks ? DType::kQ8_0 : view.dtype;
 }
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {
@@ -160,9 +206,15 @@ StatusOr<const std::byte*> WeightStore::Panels(std::span<const WeightRows> rows,
   ASSIGN_OR_RETURN(std::byte* const memory, matrices_.Allocate(part.bytes));
   const bool quantised = QuantFormatOf(stored).has_value();
   const bool wide = FloatTypeOf(stored) == WeightType::kFloat32;
+  const bool as_in_file = std::all_of(
+      rows.begin(), rows.end(), [&](const WeightRows& each) { return each.view->dtype == stored; });
+  std::atomic<bool> fits{true};
   const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
-    if (quantised) {
-      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    auto* const bytes = reinterpret_cast<uint8_t*>(memory);
+    if (quantised && !as_in_file) {
+      if (!QuantizePanels(rows, begin, end, bytes)) fits = false;
+    } else if (quantised) {
+      PackQuantPanels(rows, begin, end, bytes);
     } else if (wide) {
       PackFloatPanels<float>(rows, begin, end, memory);
     } else {
@@ -171,6 +223,11 @@ StatusOr<const std::byte*> WeightStore::Panels(std::span<const WeightRows> rows,
   };
   const uint32_t panels = NumPanels(static_cast<uint32_t>(part.rows));
   pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        StrCat("tensor ", rows.front().view->name,
+               " has weights that are not finite or too large for --dtype int8; use float32"));
+  }
   cache_.Add(part, memory);
   return memory;
 }

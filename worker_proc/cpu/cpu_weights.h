@@ -4,7 +4,8 @@
 // come from its file.
 //
 // Units: bytes, rows. Threads: the caller's, with the pool's. Ownership: the store owns the packed
-// matrices and outlives what it returns. Errors: ResourceExhausted.
+// matrices and outlives what it returns. Errors: ResourceExhausted; InvalidArgument for weights
+// that can't be quantised.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,10 @@
 
 namespace flotilla::cpu {
 
-// In what the matrices are multiplied.
-enum class ComputeType : uint32_t { kFloat32, kInt8 };
+// In what the matrices are multiplied. kInt8OfFloats: as kInt8, and float matrices become Q8_0 as
+// they are loaded (quantize_weights.h), but for those whose rows are not whole blocks.
+enum class ComputeType : uint32_t { kFloat32, kInt8, kInt8OfFloats };
+const char* ComputeTypeName(ComputeType compute);  // as in the backend's name
 
 class WeightStore {
  public:

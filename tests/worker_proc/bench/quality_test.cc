@@ -123,15 +123,18 @@ TEST_F(QualityTest, ComparesEveryArithmeticWithTheReference) {
   }
 }
 
-TEST_F(QualityTest, AFloatModelIsNotComparedInInt8) {
+TEST_F(QualityTest, WhatCantBeInt8IsLeftOut) {
   testing::TinyLlamaOptions model;
   model.matrix_dtype = model.embedding_dtype = DType::kBF16;
+  model.hidden_size = 100;
+  model.intermediate_size = 168;
+  model.head_dim = 20;
   Write(model);
   const auto report = Run();
   ASSERT_TRUE(report.ok()) << report.status();
   for (const QualityRow& row : report->rows) EXPECT_EQ(row.activations, "float32");
   ASSERT_EQ(report->notes.size(), 1u);
-  EXPECT_THAT(report->notes[0], HasSubstr("no quantised matrices"));
+  EXPECT_THAT(report->notes[0], HasSubstr("no matrix whose width"));
   EXPECT_THAT(QualityTable(*report), HasSubstr("left out: --dtype int8"));
 }
 
