@@ -121,6 +121,8 @@ constexpr OtherProgram kOtherPrograms[] = {
     {"router", "flotilla-router", nullptr, "Only a router; its flags: flotilla router --help"},
     {"replay", "flotilla-flight", "replay",
      "Runs a scheduler's flight recording again: does it decide the same?"},
+    {"inspect", "flotilla-worker-bench", "inspect",
+     "What a worker prepares before its first step, by bucket, with its cost here"},
     {"trace", "flotilla-flight", "trace",
      "Turns a flight recording into a trace for Perfetto or chrome://tracing"},
     {"simulate", "flotilla-simulate", "simulate",

@@ -227,7 +227,7 @@ TEST(WorkerProcessTest, WhatCanNeverWorkExitsWithTwo) {
   EXPECT_EQ(exit_code(ModelPath(), {"--kv-cache-memory", "10MiB"}), 2);
   EXPECT_EQ(exit_code(ModelPath(), {"--context-length", "1000000"}), 2);
   EXPECT_EQ(exit_code(ModelPath(), {"--no-such-flag"}), 2);
-  EXPECT_EQ(exit_code(ModelPath(), {}, 4), 2);  // 3 kv heads
+  EXPECT_EQ(exit_code(ModelPath(), {}, 10), 2);  // 9 query heads
 }
 
 // Time on a core of a process's main thread: what a figure is worth on a busy machine.

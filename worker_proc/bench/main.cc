@@ -1,13 +1,15 @@
-// flotilla-worker-bench: `flotilla bench roofline`.
+// flotilla-worker-bench: `flotilla bench roofline`; its command `inspect`: `flotilla inspect`.
 //
 // Exit codes: 0; 2 for a bad flag or model, or too little memory; 1 for anything else.
 #include <cstdio>
 #include <fstream>
+#include <string_view>
 
 #include "boost/json.hpp"
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
+#include "worker_proc/bench/inspect.h"
 #include "worker_proc/bench/roofline.h"
 #include "worker_proc/bench/roofline_report.h"
 
@@ -82,6 +84,9 @@ Status Run(Flags flags) {
 
 int main(int argc, char** argv) {
   using namespace flotilla;
+  if (argc > 1 && std::string_view(argv[1]) == "inspect") {
+    return bench::InspectMain(argc - 1, argv + 1);
+  }
   bench::Flags flags;
   CLI::App app("The model's kernels and steps, each beside what this machine could do at most",
                "flotilla bench roofline");
