@@ -1,8 +1,8 @@
 // The CPU behind Backend, on the kernels of one instruction set and a pool of compute threads.
 //
 // Matrices are multiplied in fp32, or, for quantised tensors, as integers times int8 activations;
-// the residual stream, norms and attention are fp32; the KV cache is fp32, bf16 or int8. All in fp32 is
-// the oracle of the faster arithmetic.
+// the residual stream, norms and attention are fp32; the KV cache is fp32, bf16 or int8. All in
+// fp32 is the oracle of the faster arithmetic.
 //
 // Every op is synchronous: it spreads its work over the pool and waits. Memory: everything is
 // allocated and touched at start; a step allocates nothing. Layouts are in kernels.h and
