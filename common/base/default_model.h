@@ -9,6 +9,8 @@
 
 namespace flotilla {
 
+// ${XDG_CACHE_HOME:-~/.cache}/flotilla
+StatusOr<std::string> UserCacheDir();
 StatusOr<std::string> DefaultModelPath();
 
 }  // namespace flotilla

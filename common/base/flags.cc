@@ -84,6 +84,20 @@ CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value
       ->capture_default_str();
 }
 
+CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value) {
+  return app->add_option(flag.name, *value, flag.help)->capture_default_str();
+}
+
+CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values) {
+  return app->add_option(flag.name, *values, flag.help)
+      ->check(CLI::Range(flag.min, flag.max))
+      ->delimiter(',');
+}
+
+CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value) {
+  return app->add_flag(flag.name, *value, flag.help);
+}
+
 void AddLogFlags(CLI::App* app, LogOptions* options) {
   app->add_option("--log-level", options->level, "How much to log")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))

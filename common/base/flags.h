@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -99,6 +100,45 @@ inline constexpr SharedChoice kSchedulePolicyFlag = {
     "the highest, which also preempts who runs; vtc: the tenant that was served least",
     kSchedulePolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
+
+// A text that several processes take as it is.
+struct SharedText {
+  const char* name;
+  const char* help;
+};
+inline constexpr SharedText kPackCacheDirFlag = {
+    "--pack-cache-dir",
+    "Where packed weights are kept, so that the next start need not pack them: a folder; auto: "
+    "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
+    "a worker on; off"};
+CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value);
+
+// Numbers, with commas or blanks between them.
+struct SharedList {
+  const char* name;
+  const char* help;
+  uint32_t min, max;
+};
+inline constexpr SharedList kTokenPaddingsFlag = {
+    "--precompile-token-paddings",
+    "Tokens of the steps with prompts that a worker prepares itself for, rising; the largest step "
+    "is always one. None: powers of two from 16 on",
+    1, 1 << 20};
+inline constexpr SharedList kBsPaddingsFlag = {
+    "--precompile-bs-paddings",
+    "Sequences of the decode steps that a worker prepares itself for. None: powers of two", 1,
+    1 << 20};
+CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values);
+
+// A switch.
+struct SharedSwitch {
+  const char* name;
+  const char* help;
+};
+inline constexpr SharedSwitch kDisablePrecompileFlag = {
+    "--disable-precompile",
+    "A worker prepares itself for a size of steps when the first one comes"};
+CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 
 // --log-level, --log-format
 void AddLogFlags(CLI::App* app, LogOptions* options);

@@ -118,9 +118,10 @@ Status ReadTensorEntry(Cursor* cursor, uint64_t index, uint64_t alignment, Tenso
   RETURN_IF_ERROR(cursor->Read(field, &type));
   const DTypeTraits* traits = FindDType(type);
   if (traits == nullptr) {
-    return at_type.Error(field, StrCat("has unsupported type ", GgmlTypeName(type), " (", type,
-                                       "); supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-                                       "Q4_K, Q5_K, Q6_K"));
+    return at_type.Error(field,
+                         StrCat("has unsupported type ", GgmlTypeName(type), " (", type,
+                                "); supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
+                                "Q4_K, Q5_K, Q6_K"));
   }
   view.dtype = static_cast<DType>(type);
   if (view.cols % traits->block_values != 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace flotilla {
 namespace {
@@ -15,6 +16,9 @@ class Argv {
     args_.push_back(name);
     args_.push_back(absl::StrCat(value));
     return *this;
+  }
+  Argv& List(const char* name, const std::vector<uint32_t>& values) {
+    return values.empty() ? *this : Flag(name, absl::StrJoin(values, ","));
   }
   Argv& Switch(const char* name, bool on) {
     if (on) args_.push_back(name);
@@ -36,15 +40,6 @@ class Argv {
 std::string Ipc(const std::string& path) { return "ipc://" + path; }
 
 }  // namespace
-
-uint32_t ThreadsOfEach(uint32_t wanted, uint32_t workers, uint32_t cores) {
-  if (wanted == 0) return std::max(1u, cores / workers);
-  return std::min(wanted, cores);
-}
-
-uint32_t SpinUs(uint32_t threads, uint32_t workers, uint32_t cores) {
-  return threads * workers <= cores ? 50 : 0;
-}
 
 std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what) {
   return absl::StrCat(resolved.runtime_dir, "/r", replica, "-", what);
@@ -90,14 +85,16 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
 std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWiring& w,
                                     uint32_t rank) {
   const ServeOptions& o = r.options;
-  return Argv(r.bin_dir + "/flotilla-worker")
-      .Flag("--rank", rank)
+  Argv argv(r.bin_dir + "/flotilla-worker");
+  if (!r.cpus.empty()) argv.List("--cpus", r.cpus[w.index * r.tp + rank]);
+  return argv.Flag("--rank", rank)
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
       .Flag("--isa", o.isa)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)
       .Flag("--threads", r.threads)
+      .Flag("--pack-cache-dir", o.pack_cache_dir)
       .Flag("--control-fd", w.control_fd)
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--result-ring-fd", w.result_ring_fd)
@@ -107,6 +104,9 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
       .Flag("--context-length", o.context_length)
       .Flag("--max-running-requests", o.max_running_requests)
       .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .List("--precompile-token-paddings", o.precompile_token_paddings)
+      .List("--precompile-bs-paddings", o.precompile_bs_paddings)
+      .Switch("--disable-precompile", o.disable_precompile)
       .Flag("--spin-us", r.spin_us)
       .Flag("--metrics-socket", SocketPath(r, w.index, absl::StrCat("worker-", rank, ".metrics")))
       .Log(o.log)

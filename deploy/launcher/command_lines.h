@@ -21,6 +21,7 @@ struct ResolvedOptions {
   uint32_t vocab_size = 0;
   uint32_t threads = 1;  // of each worker
   uint32_t spin_us = 0;  // how long a compute thread spins for others before it sleeps
+  std::vector<std::vector<uint32_t>> cpus;  // of each worker's threads; empty: not pinned
   std::string bin_dir;
   std::string runtime_dir;    // for Unix sockets
   uint64_t flight_bytes = 0;  // of a replica's flight recorder; 0: none
@@ -45,13 +46,6 @@ struct RouterWiring {
   std::vector<std::string> replicas;  // addresses
   int notify_fd = -1;
 };
-
-// Compute threads of each of `workers` workers: `wanted`, or an even share of the cores if that is
-// 0; at least 1, at most all cores.
-uint32_t ThreadsOfEach(uint32_t wanted, uint32_t workers, uint32_t cores);
-
-// Compute threads may spin only if each of all workers' has a core of its own.
-uint32_t SpinUs(uint32_t threads, uint32_t workers, uint32_t cores);
 
 std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what);
 

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "deploy/launcher/ask.h"
+#include "deploy/launcher/core_plan.h"
+#include "deploy/launcher/doctor.h"
 #include "deploy/launcher/flight.h"
 #include "deploy/launcher/listen.h"
 #include "deploy/launcher/log_mux.h"
@@ -68,14 +69,14 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   resolved.vocab_size = config.vocab_size;
-  const uint32_t cores = AllowedCores();
-  ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_key_value_heads));
-  const uint32_t workers = resolved.tp * options.replicas;
-  resolved.threads = ThreadsOfEach(options.threads, workers, cores);
-  resolved.spin_us = SpinUs(resolved.threads, workers, cores);
-  Log().info("starting {} {} {} {} {}", Kv("model", resolved.model_name),
-             Kv("replicas", options.replicas), Kv("tp", resolved.tp),
-             Kv("threads", resolved.threads), Kv("cores", cores));
+  ASSIGN_OR_RETURN(const CorePlan plan, PlanCores(ThisMachine(), CoreRequestOf(options, &config)));
+  resolved.tp = plan.tp;
+  resolved.threads = plan.threads;
+  resolved.spin_us = SpinUs(plan.threads, plan.tp * options.replicas, plan.cores);
+  resolved.cpus = plan.cpus;
+  Log().info("starting {} {} {} {} {} {}", Kv("model", resolved.model_name),
+             Kv("replicas", options.replicas), Kv("tp", plan.tp), Kv("threads", plan.threads),
+             Kv("cores", plan.cores), Kv("pinned", plan.pinned));
   return resolved;
 }
 
@@ -132,6 +133,8 @@ constexpr OtherProgram kBenchPrograms[] = {
      "The model's kernels and steps, each beside what this machine could do at most"},
     {"offline", "flotilla-offline", nullptr,
      "Throughput of one replica with all requests at once, without HTTP"},
+    {"quality", "flotilla-quality", nullptr,
+     "What the fast arithmetics cost in precision: KL, top-1 and perplexity"},
     {"fit", "flotilla-simulate", "fit",
      "Learns from flight recordings what a step costs on this machine"},
 };
@@ -168,13 +171,16 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kLesson);
   app.set_version_flag("--version", "flotilla " FLOTILLA_VERSION);
-  ServeOptions serve_options, engine_options;
+  ServeOptions serve_options, engine_options, doctor_options;
   AskOptions ask_options;
   std::string topic;
   CLI::App* serve = app.add_subcommand("serve", "A router and its replicas, in the foreground");
   AddServeFlags(serve, &serve_options);
   CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
   AddEngineFlags(engine, &engine_options);
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "What this machine offers and what serve, with the same flags, makes of it");
+  AddServeFlags(doctor, &doctor_options);
   for (const OtherProgram& program : kOtherPrograms) {
     app.add_subcommand(program.command, program.help);
   }
@@ -184,7 +190,7 @@ int Main(int argc, char** argv) {
   CLI::App* help = app.add_subcommand("help", "Explains a command");
   help->add_option("command", topic, "Which one");
 
-  for (CLI::App* command : {serve, engine, ask, help}) command->footer("");
+  for (CLI::App* command : {serve, engine, doctor, ask, help}) command->footer("");
 
   const std::string overview = app.help();  // after parsing it would be the subcommand's
   if (argc < 2) {
@@ -194,13 +200,14 @@ int Main(int argc, char** argv) {
   ParseOrExit(&app, argc, argv);
   if (serve->parsed()) return Serve(Supervisor::Mode::kServe, serve_options);
   if (engine->parsed()) return Serve(Supervisor::Mode::kEngine, engine_options);
+  if (doctor->parsed()) return Doctor(doctor_options);
   if (ask->parsed()) return Ask(ask_options);
   char flag[] = "--help";
   char* args[] = {flag, nullptr};
   if (topic == "bench") return Bench(0, nullptr);
   other = Find(kOtherPrograms, topic);
   if (other != nullptr) return Exec(other->program, other->first, args);
-  for (CLI::App* command : {serve, engine, ask}) {
+  for (CLI::App* command : {serve, engine, doctor, ask}) {
     if (command->get_name() == topic) {
       std::printf("%s", command->help().c_str());
       return 0;

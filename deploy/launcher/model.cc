@@ -64,15 +64,14 @@ std::string ModelNameOfPath(const std::string& path) {
   return name;
 }
 
-StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t kv_heads) {
-  const uint32_t most = std::clamp<uint32_t>(kv_heads, 1, kMaxRanks);
-  if (tp == "auto") return 1;
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t query_heads) {
+  const uint32_t most = std::clamp<uint32_t>(query_heads, 1, kMaxRanks);
   uint32_t ranks = 0;
   if (!absl::SimpleAtoi(tp, &ranks) || ranks == 0)
     return absl::InvalidArgumentError(absl::StrCat("--tp: '", tp, "' is not a number of ranks"));
   if (ranks > most)
     return absl::InvalidArgumentError(absl::StrCat("--tp: ", ranks, " ranks, but the model has ",
-                                                   kv_heads, " kv heads; at most ", most));
+                                                   query_heads, " query heads; at most ", most));
   return ranks;
 }
 

@@ -20,9 +20,7 @@ StatusOr<ModelConfig> InspectModel(const std::string& path);
 // "/m/SmolLM2-135M-Instruct.Q4_1.gguf" → "SmolLM2-135M-Instruct"
 std::string ModelNameOfPath(const std::string& path);
 
-// "auto" → 1: threads share weights and steps with less waiting than ranks do
-// (docs/performance.md). Error InvalidArgument: a number of ranks that the kv heads can't be split
-// into.
-StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t kv_heads);
+// A number of ranks. Error InvalidArgument: more than the model has query heads.
+StatusOr<uint32_t> ResolveTp(const std::string& tp, uint32_t query_heads);
 
 }  // namespace flotilla

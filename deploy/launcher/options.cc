@@ -31,16 +31,22 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
                   "The name clients call it by (default: from the file's name)");
   app->add_option(
          "--tp", o->tp,
-         "Tensor-parallel workers a replica, at most one a kv head; auto: 1, whose threads "
-         "use the replica's cores")
+         "Tensor-parallel workers a replica, at most one a query head; auto: 1, whose threads "
+         "use the replica's cores, or one a NUMA node")
       ->check(TpFlag())
       ->capture_default_str();
   AddFlag(app, kThreadsFlag, &o->threads);
+  app->add_option("--pin", o->pin,
+                  "Keep each compute thread on a core of its own. auto: if nobody else may use "
+                  "these cores and it is of use; see flotilla doctor")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app->add_option("--isa", o->isa, "Instruction set of the CPU backend")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &o->dtype);
   AddFlag(app, kKvCacheDtypeFlag, &o->kv_cache_dtype);
+  AddFlag(app, kPackCacheDirFlag, &o->pack_cache_dir);
   app->add_option("--kv-cache-memory", o->kv_cache_memory,
                   "KV cache of one replica over all its ranks, e.g. 2GiB; 0: 512 MiB, or one "
                   "context if that takes more, at most a quarter of what is free")
@@ -56,6 +62,9 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kChunkedPrefillSizeFlag, &o->chunked_prefill_size);
   AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
+  AddFlag(app, kTokenPaddingsFlag, &o->precompile_token_paddings);
+  AddFlag(app, kBsPaddingsFlag, &o->precompile_bs_paddings);
+  AddFlag(app, kDisablePrecompileFlag, &o->disable_precompile);
   AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
   AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);

@@ -34,6 +34,8 @@ struct ServeOptions {
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";
   uint32_t threads = 0;
+  std::string pin = "auto";
+  std::string pack_cache_dir = "auto";
   std::string kv_cache_memory = "0";  // bytes, after BytesFlag
   uint32_t page_size = 16;
   uint32_t context_length = 0;
@@ -41,6 +43,8 @@ struct ServeOptions {
   uint32_t max_running_requests = 64;
   uint32_t max_queued_requests = 2048;
   uint32_t max_step_ms = 0;
+  std::vector<uint32_t> precompile_token_paddings, precompile_bs_paddings;
+  bool disable_precompile = false;
   std::string schedule_policy = "fcfs";
   uint32_t schedule_max_overtakes = 8192;
   uint32_t priority_scheduling_preemption_threshold = 10;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"
+#include "deploy/launcher/core_plan.h"
 
 namespace flotilla {
 namespace {
@@ -28,13 +29,13 @@ TEST(CommandLinesTest, ThreadsSpinOnlyOnCoresOfTheirOwn) {
   EXPECT_EQ(SpinUs(1, 3, 2), 0u);
 }
 
-TEST(CommandLinesTest, CoresAreSharedOutToAllWorkers) {
-  EXPECT_EQ(ThreadsOfEach(0, 1, 2), 2u);
-  EXPECT_EQ(ThreadsOfEach(0, 2, 16), 8u);
-  EXPECT_EQ(ThreadsOfEach(0, 3, 8), 2u);
-  EXPECT_EQ(ThreadsOfEach(0, 6, 2), 1u);
-  EXPECT_EQ(ThreadsOfEach(3, 2, 4), 3u);
-  EXPECT_EQ(ThreadsOfEach(64, 1, 2), 2u);
+TEST(CommandLinesTest, AWorkersThreadsHaveTheirCpus) {
+  ResolvedOptions resolved = Resolved();
+  ReplicaWiring wiring;
+  wiring.index = 1;
+  EXPECT_THAT(absl::StrJoin(WorkerArgv(resolved, wiring, 1), " "), Not(HasSubstr("--cpus")));
+  resolved.cpus = {{0, 1}, {2, 3}, {4, 5}, {6, 7}};  // two replicas of two ranks
+  EXPECT_THAT(absl::StrJoin(WorkerArgv(resolved, wiring, 1), " "), HasSubstr("--cpus 6,7 "));
 }
 
 TEST(CommandLinesTest, Worker) {

@@ -22,11 +22,10 @@ TEST(ModelTest, NamesComeFromTheFile) {
   EXPECT_EQ(ModelNameOfPath("/m/Qwen3-0.6B"), "Qwen3-0.6B");
 }
 
-TEST(ModelTest, TpIsAtMostTheKvHeads) {
-  EXPECT_EQ(ResolveTp("auto", 3).value(), 1u);
-  EXPECT_EQ(ResolveTp("3", 3).value(), 3u);
-  EXPECT_THAT(std::string(ResolveTp("4", 3).status().message()), HasSubstr("--tp"));
-  EXPECT_THAT(std::string(ResolveTp("0", 3).status().message()), HasSubstr("--tp"));
+TEST(ModelTest, TpIsAtMostTheQueryHeads) {
+  EXPECT_EQ(ResolveTp("9", 9).value(), 9u);
+  EXPECT_THAT(std::string(ResolveTp("10", 9).status().message()), HasSubstr("--tp"));
+  EXPECT_THAT(std::string(ResolveTp("0", 9).status().message()), HasSubstr("--tp"));
 }
 
 TEST(ModelTest, ReadsTheDefaultModelsHeader) {

@@ -243,10 +243,10 @@ TEST_F(SupervisorTest, RefusesWhatIsNoModel) {
   EXPECT_THAT(Events(), IsEmpty());
 }
 
-TEST_F(SupervisorTest, RefusesMoreRanksThanKvHeads) {
-  Start({"--tp", "4"});
+TEST_F(SupervisorTest, RefusesMoreRanksThanQueryHeads) {
+  Start({"--tp", "10"});
   EXPECT_EQ(Wait(), 2);
-  EXPECT_THAT(Stderr(), HasSubstr("--tp: 4 ranks, but the model has 3 kv heads"));
+  EXPECT_THAT(Stderr(), HasSubstr("--tp: 10 ranks, but the model has 9 query heads"));
 }
 
 TEST_F(SupervisorTest, EngineHasNoRouter) {

@@ -32,6 +32,13 @@ uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 13) << 10) + scaled));
 }
 
+// Cut off, not rounded.
+uint16_t ToBFloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>(bits >> 16);
+}
+
 float HalfToFloat(uint16_t half) {
   const int exponent = (half >> 10) & 0x1f;
   const float mantissa = static_cast<float>(half & 0x3ff);
@@ -169,6 +176,10 @@ std::string Quantize(DType dtype, const std::vector<float>& values) {
   }
   if (dtype == DType::kF16) {
     for (const float value : values) Put(&out, FloatToHalf(value));
+    return out;
+  }
+  if (dtype == DType::kBF16) {
+    for (const float value : values) Put(&out, ToBFloat16(value));
     return out;
   }
   const size_t step = Traits(dtype).block_values;

@@ -19,6 +19,7 @@ TABLES = {
     "ask": ["flotilla", "ask", "--help"],
     "router": ["flotilla-router", "--help"],
     "bench roofline": ["flotilla-worker-bench", "--help"],
+    "bench quality": ["flotilla-quality", "--help"],
     "bench offline": ["flotilla-offline", "--help"],
 }
 FLAG = re.compile(r"^  (?:(-\w),)?(--[\w-]+|\w+)\s*(.*)$")

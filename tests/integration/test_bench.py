@@ -112,7 +112,49 @@ def test_roofline_has_every_row(tmp_path):
         assert bound["gate+up Q4_1 3072x576", 512] == "int8"
 
 
+def test_quality_compares_each_arithmetic(tmp_path):
+    path, text = tmp_path / "quality.json", tmp_path / "text"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 20, encoding="utf-8")
+    run = bench("quality", "--model", MODEL, "--text", str(text), "--tokens", "90", "--context-length", "64",
+                "--json", str(path))
+    assert run.returncode == 0, run.stderr
+    report = json.loads(path.read_text())
+    assert report["tokens"] == 90 and report["windows"] == 2
+    rows = {(row["activations"], row["kv_cache"]): row for row in report["rows"]}
+    reference = rows.pop(("float32", "float32"))
+    assert reference["mean_kl"] == 0 and reference["top1"] == 1
+    assert {("float32", "bfloat16"), ("int8", "bfloat16"), ("int8", "float32")} <= set(rows)
+    for (activations, kv), row in rows.items():
+        assert row["positions"] == 90
+        assert 0 < row["mean_kl"] < (0.05 if activations == "int8" else 1e-2)
+        assert row["mean_kl"] <= row["max_kl"]
+        assert row["perplexity"] == pytest.approx(reference["perplexity"], rel=0.1)
+        assert f"{row['mean_kl']:.2e}" in run.stdout
+
+
+def test_quality_ends_when_interrupted():
+    process = subprocess.Popen([os.path.join(BIN, "flotilla"), "bench", "quality", "--model", MODEL],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        # The compute threads are there: it has begun.
+        wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1, 60, "compute threads")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == "" and "stopped" in err
+
+
+def test_quality_refuses_what_it_can_not_read():
+    for args, named in ((["--text", "/nowhere"], "--text"), (["--context-length", "100000"], "--context-length"),
+                        (["--llama-logits", "/nowhere"], "--llama-logits")):
+        run = bench("quality", "--model", MODEL, *args)
+        assert run.returncode == 2, run.stderr
+        assert named in run.stderr
+
+
 def test_bench_says_what_there_is():
-    assert {"roofline", "offline", "fit"} <= set(bench("--help").stdout.split())
+    assert {"roofline", "offline", "quality", "fit"} <= set(bench("--help").stdout.split())
     assert "no benchmark 'nothing'" in bench("nothing").stderr
     assert "how to read it" in bench("roofline", "--help").stdout.lower()

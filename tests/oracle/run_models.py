@@ -1,17 +1,18 @@
 """The oracle of all architectures: clusters on small random checkpoints against transformers.
 
-  python run_models.py [--only NAME …] [--gguf GEMMA3.gguf] [--tp 1 2] [--chunk 16 512]
+  python run_models.py [--only NAME …] [--gguf [GEMMA3.gguf]] [--tp 1 2 4] [--chunk 16 512]
 
 make_random_checkpoints.py writes the model folders and transformers' logits, in a venv of its own
 that is made where it is missing. Then each model is served in float32 and asked for the prompts, all
 at once; what rank 0 dumps must have a mean KL of at most 1e-9 to the reference, and must be the same
 in every bit for all numbers of ranks and sizes of chunks. --gguf: that file instead, whose reference
-make_gguf_reference.py computes.
+make_gguf_reference.py computes; without a name it is $FLOTILLA_TEST_GEMMA (Gemma 3 270M, Q4_K_M).
 
 Needs FLOTILLA_BIN_DIR (`./flotilla test` sets it).
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def run_cluster(model, reference, tp, chunk):
     with tempfile.TemporaryDirectory(prefix="flotilla-models-") as scratch:
         path = Path(scratch) / "logits"
         flags = ["--tp", str(tp), "--chunked-prefill-size", str(chunk), "--dtype", "float32",
+                 "--context-length", "512",  # ranks that share a kv head hold it each
                  f"--worker-flag=--logits-dump={path}"]
         # A base model's GGUF has no chat template, of which the scheduler warns.
         with Cluster(*flags, model=str(model), disturbed=model.suffix == ".gguf") as cluster:
@@ -84,9 +86,8 @@ def run_cluster(model, reference, tp, chunk):
 def check(model, path, options):
     """Whether a model folder or file passed against the reference at `path`."""
     name, reference = model.name, Reference.load(path)
-    kv_heads = 1 if name.startswith("gemma") else 2
     first, passed = None, True
-    for tp in [tp for tp in options.tp if tp <= kv_heads]:
+    for tp in options.tp:  # all models have four query heads, Gemma one kv head
         for chunk in options.chunk:
             problems = []
             try:
@@ -113,10 +114,12 @@ def check(model, path, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+")
-    parser.add_argument("--gguf", type=Path)
-    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--gguf", type=Path, nargs="?", const=Path(os.environ.get("FLOTILLA_TEST_GEMMA", "")))
+    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--chunk", type=int, nargs="+", default=[16, 512])
     options = parser.parse_args()
+    if options.gguf and not options.gguf.is_file():
+        sys.exit("--gguf names no file; without a name FLOTILLA_TEST_GEMMA must be one's path")
     python = regenerate.make_venv(VENV, HERE / "models_requirements.txt", debian_packages=False)
     with tempfile.TemporaryDirectory(prefix="flotilla-checkpoints-") as scratch:
         folder = Path(scratch)

@@ -129,6 +129,7 @@ TEST(ContinueTest, OneKillAfterTheOther) {
     now.Release(3);
     ASSERT_TRUE(now.WaitFor([&] { return now.permits() == 0; }));
     EXPECT_EQ(before.submits().size(), submits);
+    harness.WaitAllReady();  // else the one killed next may be back before it
     now.Stop();
   }
   harness.engine(0).RunFreely();

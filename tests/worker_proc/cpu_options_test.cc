@@ -99,5 +99,15 @@ TEST_F(CpuOptionsTest, ThreadsAreAShareOfTheCoresAndNeverMore) {
   EXPECT_EQ(threads(0, 3, 2).spin_ns, 0);
 }
 
+TEST_F(CpuOptionsTest, EachThreadHasItsCpu) {
+  CpuFlags flags;
+  flags.threads = 2;
+  flags.cpus = {3, 5};
+  EXPECT_EQ(Resolve(flags)->threads.cpus, flags.cpus);
+  flags.threads = 3;
+  EXPECT_THAT(std::string(Resolve(flags).status().message()),
+              HasSubstr("--cpus has 2 CPUs for 3 threads"));
+}
+
 }  // namespace
 }  // namespace flotilla

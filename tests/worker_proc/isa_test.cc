@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/cpu_features.h"
+
 namespace flotilla::cpu {
 namespace {
 
@@ -9,6 +11,7 @@ TEST(IsaTest, EveryLevelOfThisMachineHasFloatAndIntegerKernels) {
   const std::vector<std::string> levels = SupportedIsas();
   ASSERT_FALSE(levels.empty()) << "the tests need x86-64-v3";
   EXPECT_EQ(levels.back(), "reference");
+  EXPECT_EQ(levels, SupportedIsaNames()) << "what flotilla doctor tells";
   for (const std::string& level : levels) {
     ASSERT_TRUE(SelectKernels(level).ok());
     EXPECT_EQ((*SelectKernels(level))->name, level);

@@ -21,9 +21,10 @@ inline std::vector<float> RandomFloats(size_t n, uint64_t seed, float scale = 1.
 }
 
 // Row-major [out, in] → panels.
-inline std::vector<float> Pack(const std::vector<float>& weight, uint32_t out, uint32_t in) {
+template <typename Element>
+std::vector<Element> Pack(const std::vector<Element>& weight, uint32_t out, uint32_t in) {
   const uint32_t panels = (out + kPanelRows - 1) / kPanelRows;
-  std::vector<float> packed(static_cast<size_t>(panels) * kPanelRows * in, 0.0f);
+  std::vector<Element> packed(static_cast<size_t>(panels) * kPanelRows * in, Element{0});
   for (uint32_t r = 0; r < out; ++r) {
     for (uint32_t k = 0; k < in; ++k) {
       packed[(static_cast<size_t>(r / kPanelRows) * in + k) * kPanelRows + r % kPanelRows] =

@@ -182,6 +182,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   }
   cases.push_back({2, 3, 6, 5, "auto"});
   cases.push_back({3, 1, 2, 1, "auto"});
+  cases.push_back({4, 20, 4, 16, "auto"});  // of models with fewer kv heads too
   cases.push_back({1, 512, 6, 64, "auto"});
   cases.push_back({1, 512, 6, 16, "auto", 2});
   cases.push_back({1, 40, 3, 16, "auto", 3});
@@ -315,6 +316,30 @@ TEST_F(LlamaTest, EachRankReadsOnlyItsRows) {
   }
   // Norms are read by all, matrices once (the tied embedding as head; as embedding by row, lazily).
   for (uint32_t tp = 1; tp <= 3; ++tp) EXPECT_EQ(read[tp - 1], matrices + tp * norms);
+}
+
+// A kv head that ranks share is in the cache of each, and so are the rows that make it.
+TEST_F(LlamaTest, RanksThatShareAKvHeadHoldItEach) {
+  testing::TinyLlamaOptions model;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 2;
+  Open(model);
+  RankThreads alone(checkpoint_.get(), {.tp = 1});
+  RankThreads ranks(checkpoint_.get(), {.tp = 3});
+  uint64_t read = 0;
+  for (uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(ranks.runner(r).kv_page_bytes() * 2, alone.runner().kv_page_bytes());
+    read += ranks.runner(r).weight_bytes_read();
+  }
+  EXPECT_EQ(ranks.num_pages(), alone.num_pages() * 2 / 3) << "of the same memory";
+  uint64_t twice = 0;  // half of k and v, and all norms three times
+  for (const TensorView& view : checkpoint_->tensors()) {
+    const std::string name(view.name);
+    const bool kv = name.find("k_proj") != name.npos || name.find("v_proj") != name.npos;
+    if (kv) twice += view.data.size() / 2;
+    if (view.rows == 1) twice += view.data.size() * 2;
+  }
+  EXPECT_EQ(read, alone.runner().weight_bytes_read() + twice);
 }
 
 TEST_F(LlamaTest, AnIllegalPlanIsRefusedAndTheModelGoesOn) {

@@ -34,6 +34,24 @@ inline TinyLlamaOptions Model(std::vector<std::pair<std::string, DType>> other_d
   return options;
 }
 
+// Fewer kv heads than ranks: Gemma 3 270M's heads, and two kv heads for three ranks.
+inline void AddSharedKvHeads(std::vector<Setup>* setups) {
+  TinyLlamaOptions one = Model();
+  one.num_attention_heads = 4;
+  one.num_key_value_heads = 1;
+  one.head_dim = 32;  // a rank's query heads are whole blocks
+  setups->push_back({"FloatOneKvHead", kFloat, kKv32, 2e-5, one});
+  setups->push_back({"Int8OneKvHead", kInt8, kKv16, 0.2, one});
+  TinyLlamaOptions two = Model();
+  two.num_attention_heads = 8;
+  two.num_key_value_heads = 2;  // of 16 columns: blocks straddle query heads
+  setups->push_back({"FloatTwoKvHeads", kFloat, kKv32, 2e-5, two});
+  setups->push_back({"Int8TwoKvHeads", kInt8, kKv16, 0.2, two});
+  one.architecture = "gemma3";
+  one.num_hidden_layers = 6;
+  setups->push_back({"Int8Gemma3OneKvHead", kInt8, kKv16, 0.2, one});
+}
+
 // Windows of 20 keys, so that most prompts are longer; Gemma's sixth layer is global.
 inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   const auto add = [&](const std::string& architecture, TinyLlamaOptions model) {
@@ -113,6 +131,14 @@ inline std::vector<Setup> Setups() {
   k_types.num_key_value_heads = 4;
   add("Int8OfKTypes", kInt8, kKv16, 0.2, k_types);
   add("FloatOfKTypes", kFloat, kKv32, 2e-5, k_types);
+  // Widths of 16 bits, in one matrix with others, and beside integers.
+  TinyLlamaOptions halves = Model({{"attn_k", DType::kF16}, {"ffn_up", DType::kF32}});
+  halves.matrix_dtype = DType::kBF16;
+  halves.embedding_dtype = DType::kF16;
+  add("FloatOf16Bits", kFloat, kKv32, 2e-5, halves);
+  add("Int8BesideBFloat16", kInt8, kKv16, 0.2,
+      Model({{"attn_q.", DType::kBF16}, {"ffn_down", DType::kBF16}}));
+  AddSharedKvHeads(&setups);
   AddOtherArchitectures(&setups);
   return setups;
 }

@@ -55,7 +55,7 @@ TEST(PartitionTest, RowsAreSplitInPanelsAndCoverEverything) {
     config.hidden_size = hidden;
     config.intermediate_size = intermediate;
     config.vocab_size = vocab;
-    for (uint32_t tp = 1; tp <= 3; ++tp) {
+    for (uint32_t tp = 1; tp <= 5; ++tp) {
       const auto partition = MakeTpPartition(config, tp - 1, tp);
       ASSERT_TRUE(partition.ok());
       ExpectCovers(partition->heads, 9);
@@ -77,11 +77,66 @@ TEST(PartitionTest, RowsAreSplitInPanelsAndCoverEverything) {
   }
 }
 
-TEST(PartitionTest, RefusesMoreRanksThanKvHeadsAndSaysWhatWorks) {
-  const auto partition = MakeTpPartition(SmolLm2(), 0, 4);
+// The heads of every rank as {first kv head, kv heads, first query head, query heads}.
+std::vector<std::vector<uint32_t>> HeadTable(uint32_t heads, uint32_t kv_heads, uint32_t tp) {
+  ModelConfig config = SmolLm2();
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = kv_heads;
+  std::vector<std::vector<uint32_t>> table;
+  for (uint32_t rank = 0; rank < tp; ++rank) {
+    const auto partition = MakeTpPartition(config, rank, tp);
+    if (!partition.ok()) return {};
+    const RowRange kv = partition->my(partition->kv_heads);
+    const RowRange q = partition->my(partition->heads);
+    table.push_back({kv.begin, kv.size(), q.begin, q.size()});
+  }
+  return table;
+}
+
+TEST(PartitionTest, RanksShareKvHeadsWhereThereAreFewer) {
+  using Table = std::vector<std::vector<uint32_t>>;
+  // Gemma 3 270M.
+  EXPECT_EQ(HeadTable(4, 1, 1), (Table{{0, 1, 0, 4}}));
+  EXPECT_EQ(HeadTable(4, 1, 2), (Table{{0, 1, 0, 2}, {0, 1, 2, 2}}));
+  EXPECT_EQ(HeadTable(4, 1, 3), (Table{{0, 1, 0, 2}, {0, 1, 2, 1}, {0, 1, 3, 1}}));
+  EXPECT_EQ(HeadTable(4, 1, 4), (Table{{0, 1, 0, 1}, {0, 1, 1, 1}, {0, 1, 2, 1}, {0, 1, 3, 1}}));
+  EXPECT_EQ(HeadTable(8, 2, 3), (Table{{0, 1, 0, 2}, {0, 1, 2, 2}, {1, 1, 4, 4}}));
+  EXPECT_EQ(HeadTable(9, 3, 4), (Table{{0, 1, 0, 2}, {0, 1, 2, 1}, {1, 1, 3, 3}, {2, 1, 6, 3}}));
+}
+
+// Of all models up to 12 heads: what ranks compute and cache is what their query heads need.
+TEST(PartitionTest, EveryRankHasTheKvHeadsOfItsQueryHeads) {
+  for (uint32_t kv_heads = 1; kv_heads <= 12; ++kv_heads) {
+    for (uint32_t heads = kv_heads; heads <= 12; heads += kv_heads) {
+      const uint32_t group = heads / kv_heads;
+      for (uint32_t tp = 1; tp <= heads; ++tp) {
+        SCOPED_TRACE(StrCat(heads, " heads, ", kv_heads, " kv heads, tp ", tp));
+        const auto table = HeadTable(heads, kv_heads, tp);
+        ASSERT_EQ(table.size(), tp);
+        uint32_t next = 0;
+        for (const std::vector<uint32_t>& rank : table) {
+          const uint32_t kv_begin = rank[0], kv_size = rank[1], begin = rank[2], size = rank[3];
+          EXPECT_EQ(begin, next);
+          ASSERT_GT(size, 0u);
+          EXPECT_EQ(begin / group, kv_begin);
+          EXPECT_EQ((begin + size - 1) / group, kv_begin + kv_size - 1);
+          // The kernels take as many query heads for each kv head.
+          EXPECT_EQ(size % kv_size, 0u);
+          EXPECT_TRUE(kv_size == 1 || size == kv_size * group);
+          next = begin + size;
+        }
+        EXPECT_EQ(next, heads);
+      }
+    }
+  }
+}
+
+TEST(PartitionTest, RefusesMoreRanksThanQueryHeadsAndSaysWhatWorks) {
+  EXPECT_TRUE(MakeTpPartition(SmolLm2(), 8, 9).ok());
+  const auto partition = MakeTpPartition(SmolLm2(), 0, 10);
   ASSERT_EQ(partition.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(partition.status().message(),
-            "--tp 4 is more than the model's 3 kv heads; use --tp 3 or less");
+            "--tp 10 is more than the model's 9 query heads; use --tp 9 or less");
   EXPECT_FALSE(MakeTpPartition(SmolLm2(), 2, 2).ok());
   EXPECT_FALSE(MakeTpPartition(SmolLm2(), 0, 0).ok());
   ModelConfig odd = SmolLm2();

@@ -12,10 +12,10 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/memory_info.h"
 #include "shm/collective.h"
 #include "worker_proc/cpu/cpu_backend.h"
 #include "worker_proc/cpu/isa.h"
-#include "worker_proc/runner/memory_info.h"
 #include "worker_proc/runner/model_runner.h"
 
 namespace flotilla::testing {
@@ -32,6 +32,8 @@ struct RankThreadsOptions {
   uint32_t context_length = 0;
   uint32_t max_running_requests = 8;
   std::vector<int32_t> eos_ids = {};
+  cpu::PackCacheOptions pack_cache = {};
+  bool disable_precompile = false;
 };
 
 class RankThreads {
@@ -52,14 +54,20 @@ class RankThreads {
     runner.available_memory = [] { return AvailableMemoryBytes(); };
     runner.logits_dump = options.logits_dump;
     runner.eos_ids = options.eos_ids;
+    runner.disable_precompile = options.disable_precompile;
     OnAllRanks([&](uint32_t r) {
       Rank& rank = ranks_[r];
       rank.collective = options.tp == 1 ? MakeSingleRankCollective() : Attach(r);
-      rank.backend = MakeCpuBackend({.kernels = *cpu::SelectKernels(options.isa),
-                                     .quant_kernels = *cpu::SelectQuantKernels(options.isa),
-                                     .dtype = options.dtype,
-                                     .kv_cache_dtype = options.kv_cache_dtype,
-                                     .threads = {options.threads, 0}});
+      CpuBackendOptions cpu_options;
+      cpu_options.kernels = *cpu::SelectKernels(options.isa);
+      cpu_options.quant_kernels = *cpu::SelectQuantKernels(options.isa);
+      cpu_options.dtype = options.dtype;
+      cpu_options.kv_cache_dtype = options.kv_cache_dtype;
+      cpu_options.threads.threads = options.threads;
+      cpu_options.pack_cache = options.pack_cache;
+      cpu_options.pack_cache.rank = r;
+      cpu_options.pack_cache.ranks = options.tp;
+      rank.backend = MakeCpuBackend(cpu_options);
       auto created =
           ModelRunner::Create({checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_,
                                &clock_, *cpu::SelectSamplerKernels(options.isa)},

@@ -19,6 +19,7 @@
 #include "worker_proc/cpu/isa.h"
 #include "worker_proc/cpu/sampler_kernels.h"
 #include "worker_proc/runner/philox.h"
+#include "worker_proc/runner/sampler.h"
 
 namespace flotilla::testing {
 
@@ -152,6 +153,14 @@ inline int32_t NaiveSample(const std::vector<float>& row, const NaiveInput& inpu
     if (sum > target) return static_cast<int32_t>(i);
   }
   return -1;
+}
+
+// As Sampler::Logprobs, of a row that has some.
+inline PositionLogprobs LogprobsOf(Sampler* sampler, std::span<const float> logits, int32_t token,
+                                   uint32_t n) {
+  PositionLogprobs logprobs;
+  CHECK_OK(sampler->Logprobs(logits, token, n, &logprobs));
+  return logprobs;
 }
 
 }  // namespace flotilla::testing

@@ -271,10 +271,9 @@ TEST(SamplerTest, AMaskComesBeforeEverythingElse) {
       ASSERT_TRUE(token.ok()) << token.status();
       EXPECT_EQ(*token, NaiveSample(masked, input)) << kernels->name << " " << i;
       EXPECT_EQ(given, row);
-      const auto raw = sampler.Logprobs(row, *token, 3);
-      ASSERT_TRUE(raw.ok());
-      EXPECT_EQ(logprobs.logprob, raw->logprob);
-      EXPECT_EQ(logprobs.rank, raw->rank);
+      const PositionLogprobs raw = testing::LogprobsOf(&sampler, row, *token, 3);
+      EXPECT_EQ(logprobs.logprob, raw.logprob);
+      EXPECT_EQ(logprobs.rank, raw.rank);
     }
   }
 }
@@ -311,9 +310,9 @@ TEST(SamplerTest, LogitsThatAreNotFiniteAreAnError) {
   }
   PositionLogprobs logprobs;
   EXPECT_FALSE(RunSampler(&sampler, {1, nan}, input, &logprobs).ok());
-  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, nan}, 0, 1).ok());
-  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, kInf}, 0, 1).ok());
-  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{-kInf, -kInf}, 0, 1).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, nan}, 0, 1, &logprobs).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{1, kInf}, 0, 1, &logprobs).ok());
+  EXPECT_FALSE(sampler.Logprobs(std::vector<float>{-kInf, -kInf}, 0, 1, &logprobs).ok());
 }
 
 TEST(SamplerTest, ADrawDependsOnSeedAndPositionOnly) {
@@ -348,20 +347,19 @@ TEST(SamplerTest, ADrawDependsOnSeedAndPositionOnly) {
 TEST(LogprobsTest, RankTopAndTies) {
   Sampler sampler(SamplerTables().front(), {});
   const std::vector<float> logits = {0, 2, 1, 2, -1};
-  const auto logprobs = sampler.Logprobs(logits, 3, 3);
-  ASSERT_TRUE(logprobs.ok());
+  const PositionLogprobs logprobs = testing::LogprobsOf(&sampler, logits, 3, 3);
   double sum = 0;
   for (float x : logits) sum += std::exp(static_cast<double>(x));
-  EXPECT_NEAR(logprobs->logprob, 2 - std::log(sum), 1e-6);
-  EXPECT_EQ(logprobs->token, 3);
-  EXPECT_EQ(logprobs->rank, 2u);  // token 1 has the same logit and a lower id
-  ASSERT_EQ(logprobs->top.size(), 3u);
-  EXPECT_EQ(logprobs->top[0].token, 1);
-  EXPECT_EQ(logprobs->top[1].token, 3);
-  EXPECT_EQ(logprobs->top[2].token, 2);
-  EXPECT_EQ(logprobs->top[1].logprob, logprobs->logprob);
-  EXPECT_EQ(sampler.Logprobs(logits, 4, 0)->rank, 5u);
-  EXPECT_TRUE(sampler.Logprobs(logits, 4, 0)->top.empty());
+  EXPECT_NEAR(logprobs.logprob, 2 - std::log(sum), 1e-6);
+  EXPECT_EQ(logprobs.token, 3);
+  EXPECT_EQ(logprobs.rank, 2u);  // token 1 has the same logit and a lower id
+  ASSERT_EQ(logprobs.top.size(), 3u);
+  EXPECT_EQ(logprobs.top[0].token, 1);
+  EXPECT_EQ(logprobs.top[1].token, 3);
+  EXPECT_EQ(logprobs.top[2].token, 2);
+  EXPECT_EQ(logprobs.top[1].logprob, logprobs.logprob);
+  EXPECT_EQ(testing::LogprobsOf(&sampler, logits, 4, 0).rank, 5u);
+  EXPECT_TRUE(testing::LogprobsOf(&sampler, logits, 4, 0).top.empty());
 }
 
 TEST(LogprobsTest, AreTheDefinitionOnEveryRow) {
@@ -384,14 +382,13 @@ TEST(LogprobsTest, AreTheDefinitionOnEveryRow) {
       };
       for (size_t rank = 0; rank < order.size(); rank += 1 + rank / 3) {
         const auto token = static_cast<int32_t>(order[rank]);
-        const auto got = sampler.Logprobs(row.logits, token, 20);
-        ASSERT_TRUE(got.ok());
-        EXPECT_EQ(got->rank, rank + 1);
-        expect_logprob(got->logprob, row.logits[order[rank]]);
-        ASSERT_EQ(got->top.size(), std::min<size_t>(20, order.size()));
-        for (size_t i = 0; i < got->top.size(); ++i) {
-          EXPECT_EQ(got->top[i].token, static_cast<int32_t>(order[i]));
-          expect_logprob(got->top[i].logprob, row.logits[order[i]]);
+        const PositionLogprobs got = testing::LogprobsOf(&sampler, row.logits, token, 20);
+        EXPECT_EQ(got.rank, rank + 1);
+        expect_logprob(got.logprob, row.logits[order[rank]]);
+        ASSERT_EQ(got.top.size(), std::min<size_t>(20, order.size()));
+        for (size_t i = 0; i < got.top.size(); ++i) {
+          EXPECT_EQ(got.top[i].token, static_cast<int32_t>(order[i]));
+          expect_logprob(got.top[i].logprob, row.logits[order[i]]);
         }
       }
     }
@@ -418,11 +415,11 @@ TEST(LogprobsTest, OfADrawnTokenAreThoseOfTheRawRow) {
         const auto token = RunSampler(&sampler, row, input, &got);
         ASSERT_TRUE(token.ok());
         EXPECT_EQ(got.token, *token);
-        const auto expected = apart.Logprobs(row, *token, 5);
-        EXPECT_EQ(std::memcmp(&got.logprob, &expected->logprob, sizeof(float)), 0);
-        EXPECT_EQ(got.rank, expected->rank);
+        const PositionLogprobs expected = testing::LogprobsOf(&apart, row, *token, 5);
+        EXPECT_EQ(std::memcmp(&got.logprob, &expected.logprob, sizeof(float)), 0);
+        EXPECT_EQ(got.rank, expected.rank);
         ASSERT_EQ(got.top.size(), 5u);
-        EXPECT_EQ(std::memcmp(got.top.data(), expected->top.data(), 5 * sizeof(TokenLogprob)), 0);
+        EXPECT_EQ(std::memcmp(got.top.data(), expected.top.data(), 5 * sizeof(TokenLogprob)), 0);
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -150,6 +151,26 @@ TEST(ThreadPoolTest, ABellWakesWhoWaits) {
     pool.ParallelFor(64, 1, [](uint32_t, uint32_t, uint32_t) {});
   }
   waiter.join();
+}
+
+TEST(ThreadPoolTest, PinnedThreadsStayOnTheirCpu) {
+  cpu_set_t before, now;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  uint32_t cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  {
+    ThreadPool pool({3, 0, {cpu, cpu, cpu}});
+    std::atomic<uint32_t> elsewhere{0};
+    pool.ParallelFor(64, 1, [&](uint32_t, uint32_t, uint32_t) {
+      cpu_set_t set;
+      sched_getaffinity(0, sizeof(set), &set);
+      if (CPU_COUNT(&set) != 1 || !CPU_ISSET(cpu, &set)) ++elsewhere;
+    });
+    EXPECT_EQ(elsewhere, 0u);
+    ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
+    EXPECT_EQ(CPU_COUNT(&now), 1) << "the caller is one of them";
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST(ThreadPoolTest, GrainGivesEachWorkerSeveralPiecesInWholeUnits) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "common/base/cpus.h"
+#include "common/base/memory_info.h"
 #include "worker_proc/bench/bench_batches.h"
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/isa.h"
-#include "worker_proc/runner/memory_info.h"
 
 namespace flotilla::bench {
 namespace {

@@ -42,7 +42,9 @@ std::vector<MatrixGroup> GroupsOf(BenchModel* model) {
   for (const RecordedOp& op : model->ops()) {
     if (op.linear == nullptr) continue;
     const MatrixSource& source = recorder.SourceOf(op.linear);
-    MatrixGroup& group = GroupOf(StrCat(source.label, " ", quantised ? source.dtype : "F32", " ",
+    // What is quantised in the file alone is multiplied as floats.
+    const bool widened = !quantised && source.dtype != "F16" && source.dtype != "BF16";
+    MatrixGroup& group = GroupOf(StrCat(source.label, " ", widened ? "F32" : source.dtype, " ",
                                         op.linear->out_features, "x", op.linear->in_features),
                                  &groups);
     group.ops.push_back(op);

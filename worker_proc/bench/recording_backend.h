@@ -106,6 +106,7 @@ class RecordingBackend final : public Backend {
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
     return inner_.AllocateKvCache(shape, num_pages);
   }
+  void PreparePlan(const PlanShape& shape) override { inner_.PreparePlan(shape); }
   AttentionContext BeginStep(const ForwardBatch& batch) override { return inner_.BeginStep(batch); }
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
              Tensor out) override {

@@ -31,15 +31,15 @@ struct RooflineOptions {
 };
 
 struct RooflineRow {
-  std::string kernel;       // gemm | gate_up | attention | norm_quantize | sampler | forward
-  std::string name;         // "q+k+v Q4_1 960x576", "decode 64 x 2048"
-  uint32_t tokens = 0;      // of a call
-  std::vector<Work> works;  // of a pass, one after the other
-  bool one_thread = false;  // computed by one
-  Times seconds;            // of a pass
-  Limit limit;              // of the same work, by the best peaks of the run
-  Limit limit_beside;       // by those measured between this row's passes
-  double tokens_per_second = 0;                     // forward only
+  std::string kernel;            // gemm | gate_up | attention | norm_quantize | sampler | forward
+  std::string name;              // "q+k+v Q4_1 960x576", "decode 64 x 2048"
+  uint32_t tokens = 0;           // of a call
+  std::vector<Work> works;       // of a pass, one after the other
+  bool one_thread = false;       // computed by one
+  Times seconds;                 // of a pass
+  Limit limit;                   // of the same work, by the best peaks of the run
+  Limit limit_beside;            // by those measured between this row's passes
+  double tokens_per_second = 0;  // forward only
   std::vector<std::pair<std::string, double>> ops;  // forward only: shares of the step's time
   double share() const { return limit.seconds / seconds.best; }
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "worker_proc/runner/scratch.h"
+
 namespace flotilla::cpu {
 namespace {
 
@@ -108,6 +110,15 @@ uint32_t MaxItemTokens(uint32_t group) {
 
 void MakeAttentionItems(const AttentionWork& work, AttentionItems* out) {
   ItemMaker(work, out).Run();
+}
+
+// Only a sequence's last item has fewer tokens than a tile; a split has a row at least.
+void StepAttentionItems::MakeRoom(uint32_t num_tokens, uint32_t num_seqs, uint32_t max_part_rows) {
+  for (Kind& kind : kinds_) {
+    const size_t most = num_tokens / TileTokens(kind.group) + num_seqs;
+    flotilla::MakeRoom(most * kind.num_kv_heads + max_part_rows, &kind.items.items);
+    flotilla::MakeRoom(max_part_rows, &kind.items.merges);
+  }
 }
 
 const AttentionItems& StepAttentionItems::For(const AttentionWork& work) {

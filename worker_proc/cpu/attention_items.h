@@ -49,6 +49,8 @@ class StepAttentionItems {
  public:
   void BeginStep() { used_ = 0; }
   const AttentionItems& For(const AttentionWork& work);
+  // For the items of any step of so many tokens and sequences, of the kinds seen so far.
+  void MakeRoom(uint32_t num_tokens, uint32_t num_seqs, uint32_t max_part_rows);
 
  private:
   struct Kind {

@@ -47,14 +47,14 @@ class CpuBackend final : public Backend {
         name_(Name(options)),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
-        weights_(options.dtype, &pool_, options.heartbeat),
+        weights_(options.dtype, &pool_, options.heartbeat, options.pack_cache),
         activations_("activations", kActivationChunk),
         attention_(kernels_, quant_, options.kv_cache_dtype, &pool_) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
-            activations_.bytes(), attention_.cache_bytes()};
+            weights_.packed_bytes(), activations_.bytes(), attention_.cache_bytes()};
   }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
@@ -81,6 +81,7 @@ class CpuBackend final : public Backend {
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
     return attention_.Allocate(shape, num_pages, heartbeat_);
   }
+  void PreparePlan(const PlanShape& shape) override { attention_.PreparePlan(shape); }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
@@ -188,6 +189,7 @@ StatusOr<Tensor> CpuBackend::NewShard(TensorUse use, uint32_t max_rows,
 }
 
 Status CpuBackend::Warmup(const StepBounds& bounds) {
+  weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
   RETURN_IF_ERROR(attention_.Warmup(&activations_, bounds.max_positions));
@@ -237,9 +239,9 @@ void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weig
 void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
                          uint32_t panel_end) {
   float* const y = F32(out) + part.row_begin;
-  if (part.f32 != nullptr) {
-    kernels_.gemm(
-        {part.f32, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols, panel_begin, panel_end});
+  if (part.floats != nullptr) {
+    kernels_.gemm({part.type, part.floats, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols,
+                   panel_begin, panel_end});
   } else {
     quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
                  out.cols, panel_begin, panel_end});

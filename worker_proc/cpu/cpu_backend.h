@@ -28,6 +28,7 @@ struct CpuBackendOptions {
   cpu::ComputeType dtype = cpu::ComputeType::kFloat32;
   cpu::KvType kv_cache_dtype = cpu::KvType::kFloat32;
   cpu::ThreadPoolOptions threads = {};
+  cpu::PackCacheOptions pack_cache = {};
   Heartbeat heartbeat = {};  // beaten while memory is allocated
 };
 std::unique_ptr<Backend> MakeCpuBackend(const CpuBackendOptions& options);

@@ -42,8 +42,10 @@ Status ColumnGather::Run(Collective& collective, std::span<const uint32_t> cols,
   RETURN_IF_ERROR(root == kAllRanks ? collective.AllGather(in, counts_, received)
                                     : collective.Gather(in, counts_, received, root));
   if (!receives) return OkStatus();
+  if (!quantised && F32(out) == nullptr) {
+    for (std::vector<float>& row : rows_) row.resize(out.cols);
+  }
   pool_->ParallelFor(rows, kRowsAPiece, [&](uint32_t begin, uint32_t end, uint32_t worker) {
-    if (!quantised && F32(out) == nullptr) rows_[worker].resize(out.cols);
     for (uint32_t t = begin; t < end; ++t) {
       if (quantised) {
         CopyRow(rows, t, reinterpret_cast<std::byte*>(Q8Row(out, t)));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint.h"
@@ -16,7 +17,9 @@ struct CpuFlags {
   std::string isa = "auto";
   std::string dtype = "auto";           // float32 | int8
   std::string kv_cache_dtype = "auto";  // float32 | bfloat16 | int8
+  std::string pack_cache_dir = "auto";  // off | a folder
   uint32_t threads = 0;                 // of this rank; 0: its share of the cores
+  std::vector<uint32_t> cpus;           // of each thread; empty: not pinned
   uint32_t spin_us = 0;
   uint32_t ranks = 1;  // of this replica
 };

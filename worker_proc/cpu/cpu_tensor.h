@@ -37,9 +37,10 @@ inline ActBlock* Q8Row(const Tensor& tensor, uint32_t row) {
 struct LinearPart {
   uint32_t row_begin = 0;
   uint32_t rows = 0;
-  uint32_t panel_begin = 0;  // panels are numbered over all parts of the matrix
-  const float* f32 = nullptr;
-  const uint8_t* quant = nullptr;  // if f32 is null
+  uint32_t panel_begin = 0;      // panels are numbered over all parts of the matrix
+  const void* floats = nullptr;  // elements of `type`
+  WeightType type = WeightType::kFloat32;
+  const uint8_t* quant = nullptr;  // if floats is null
   QuantFormat format;
 
   uint32_t panel_end() const { return panel_begin + NumPanels(rows); }

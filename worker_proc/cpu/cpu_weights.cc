@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/xxh64.h"
 #include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla::cpu {
@@ -12,45 +15,91 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{64} << 20;
 
-// Panels [begin, end) of the concatenation of `rows`: whole rows as floats, then transposed.
+WeightType FloatTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return WeightType::kFloat16;
+    case DType::kBF16:
+      return WeightType::kBFloat16;
+    default:
+      return WeightType::kFloat32;
+  }
+}
+
+// Rows [begin, end) as elements of a panel.
+void ReadRows(const TensorView& view, uint64_t begin, uint64_t end, float* out) {
+  DequantizeRows(view, begin, end, out);
+}
+void ReadRows(const TensorView& view, uint64_t begin, uint64_t end, uint16_t* out) {
+  std::memcpy(out, view.data.data() + begin * view.row_bytes(), (end - begin) * view.row_bytes());
+}
+
+// Panels [begin, end) of the concatenation of `rows`: whole rows first, then transposed.
+template <typename Element>
 void PackFloatPanels(std::span<const WeightRows> rows, uint32_t begin, uint32_t end,
-                     float* packed) {
+                     std::byte* memory) {
   const uint64_t k = rows.front().view->cols;
-  std::vector<float> panel_rows(kPanelRows * k);
+  Element* const packed = reinterpret_cast<Element*>(memory);
+  std::vector<Element> panel_rows(kPanelRows * k);
   for (uint64_t panel = begin; panel < end; ++panel) {
-    std::fill(panel_rows.begin(), panel_rows.end(), 0.0f);
+    std::fill(panel_rows.begin(), panel_rows.end(), Element{0});
     uint64_t part_begin = 0;  // the matrix's row where a part begins
     for (const WeightRows& part : rows) {
       const uint64_t part_end = part_begin + (part.end - part.begin);
       const uint64_t first = std::max(part_begin, panel * kPanelRows);
       const uint64_t last = std::min(part_end, (panel + 1) * kPanelRows);
       if (first < last) {
-        DequantizeRows(*part.view, part.begin + first - part_begin, part.begin + last - part_begin,
-                       panel_rows.data() + first % kPanelRows * k);
+        ReadRows(*part.view, part.begin + first - part_begin, part.begin + last - part_begin,
+                 panel_rows.data() + first % kPanelRows * k);
       }
       part_begin = part_end;
     }
-    float* out = packed + panel * kPanelRows * k;
+    Element* out = packed + panel * kPanelRows * k;
     for (uint64_t i = 0; i < k; ++i) {
       for (uint32_t r = 0; r < kPanelRows; ++r) *out++ = panel_rows[r * k + i];
     }
   }
 }
 
+// Names and rows of what a part is made of.
+uint64_t HashOf(std::span<const WeightRows> rows) {
+  uint64_t hash = 0;
+  for (const WeightRows& part : rows) {
+    const uint64_t range[] = {part.begin, part.end, static_cast<uint64_t>(part.view->dtype)};
+    hash = Xxh64(range, sizeof(range), Xxh64(part.view->name, hash));
+  }
+  return hash;
+}
+
+// What tells the layout of panels of this type.
+uint64_t FormatNumber(DType stored) {
+  const std::optional<QuantFormat> format = QuantFormatOf(stored);
+  if (!format) return static_cast<uint64_t>(FloatTypeOf(stored));
+  return format->bits | uint64_t{format->has_min} << 8 | uint64_t{format->super_blocks} << 9 |
+         static_cast<uint64_t>(format->zero_point) << 16;
+}
+
 }  // namespace
 
-WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat)
-    : compute_(compute), pool_(pool), heartbeat_(heartbeat), matrices_("weights", kChunkBytes) {}
+WeightStore::WeightStore(ComputeType compute, ThreadPool* pool, const Heartbeat& heartbeat,
+                         const PackCacheOptions& cache)
+    : compute_(compute),
+      pool_(pool),
+      heartbeat_(heartbeat),
+      matrices_("weights", kChunkBytes),
+      cache_(cache, compute == ComputeType::kInt8 ? "int8" : "float32", pool, heartbeat) {}
 
-std::optional<QuantFormat> WeightStore::FormatOf(const TensorView& view) const {
-  if (compute_ != ComputeType::kInt8) return std::nullopt;
-  return QuantFormatOf(view.dtype);  // whose rows are whole blocks: the file was checked
+DType WeightStore::StoredType(const TensorView& view) const {
+  const bool quantised =
+      QuantFormatOf(view.dtype).has_value();  // whole blocks: the file is checked
+  return quantised && compute_ != ComputeType::kInt8 ? DType::kF32 : view.dtype;
 }
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {
-  const std::optional<QuantFormat> format = FormatOf(view);
+  const DType stored = StoredType(view);
+  const std::optional<QuantFormat> format = QuantFormatOf(stored);
   return format ? PackedQuantBytes(*format, view.rows, view.cols)
-                : view.rows * view.cols * sizeof(float);
+                : view.rows * view.cols * WeightTypeBytes(FloatTypeOf(stored));
 }
 
 StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const WeightRows> rows) {
@@ -59,11 +108,8 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const 
   LoadBias(rows, weight.get());
   while (!rows.empty()) {
     // As many tensors as are stored alike make one part.
-    const bool quantised = FormatOf(*rows.front().view).has_value();
-    const auto differs = [&](const WeightRows& other) {
-      return FormatOf(*other.view).has_value() != quantised ||
-             (quantised && other.view->dtype != rows.front().view->dtype);
-    };
+    const DType stored = StoredType(*rows.front().view);
+    const auto differs = [&](const WeightRows& other) { return StoredType(*other.view) != stored; };
     const auto end = std::find_if(rows.begin(), rows.end(), differs);
     const auto count = static_cast<size_t>(end - rows.begin());
     RETURN_IF_ERROR(LoadPart(rows.first(count), weight.get()));
@@ -84,31 +130,49 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
     part.rows += static_cast<uint32_t>(r.end - r.begin);
   }
   if (part.rows == 0) return OkStatus();
-  const std::optional<QuantFormat> format = FormatOf(*rows.front().view);
+  const DType stored = StoredType(*rows.front().view);
+  const std::optional<QuantFormat> format = QuantFormatOf(stored);
+  const WeightType type = FloatTypeOf(stored);
   const uint32_t panels = NumPanels(part.rows);
-  ASSIGN_OR_RETURN(std::byte * memory,
-                   matrices_.Allocate(format ? PackedQuantBytes(*format, part.rows, k)
-                                             : panels * kPanelRows * k * sizeof(float)));
-  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
-    if (format) {
-      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
-    } else {
-      PackFloatPanels(rows, begin, end, reinterpret_cast<float*>(memory));
-    }
-  };
-  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  const uint64_t bytes = format ? PackedQuantBytes(*format, part.rows, k)
+                                : panels * kPanelRows * k * WeightTypeBytes(type);
+  ASSIGN_OR_RETURN(const std::byte* const memory,
+                   Panels(rows, stored, {HashOf(rows), FormatNumber(stored), part.rows, k, bytes}));
   if (format) {
     part.format = *format;
     part.quant = reinterpret_cast<const uint8_t*>(memory);
     has_quant_ = true;
   } else {
-    part.f32 = reinterpret_cast<const float*>(memory);
+    part.type = type;
+    part.floats = memory;
     has_float_ = true;
   }
   weight->out_features += part.rows;
   weight->num_panels += panels;
   weight->parts.push_back(part);
   return OkStatus();
+}
+
+StatusOr<const std::byte*> WeightStore::Panels(std::span<const WeightRows> rows, DType stored,
+                                               const PackPart& part) {
+  const std::byte* const cached = cache_.Next(part);
+  if (cached != nullptr) return cached;
+  ASSIGN_OR_RETURN(std::byte* const memory, matrices_.Allocate(part.bytes));
+  const bool quantised = QuantFormatOf(stored).has_value();
+  const bool wide = FloatTypeOf(stored) == WeightType::kFloat32;
+  const auto pack = [&](uint32_t begin, uint32_t end, uint32_t) {
+    if (quantised) {
+      PackQuantPanels(rows, begin, end, reinterpret_cast<uint8_t*>(memory));
+    } else if (wide) {
+      PackFloatPanels<float>(rows, begin, end, memory);
+    } else {
+      PackFloatPanels<uint16_t>(rows, begin, end, memory);
+    }
+  };
+  const uint32_t panels = NumPanels(static_cast<uint32_t>(part.rows));
+  pool_->ParallelFor(panels, pool_->Grain(panels), pack);
+  cache_.Add(part, memory);
+  return memory;
 }
 
 void WeightStore::LoadBias(std::span<const WeightRows> rows, CpuLinear* weight) {

@@ -1,10 +1,9 @@
 #include "worker_proc/cpu/isa.h"
 
-#include <cpuid.h>
-
 #include <array>
 
 #include "absl/strings/str_join.h"
+#include "common/base/cpu_features.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -17,26 +16,15 @@ struct Level {
   const SamplerKernels& (*sampler_kernels)();
 };
 
-// The compiler's cpuid helper also asks xgetbv whether the system saves the registers.
-bool HasAvx2() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // clang's helper does not know f16c
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-bool HasAvx512() {
-  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
-
 const QuantKernelTable& VnniOrAvx2QuantKernels() {
-  return __builtin_cpu_supports("avx512vnni") ? Avx512QuantKernels() : Avx2QuantKernels();
+  return CpuHasAvx512Vnni() ? Avx512QuantKernels() : Avx2QuantKernels();
 }
 
 // Best first. The reference too is compiled for AVX2 (as plain loops).
 constexpr std::array<Level, 3> kLevels = {
-    {{"avx512", HasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels, Avx512SamplerKernels},
-     {"avx2", HasAvx2, Avx2Kernels, Avx2QuantKernels, Avx2SamplerKernels},
-     {"reference", HasAvx2, ReferenceKernels, ReferenceQuantKernels, ReferenceSamplerKernels}}};
+    {{"avx512", CpuHasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels, Avx512SamplerKernels},
+     {"avx2", CpuHasAvx2, Avx2Kernels, Avx2QuantKernels, Avx2SamplerKernels},
+     {"reference", CpuHasAvx2, ReferenceKernels, ReferenceQuantKernels, ReferenceSamplerKernels}}};
 
 StatusOr<const Level*> SelectLevel(std::string_view name) {
   const std::vector<std::string> supported = SupportedIsas();

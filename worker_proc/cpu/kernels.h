@@ -2,8 +2,10 @@
 //
 // All tables give the same bits. What fixes them:
 //   gemm        y[t][r] is one FMA chain over k = 0, 1, 2 … starting at 0: lanes are output rows,
-//   so
-//               neither the number of tokens nor the tiling nor the thread changes a bit.
+//               so neither the number of tokens nor the tiling nor the thread changes a bit.
+//               Weights of 16 bits are widened as they are loaded, which is exact: the bits are
+//               those of the same weights in float32. (vdpbf16ps would round x to bfloat16 too, add
+//               two products at once and flush denormals: other bits, and AVX2 can't follow.)
 //   rms_norm    sum of squares in 16 lanes (column mod 16) by FMA, folded by Fold16.
 //   attention   Keys are taken in splits at fixed positions, 0, kSplitKeys, 2 kSplitKeys …, by what
 //               a query sees of them; keys outside the window take no part. Within a split:
@@ -31,10 +33,11 @@
 //               asked; out[d] = FMA chain over keys of (p * v_scale) * v[d].
 //   Exp         the polynomial of kernels_reference.cc, operation by operation.
 //
-// Layouts. Packed weights: panels of 16 output rows, [panel][in_features][16], the last panel
-// filled up with zero rows. One layer's KV cache: k [page][kv_head][qk_dim][page_size] (keys side
-// by side, so that QK needs no horizontal sum), v [page][kv_head][page_size][v_dim]. In int8 the
-// scales of a head's rows follow its elements, float [page_size], at whatever address that is.
+// Layouts. Packed weights, of any WeightType: panels of 16 output rows, [panel][in_features][16],
+// the last panel filled up with zero rows. One layer's KV cache: k
+// [page][kv_head][qk_dim][page_size] (keys side by side, so that QK needs no horizontal sum), v
+// [page][kv_head][page_size][v_dim]. In int8 the scales of a head's rows follow its elements, float
+// [page_size], at whatever address that is.
 //
 // Units: elements, tokens. Threads: stateless; disjoint panels, rows, tokens and attention items
 // may be computed by different threads at once. The caller owns all memory. Errors: none; shapes
@@ -54,8 +57,14 @@ inline constexpr uint32_t NumPanels(uint32_t out_features) {
   return (out_features + kPanelRows - 1) / kPanelRows;
 }
 
+enum class WeightType : uint32_t { kFloat32, kFloat16, kBFloat16 };
+inline constexpr uint32_t WeightTypeBytes(WeightType type) {
+  return type == WeightType::kFloat32 ? 4 : 2;
+}
+
 struct GemmArgs {
-  const float* weight = nullptr;  // packed
+  WeightType type = WeightType::kFloat32;
+  const void* weight = nullptr;  // packed elements of `type`
   uint32_t out_features = 0;
   uint32_t in_features = 0;
   const float* x = nullptr;  // [tokens, in_features], rows x_stride apart

@@ -1,5 +1,7 @@
 // The oracle: every kernel as a plain loop, to be read. Compiled for x86-64-v3 so that Fma is one
 // instruction; the compiler may vectorise what it likes, as no reordering is allowed to it.
+#include <immintrin.h>
+
 #include <cstring>
 
 #include "worker_proc/cpu/kernels.h"
@@ -42,9 +44,31 @@ float Exp(float x) {
   return p * two_to_n;
 }
 
-void Gemm(const GemmArgs& a) {
+inline float WidenBFloat16(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+struct Float32Weights {
+  using Type = float;
+  static float Widen(float x) { return x; }
+};
+struct Float16Weights {
+  using Type = uint16_t;
+  static float Widen(uint16_t x) { return _cvtsh_ss(x); }
+};
+struct BFloat16Weights {
+  using Type = uint16_t;
+  static float Widen(uint16_t x) { return WidenBFloat16(x); }
+};
+
+template <typename Weights>
+void GemmOf(const GemmArgs& a) {
   for (uint32_t p = a.panel_begin; p < a.panel_end; ++p) {
-    const float* weight = a.weight + static_cast<size_t>(p) * a.in_features * kPanelRows;
+    const auto* weight = static_cast<const typename Weights::Type*>(a.weight) +
+                         static_cast<size_t>(p) * a.in_features * kPanelRows;
     const uint32_t first = p * kPanelRows;
     const uint32_t rows = a.out_features - first < kPanelRows ? a.out_features - first : kPanelRows;
     for (uint32_t t = 0; t < a.tokens; ++t) {
@@ -52,11 +76,23 @@ void Gemm(const GemmArgs& a) {
       for (uint32_t k = 0; k < a.in_features; ++k) {
         const float x = a.x[t * a.x_stride + k];
         for (uint32_t r = 0; r < kPanelRows; ++r) {
-          acc[r] = Fma(weight[static_cast<size_t>(k) * kPanelRows + r], x, acc[r]);
+          const float w = Weights::Widen(weight[static_cast<size_t>(k) * kPanelRows + r]);
+          acc[r] = Fma(w, x, acc[r]);
         }
       }
       std::memcpy(a.y + t * a.y_stride + first, acc, rows * sizeof(float));
     }
+  }
+}
+
+void Gemm(const GemmArgs& a) {
+  switch (a.type) {
+    case WeightType::kFloat32:
+      return GemmOf<Float32Weights>(a);
+    case WeightType::kFloat16:
+      return GemmOf<Float16Weights>(a);
+    case WeightType::kBFloat16:
+      return GemmOf<BFloat16Weights>(a);
   }
 }
 
@@ -129,12 +165,6 @@ inline uint16_t RoundToBFloat16(float x) {
   std::memcpy(&bits, &x, sizeof(bits));
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-inline float WidenBFloat16(uint16_t x) {
-  const uint32_t bits = static_cast<uint32_t>(x) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
 }
 
 inline void Store(float x, float* out) { *out = x; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "worker_proc/runner/scratch.h"
+
 namespace flotilla::cpu {
 namespace {
 
@@ -39,6 +41,11 @@ Status PagedAttention::Allocate(const KvCacheShape& shape, uint32_t num_pages,
   ASSIGN_OR_RETURN(cache_, Buffer::Create(shape.num_layers * layer_bytes_, "KV cache"));
   cache_.Touch(&pool_, heartbeat);
   return OkStatus();
+}
+
+void PagedAttention::PreparePlan(const PlanShape& shape) {
+  items_.MakeRoom(shape.num_tokens, shape.num_seqs, max_part_rows_);
+  MakeRoom(shape.num_tokens * straddling_cols_, &straddling_rows_);
 }
 
 void PagedAttention::Write(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
@@ -107,6 +114,7 @@ void PagedAttention::Attend(const AttentionLayer& layer, const AttentionContext&
   Target target{out, group * layer.v_dim, context.cu_q_lens};
   if (F32(out) == nullptr && target.cols % kQuantBlock != 0) {
     // Blocks straddle kv heads: whole rows in float first.
+    straddling_cols_ = out.cols;
     straddling_rows_.resize(static_cast<size_t>(out.rows) * out.cols);
     straddling_ = {straddling_rows_.data(), Q8(out)};
     target.out.data = &straddling_;

@@ -3,8 +3,8 @@
 //
 // Layouts and arithmetic are kernels.h's. Units: tokens, elements, bytes. Threads: the caller's,
 // and the pool's within a call. Ownership: the pool outlives it; it owns the cache. A geometry's
-// scratch is allocated when a layer first has it, which is the probe's step; later steps allocate
-// nothing. Errors: ResourceExhausted for memory, InvalidArgument for heads that int8 can't have.
+// scratch is allocated when a layer first has it, which is the probe's step; PreparePlan does the
+// rest. Errors: ResourceExhausted for memory, InvalidArgument for heads that int8 can't have.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +35,9 @@ class PagedAttention {
   }
   Status Allocate(const KvCacheShape& shape, uint32_t num_pages, const Heartbeat& heartbeat);
   uint64_t cache_bytes() const { return cache_.bytes(); }
+
+  // After a first step: later ones of up to `shape` allocate nothing.
+  void PreparePlan(const PlanShape& shape);
 
   void BeginStep() { items_.BeginStep(); }
   // The tokens [begin, end) of the step; qkv: their rows.
@@ -86,6 +89,7 @@ class PagedAttention {
   uint32_t max_part_rows_ = 0;
   CpuTensor straddling_;
   std::vector<float> straddling_rows_;
+  size_t straddling_cols_ = 0;  // 0: no layer needs them
 };
 
 }  // namespace flotilla::cpu

@@ -20,6 +20,14 @@ constexpr uint64_t kInside = kClosed - 1;
 uint64_t GenerationOf(uint64_t state) { return state / kGeneration; }
 bool IsOpen(uint64_t state) { return (state & kClosed) == 0; }
 
+// A CPU that is gone, or not ours any more, is no reason not to compute.
+void Pin(pthread_t thread, uint32_t cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  pthread_setaffinity_np(thread, sizeof(set), &set);
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
@@ -34,6 +42,12 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
                        ("compute-" + std::to_string(worker)).c_str());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (options.cpus.empty()) return;
+  CHECK(options.cpus.size() == options.threads);
+  for (uint32_t worker = 1; worker < options.threads; ++worker) {
+    Pin(workers_[worker - 1].native_handle(), options.cpus[worker]);
+  }
+  Pin(pthread_self(), options.cpus[0]);
 }
 
 ThreadPool::~ThreadPool() {

@@ -9,6 +9,8 @@
 // spinning, between steps nothing runs. spin_ns must be 0 where compute threads outnumber the cores
 // they may use: a spinning thread would keep the one it waits for from running.
 //
+// Pinned threads stay on the CPU that is theirs, the caller from the constructor on.
+//
 // Threads: ParallelFor by one thread at a time, not from inside an item. What the caller wrote
 // before is visible to all items; what items wrote is visible to the caller after. Signals are the
 // caller's: all are blocked in the pool's threads. Errors: none; items must not throw. Source:
@@ -25,6 +27,7 @@ namespace flotilla::cpu {
 struct ThreadPoolOptions {
   uint32_t threads = 1;  // the caller included
   int64_t spin_ns = 0;
+  std::vector<uint32_t> cpus = {};  // one for each thread, the caller first; empty: not pinned
 };
 
 class ThreadPool {

@@ -130,10 +130,17 @@ struct AttentionContext {
   uint32_t pages_per_seq = 0;
 };
 
+// How large a step may be; what a plan is prepared for.
+struct PlanShape {
+  uint32_t num_tokens = 0;
+  uint32_t num_seqs = 0;
+};
+
 // Bytes by what they are for: the start-up report and the memory metric.
 struct BackendMemory {
   uint64_t weights = 0;
   uint64_t step_weights = 0;  // of them, what each step reads: every matrix once
+  uint64_t packed = 0;        // of step_weights, what this start packed, and no earlier one
   uint64_t activations = 0;
   uint64_t kv_cache = 0;
 };
@@ -175,6 +182,9 @@ class Backend {
   }
   virtual uint64_t KvPageBytes(const KvCacheShape& shape) const = 0;
   virtual Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) = 0;
+  // What a step of up to `shape` needs besides, so that it allocates nothing. After a first step,
+  // which shows the layers' geometry.
+  virtual void PreparePlan(const PlanShape& shape) = 0;
 
   // ---- A step.
   virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;

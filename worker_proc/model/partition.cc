@@ -31,6 +31,28 @@ std::vector<RowRange> SplitRows(uint32_t rows, uint32_t unit, uint32_t ranks) {
   return ranges;
 }
 
+// Whole kv groups to ranks, or, if there are more ranks than kv heads, one kv head to several ranks
+// that share its query heads.
+void SplitHeads(uint32_t kv_heads, uint32_t group, TpPartition* partition) {
+  const uint32_t size = partition->size;
+  if (size <= kv_heads) {
+    partition->kv_heads = Ranges(SplitWork(kv_heads, std::vector<double>(size, 0.0)));
+    for (const RowRange& kv : partition->kv_heads) {
+      partition->heads.push_back({kv.begin * group, kv.end * group});
+    }
+    return;
+  }
+  std::vector<uint32_t> heads;
+  uint32_t kv_head = 0;
+  for (const uint32_t ranks : SplitWork(size, std::vector<double>(kv_heads, 0.0))) {
+    partition->kv_heads.insert(partition->kv_heads.end(), ranks, {kv_head, kv_head + 1});
+    const std::vector<uint32_t> shares = SplitWork(group, std::vector<double>(ranks, 0.0));
+    heads.insert(heads.end(), shares.begin(), shares.end());
+    ++kv_head;
+  }
+  partition->heads = Ranges(heads);
+}
+
 }  // namespace
 
 std::vector<uint32_t> SplitWork(uint32_t units, const std::vector<double>& fixed_work) {
@@ -55,18 +77,15 @@ StatusOr<TpPartition> MakeTpPartition(const ModelConfig& config, uint32_t rank, 
                                              " query heads, no multiple of its ", kv_heads,
                                              " kv heads"));
   }
-  if (size > kv_heads) {
-    return absl::InvalidArgumentError(StrCat("--tp ", size, " is more than the model's ", kv_heads,
-                                             " kv heads; use --tp ", kv_heads, " or less"));
+  if (size > config.num_attention_heads) {
+    return absl::InvalidArgumentError(StrCat("--tp ", size, " is more than the model's ",
+                                             config.num_attention_heads, " query heads; use --tp ",
+                                             config.num_attention_heads, " or less"));
   }
   TpPartition partition;
   partition.rank = rank;
   partition.size = size;
-  partition.kv_heads = Ranges(SplitWork(kv_heads, std::vector<double>(size, 0.0)));
-  const uint32_t group = config.num_attention_heads / kv_heads;
-  for (const RowRange& kv : partition.kv_heads) {
-    partition.heads.push_back({kv.begin * group, kv.end * group});
-  }
+  SplitHeads(kv_heads, config.num_attention_heads / kv_heads, &partition);
   partition.hidden = SplitRows(config.hidden_size, kPanelRows, size);
   partition.intermediate = SplitRows(config.intermediate_size, kBlockCols, size);
   partition.vocab = SplitRows(config.vocab_size, kPanelRows, size);

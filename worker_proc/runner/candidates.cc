@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "common/base/check.h"
+#include "worker_proc/runner/scratch.h"
 
 namespace flotilla {
 namespace {
@@ -32,6 +33,18 @@ void Candidates::Collect(const SamplerKernels& kernels, std::span<const float> l
   }
   size_ += kernels.collect(logits.data(), logits.size(), bound, first_token, logits_.data() + size_,
                            tokens_.data() + size_);
+}
+
+void Candidates::MakeRoomFor(size_t size) {
+  const size_t room = size + kSamplerTile;  // Collect asks for a whole tile more than it has
+  if (tokens_.size() < room) {
+    tokens_.resize(room);
+    logits_.resize(room);
+  }
+  MakeRoom(room, &weights_);
+  MakeRoom(size, &keys_);
+  MakeRoom(size, &key_weights_);
+  MakeRoom(size, &order_);
 }
 
 void Candidates::SetWeights(const SamplerKernels& kernels, const WeightScale& scale) {

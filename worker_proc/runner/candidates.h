@@ -28,6 +28,8 @@ class Candidates {
   std::span<const int32_t> tokens() const { return {tokens_.data(), size_}; }
 
   void Clear() { size_ = 0; }
+  // Scratch for as many candidates.
+  void MakeRoomFor(size_t size);
   // Appends what SamplerKernels::collect finds in logits[0 … n), whose first is `first_token`'s.
   void Collect(const SamplerKernels& kernels, std::span<const float> logits, float bound,
                int32_t first_token);

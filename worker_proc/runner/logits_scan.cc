@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "common/base/check.h"
+#include "worker_proc/runner/scratch.h"
 
 namespace flotilla {
 namespace {
@@ -28,6 +29,13 @@ Status LogitsScan::Reset(std::span<const float> logits) {
   for (float max : tile_max_) max_ = std::max(max_, max);
   if (!good || !std::isfinite(max_)) return absl::DataLossError("the logits are not finite");
   return OkStatus();
+}
+
+void LogitsScan::MakeRoomFor(size_t size) {
+  const size_t tiles = (size + kSamplerTile - 1) / kSamplerTile;
+  MakeRoom(tiles, &tile_max_);
+  MakeRoom(tiles, &tile_sums_);
+  MakeRoom(tiles, &sorted_);
 }
 
 int32_t LogitsScan::ArgMax() const {

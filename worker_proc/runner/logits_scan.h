@@ -24,6 +24,8 @@ class LogitsScan {
   explicit LogitsScan(const SamplerKernels* kernels) : kernels_(*kernels) {}
 
   Status Reset(std::span<const float> logits);
+  // Scratch for rows of so many logits.
+  void MakeRoomFor(size_t size);
   size_t size() const { return logits_.size(); }
   float max() const { return max_; }
   int32_t ArgMax() const;  // the lowest id among equals

@@ -2,6 +2,8 @@
 //
 // Exit codes: 0 after SIGTERM or a shutdown plan; 2 for a bad flag or model, or too little memory
 // (restarting is useless); 1 for anything else.
+#include <sched.h>
+
 #include <csignal>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
+#include "common/base/memory_info.h"
 #include "common/base/metrics.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/text/model_text.h"
@@ -22,7 +25,6 @@
 #include "worker_proc/cpu/cpu_backend.h"
 #include "worker_proc/cpu/cpu_options.h"
 #include "worker_proc/cpu/isa.h"
-#include "worker_proc/runner/memory_info.h"
 #include "worker_proc/runner/model_runner.h"
 #include "worker_proc/runner/worker_loop.h"
 #include "worker_proc/runner/worker_metrics.h"
@@ -60,7 +62,12 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &flags->cpu.dtype);
   AddFlag(app, kKvCacheDtypeFlag, &flags->cpu.kv_cache_dtype);
+  AddFlag(app, kPackCacheDirFlag, &flags->cpu.pack_cache_dir);
   AddFlag(app, kThreadsFlag, &flags->cpu.threads);
+  app->add_option("--cpus", flags->cpu.cpus,
+                  "A CPU for each thread to stay on, comma-separated; none: not pinned")
+      ->delimiter(',')
+      ->check(CLI::Range(0u, CPU_SETSIZE - 1u));
   app->add_option("--control-fd", flags->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", flags->result_ring_fd, "Inherited result ring")->required();
@@ -77,6 +84,9 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
       ->capture_default_str();
   AddFlag(app, kMaxRunningRequestsFlag, &flags->runner.max_running_requests);
   AddFlag(app, kChunkedPrefillSizeFlag, &flags->runner.chunked_prefill_size);
+  AddFlag(app, kTokenPaddingsFlag, &flags->runner.precompile_token_paddings);
+  AddFlag(app, kBsPaddingsFlag, &flags->runner.precompile_bs_paddings);
+  AddFlag(app, kDisablePrecompileFlag, &flags->runner.disable_precompile);
   app->add_option("--spin-us", flags->cpu.spin_us,
                   "How long a compute thread spins for the others, and a rank for the other ranks, "
                   "before it sleeps; 0 unless each thread of each rank has a core of its own")
@@ -145,16 +155,26 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
                    ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
   cpu_options.heartbeat = heartbeat;
+  cpu::PackCacheOptions& pack_cache = cpu_options.pack_cache;
+  pack_cache.model_path = flags.model;
+  if (pack_cache.dir != "off") {
+    pack_cache.model_identity = cpu::ModelIdentity(flags.model, *checkpoint);
+  }
+  pack_cache.rank = flags.rank;
+  pack_cache.ranks = flags.tp;
   const std::unique_ptr<Backend> backend = MakeCpuBackend(cpu_options);
   Log().info("backend {} {} {} {}", Kv("name", backend->name()),
              Kv("isa", cpu_options.kernels->name), Kv("threads", cpu_options.threads.threads),
              Kv("spin_us", cpu_options.threads.spin_ns / kNsPerUs));
 
+  const int64_t comm_ns = clock.NowNs();
   ASSIGN_OR_RETURN(const Segments segments, MapSegments(flags));
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,
                    MakeCollective(flags, cpu_options.threads.spin_ns, segments, &heartbeat));
   TimedCollective collective(std::move(inner), &clock, registry.get());
-  Log().info("startup step=comm {}", Kv("ranks", flags.tp));
+  Log().info("startup step=comm {} {}",
+             Kv("seconds", static_cast<double>(clock.NowNs() - comm_ns) * 1e-9),
+             Kv("ranks", flags.tp));
 
   ASSIGN_OR_RETURN(const SamplerKernels* sampler_kernels, cpu::SelectSamplerKernels(flags.cpu.isa));
   if (flags.rank == 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "worker_proc/model/registry.h"
 #include "worker_proc/runner/kv_cache.h"
 #include "worker_proc/runner/prepare_batch.h"
+#include "worker_proc/runner/scratch.h"
 
 namespace flotilla {
 namespace {
@@ -78,14 +80,18 @@ WeightLoader::Progress ProgressLine(const Clock* clock, const Heartbeat* heartbe
 
 }  // namespace
 
-ModelRunner::ModelRunner(const Deps& deps, const ModelRunnerOptions& options, TpPartition partition)
+ModelRunner::ModelRunner(const Deps& deps, const ModelRunnerOptions& options, TpPartition partition,
+                         PaddingPolicy padding)
     : deps_(deps),
       options_(options),
       partition_(std::move(partition)),
+      padding_(std::move(padding)),
       config_(deps.checkpoint->config()),
       context_length_(ContextLength(config_, options.context_length)),
       slots_(options.max_running_requests, options.page_size, context_length_),
-      sampler_(deps.sampler_kernels, options.eos_ids) {}
+      sampler_(deps.sampler_kernels, options.eos_ids),
+      results_(limits().max_slots, limits().max_tokens),
+      prepared_(padding_.buckets().size()) {}
 
 StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(const Deps& deps,
                                                            const ModelRunnerOptions& options) {
@@ -93,7 +99,12 @@ StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(const Deps& deps,
   RETURN_IF_ERROR(CheckOptions(config, options));
   ASSIGN_OR_RETURN(TpPartition partition,
                    MakeTpPartition(config, deps.collective->rank(), deps.collective->size()));
-  std::unique_ptr<ModelRunner> runner(new ModelRunner(deps, options, std::move(partition)));
+  ASSIGN_OR_RETURN(
+      PaddingPolicy padding,
+      PaddingPolicy::Create({options.chunked_prefill_size, options.max_running_requests,
+                             options.precompile_token_paddings, options.precompile_bs_paddings}));
+  std::unique_ptr<ModelRunner> runner(
+      new ModelRunner(deps, options, std::move(partition), std::move(padding)));
   RETURN_IF_ERROR(runner->LoadModel());
   RETURN_IF_ERROR(runner->SizeKvCache());
   if (runner->is_root() && !options.logits_dump.empty()) {
@@ -129,9 +140,11 @@ Status ModelRunner::LoadModel() {
     RETURN_IF_ERROR(model_->LoadWeights(&loader));
     weight_bytes_read_ = loader.bytes_read();
     step.bytes = deps_.backend->memory().weights;
-    Log().info("weights {} {} {}", Kv("read", FormatBytes(loader.bytes_read())),
+    const BackendMemory memory = deps_.backend->memory();
+    Log().info("weights {} {} {} {}", Kv("read", FormatBytes(loader.bytes_read())),
                Kv("in_memory", FormatBytes(step.bytes)),
-               Kv("read_a_step", FormatBytes(deps_.backend->memory().step_weights)));
+               Kv("read_a_step", FormatBytes(memory.step_weights)),
+               Kv("packed_now", FormatBytes(memory.packed)));
   }
   StartupStep step(deps_.clock, "warmup-profile");
   RETURN_IF_ERROR(model_->AllocateBuffers());
@@ -193,10 +206,34 @@ StatusOr<uint64_t> ModelRunner::Reset(uint32_t num_pages) {
   slots_.Clear();
   RETURN_IF_ERROR(AllocateKvCache(num_pages));
   if (num_pages_ == 0) return absl::InvalidArgumentError("reset without a number of KV pages");
-  StartupStep step(deps_.clock, "probe");
-  StatusOr<uint64_t> hash = Probe();
+  StatusOr<uint64_t> hash;
+  {
+    StartupStep step(deps_.clock, "probe");
+    hash = Probe();
+  }
   slots_.Clear();
+  if (hash.ok() && !options_.disable_precompile) PrepareAllPlans();
   return hash;
+}
+
+void ModelRunner::PrepareAllPlans() {
+  if (std::all_of(prepared_.begin(), prepared_.end(), std::identity())) return;  // a later epoch
+  StartupStep step(deps_.clock, "plans");
+  for (size_t bucket = 0; bucket < prepared_.size(); ++bucket) PreparePlan(bucket);
+  Log().info("plans prepared {} {} {}", Kv("prefill", padding_.num_prefill()),
+             Kv("decode", prepared_.size() - padding_.num_prefill()),
+             Kv("tokens", limits().max_tokens));
+}
+
+void ModelRunner::PreparePlan(size_t bucket) {
+  const PlanShape& shape = padding_.buckets()[bucket];
+  MakeRoom(shape, slots_, &batch_);
+  deps_.backend->PreparePlan(shape);
+  MakeRoom(kLogitsTile, &tile_rows_);
+  MakeRoom(shape.num_seqs, &row_masks_);
+  MakeRoom(shape.num_seqs, &sampled_);
+  if (is_root()) sampler_.MakeRoomFor(config_.vocab_size);
+  prepared_[bucket] = true;
 }
 
 // A fixed short prompt through the real path. Its pages are free again afterwards.
@@ -250,11 +287,11 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   const Slot& slot = slots_.slot(plan.rows[row.row].slot);
   const SamplingParams& params = slot.sampling;
   if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
+  if (options_.on_logits) RETURN_IF_ERROR(options_.on_logits(out.slot, row.position, logits));
   if (row.prompt_logprobs && row.target >= 0) {
     const uint32_t n = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
-    ASSIGN_OR_RETURN(PositionLogprobs logprobs, sampler_.Logprobs(logits, row.target, n));
     if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
-    out.prompt_logprobs.push_back(std::move(logprobs));
+    RETURN_IF_ERROR(sampler_.Logprobs(logits, row.target, n, results_.AddPromptPosition(&out)));
   }
   if (!row.sample) return OkStatus();
   out.has_logprobs = params.num_logprobs != kNoLogprobs;
@@ -328,11 +365,17 @@ void ModelRunner::FindMasks(const StepPlan& plan) {
 }
 
 Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
-  result->rows.clear();
+  results_.Renew(plan->rows.size(), result);
   RETURN_IF_ERROR(slots_.FillLastTokens(plan));
   RETURN_IF_ERROR(slots_.Apply(*plan));
   PrepareBatch(*plan, slots_, &batch_);
-  result->rows.resize(plan->rows.size());
+  if (batch_.num_tokens > 0) {
+    const size_t bucket = padding_.BucketOf(batch_.mode, {batch_.num_tokens, batch_.num_seqs});
+    if (!prepared_[bucket]) {
+      ++plan_misses_;
+      PreparePlan(bucket);
+    }
+  }
   for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
   FindMasks(*plan);
   Status status = Run([&](const LogitsRow& row, std::span<float> logits) {

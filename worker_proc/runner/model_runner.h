@@ -2,8 +2,8 @@
 //
 // Start-up (requirement 004): comm (the caller's collective) → model → weights → warm-up (profile)
 // → KV cache sized; then, once the scheduler has chosen the number of pages, Reset: KV cache
-// allocated → probe forward. Each step is logged with its time and bytes. Later backends capture
-// graphs between KV cache and probe.
+// allocated → probe forward → plans of all buckets of steps (padding_policy.h). Each step is logged
+// with its time and bytes. Later backends capture graphs where the plans are prepared.
 //
 // Units: bytes, pages, tokens. Threads: one. Ownership: everything in Deps outlives the runner.
 // Errors: Create: InvalidArgument / NotFound (the model or a flag), ResourceExhausted (memory),
@@ -23,6 +23,8 @@
 #include "worker_proc/model/model.h"
 #include "worker_proc/runner/forward_batch.h"
 #include "worker_proc/runner/logits_dump.h"
+#include "worker_proc/runner/padding_policy.h"
+#include "worker_proc/runner/result_pool.h"
 #include "worker_proc/runner/sampler.h"
 #include "worker_proc/runner/slot_table.h"
 
@@ -38,7 +40,12 @@ struct ModelRunnerOptions {
   bool kv_pages_chosen = false;
   std::function<uint64_t()> available_memory;  // bytes that can still be had, now
   std::string logits_dump;                     // rank 0 only; empty: none
-  std::vector<int32_t> eos_ids;                // masked by min_tokens
+  // Rank 0: sees what the dump gets, in the order of the positions. Empty: none.
+  std::function<Status(uint32_t slot, uint32_t position, std::span<const float>)> on_logits;
+  std::vector<int32_t> eos_ids;  // masked by min_tokens
+  // As PaddingOptions'.
+  std::vector<uint32_t> precompile_token_paddings, precompile_bs_paddings;
+  bool disable_precompile = false;  // a bucket's first step prepares its plan
 };
 
 class ModelRunner {
@@ -68,14 +75,20 @@ class ModelRunner {
   // plan, and leaves every rank with the tokens that were sampled.
   Status Execute(StepPlan* plan, StepResult* result);
   ForwardMode last_mode() const { return batch_.mode; }
+  // Steps whose plan was not prepared.
+  uint64_t plan_misses() const { return plan_misses_; }
 
  private:
-  ModelRunner(const Deps& deps, const ModelRunnerOptions& options, TpPartition partition);
+  ModelRunner(const Deps& deps, const ModelRunnerOptions& options, TpPartition partition,
+              PaddingPolicy padding);
   Status LoadModel();
   Status CheckWeightsFit() const;
   Status SizeKvCache();
   Status AllocateKvCache(uint32_t num_pages);
   StatusOr<uint64_t> Probe();
+  // Of a bucket: room for its forward, its logits and the sampler.
+  void PreparePlan(size_t bucket);
+  void PrepareAllPlans();
   // Forward, then the head over logits_rows in tiles; visit(row, logits) on rank 0.
   template <typename Visit>
   Status Run(Visit visit);
@@ -92,6 +105,7 @@ class ModelRunner {
   const Deps deps_;
   const ModelRunnerOptions options_;
   const TpPartition partition_;
+  const PaddingPolicy padding_;
   const ModelConfig& config_;
   const uint32_t context_length_;
   std::unique_ptr<Model> model_;
@@ -102,10 +116,13 @@ class ModelRunner {
   SlotTable slots_;
   ForwardBatch batch_;
   Sampler sampler_;
+  ResultPool results_;
   std::vector<std::span<const uint32_t>> row_masks_;  // of the plan that runs; empty: no mask
   std::optional<LogitsDump> dump_;
   std::vector<uint32_t> tile_rows_;
   std::vector<int32_t> sampled_;
+  std::vector<bool> prepared_;  // of each bucket
+  uint64_t plan_misses_ = 0;
 };
 
 }  // namespace flotilla

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "worker_proc/runner/scratch.h"
+
 namespace flotilla {
 namespace {
 
@@ -82,6 +84,18 @@ void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* ba
               batch->page_indices.begin() + static_cast<ptrdiff_t>(r) * batch->pages_per_seq);
     AddLogitsRows(plan, r, begin, batch);
   }
+}
+
+void MakeRoom(const PlanShape& shape, const SlotTable& slots, ForwardBatch* batch) {
+  const size_t tokens = shape.num_tokens;
+  const size_t seqs = shape.num_seqs;
+  MakeRoom(tokens, &batch->input_ids);
+  MakeRoom(tokens, &batch->positions);
+  MakeRoom(tokens, &batch->out_cache_loc);
+  MakeRoom(seqs + 1, &batch->cu_q_lens);
+  MakeRoom(seqs, &batch->kv_lens);
+  MakeRoom(seqs * slots.max_pages_per_slot(), &batch->page_indices);
+  MakeRoom(tokens, &batch->logits_rows);  // all of them, with logprobs of prompts
 }
 
 }  // namespace flotilla

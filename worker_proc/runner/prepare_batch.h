@@ -6,11 +6,15 @@
 #pragma once
 
 #include "shm/step_plan.h"
+#include "worker_proc/model/backend.h"
 #include "worker_proc/runner/forward_batch.h"
 #include "worker_proc/runner/slot_table.h"
 
 namespace flotilla {
 
 void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* batch);
+
+// Room for steps of up to `shape`.
+void MakeRoom(const PlanShape& shape, const SlotTable& slots, ForwardBatch* batch);
 
 }  // namespace flotilla

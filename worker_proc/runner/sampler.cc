@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "worker_proc/runner/philox.h"
+#include "worker_proc/runner/scratch.h"
 
 namespace flotilla {
 namespace {
@@ -99,7 +100,7 @@ StatusOr<int32_t> Sampler::Sample(std::span<float> logits, const SampleInput& in
     Adjust(masked_, input);
     RETURN_IF_ERROR(adjusted_.Reset(masked_));
     token = Draw(&adjusted_, input);
-    if (logprobs != nullptr) *logprobs = LogprobsOf(logits, token, input.params.num_logprobs);
+    if (logprobs != nullptr) LogprobsOf(logits, token, input.params.num_logprobs, logprobs);
     return token;
   }
   Adjust(logits, input);
@@ -111,7 +112,7 @@ StatusOr<int32_t> Sampler::Sample(std::span<float> logits, const SampleInput& in
     PutBack(logits);
     RETURN_IF_ERROR(status);
   }
-  if (logprobs != nullptr) *logprobs = LogprobsOf(logits, token, input.params.num_logprobs);
+  if (logprobs != nullptr) LogprobsOf(logits, token, input.params.num_logprobs, logprobs);
   return token;
 }
 
@@ -158,29 +159,38 @@ void Sampler::CollectNucleus(LogitsScan* row, const SamplingParams& params, floa
   candidates_.KeepMass(need);
 }
 
-StatusOr<PositionLogprobs> Sampler::Logprobs(std::span<const float> logits, int32_t token,
-                                             uint32_t n) {
+Status Sampler::Logprobs(std::span<const float> logits, int32_t token, uint32_t n,
+                         PositionLogprobs* logprobs) {
   RETURN_IF_ERROR(raw_.Reset(logits));
-  return LogprobsOf(logits, token, n);
+  LogprobsOf(logits, token, n, logprobs);
+  return OkStatus();
 }
 
-PositionLogprobs Sampler::LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n) {
+void Sampler::LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n,
+                         PositionLogprobs* logprobs) {
   const double log_sum = static_cast<double>(raw_.max()) + Log(raw_.TotalWeight(1.0f));
   const auto logprob = [&](float logit) {
     return static_cast<float>(static_cast<double>(logit) - log_sum);
   };
-  PositionLogprobs result;
-  result.token = token;
-  result.logprob = logprob(logits[static_cast<size_t>(token)]);
-  result.rank = raw_.Rank(token);
-  if (n == 0) return result;
+  logprobs->token = token;
+  logprobs->logprob = logprob(logits[static_cast<size_t>(token)]);
+  logprobs->rank = raw_.Rank(token);
+  logprobs->top.clear();
+  if (n == 0) return;
   raw_.Collect(raw_.BoundOfTop(n), &candidates_);
   const std::span<const uint32_t> most_likely = candidates_.MostLikely(n);
-  result.top.reserve(most_likely.size());
   for (const uint32_t i : most_likely) {
-    result.top.push_back({candidates_.tokens()[i], logprob(candidates_.logits()[i])});
+    logprobs->top.push_back({candidates_.tokens()[i], logprob(candidates_.logits()[i])});
   }
-  return result;
+}
+
+void Sampler::MakeRoomFor(uint32_t vocab_size) {
+  raw_.MakeRoomFor(vocab_size);
+  adjusted_.MakeRoomFor(vocab_size);
+  candidates_.MakeRoomFor(vocab_size);
+  MakeRoom(vocab_size, &masked_);
+  MakeRoom(MaskWords(vocab_size), &words_);
+  MakeRoom(vocab_size + kMaxLogitBias + eos_ids_.size(), &changed_);
 }
 
 }  // namespace flotilla

@@ -51,8 +51,11 @@ class Sampler {
   // beside it. The row is changed meanwhile, and the same again when this returns.
   StatusOr<int32_t> Sample(std::span<float> logits, const SampleInput& input,
                            PositionLogprobs* logprobs);
-  // Of `token`, with the n most likely ones beside it.
-  StatusOr<PositionLogprobs> Logprobs(std::span<const float> logits, int32_t token, uint32_t n);
+  // Of `token`, with the n most likely ones beside it. The memory of *logprobs is used again.
+  Status Logprobs(std::span<const float> logits, int32_t token, uint32_t n,
+                  PositionLogprobs* logprobs);
+  // Scratch for rows of so many logits: none is allocated later.
+  void MakeRoomFor(uint32_t vocab_size);
 
  private:
   void Adjust(std::span<float> logits, const SampleInput& input);
@@ -62,7 +65,8 @@ class Sampler {
   int32_t Draw(LogitsScan* row, const SampleInput& input);
   void CollectSurvivors(LogitsScan* row, const SamplingParams& params, float inverse);
   void CollectNucleus(LogitsScan* row, const SamplingParams& params, float inverse);
-  PositionLogprobs LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n);
+  void LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n,
+                  PositionLogprobs* logprobs);
 
   const std::vector<int32_t> eos_ids_;
   LogitsScan raw_;

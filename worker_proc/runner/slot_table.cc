@@ -63,6 +63,7 @@ void SlotTable::Open(const StepPlan& plan) {
     slot.logit_bias.assign(bias, bias + open.num_logit_bias);
     bias += open.num_logit_bias;
     slot.history.Reset(open.output_start);
+    if (open.sampling.has_penalties()) slot.history.Reserve(max_pages_per_slot_ * page_size_);
     slot.history.Append(history.first(open.num_history));
     history = history.subspan(open.num_history);
     slot.pages.clear();

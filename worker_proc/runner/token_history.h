@@ -1,14 +1,13 @@
 // What a sequence consists of, for penalties: its tokens, and how often each of them occurred in
 // the prompt and in the output. Sparse: as large as the number of different tokens.
 //
-// Threads: one. Ownership: memory is reused after Reset. Errors: none.
+// Threads: one. Ownership: memory is reused after Reset; after Reserve, Append takes none. Errors:
+// none.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "absl/container/flat_hash_map.h"
 
 namespace flotilla {
 
@@ -22,6 +21,8 @@ class TokenHistory {
  public:
   // Empty; tokens from position `output_start` on are output.
   void Reset(uint32_t output_start);
+  // Room for so many tokens.
+  void Reserve(uint32_t max_tokens);
   // The tokens at the positions size(), size() + 1, …
   void Append(std::span<const int32_t> tokens);
   // Forgets the tokens from position `num_tokens` on.
@@ -32,10 +33,17 @@ class TokenHistory {
   std::span<const TokenCount> counts() const { return counts_; }
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // Where places_ has the token, or the free place where it belongs.
+  size_t Find(int32_t token) const;
+  void Grow(size_t places);
+
   uint32_t output_start_ = 0;
   std::vector<int32_t> tokens_;  // by position
   std::vector<TokenCount> counts_;
-  absl::flat_hash_map<int32_t, uint32_t> index_;  // token → its place in counts_
+  // A hash table of places in counts_, at least half of it kNone; its size is a power of two.
+  // (absl's gives its memory back when it is cleared.)
+  std::vector<uint32_t> places_;
 };
 
 }  // namespace flotilla

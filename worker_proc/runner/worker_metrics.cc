@@ -26,10 +26,18 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
   weights_bytes_ = memory("weights");
   activations_bytes_ = memory("activations");
   kv_cache_bytes_ = memory("kv_cache");
+  packed_weight_bytes_ =
+      &AddGauge(registry, {"flotilla_worker_packed_weight_bytes",
+                           "Weights that this start of the rank packed; the rest it read as an "
+                           "earlier one had packed them.",
+                           {{"rank", label}}});
   const auto counter = [&](const char* name, const char* help) {
     return &AddCounter(registry, {name, help, {{"rank", label}}});
   };
   tokens_ = counter("flotilla_worker_tokens_total", "Input tokens that went through the model.");
+  plan_misses_ = counter("flotilla_worker_plan_misses_total",
+                         "Steps whose plan was not prepared before; 0 but with "
+                         "--disable-precompile.");
   rejected_frames_ = &AddCounter(registry, RejectedFramesSpec("step", {{"rank", label}}));
   if (rank == 0) result_ring_fill_ = &AddGauge(registry, RingFillRatioSpec("result"));
 }
@@ -47,6 +55,7 @@ void WorkerMetrics::SetMemory(const BackendMemory& memory) {
   weights_bytes_->Set(static_cast<double>(memory.weights));
   activations_bytes_->Set(static_cast<double>(memory.activations));
   kv_cache_bytes_->Set(static_cast<double>(memory.kv_cache));
+  packed_weight_bytes_->Set(static_cast<double>(memory.packed));
 }
 
 }  // namespace flotilla

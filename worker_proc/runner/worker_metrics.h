@@ -20,6 +20,9 @@ class WorkerMetrics {
   void SetMemory(const BackendMemory& memory);
   void AddTokens(uint32_t tokens) { tokens_->Increment(tokens); }
   void AddRejectedFrame() { rejected_frames_->Increment(); }
+  void SetPlanMisses(uint64_t total) {
+    plan_misses_->Increment(static_cast<double>(total) - plan_misses_->Value());
+  }
   // Of the result ring, by its writer.
   void SetResultRingFill(double ratio);
 
@@ -29,8 +32,10 @@ class WorkerMetrics {
   prometheus::Gauge* weights_bytes_;
   prometheus::Gauge* activations_bytes_;
   prometheus::Gauge* kv_cache_bytes_;
+  prometheus::Gauge* packed_weight_bytes_;
   prometheus::Counter* tokens_;
   prometheus::Counter* rejected_frames_;
+  prometheus::Counter* plan_misses_;
   prometheus::Gauge* result_ring_fill_ = nullptr;  // rank 0
 };
 

@@ -1,4 +1,4 @@
-#include "worker_proc/runner/memory_info.h"
+#include "common/base/memory_info.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "worker_proc/runner/memory_info.h"
+#include "common/base/memory_info.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

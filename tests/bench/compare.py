@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Engines under the same load on this machine, in turn and alone: tokens a second, latencies, memory, start.
+
+  tests/bench/compare.py llama-server flotilla
+  tests/bench/compare.py "flotilla:--tp 2 --threads 1" "flotilla:--tp 1 --threads 2" --clients 1 8 32
+  tests/bench/compare.py llama-server llama-server:Q4_0 flotilla --clients 32 64 --in-tokens 1024 --out-tokens 128
+
+An engine is `flotilla`, `flotilla:FLAGS`, `llama-server`, `llama-server:TYPE` (the model requantised for it; -t as
+many as there are cores, a slot a client) or `openvino`. For each number of clients they run in turn, --runs times, with
+prompts that no run has seen before. Printed are the medians, and how many times the last engine's tokens a second
+are each other's; the exit status is 1 if one of these is below --at-least. --same-kv BYTES (of a token) gives
+ours as much KV cache as the others have, so that memory can be compared.
+
+LOAD: the load generator (default ../shared/bench/load.py, beside this repository). MODEL: a GGUF file.
+FLOTILLA_BIN_DIR: of our binaries (default build/release/bin).
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+MODEL = os.environ.get("MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
+LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
+os.environ.setdefault("FLOTILLA_BIN_DIR", str(ROOT / "build/release/bin"))
+os.environ.setdefault("FLOTILLA_TEST_MODEL", MODEL)
+
+from engines import PeakMemory, make_engine  # noqa: E402 - reads the environment
+
+COLUMNS = [("out_tok_s", "tok/s"), ("ttft_p50", "TTFT p50"), ("ttft_p99", "p99 ms"), ("itl_p50", "between p50"),
+           ("itl_p99", "p99 ms"), ("peak_mib", "peak MiB"), ("ready_s", "ready s")]
+
+
+@dataclasses.dataclass
+class Load:
+    clients: int
+    in_tokens: int
+    out_tokens: int
+    shared_prefix: int
+    kv_bytes_per_token: int
+
+    @property
+    def requests(self):
+        return max(2 * self.clients, 8)
+
+    @property
+    def context(self):
+        """Tokens of a request at most; a word may be more than one."""
+        return (5 * (self.in_tokens + self.shared_prefix) // 4 + self.out_tokens + 63) // 64 * 64
+
+
+def measure(label, engine, load, seed):
+    """What the load generator printed, and the engine's peak memory and time to ready."""
+    with engine.start(load) as running, PeakMemory(running.pid) as memory:
+        done = subprocess.run(
+            [sys.executable, LOAD, running.url, "--model", running.model, "--label", label, "--seed", str(seed),
+             "--concurrency", str(load.clients), "--requests", str(load.requests), "--shared-prefix",
+             str(load.shared_prefix), "--in-tokens", f"{load.in_tokens}:{load.in_tokens}", "--out-tokens",
+             f"{load.out_tokens}:{load.out_tokens}"], check=True, text=True, stdout=subprocess.PIPE)
+    line = json.loads(done.stdout)
+    if line["ok"] != load.requests or line["err"]:
+        raise SystemExit(f"error: {label}: {line['err']} of {load.requests} requests failed: {line['err1']}")
+    return line | {"peak_mib": memory.bytes / 2**20, "ready_s": running.ready_s}
+
+
+def machine():
+    cpu = pathlib.Path("/proc/cpuinfo").read_text()
+    name = next((row.split(": ", 1)[1] for row in cpu.splitlines() if row.startswith("model name")), "?")
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], text=True, stdout=subprocess.PIPE,
+                            check=False).stdout.strip()
+    isa = "AVX-512 VNNI" if "avx512_vnni" in cpu else "AVX2"
+    return f"commit {commit}, {name}, {os.cpu_count()} cores, {isa}, load {os.getloadavg()[0]:.1f}"
+
+
+def compare(engines, load, args):
+    """engine → its lines; they take turns."""
+    lines = {label: [] for label in engines}
+    for run in range(args.runs):
+        for label, engine in engines.items():
+            line = measure(label, engine, load, 1000 * load.clients + run)
+            lines[label].append(line)
+            print(f"  {load.clients} clients, run {run + 1}: {label}: {line['out_tok_s']} tok/s", file=sys.stderr)
+            if args.jsonl:
+                with open(args.jsonl, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+    return lines
+
+
+def show(load, lines):
+    """Prints the medians; the last engine's tokens a second over each other's."""
+    medians = {label: {key: statistics.median(line[key] for line in rows) for key, _ in COLUMNS}
+               for label, rows in lines.items()}
+    width = max(len(label) for label in lines)
+    print(f"\n{load.clients:>3} clients".ljust(width), *(f"{name:>11}" for _, name in COLUMNS), "      ratio")
+    *others, last = medians
+    ratios = [medians[last]["out_tok_s"] / medians[label]["out_tok_s"] for label in others]
+    for label, ratio in zip(medians, [*ratios, None]):
+        cells = (f"{medians[label][key]:>11.{2 if key == 'ready_s' else 1}f}" for key, _ in COLUMNS)
+        print(label.ljust(width), *cells, "" if ratio is None else f"{ratio:>10.2f} x")
+    return ratios
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engines", nargs="+", help="two or more; the last is judged")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--in-tokens", type=int, default=128, help="words of a prompt, about a token each")
+    parser.add_argument("--out-tokens", type=int, default=64)
+    parser.add_argument("--shared-prefix", type=int, default=0, help="words that all prompts begin with")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--at-least", type=float, default=1.0)
+    parser.add_argument("--same-kv", type=int, default=0, metavar="BYTES", help="of a token, for equal KV caches")
+    parser.add_argument("--jsonl", help="append the runs' lines here, for plots.py")
+    args = parser.parse_args()
+    for path in (MODEL, LOAD):
+        if not os.path.exists(path):
+            parser.error(f"no {path}; run ./flotilla test once, or set MODEL or LOAD")
+    engines = {spec: make_engine(spec, MODEL) for spec in args.engines}
+    if len(engines) < 2:
+        parser.error("name two engines or more")
+    print(f"{machine()}; {args.in_tokens} in, {args.out_tokens} out, {args.shared_prefix} shared, "
+          f"medians of {args.runs}")
+    slower = False
+    for clients in args.clients:
+        load = Load(clients, args.in_tokens, args.out_tokens, args.shared_prefix, args.same_kv)
+        slower |= min(show(load, compare(engines, load, args))) < args.at_least
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Serving engines that benchmarks start one after the other: ours and its peers, each behind an OpenAI
+endpoint on a random port of this machine."""
+
+import contextlib
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from streams import Cluster, free_port
+from cluster import children_of, pss_bytes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+READY_TIMEOUT_S = 120
+SAMPLE_S = 0.1
+
+
+class PeakMemory:
+    """The most that a process and its descendants held, shared pages counted once (PSS), in bytes."""
+
+    def __init__(self, pid):
+        self.bytes = 0
+        self._pid = pid
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _all(self):
+        pids = [self._pid]
+        for pid in pids:
+            pids.extend(children_of(pid))
+        return pids
+
+    def _run(self):
+        while not self._end.wait(SAMPLE_S):
+            with contextlib.suppress(OSError):
+                self.bytes = max(self.bytes, sum(pss_bytes(pid) for pid in self._all()))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+
+class Running:
+    """An engine that takes requests."""
+
+    def __init__(self, url, model, pid, ready_s):
+        self.url, self.model, self.pid, self.ready_s = url, model, pid, ready_s
+
+
+class Flotilla:
+    """`flotilla`, or `flotilla:FLAGS`."""
+
+    def __init__(self, flags, model):
+        self.flags, self.model = shlex.split(flags), model
+
+    @contextlib.contextmanager
+    def start(self, load):
+        flags = list(self.flags)
+        if load.kv_bytes_per_token:
+            tokens = load.clients * load.context
+            flags += ["--kv-cache-memory", str(tokens * load.kv_bytes_per_token), "--context-length", str(load.context)]
+        with Cluster(*flags, model=self.model) as cluster:
+            yield Running(cluster.http, cluster.model_id, cluster.process.pid, cluster.ready_s)
+
+
+class LlamaServer:
+    """`llama-server` (build_llama.sh), or `llama-server:TYPE`: the same model requantised, once."""
+
+    def __init__(self, quant, model):
+        self.bin = pathlib.Path(subprocess.run([ROOT / "tests/bench/build_llama.sh"], check=True, text=True,
+                                               stdout=subprocess.PIPE).stdout.strip())
+        self.model = self._requantised(model, quant) if quant else model
+
+    def _requantised(self, model, quant):
+        path = self.bin / f"{pathlib.Path(model).stem}.{quant}.gguf"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            subprocess.run([self.bin / "llama-quantize", "--allow-requantize", model, part, quant], check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            part.rename(path)
+        return path
+
+    @contextlib.contextmanager
+    def start(self, load):
+        port = free_port()
+        argv = [self.bin / "llama-server", "-m", self.model, "-t", str(os.cpu_count()), "-np", str(load.clients),
+                "-c", str(load.clients * load.context), "--host", "127.0.0.1", "--port", str(port)]
+        with peer([str(arg) for arg in argv], f"http://127.0.0.1:{port}") as running:
+            yield running
+
+
+class OpenVino:
+    """`openvino`: GenAI's continuous batching (openvino_server.py), in an environment made once."""
+
+    PACKAGES = ["openvino-genai==2026.4.1", "aiohttp"]
+
+    def __init__(self, argument, model):
+        if argument:
+            raise SystemExit("error: the engine openvino takes no argument")
+        self.model = model
+        venv = ROOT / ".cache/openvino-venv"
+        self.python = venv / "bin/python"
+        if not (venv / "complete").exists():
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            subprocess.run([self.python, "-m", "pip", "install", "--quiet", *self.PACKAGES], check=True)
+            (venv / "complete").touch()
+
+    @contextlib.contextmanager
+    def start(self, _):
+        port = free_port()
+        server = [self.python, ROOT / "tests/bench/openvino_server.py", self.model, str(port)]
+        with peer([str(arg) for arg in server], f"http://127.0.0.1:{port}") as running:
+            yield running
+
+
+@contextlib.contextmanager
+def peer(argv, url):
+    """Another's server, as soon as its /health answers."""
+    with tempfile.TemporaryFile() as log:
+        begin = time.monotonic()
+        server = subprocess.Popen(argv, stdout=log, stderr=log)
+        try:
+            while not answers(url + "/health"):
+                if server.poll() is not None or time.monotonic() - begin > READY_TIMEOUT_S:
+                    log.seek(0)
+                    raise SystemExit(f"error: {argv[0]} did not become ready:\n{log.read()[-4000:].decode()}")
+                time.sleep(0.01)
+            yield Running(url, "m", server.pid, time.monotonic() - begin)
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def answers(url):
+    with contextlib.suppress(OSError, urllib.error.HTTPError):
+        return urllib.request.urlopen(url, timeout=1).status == 200
+    return False
+
+
+KINDS = {"flotilla": Flotilla, "llama-server": LlamaServer, "openvino": OpenVino}
+
+
+def make_engine(spec, model):
+    """Of KIND or KIND:ARGUMENT."""
+    kind, _, argument = spec.partition(":")
+    if kind not in KINDS:
+        raise SystemExit(f"error: engine '{spec}' is unknown; use {', '.join(KINDS)}, or one of them with :ARGUMENT")
+    return KINDS[kind](argument, model)

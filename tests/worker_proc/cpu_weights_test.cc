@@ -1,0 +1,126 @@
+// What the store makes of a checkpoint's tensors: their width, their place in panels, their bytes.
+#include "worker_proc/cpu/cpu_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "common/base/check.h"
+#include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/kernel_cases.h"
+
+namespace flotilla::cpu {
+namespace {
+
+using ::testing::ElementsAre;
+
+struct OwnedTensor {
+  std::string bytes;
+  TensorView view;
+};
+
+OwnedTensor MakeTensor(DType dtype, uint64_t rows, uint64_t cols, uint64_t seed) {
+  OwnedTensor tensor;
+  tensor.bytes = flotilla::testing::Quantize(dtype, testing::RandomFloats(rows * cols, seed));
+  tensor.view = {"t",
+                 dtype,
+                 rows,
+                 cols,
+                 {reinterpret_cast<const uint8_t*>(tensor.bytes.data()), tensor.bytes.size()}};
+  return tensor;
+}
+
+class CpuWeightsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<CpuLinear> Load(WeightStore* store, std::span<const WeightRows> rows) {
+    auto weight = store->LoadLinear(rows);
+    CHECK_OK(weight.status());
+    return std::unique_ptr<CpuLinear>(static_cast<CpuLinear*>(weight->release()));
+  }
+
+  ThreadPool pool_{{.threads = 2}};
+  const Heartbeat heartbeat_;
+};
+
+// The bytes of weight [row, k] of a part of floats, where kernels.h says that they are.
+std::string WeightAt(const LinearPart& part, uint64_t in_features, uint64_t row, uint64_t k) {
+  const size_t bytes = WeightTypeBytes(part.type);
+  const size_t at = (row / kPanelRows * in_features + k) * kPanelRows + row % kPanelRows;
+  return {static_cast<const char*>(part.floats) + at * bytes, bytes};
+}
+
+TEST_F(CpuWeightsTest, FloatsKeepTheirWidthAndTheirBits) {
+  const std::pair<DType, WeightType> types[] = {{DType::kF32, WeightType::kFloat32},
+                                                {DType::kF16, WeightType::kFloat16},
+                                                {DType::kBF16, WeightType::kBFloat16}};
+  for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kInt8}) {
+    for (const auto& [dtype, type] : types) {
+      WeightStore store(compute, &pool_, heartbeat_, {});
+      const OwnedTensor a = MakeTensor(dtype, 40, 7, 1);
+      const OwnedTensor b = MakeTensor(dtype, 30, 7, 2);
+      const WeightRows rows[] = {
+          {&a.view, 3, 10}, {&b.view, 0, 30}, {&a.view, 20, 20}, {&a.view, 39, 40}};
+      const auto weight = Load(&store, rows);
+      ASSERT_EQ(weight->parts.size(), 1u);
+      const LinearPart& part = weight->parts[0];
+      ASSERT_EQ(part.type, type);
+      ASSERT_EQ(part.rows, 38u);
+      std::string expected;
+      for (const WeightRows& each : rows) {
+        const auto data = each.view->data.subspan(each.begin * each.view->row_bytes(),
+                                                  (each.end - each.begin) * each.view->row_bytes());
+        expected.append(reinterpret_cast<const char*>(data.data()), data.size());
+      }
+      std::string stored;
+      for (uint64_t row = 0; row < 38; ++row) {
+        for (uint64_t k = 0; k < 7; ++k) stored += WeightAt(part, 7, row, k);
+      }
+      EXPECT_EQ(stored, expected) << Traits(dtype).name;
+      // Rows past the last are zero.
+      for (uint64_t row = 38; row < 48; ++row) {
+        for (uint64_t k = 0; k < 7; ++k) {
+          ASSERT_EQ(WeightAt(part, 7, row, k), std::string(WeightTypeBytes(type), 0));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CpuWeightsTest, HalvesTakeHalfTheBytesOfFloats) {
+  const auto bytes = [&](DType dtype) {
+    WeightStore store(ComputeType::kFloat32, &pool_, heartbeat_, {});
+    const OwnedTensor tensor = MakeTensor(dtype, 64, 96, 1);
+    const WeightRows rows[] = {{&tensor.view, 0, 64}};
+    Load(&store, rows);
+    EXPECT_EQ(store.matrix_bytes(), store.WeightBytes(tensor.view)) << Traits(dtype).name;
+    return store.matrix_bytes();
+  };
+  EXPECT_EQ(bytes(DType::kF32), 64u * 96 * 4);
+  EXPECT_EQ(bytes(DType::kQ8_0), 64u * 96 * 4);
+  EXPECT_EQ(bytes(DType::kF16), 64u * 96 * 2);
+  EXPECT_EQ(bytes(DType::kBF16), 64u * 96 * 2);
+}
+
+// With float32 what is quantised in the file lies beside what is F32 there.
+TEST_F(CpuWeightsTest, AlikeTensorsMakeOnePart) {
+  const OwnedTensor q4 = MakeTensor(DType::kQ4_1, 16, 32, 1),
+                    q8 = MakeTensor(DType::kQ8_0, 16, 32, 2);
+  const OwnedTensor f32 = MakeTensor(DType::kF32, 16, 32, 3),
+                    f16 = MakeTensor(DType::kF16, 16, 32, 4);
+  const OwnedTensor bf16 = MakeTensor(DType::kBF16, 16, 32, 5);
+  const WeightRows rows[] = {{&q4.view, 0, 16},  {&q8.view, 0, 16}, {&f32.view, 0, 16},
+                             {&f16.view, 0, 16}, {&f16.view, 0, 8}, {&bf16.view, 0, 16}};
+  const auto part_rows = [&](ComputeType compute) {
+    WeightStore store(compute, &pool_, heartbeat_, {});
+    const auto weight = Load(&store, rows);
+    std::vector<uint32_t> counts;
+    for (const LinearPart& part : weight->parts) counts.push_back(part.rows);
+    return counts;
+  };
+  EXPECT_THAT(part_rows(ComputeType::kFloat32), ElementsAre(48, 24, 16));
+  EXPECT_THAT(part_rows(ComputeType::kInt8), ElementsAre(16, 16, 16, 24, 16));
+}
+
+}  // namespace
+}  // namespace flotilla::cpu
