@@ -3,6 +3,7 @@
   python matrix.py --pairwise        a sample in which every two settings meet (minutes; in CI)
   python matrix.py --full            all 324 cells (an hour or two)
   python matrix.py --full --part 2/4 the from the second on every fourth of them
+  python matrix.py --pairwise --kv-cache-dtype int8
   python matrix.py --cell tp=2,at_once=7,chunk=16,cache=cold,pool=tiny,overlap=off
 
 A cell is: ranks × requests at once × prefill chunk × prefix cache (off; cold; warm: the second time the
@@ -39,14 +40,18 @@ AXES = {
 REQUESTS = 32
 NEW_TOKENS = 64
 CONTEXT = 1280
-# 23,040 bytes a token in bfloat16. Tiny: one request of the longest kind, or a few short ones, and none of
-# the output reserved at admission, so that it runs out again and again.
-POOLS = {
-    "large": ["--kv-cache-memory", "1GiB"],
-    "tiny": ["--kv-cache-memory", "29MiB", "--scheduler-flag=--init-new-token-ratio=0",
-             "--scheduler-flag=--min-new-token-ratio-factor=0",
-             "--scheduler-flag=--new-token-ratio-decay-steps=1"],
-}
+# Tiny: one request of the longest kind, or a few short ones, and none of the output reserved at admission, so
+# that it runs out again and again.
+TINY_TOKENS = 1320
+TOKEN_BYTES = {"bfloat16": 23040, "int8": 12240}
+TINY_FLAGS = ["--scheduler-flag=--init-new-token-ratio=0", "--scheduler-flag=--min-new-token-ratio-factor=0",
+              "--scheduler-flag=--new-token-ratio-decay-steps=1"]
+
+
+def pool_flags(pool, kv):
+    if pool == "large":
+        return ["--kv-cache-memory", "1GiB"]
+    return ["--kv-cache-memory", str(TINY_TOKENS * TOKEN_BYTES[kv]), *TINY_FLAGS]
 
 
 SCHEMA = {
@@ -110,10 +115,10 @@ def digest_of(answer):
     return hasher.hexdigest()
 
 
-def run_cell(cell, bodies):
+def run_cell(cell, bodies, kv):
     """(digests of all answers, retractions, tokens read from the cache, seconds)."""
     flags = ["--tp", str(cell["tp"]), "--chunked-prefill-size", str(cell["chunk"]), "--context-length",
-             str(CONTEXT), *POOLS[cell["pool"]]]
+             str(CONTEXT), "--kv-cache-dtype", kv, *pool_flags(cell["pool"], kv)]
     if cell["cache"] == "off":
         flags.append("--disable-radix-cache")
     if cell["overlap"] == "off":
@@ -168,12 +173,12 @@ def complaints_about(cell, retractions, cached):
     return found
 
 
-def run(cells):
+def run(cells, kv):
     """The number of cells that differ."""
     bodies = make_requests()
     expected, bad = None, 0
     for number, cell in enumerate(cells, 1):
-        digests, retractions, cached, seconds = run_cell(cell, bodies)
+        digests, retractions, cached, seconds = run_cell(cell, bodies, kv)
         expected = expected or digests
         different = [i for i, digest in enumerate(digests) if digest != expected[i]]
         found = complaints_about(cell, retractions, cached)
@@ -211,6 +216,7 @@ def main():
     what.add_argument("--pairwise", action="store_true")
     what.add_argument("--full", action="store_true")
     what.add_argument("--cell", action="append", type=parse_cell, help="may be given several times")
+    parser.add_argument("--kv-cache-dtype", choices=TOKEN_BYTES, default="bfloat16")
     parser.add_argument("--part", type=parse_part, default=(0, 1), help="of --full, as 2/4")
     args = parser.parse_args()
     if args.full:
@@ -218,7 +224,7 @@ def main():
         cells = cells[args.part[0]:: args.part[1]]
     else:
         cells = args.cell or pairwise(AXES)
-    bad = run(cells)
+    bad = run(cells, args.kv_cache_dtype)
     print(f"{len(cells) - bad} of {len(cells)} cells agree")
     return 1 if bad else 0
 

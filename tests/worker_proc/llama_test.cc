@@ -228,9 +228,7 @@ INSTANTIATE_TEST_SUITE_P(Setups, LlamaSetupTest, ::testing::ValuesIn(testing::Se
                          [](const auto& info) { return info.param.name; });
 
 // Pages computed by one request serve another that starts behind them.
-TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
-  Open();
-  RankThreads ranks(checkpoint_.get(), {.tp = 1});
+void ExpectPrefixHitGivesTheSameBits(RankThreads& ranks) {
   std::vector<int32_t> ids(40);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(3 + i * 5);
   SamplingParams sampling;
@@ -250,6 +248,14 @@ TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
   const StepResult second = ranks.Execute(hit);
   EXPECT_EQ(first.rows[0].token, second.rows[0].token);
   ExpectSameBits({first.rows[0].logprobs}, {second.rows[0].logprobs});
+}
+
+TEST_F(LlamaTest, APrefixHitGivesTheSameBits) {
+  Open();
+  for (const auto kv : {testing::kKv32, testing::kKv16, testing::kKv8}) {
+    RankThreads ranks(checkpoint_.get(), {.tp = 1, .kv_cache_dtype = kv});
+    ExpectPrefixHitGivesTheSameBits(ranks);
+  }
 }
 
 // After a retraction the output so far is computed again as part of the prompt, from the start or
