@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
+#include "tests/support/fake_root.h"
 
 namespace flotilla {
 namespace {
@@ -20,20 +18,7 @@ TEST(CpusTest, ReadsQuotas) {
   EXPECT_EQ(QuotaOfCpuMax("1 0"), std::nullopt);
 }
 
-class CgroupTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string path = ::testing::TempDir() + "cpus_test_XXXXXX";
-    root_ = std::string(mkdtemp(path.data())) + "/";
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void Write(const std::string& name, const std::string& text) {
-    const std::filesystem::path path = root_ + name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::string root_;
-};
+using CgroupTest = testing::FakeRootTest;
 
 TEST_F(CgroupTest, TheTightestGroupOfVersion2Counts) {
   Write("proc/self/cgroup", "0::/pod/worker\n");

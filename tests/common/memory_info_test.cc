@@ -1,29 +1,18 @@
 #include "common/base/memory_info.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
+#include "tests/support/fake_root.h"
 
 namespace flotilla {
 namespace {
 
-class MemoryInfoTest : public ::testing::Test {
+class MemoryInfoTest : public testing::FakeRootTest {
  protected:
   void SetUp() override {
-    std::string path = ::testing::TempDir() + "memory_info_XXXXXX";
-    root_ = mkdtemp(path.data());
-    root_ += "/";
+    testing::FakeRootTest::SetUp();
     Write("proc/meminfo", "MemTotal: 8000 kB\nMemAvailable:    4000 kB\n");
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void Write(const std::string& name, const std::string& text) {
-    const std::filesystem::path path = root_ + name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::string root_;
 };
 
 TEST_F(MemoryInfoTest, WithoutCgroupsItIsTheMachines) {

@@ -3,17 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <set>
+
+#include "tests/support/fake_root.h"
 
 namespace flotilla {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::vector<uint32_t> Cpus(uint32_t first, uint32_t count) {
   std::vector<uint32_t> cpus(count);
@@ -143,20 +142,7 @@ TEST(MachineTest, CpuLists) {
   EXPECT_EQ(FormatCpuList({}), "");
 }
 
-class ThisMachineTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string path = ::testing::TempDir() + "machine_XXXXXX";
-    root_ = std::string(mkdtemp(path.data())) + "/";
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void Write(const std::string& name, const std::string& text) {
-    const std::filesystem::path path = root_ + name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-  }
-  std::string root_;
-};
+using ThisMachineTest = testing::FakeRootTest;
 
 TEST_F(ThisMachineTest, ReadsNodesQuotaMemoryAndHugePages) {
   Write("sys/devices/system/cpu/online", "0-7\n");
