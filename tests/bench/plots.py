@@ -4,7 +4,7 @@
   ./flotilla bench roofline --json roofline.json
   .cache/plots/bin/python tests/bench/plots.py --roofline roofline.json --load served.jsonl --out docs/plots
 
---load takes files with a JSON line a run, as the load generator of compare_llama_server.sh prints them:
+--load takes files with a JSON line a run, as compare.py --jsonl writes them:
 label, c (clients) or rate, out_tok_s, ttft_p50, ttft_p99, itl_p50, itl_p99 (milliseconds). Lines of one label
 are a curve; several of one load (the same runs again) become their median. The same input gives the same
 bytes of SVG.
