@@ -2,14 +2,13 @@
 //
 // Exit codes: 0; 2 for a bad flag or model, or too little memory; 1 for anything else.
 #include <cstdio>
-#include <fstream>
 #include <string_view>
 
-#include "boost/json.hpp"
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "worker_proc/bench/inspect.h"
+#include "worker_proc/bench/json_file.h"
 #include "worker_proc/bench/roofline.h"
 #include "worker_proc/bench/roofline_report.h"
 
@@ -72,11 +71,7 @@ Status Run(Flags flags) {
   }
   machine.load_after = LoadAverage();
   std::printf("\nload afterwards %.2f\n", machine.load_after);
-  if (flags.json.empty()) return OkStatus();
-  std::ofstream out(flags.json);
-  out << boost::json::serialize(RooflineJson(machine, reports)) << "\n";
-  out.close();
-  return out ? OkStatus() : absl::InvalidArgumentError(StrCat("--json: can't write ", flags.json));
+  return WriteJsonFile(flags.json, RooflineJson(machine, reports));
 }
 
 }  // namespace

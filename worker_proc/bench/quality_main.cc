@@ -7,12 +7,12 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 
 #include "common/base/clock.h"
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
+#include "worker_proc/bench/json_file.h"
 #include "worker_proc/bench/quality.h"
 
 namespace flotilla::bench {
@@ -100,11 +100,7 @@ Status Run(Flags flags) {
   progress.End();
   RETURN_IF_ERROR(report.status());
   std::printf("%s", QualityTable(*report).c_str());
-  if (flags.json.empty()) return OkStatus();
-  std::ofstream out(flags.json);
-  out << boost::json::serialize(QualityJson(*report)) << "\n";
-  out.close();
-  return out ? OkStatus() : absl::InvalidArgumentError(StrCat("--json: can't write ", flags.json));
+  return WriteJsonFile(flags.json, QualityJson(*report));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "worker_proc/cpu/isa.h"
 #include "worker_proc/cpu/quant_pack.h"
+#include "worker_proc/cpu/quantize_weights.h"
 
 namespace flotilla {
 namespace {
@@ -20,12 +21,9 @@ bool HasQuantisedMatrices(const Checkpoint& checkpoint) {
   });
 }
 
-// Of whole blocks, so that they can become Q8_0.
 bool HasMatricesOfBlocks(const Checkpoint& checkpoint) {
   const std::vector<TensorView>& tensors = checkpoint.tensors();
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorView& view) {
-    return view.rows > 1 && view.cols % cpu::kQuantBlock == 0;
-  });
+  return std::any_of(tensors.begin(), tensors.end(), cpu::CanBecomeQ8_0);
 }
 
 StatusOr<ComputeType> ResolveDtype(const std::string& dtype, const Checkpoint& checkpoint) {

@@ -137,8 +137,7 @@ DType WeightStore::StoredType(const TensorView& view) const {
   if (QuantFormatOf(view.dtype).has_value()) {  // whole blocks: the file is checked
     return compute_ == ComputeType::kFloat32 ? DType::kF32 : view.dtype;
   }
-  const bool whole_blocks = view.rows > 1 && view.cols % kQuantBlock == 0;
-  return compute_ == ComputeType::kInt8OfFloats && whole_blocks ? DType::kQ8_0 : view.dtype;
+  return compute_ == ComputeType::kInt8OfFloats && CanBecomeQ8_0(view) ? DType::kQ8_0 : view.dtype;
 }
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {

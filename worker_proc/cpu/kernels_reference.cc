@@ -217,55 +217,63 @@ inline float LoadScale(const int8_t* scales, size_t i) {
   return scale;
 }
 
-void WriteInt8Kv(const WriteKvArgs& a) {
+// Where a token's rows of one kv head come from, and where they go.
+struct KvRows {
+  const float* k;
+  const float* v;
+  size_t head;    // page * num_kv_heads + kv head
+  size_t offset;  // in the page
+};
+template <typename Write>
+void ForEachKvRows(const WriteKvArgs& a, const Write& write) {
   for (uint32_t t = 0; t < a.tokens; ++t) {
     if (a.slot_mapping[t] < 0) continue;
     const auto slot = static_cast<size_t>(a.slot_mapping[t]);
     const size_t page = slot / a.kv.page_size;
-    const size_t offset = slot % a.kv.page_size;
     for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
-      const size_t head = page * a.kv.num_kv_heads + h;
       const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
       const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
-      float rotated[kMaxRotatedDim];
-      RotateRow(k, a.kv.qk_dim, rotated);
-      const bool valid = IsFinite(rotated, a.kv.qk_dim) && IsFinite(v, a.kv.v_dim);
-      auto* const k_out = KeysOf<int8_t>(a.kv, static_cast<uint8_t*>(a.k_pages), head);
-      auto* const v_out = ValuesOf<int8_t>(a.kv, static_cast<uint8_t*>(a.v_pages), head);
-      const float k_scale =
-          QuantizeRow(rotated, a.kv.qk_dim, valid, k_out + offset, a.kv.page_size) /
-          static_cast<float>(RotationSize(a.kv.qk_dim));
-      const float v_scale = QuantizeRow(v, a.kv.v_dim, valid, v_out + offset * a.kv.v_dim, 1);
-      std::memcpy(k_out + a.kv.k_head_size() + offset * sizeof(float), &k_scale, sizeof(float));
-      std::memcpy(v_out + a.kv.v_head_size() + offset * sizeof(float), &v_scale, sizeof(float));
+      write(KvRows{k, v, page * a.kv.num_kv_heads + h, slot % a.kv.page_size});
     }
   }
+}
+
+void WriteInt8Rows(const WriteKvArgs& a, const KvRows& rows) {
+  float rotated[kMaxRotatedDim];
+  RotateRow(rows.k, a.kv.qk_dim, rotated);
+  const bool valid = IsFinite(rotated, a.kv.qk_dim) && IsFinite(rows.v, a.kv.v_dim);
+  auto* const k_out = KeysOf<int8_t>(a.kv, static_cast<uint8_t*>(a.k_pages), rows.head);
+  auto* const v_out = ValuesOf<int8_t>(a.kv, static_cast<uint8_t*>(a.v_pages), rows.head);
+  const float k_scale =
+      QuantizeRow(rotated, a.kv.qk_dim, valid, k_out + rows.offset, a.kv.page_size) /
+      static_cast<float>(RotationSize(a.kv.qk_dim));
+  const float v_scale = QuantizeRow(rows.v, a.kv.v_dim, valid, v_out + rows.offset * a.kv.v_dim, 1);
+  std::memcpy(k_out + a.kv.k_head_size() + rows.offset * sizeof(float), &k_scale, sizeof(float));
+  std::memcpy(v_out + a.kv.v_head_size() + rows.offset * sizeof(float), &v_scale, sizeof(float));
 }
 
 template <typename Kv>
-void WriteKvOf(const WriteKvArgs& a) {
-  for (uint32_t t = 0; t < a.tokens; ++t) {
-    if (a.slot_mapping[t] < 0) continue;
-    const auto slot = static_cast<size_t>(a.slot_mapping[t]);
-    const size_t page = slot / a.kv.page_size;
-    const size_t offset = slot % a.kv.page_size;
-    for (uint32_t h = 0; h < a.kv.num_kv_heads; ++h) {
-      const size_t head = page * a.kv.num_kv_heads + h;
-      const float* k = a.k + t * a.stride + static_cast<size_t>(h) * a.kv.qk_dim;
-      Kv* k_out = KeysOf<Kv>(a.kv, static_cast<uint8_t*>(a.k_pages), head) + offset;
-      for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
-        Store(k[d], k_out + static_cast<size_t>(d) * a.kv.page_size);
-      }
-      const float* v = a.v + t * a.stride + static_cast<size_t>(h) * a.kv.v_dim;
-      Kv* v_out = ValuesOf<Kv>(a.kv, static_cast<uint8_t*>(a.v_pages), head) + offset * a.kv.v_dim;
-      for (uint32_t d = 0; d < a.kv.v_dim; ++d) Store(v[d], v_out + d);
-    }
+void WriteRows(const WriteKvArgs& a, const KvRows& rows) {
+  Kv* k_out = KeysOf<Kv>(a.kv, static_cast<uint8_t*>(a.k_pages), rows.head) + rows.offset;
+  for (uint32_t d = 0; d < a.kv.qk_dim; ++d) {
+    Store(rows.k[d], k_out + static_cast<size_t>(d) * a.kv.page_size);
   }
+  Kv* v_out =
+      ValuesOf<Kv>(a.kv, static_cast<uint8_t*>(a.v_pages), rows.head) + rows.offset * a.kv.v_dim;
+  for (uint32_t d = 0; d < a.kv.v_dim; ++d) Store(rows.v[d], v_out + d);
 }
 
 void WriteKv(const WriteKvArgs& a) {
-  if (a.kv.type == KvType::kInt8) return WriteInt8Kv(a);
-  a.kv.type == KvType::kFloat32 ? WriteKvOf<float>(a) : WriteKvOf<uint16_t>(a);
+  ForEachKvRows(a, [&](const KvRows& rows) {
+    switch (a.kv.type) {
+      case KvType::kFloat32:
+        return WriteRows<float>(a, rows);
+      case KvType::kBFloat16:
+        return WriteRows<uint16_t>(a, rows);
+      case KvType::kInt8:
+        return WriteInt8Rows(a, rows);
+    }
+  });
 }
 
 // One query row against the keys begin … len-1 of its sequence.

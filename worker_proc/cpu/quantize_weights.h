@@ -11,7 +11,15 @@
 #include <cstdint>
 #include <span>
 
+#include "common/checkpoint/checkpoint.h"
+#include "worker_proc/cpu/quant_kernels.h"
+
 namespace flotilla::cpu {
+
+// A matrix of whole blocks.
+inline bool CanBecomeQ8_0(const TensorView& view) {
+  return view.rows > 1 && view.cols % kQuantBlock == 0;
+}
 
 // `values`: whole blocks. False where one is not finite, or too large for a scale in fp16; `blocks`
 // is of no use then.
