@@ -1,11 +1,14 @@
 // flotilla-router: flags, signals, and the wiring of RouterApp.
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
+#include "common/base/metrics_http.h"
 #include "router/policy.h"
 #include "router/router_app.h"
 
@@ -16,6 +19,7 @@ struct Flags {
   RouterOptions router;
   LogOptions log;
   std::string metrics_socket;
+  std::optional<uint16_t> metrics_port;
   int notify_fd = -1;
 };
 
@@ -72,6 +76,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken");
   app->add_option("--metrics-socket", flags->metrics_socket,
                   "Unix socket that serves this process's metrics");
+  app->add_option("--metrics-port", flags->metrics_port,
+                  "Port of /metrics for Prometheus; 0: any. Not given: none");
   AddLimitFlags(app, flags);
   AddLogFlags(app, &flags->log);
 }
@@ -84,6 +90,21 @@ void NotifyReady(const Flags& flags, const RouterApp& app) {
   if (write(flags.notify_fd, line.data(), line.size()) < 0)
     Log().warn("can't write to --notify-fd");
   close(flags.notify_fd);
+}
+
+// Nothing without --metrics-port.
+StatusOr<std::unique_ptr<MetricsHttpServer>> ServeMetrics(const Flags& flags,
+                                                          const RouterApp& app) {
+  if (!flags.metrics_port) return nullptr;
+  const auto page = [registry = app.metrics_registry()](const std::string& target) {
+    const bool known = target.substr(0, target.find('?')) == "/metrics";
+    return known ? std::optional(RenderMetrics(*registry) + RenderProcessMetrics("router"))
+                 : std::nullopt;
+  };
+  auto server = MetricsHttpServer::Start(
+      {flags.router.http.host, *flags.metrics_port, page, "here is /metrics\n"});
+  if (server.ok()) Log().info("metrics {}", Kv("port", (*server)->port()));
+  return server;
 }
 
 int Run(int argc, char** argv) {
@@ -115,6 +136,12 @@ int Run(int argc, char** argv) {
   if (!metrics.ok()) {
     std::fprintf(stderr, "flotilla-router: --metrics-socket: %s\n",
                  std::string(metrics.status().message()).c_str());
+    return 2;
+  }
+  const auto metrics_http = ServeMetrics(flags, router);
+  if (!metrics_http.ok()) {
+    std::fprintf(stderr, "flotilla-router: --metrics-port: %s\n",
+                 std::string(metrics_http.status().message()).c_str());
     return 2;
   }
   std::thread notifier([&] {

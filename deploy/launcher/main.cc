@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "common/base/flags.h"
+#include "common/base/listen.h"
 #include "common/base/log.h"
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/core_plan.h"
 #include "deploy/launcher/doctor.h"
 #include "deploy/launcher/flight.h"
-#include "deploy/launcher/listen.h"
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"

@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "common/base/listen.h"
 #include "common/base/log.h"
-#include "deploy/launcher/listen.h"
 #include "deploy/launcher/log_mux.h"
+#include "deploy/launcher/metrics_pages.h"
 
 namespace flotilla {
 namespace {
@@ -69,12 +70,16 @@ Status Supervisor::Prepare() {
   const std::string own_socket = resolved_.runtime_dir + "/launcher.metrics";
   ASSIGN_OR_RETURN(own_metrics_, MetricsServer::Start(own_socket, "launcher", metrics_.registry()));
   metrics_.AddSource({own_socket, {}});
-  StatusOr<std::unique_ptr<MetricsHttpServer>> http =
-      MetricsHttpServer::Start(o.host, o.metrics_port, &metrics_);
+  MetricsHttpServer::Options pages{
+      o.host, o.metrics_port,
+      [this](const std::string& target) { return MergedMetrics(metrics_.sources(), target); },
+      kMetricsPagesHint};
+  StatusOr<std::unique_ptr<MetricsHttpServer>> http = MetricsHttpServer::Start(pages);
   if (absl::IsAlreadyExists(http.status())) {
     if (o.metrics_port_given) return CheckPortFree(o.host, o.metrics_port, "--metrics-port");
     Log().info("the default metrics port is in use, taking any {}", Kv("port", o.metrics_port));
-    http = MetricsHttpServer::Start(o.host, 0, &metrics_);
+    pages.port = 0;
+    http = MetricsHttpServer::Start(pages);
   }
   RETURN_IF_ERROR(http.status());
   metrics_http_ = *std::move(http);

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "common/base/metrics.h"
+#include "common/base/metrics_http.h"
 #include "common/base/status.h"
 #include "deploy/launcher/command_lines.h"
-#include "deploy/launcher/metrics_http.h"
 #include "deploy/launcher/replica.h"
 #include "deploy/launcher/router_process.h"
 #include "deploy/launcher/runtime_dir.h"

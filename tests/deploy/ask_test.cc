@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/listen.h"
 #include "common/base/unique_fd.h"
 #include "deploy/launcher/http_client.h"
-#include "deploy/launcher/listen.h"
 #include "deploy/launcher/router_process.h"
 
 namespace flotilla {

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "common/base/clock.h"
-#include "deploy/launcher/listen.h"
+#include "common/base/listen.h"
 #include "tests/deploy/launcher_fixture.h"
 
 namespace flotilla {

@@ -26,8 +26,8 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/listen.h"
 #include "common/base/metrics.h"
-#include "deploy/launcher/listen.h"
 #include "shm/replica_control.h"
 
 namespace flotilla {

@@ -1,5 +1,6 @@
 // The program itself: flags, the READY line, signals, exit codes, idle CPU.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,6 +22,8 @@
 
 namespace flotilla {
 namespace {
+
+using testing::HasSubstr;
 
 // A child with its stderr and a notify descriptor (3) on pipes.
 class Process {
@@ -125,6 +128,23 @@ TEST_F(MainTest, SaysWhenItIsReadyServesAndStopsOnSigterm) {
   kill(router.pid(), SIGTERM);
   EXPECT_EQ(router.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(metrics));
+}
+
+TEST_F(MainTest, GivesItsMetricsToPrometheusOnAPortOfItsOwn) {
+  Process router(Args({"--metrics-port", "0"}));
+  const std::string line = router.ErrorLine();
+  const auto port = static_cast<uint16_t>(PortIn(line, "port="));
+  ASSERT_GT(port, 0) << line;
+  const HttpAnswer page = Get(port, "/metrics");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_THAT(page.body, HasSubstr("\nflotilla_router_requests_in_flight 0\n"));
+  EXPECT_THAT(page.body, HasSubstr("\nflotilla_build_info{process=\"router\","));
+  EXPECT_EQ(Get(port, "/health/live").status, 404);
+
+  Process second(Args({"--metrics-port", std::to_string(port)}));
+  EXPECT_THAT(second.ErrorLine(),
+              HasSubstr(StrCat("--metrics-port: can't listen on 127.0.0.1:", port)));
+  EXPECT_EQ(second.Wait(), 2);
 }
 
 TEST_F(MainTest, RunningStreamsFinishAfterSigterm) {

@@ -1,4 +1,4 @@
-#include "deploy/launcher/listen.h"
+#include "common/base/listen.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "deploy/launcher/metrics_http.h"
+#include "deploy/launcher/metrics_pages.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,21 +8,18 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
-#include "deploy/launcher/listen.h"
+#include "common/base/unique_fd.h"
 #include "deploy/launcher/metrics_vllm.h"
 
 namespace flotilla {
 namespace {
 
-constexpr size_t kMaxRequestBytes = 8192;
 constexpr size_t kMaxPageBytes = 16 << 20;
-constexpr int64_t kClientTimeoutNs = 2 * kNsPerSecond;
 
 UniqueFd ConnectUnix(const std::string& path) {
   sockaddr_un address{};
@@ -49,34 +46,6 @@ bool ReadSome(int fd, size_t limit, std::string* out) {
   return true;
 }
 
-bool WaitFor(int fd, int16_t events, int64_t deadline_ns) {
-  pollfd entry{fd, events, 0};
-  return poll(&entry, 1, MsLeft(deadline_ns)) > 0;
-}
-
-std::string ReadRequest(int fd) {
-  const int64_t deadline = RealClock::Now() + kClientTimeoutNs;
-  std::string request;
-  while (request.find("\r\n\r\n") == std::string::npos) {
-    if (!WaitFor(fd, POLLIN, deadline) || !ReadSome(fd, kMaxRequestBytes, &request)) return {};
-  }
-  return request;
-}
-
-void SendAll(int fd, std::string_view bytes) {
-  const int64_t deadline = RealClock::Now() + kClientTimeoutNs;
-  while (!bytes.empty() && WaitFor(fd, POLLOUT, deadline)) {
-    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
-    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
-  }
-}
-
-std::string HttpResponse(const char* status, const std::string& type, const std::string& body) {
-  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
-                      "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
-}
-
 enum class Names { kNative, kVllm };
 
 // Which names a target asks for; nothing if there is no such page. Other parameters are ignored.
@@ -93,8 +62,7 @@ std::optional<Names> NamesOf(absl::string_view target) {
   return Names::kNative;
 }
 
-}  // namespace
-
+// What each socket gives until it closes, asked all at once; empty where nothing came in time.
 std::vector<std::string> GatherPages(const std::vector<MetricsSource>& sources,
                                      int64_t timeout_ns) {
   const int64_t deadline = RealClock::Now() + timeout_ns;
@@ -126,54 +94,17 @@ std::vector<std::string> GatherPages(const std::vector<MetricsSource>& sources,
   return pages;
 }
 
-StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(
-    const std::string& host, uint16_t port, const ProcessMetrics* metrics) {
-  uint16_t bound = 0;
-  ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(host, port, &bound));
-  return std::unique_ptr<MetricsHttpServer>(
-      new MetricsHttpServer(std::move(listener), bound, metrics));
-}
+}  // namespace
 
-MetricsHttpServer::MetricsHttpServer(UniqueFd listener, uint16_t port,
-                                     const ProcessMetrics* metrics)
-    : listener_(std::move(listener)), port_(port), metrics_(metrics) {
-  thread_ = std::thread([this] { Run(); });
-}
-
-MetricsHttpServer::~MetricsHttpServer() {
-  stop_.store(true);
-  shutdown(listener_.get(), SHUT_RDWR);  // wakes accept
-  thread_.join();
-}
-
-void MetricsHttpServer::Run() {
-  while (!stop_.load()) {
-    const UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client.valid()) {
-      if (errno == EINVAL || errno == EBADF) return;  // shut down
-      if (errno == EMFILE || errno == ENFILE) WaitFor(-1, 0, RealClock::Now() + 100 * kNsPerMs);
-      continue;
-    }
-    const std::string request = ReadRequest(client.get());
-    if (!request.empty()) SendAll(client.get(), Respond(request));
-  }
-}
-
-std::string MetricsHttpServer::Respond(const std::string& request) const {
-  const std::string text = "text/plain; charset=utf-8";
-  if (!request.starts_with("GET "))
-    return HttpResponse("405 Method Not Allowed", text, "GET only\n");
-  const std::string target = request.substr(4, request.find_first_of(" \r\n", 4) - 4);
+std::optional<std::string> MergedMetrics(const std::vector<MetricsSource>& sources,
+                                         const std::string& target) {
   const std::optional<Names> names = NamesOf(target);
-  if (!names)
-    return HttpResponse("404 Not Found", text,
-                        "here are /metrics, /metrics/vllm and /metrics?names=vllm\n");
-  const std::vector<std::string> pages = GatherPages(metrics_->sources(), kSourceTimeoutNs);
+  if (!names) return std::nullopt;
+  const std::vector<std::string> pages = GatherPages(sources, kSourceTimeoutNs);
   MetricsMerger merger;
-  for (size_t i = 0; i < pages.size(); ++i) merger.Add(pages[i], metrics_->sources()[i].labels);
+  for (size_t i = 0; i < pages.size(); ++i) merger.Add(pages[i], sources[i].labels);
   const std::string page = merger.Render();
-  return HttpResponse("200 OK", "text/plain; version=0.0.4; charset=utf-8",
-                      *names == Names::kVllm ? RenderVllmNames(page) : page);
+  return *names == Names::kVllm ? RenderVllmNames(page) : page;
 }
 
 }  // namespace flotilla

@@ -1,0 +1,96 @@
+#include "common/base/metrics_http.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/listen.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kMaxRequestBytes = 8192;
+
+bool WaitFor(int fd, int16_t events, int64_t deadline_ns) {
+  const int64_t left_ms = (deadline_ns - RealClock::Now() + kNsPerMs - 1) / kNsPerMs;
+  pollfd entry{fd, events, 0};
+  return poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left_ms, 0, 60'000))) > 0;
+}
+
+// Up to the header's end; empty if that did not come in time or within kMaxRequestBytes.
+std::string ReadRequest(int fd) {
+  const int64_t deadline = RealClock::Now() + kMetricsClientTimeoutNs;
+  std::string request;
+  std::array<char, kMaxRequestBytes> buffer;
+  while (request.find("\r\n\r\n") == std::string::npos) {
+    if (!WaitFor(fd, POLLIN, deadline)) return {};
+    const ssize_t n = recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (n <= 0 || request.size() + static_cast<size_t>(n) > kMaxRequestBytes) return {};
+    request.append(buffer.data(), static_cast<size_t>(n));
+  }
+  return request;
+}
+
+void SendAll(int fd, std::string_view bytes) {
+  const int64_t deadline = RealClock::Now() + kMetricsClientTimeoutNs;
+  while (!bytes.empty() && WaitFor(fd, POLLOUT, deadline)) {
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
+    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+std::string HttpResponse(const char* status, const char* type, const std::string& body) {
+  return StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
+                "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(Options options) {
+  uint16_t bound = 0;
+  ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(options.host, options.port, &bound));
+  return std::unique_ptr<MetricsHttpServer>(
+      new MetricsHttpServer(std::move(listener), bound, std::move(options)));
+}
+
+MetricsHttpServer::MetricsHttpServer(UniqueFd listener, uint16_t port, Options options)
+    : listener_(std::move(listener)), port_(port), options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+MetricsHttpServer::~MetricsHttpServer() {
+  stop_.store(true);
+  shutdown(listener_.get(), SHUT_RDWR);  // wakes accept
+  thread_.join();
+}
+
+void MetricsHttpServer::Run() {
+  while (!stop_.load()) {
+    const UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client.valid()) {
+      if (errno == EINVAL || errno == EBADF) return;  // shut down
+      if (errno == EMFILE || errno == ENFILE) WaitFor(-1, 0, RealClock::Now() + 100 * kNsPerMs);
+      continue;
+    }
+    const std::string request = ReadRequest(client.get());
+    if (!request.empty()) SendAll(client.get(), Respond(request));
+  }
+}
+
+std::string MetricsHttpServer::Respond(const std::string& request) const {
+  constexpr const char* kText = "text/plain; charset=utf-8";
+  if (!request.starts_with("GET "))
+    return HttpResponse("405 Method Not Allowed", kText, "GET only\n");
+  const std::string target = request.substr(4, request.find_first_of(" \r\n", 4) - 4);
+  const std::optional<std::string> page = options_.page(target);
+  if (!page) return HttpResponse("404 Not Found", kText, options_.hint);
+  return HttpResponse("200 OK", "text/plain; version=0.0.4; charset=utf-8", *page);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,52 @@
+// /metrics over HTTP/1.1, for Prometheus: a small server for a port that only scrapers reach.
+//
+// Threads: one of its own, which sleeps in accept; a scrape is answered before the next is taken,
+// so `page` is called by one thread at a time. Errors: Start fails if the port can't be bound. A
+// client that does not send its request, or take its answer, within kMetricsClientTimeoutNs is
+// dropped.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace flotilla {
+
+inline constexpr int64_t kMetricsClientTimeoutNs = 2 * kNsPerSecond;
+
+class MetricsHttpServer {
+ public:
+  struct Options {
+    std::string host;
+    uint16_t port = 0;  // 0: any free one
+    // The page of a target such as "/metrics?names=vllm"; nothing: 404, with `hint` as its text.
+    std::function<std::optional<std::string>(const std::string& target)> page;
+    std::string hint;
+  };
+  // Error AlreadyExists: the port is taken.
+  static StatusOr<std::unique_ptr<MetricsHttpServer>> Start(Options options);
+  ~MetricsHttpServer();
+  MetricsHttpServer(const MetricsHttpServer&) = delete;
+  uint16_t port() const { return port_; }
+
+ private:
+  MetricsHttpServer(UniqueFd listener, uint16_t port, Options options);
+  void Run();
+  std::string Respond(const std::string& request) const;
+
+  UniqueFd listener_;
+  const uint16_t port_;
+  const Options options_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,94 @@
+#include "common/base/metrics_http.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "common/base/check.h"
+
+namespace flotilla {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+UniqueFd Connect(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  CHECK(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  return fd;
+}
+
+// All until the server closes.
+std::string Ask(uint16_t port, const std::string& request) {
+  const UniqueFd fd = Connect(port);
+  EXPECT_EQ(write(fd.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> buffer;
+  ssize_t n = 0;
+  while ((n = read(fd.get(), buffer.data(), buffer.size())) > 0)
+    answer.append(buffer.data(), static_cast<size_t>(n));
+  return answer;
+}
+
+MetricsHttpServer::Options SomePages() {
+  const auto page = [](const std::string& target) -> std::optional<std::string> {
+    if (target == "/big") return std::string(3 << 20, 'b');
+    if (target != "/metrics?names=x") return std::nullopt;
+    return "up 1\n";
+  };
+  return {"127.0.0.1", 0, page, "here is /metrics\n"};
+}
+
+TEST(MetricsHttpTest, AnswersWithThePageOfTheTarget) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  const std::string answer =
+      Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(answer, HasSubstr("\r\nContent-Length: 5\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\nup 1\n"));
+}
+
+TEST(MetricsHttpTest, APageMayBeLargerThanASocketTakesAtOnce) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  EXPECT_GT(Ask(server->port(), "GET /big HTTP/1.1\r\n\r\n").size(), size_t{3} << 20);
+}
+
+TEST(MetricsHttpTest, RefusesWhatItHasNot) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  EXPECT_THAT(Ask(server->port(), "GET / HTTP/1.1\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 404 "), EndsWith("\r\n\r\nhere is /metrics\n")));
+  EXPECT_THAT(Ask(server->port(), "POST /metrics?names=x HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 405 "));
+  const std::string endless(9000, 'x');
+  EXPECT_THAT(Ask(server->port(), "GET /" + endless), testing::Not(StartsWith("HTTP/1.1 200")));
+  EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"))
+      << "a bad request must not end it";
+}
+
+TEST(MetricsHttpTest, AClientThatSaysNothingIsDropped) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  const UniqueFd silent = Connect(server->port());
+  EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"));
+}
+
+TEST(MetricsHttpTest, APortThatIsTakenIsAnError) {
+  const auto first = *MetricsHttpServer::Start(SomePages());
+  MetricsHttpServer::Options same = SomePages();
+  same.port = first->port();
+  const auto second = MetricsHttpServer::Start(same);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(second.status().message(), HasSubstr(StrCat(first->port())));
+}
+
+}  // namespace
+}  // namespace flotilla
