@@ -1,0 +1,194 @@
+"""The manifests of deploy/, without a cluster: they render, have no field that Kubernetes does not know,
+give the programs only flags that they take, follow the rules of policies.py, and could be applied.
+
+Run from the repository's root: .cache/venv/bin/python tests/deploy/manifests_test.py
+"""
+
+import copy
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+import manifests
+import policies
+from stub_api_server import StubApiServer
+
+HERE = pathlib.Path(__file__).parent
+BIN = pathlib.Path(os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")).resolve()
+VERSIONS = ("1.32", "1.37")  # of Kubernetes
+NO_FLAG = "--flag-of-no-process"
+
+
+def plant(objects, mistake):
+    """The objects with the mistake in them."""
+    objects = copy.deepcopy(objects)
+    by_name = {policies.name_of(item): item for item in objects}
+    if "drop" in mistake:
+        objects.remove(by_name[mistake["drop"]])
+        return objects
+    *steps, last = mistake["path"]
+    parent = by_name[mistake["object"]]
+    for step in steps:
+        parent = parent[step]
+    if "value" in mistake:
+        parent[last] = mistake["value"]
+    else:
+        del parent[last]
+    return objects
+
+
+def variables(container, objects):
+    """What $(NAME) in args means."""
+    config = {item["metadata"]["name"]: item["data"] for item in policies.of_kind(objects, "ConfigMap")}
+    known = {}
+    for source in container.get("envFrom", []):
+        known |= config[source["configMapRef"]["name"]]
+    return known | {item["name"]: item["value"] for item in container.get("env", [])}
+
+
+def argv(container, objects):
+    """What the container runs, as a command of ours; None: another program."""
+    if "command" in container:
+        return None
+    known = variables(container, objects)
+    args = [re.sub(r"\$\((\w+)\)", lambda match: known[match.group(1)], arg) for arg in container["args"]]
+    program = "flotilla-router" if "/router:" in container["image"] else "flotilla"
+    return [str(BIN / program), *args]
+
+
+class ManifestsTest(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.sets = manifests.sets()
+        cls.custom = yaml.safe_load((HERE / "custom_schemas.yaml").read_text())
+        cls.mistakes = yaml.safe_load((HERE / "planted_mistakes.yaml").read_text())
+
+    def test_every_overlay_and_component_renders(self):
+        self.assertIn("overlays/cpu", self.sets)
+        self.assertGreaterEqual(len(self.sets), 9)
+        for name, objects in self.sets.items():
+            self.assertGreaterEqual(len(objects), 12, name)
+            names = [(policies.name_of(item), item["metadata"].get("namespace")) for item in objects]
+            self.assertEqual(len(names), len(set(names)), name)
+
+    def validate(self, item, version):
+        """True if a schema says that the object is right; False if there is none. Raises if it is wrong."""
+        try:
+            used = kubernetes_validate.validate(item, version, strict=True)
+            self.assertEqual(used, version, "validated against another version")
+            return True
+        except kubernetes_validate.SchemaNotFoundError:
+            schema = self.custom["schemas"].get(f'{item["apiVersion"]}/{item["kind"]}')
+            if schema is None:
+                return False
+            jsonschema.validate(item, {
+                "type": "object", "required": ["spec"], "additionalProperties": False,
+                "properties": {"apiVersion": {}, "kind": {}, "spec": schema,
+                               "metadata": {"$ref": "#/definitions/metadata"}},
+                "definitions": self.custom["definitions"]})
+            return True
+
+    def test_kubernetes_knows_every_field(self):
+        unknown = set()
+        for name, objects in self.sets.items():
+            for item in objects:
+                for version in VERSIONS:
+                    with self.subTest(set=name, object=policies.name_of(item), version=version):
+                        if not self.validate(item, version):
+                            unknown.add(item["kind"])
+        self.assertEqual(unknown, set(), "kinds without a schema")
+
+    def test_the_schemas_see_an_unknown_field(self):
+        for kind in ("Deployment", "NetworkPolicy", "HTTPRoute", "GRPCRoute", "ScaledObject"):
+            for objects in self.sets.values():
+                for item in policies.of_kind(objects, kind)[:1]:
+                    wrong = copy.deepcopy(item)
+                    wrong["spec"]["replicaz"] = 2
+                    with self.assertRaises(jsonschema.ValidationError, msg=kind):
+                        self.validate(wrong, VERSIONS[0])
+
+    def refusal(self, command):
+        """What the program says of its command line, NO_FLAG added so that it never starts."""
+        run = subprocess.run([*command, NO_FLAG], capture_output=True, text=True, timeout=60)
+        self.assertEqual(run.returncode, 2, run.stderr)
+        return run.stderr.splitlines()[0]
+
+    def test_the_programs_take_every_flag(self):
+        """The binaries themselves check names and values; they must mind nothing but NO_FLAG."""
+        checked = set()
+        for name, objects in self.sets.items():
+            for where, container in policies.containers(objects):
+                command = argv(container, objects)
+                if command is None or tuple(command) in checked:
+                    continue
+                checked.add(tuple(command))
+                self.assertEqual(self.refusal(command),
+                                 f"The following argument was not expected: {NO_FLAG}", f"{name}: {where}")
+        self.assertGreaterEqual(len(checked), 4)
+
+    def test_a_flag_or_value_that_does_not_exist_is_seen(self):
+        router, engine = [str(BIN / "flotilla-router"), "--replica=a:1"], [str(BIN / "flotilla"), "engine"]
+        for command in ([*router, "--polcy=round_robin"], [*router, "--policy=fastest"],
+                        [*engine, "--kv-cache-memory=lots"], [*engine, "--grpc-prt=1"]):
+            self.assertNotEqual(self.refusal(command), f"The following argument was not expected: {NO_FLAG}")
+
+    def test_every_rule_holds(self):
+        for name, objects in self.sets.items():
+            for rule in policies.RULES:
+                with self.subTest(set=name, rule=rule.__name__):
+                    self.assertEqual(list(rule(objects)), [])
+
+    def test_every_rule_sees_its_planted_mistakes(self):
+        rules = {rule.__name__: rule for rule in policies.RULES}
+        self.assertEqual({mistake["rule"] for mistake in self.mistakes}, set(rules))
+        for mistake in self.mistakes:
+            with self.subTest(**mistake):
+                self.assertNotEqual(list(rules[mistake["rule"]](plant(self.sets[mistake["set"]], mistake))), [])
+
+    def test_the_checksums_are_those_of_the_downloads(self):
+        """`flotilla` pins what it fetches; the volume is held to the same file."""
+        pinned = dict(re.findall(r"^(\w+)_sha256=(\w{64})$", (manifests.ROOT / "flotilla").read_text(), re.M))
+        files = dict(re.findall(r"^(\w+)_file=(\S+)$", (manifests.ROOT / "flotilla").read_text(), re.M))
+        sums = {f"{pinned[key]}  {files[key]}" for key in pinned}
+        found = set()
+        for objects in self.sets.values():
+            for item in policies.of_kind(objects, "ConfigMap"):
+                if "SHA256SUMS" in item["data"]:
+                    found.add(item["data"]["SHA256SUMS"].strip())
+        self.assertEqual(found, sums)
+
+    def dry_run(self, server, text):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "all.yaml")
+            file.write_text(text)
+            return subprocess.run(
+                ["kubectl", "apply", "--dry-run=client", "--validate=false", f"--server={server}",
+                 f"--cache-dir={folder}/cache", "-f", file],
+                capture_output=True, text=True, timeout=60, env=os.environ | {"KUBECONFIG": os.devnull})
+
+    def test_kubectl_would_apply_everything(self):
+        with StubApiServer() as server:
+            for name, objects in self.sets.items():
+                run = self.dry_run(server, manifests.rendered(name))
+                self.assertEqual((run.returncode, run.stderr), (0, ""), name)
+                self.assertEqual(run.stdout.count(" created (dry run)\n"), len(objects), name)
+            run = self.dry_run(server, manifests.rendered("overlays/cpu").replace("StatefulSet", "StatefullSet"))
+            self.assertIn('no matches for kind "StatefullSet"', run.stderr)
+
+
+if __name__ == "__main__":
+    skipped = manifests.why_skipped()
+    if skipped:
+        print(f"skipped: {skipped}")
+        sys.exit(manifests.SKIPPED)
+    unittest.main()

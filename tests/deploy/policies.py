@@ -1,0 +1,318 @@
+"""What must be true of every rendered set of manifests, one named function a rule.
+
+A rule takes the objects of a set and yields a sentence for each violation. tests/deploy/manifests_test.py
+holds all rules against all sets, and each rule against the mistakes of planted_mistakes.yaml.
+"""
+
+import re
+
+KINDS_WITH_PODS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
+CLUSTER_WIDE = ("Namespace",)
+PRE_STOP_MARGIN_S = 10
+WAITING_METRIC = "flotilla_scheduler_requests_waiting"
+
+
+def of_kind(objects, *kinds):
+    return [item for item in objects if item["kind"] in kinds]
+
+
+def name_of(item):
+    return f'{item["kind"]}/{item["metadata"]["name"]}'
+
+
+def pods(objects):
+    """(name, pod's spec) of everything that makes pods."""
+    for item in of_kind(objects, *KINDS_WITH_PODS):
+        yield name_of(item), item["spec"]["template"]["spec"]
+
+
+def containers(objects, init=True):
+    """(workload/container, container)"""
+    for owner, spec in pods(objects):
+        for container in spec["containers"] + (spec.get("initContainers", []) if init else []):
+            yield f'{owner}/{container["name"]}', container
+
+
+def flag(container, name):
+    """The value of --name=value in args; None without it."""
+    for arg in container.get("args", []):
+        if arg.startswith(f"--{name}="):
+            return arg.split("=", 1)[1]
+    return None
+
+
+def matches(selector, labels):
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def pod_labels(objects):
+    return {name_of(item): item["spec"]["template"]["metadata"]["labels"]
+            for item in of_kind(objects, *KINDS_WITH_PODS)}
+
+
+# --- The pods' security (Pod Security Standards, "restricted", and what goes beyond) ----------------
+
+def namespace_enforces_restricted(objects):
+    for item in of_kind(objects, "Namespace"):
+        labels = item["metadata"].get("labels", {})
+        if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+            yield f"{name_of(item)} does not enforce restricted"
+
+
+def pods_run_as_65532(objects):
+    for owner, spec in pods(objects):
+        context = spec.get("securityContext", {})
+        if context.get("runAsNonRoot") is not True or context.get("runAsUser") != 65532:
+            yield f"{owner} may run as root or as another user than 65532"
+
+
+def pods_have_the_default_seccomp_profile(objects):
+    for owner, spec in pods(objects):
+        if spec.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield f"{owner} has no RuntimeDefault seccomp profile"
+
+
+def pods_have_no_service_account_token(objects):
+    for owner, spec in pods(objects):
+        if spec.get("automountServiceAccountToken") is not False:
+            yield f"{owner} gets a service account's token"
+
+
+def pods_share_nothing_with_their_host(objects):
+    for owner, spec in pods(objects):
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            if spec.get(key):
+                yield f"{owner}: {key}"
+        for volume in spec.get("volumes", []):
+            if "hostPath" in volume:
+                yield f'{owner}: volume {volume["name"]} is a hostPath'
+
+
+def containers_can_change_nothing(objects):
+    for where, container in containers(objects):
+        context = container.get("securityContext", {})
+        if context.get("readOnlyRootFilesystem") is not True:
+            yield f"{where}: its root can be written to"
+        if context.get("allowPrivilegeEscalation") is not False or context.get("privileged"):
+            yield f"{where}: may gain privileges"
+        if context.get("capabilities") != {"drop": ["ALL"]}:
+            yield f"{where}: keeps capabilities"
+
+
+# --- Resources and images ----------------------------------------------------------------------------
+
+def containers_have_requests_and_a_memory_limit(objects):
+    for where, container in containers(objects):
+        resources = container.get("resources", {})
+        if not {"cpu", "memory"} <= set(resources.get("requests", {})):
+            yield f"{where}: requests no cpu or no memory"
+        if "memory" not in resources.get("limits", {}):
+            yield f"{where}: no limit of memory"
+
+
+def memory_volumes_have_a_size(objects):
+    for owner, spec in pods(objects):
+        for volume in spec.get("volumes", []):
+            if "emptyDir" in volume and "sizeLimit" not in (volume["emptyDir"] or {}):
+                yield f'{owner}: volume {volume["name"]} has no sizeLimit'
+
+
+def images_have_a_version(objects):
+    images = [(where, container["image"]) for where, container in containers(objects)]
+    for owner, spec in pods(objects):
+        images += [(f'{owner}/{volume["name"]}', volume["image"]["reference"])
+                   for volume in spec.get("volumes", []) if "image" in volume]
+    for where, image in images:
+        tag = image.rsplit("/", 1)[-1].partition(":")[2]
+        if tag in ("", "latest") and "@sha256:" not in image:
+            yield f"{where}: image {image} has no version"
+
+
+def volumes_are_there(objects):
+    for owner, spec in pods(objects):
+        there = {volume["name"] for volume in spec.get("volumes", [])}
+        mounted = {mount["name"] for container in spec["containers"] + spec.get("initContainers", [])
+                   for mount in container.get("volumeMounts", [])}
+        for name in sorted(there ^ mounted):
+            yield f"{owner}: volume {name} is not both mounted and there"
+
+
+# --- Life of a pod -------------------------------------------------------------------------------------
+
+def containers_have_three_probes_on_their_own_ports(objects):
+    for where, container in containers(objects, init=False):
+        ports = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            probe = container.get(kind, {})
+            port = probe.get("httpGet", probe.get("grpc", {})).get("port")
+            if port not in ports and port not in ports.values():
+                yield f"{where}: {kind} asks port {port}, it has {ports}"
+
+
+def ports_are_those_of_the_flags(objects):
+    for where, container in containers(objects, init=False):
+        for port in container.get("ports", []):
+            name = {"http": "port", "grpc": "grpc-port", "metrics": "metrics-port"}.get(port["name"])
+            if name is None or flag(container, name) != str(port["containerPort"]):
+                yield f'{where}: port {port["name"]} is {port["containerPort"]}, --{name} {flag(container, name)}'
+        if flag(container, "host") != "0.0.0.0":
+            yield f'{where}: --host={flag(container, "host")} is not reached from outside the pod'
+
+
+def grace_covers_the_drain(objects):
+    for owner, spec in pods(objects):
+        for container in spec["containers"]:
+            drain_ms, drain_s = flag(container, "drain-grace-ms"), flag(container, "shutdown-timeout")
+            if drain_ms is None and drain_s is None:
+                yield f'{owner}/{container["name"]}: no --drain-grace-ms or --shutdown-timeout'
+                continue
+            drain = float(drain_s) if drain_ms is None else int(drain_ms) / 1000
+            sleep = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+            if sleep < 1:
+                yield f'{owner}/{container["name"]}: preStop does not wait for the proxies'
+            if spec.get("terminationGracePeriodSeconds", 30) < drain + sleep + PRE_STOP_MARGIN_S:
+                yield f'{owner}: its grace is shorter than preStop {sleep} s and drain {drain:g} s'
+
+
+def every_workload_has_a_disruption_budget(objects):
+    budgets = [item["spec"]["selector"]["matchLabels"] for item in of_kind(objects, "PodDisruptionBudget")]
+    for owner, labels in pod_labels(objects).items():
+        if sum(matches(selector, labels) for selector in budgets) != 1:
+            yield f"{owner} has not one PodDisruptionBudget"
+
+
+def engines_start_together(objects):
+    for item in of_kind(objects, "StatefulSet"):
+        if item["spec"].get("podManagementPolicy") != "Parallel":
+            yield f"{name_of(item)} starts one pod after the other"
+
+
+# --- Names and selectors ---------------------------------------------------------------------------------
+
+def everything_is_in_a_known_namespace(objects):
+    for item in objects:
+        namespace = item["metadata"].get("namespace")
+        if item["kind"] not in CLUSTER_WIDE and namespace not in ("flotilla", "monitoring"):
+            yield f"{name_of(item)} is in namespace {namespace}"
+
+
+def selectors_find_pods(objects):
+    labels = pod_labels(objects).values()
+    for item in of_kind(objects, "Service", "NetworkPolicy", "PodDisruptionBudget"):
+        spec = item["spec"]
+        selector = spec.get("selector", spec.get("podSelector", {}))
+        selector = selector.get("matchLabels", {} if item["kind"] == "NetworkPolicy" else selector)
+        if not any(matches(selector, pod) for pod in labels):
+            yield f"{name_of(item)} selects no pod with {selector}"
+
+
+def stateful_sets_have_their_headless_service(objects):
+    services = {item["metadata"]["name"]: item["spec"] for item in of_kind(objects, "Service")}
+    for item in of_kind(objects, "StatefulSet"):
+        service = services.get(item["spec"]["serviceName"], {})
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        if service.get("clusterIP") != "None" or not matches(service.get("selector", {}), labels):
+            yield f'{name_of(item)}: {item["spec"]["serviceName"]} is not its headless Service'
+        elif not service.get("publishNotReadyAddresses"):
+            yield f"{name_of(item)}: routers can't find a pod that is not ready yet"
+
+
+def routes_go_to_services(objects):
+    services = {item["metadata"]["name"]: {port["port"] for port in item["spec"]["ports"]}
+                for item in of_kind(objects, "Service")}
+    for item in of_kind(objects, "HTTPRoute", "GRPCRoute"):
+        for rule in item["spec"]["rules"]:
+            for backend in rule["backendRefs"]:
+                if backend["port"] not in services.get(backend["name"], set()):
+                    yield f'{name_of(item)}: no Service {backend["name"]}:{backend["port"]}'
+
+
+def pods_a_workload_may_have(objects):
+    """Name of each StatefulSet → the most pods it may have."""
+    most = {item["metadata"]["name"]: item["spec"].get("replicas", 0) for item in of_kind(objects, "StatefulSet")}
+    for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        spec = item["spec"]
+        most[spec["scaleTargetRef"]["name"]] = spec.get("maxReplicas", spec.get("maxReplicaCount"))
+    return most
+
+
+def routers_list_every_engine(objects):
+    wanted = {f"{name}-{index}.{name}:50051" for name, count in pods_a_workload_may_have(objects).items()
+              for index in range(count)}
+    for where, container in containers(objects, init=False):
+        if not where.startswith("Deployment/router"):
+            continue
+        listed = {arg.split("=", 1)[1] for arg in container["args"] if arg.startswith("--replica=")}
+        if listed != wanted:
+            yield f"{where}: --replica lists {sorted(listed)}, there may be {sorted(wanted)}"
+
+
+# --- Scaling and the network --------------------------------------------------------------------------------
+
+def scaling_follows_the_queue(objects):
+    for item in of_kind(objects, "HorizontalPodAutoscaler"):
+        for metric in item["spec"]["metrics"]:
+            pods_metric = metric.get("pods", {})
+            if (pods_metric.get("metric", {}).get("name"), pods_metric.get("target")) != (
+                    WAITING_METRIC, {"type": "AverageValue", "averageValue": "5"}):
+                yield f"{name_of(item)} does not follow an average of 5 of {WAITING_METRIC}"
+    for item in of_kind(objects, "ScaledObject"):
+        for trigger in item["spec"]["triggers"]:
+            if WAITING_METRIC not in trigger["metadata"]["query"] or trigger["metadata"]["threshold"] != "5":
+                yield f"{name_of(item)} does not follow an average of 5 of {WAITING_METRIC}"
+
+
+def nobody_fixes_the_size_of_what_is_scaled(objects):
+    scaled = {item["spec"]["scaleTargetRef"]["name"]
+              for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")}
+    for item in of_kind(objects, "StatefulSet"):
+        if item["metadata"]["name"] in scaled and "replicas" in item["spec"]:
+            yield f"{name_of(item)} has replicas, which every apply would set again"
+
+
+def the_network_denies_by_default(objects):
+    policies = [item["spec"] for item in of_kind(objects, "NetworkPolicy")]
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    if deny not in policies:
+        yield "no NetworkPolicy denies all ingress and egress"
+
+
+def only_routers_reach_engines(objects):
+    router = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "router"}}}
+    for item in of_kind(objects, "NetworkPolicy"):
+        selector = item["spec"]["podSelector"].get("matchLabels", {})
+        if selector.get("app.kubernetes.io/name") != "engine":
+            continue
+        for rule in item["spec"].get("ingress", []):
+            ports = {port["port"] for port in rule.get("ports", [])}
+            if (ports != {"metrics"} or not rule.get("from")) and rule.get("from") != [router]:
+                yield f"{name_of(item)}: others than routers reach {sorted(map(str, ports)) or 'all ports'}"
+        if item["spec"].get("egress"):
+            yield f"{name_of(item)}: an engine calls nobody"
+
+
+def metrics_are_for_prometheus_only(objects):
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    for item in of_kind(objects, "NetworkPolicy"):
+        for rule in item["spec"].get("ingress", []):
+            if any(port["port"] in ("metrics", 9400) for port in rule.get("ports", [])):
+                if rule.get("from") != [monitoring]:
+                    yield f"{name_of(item)}: metrics are open to more than the namespace monitoring"
+
+
+def models_are_verified_before_they_are_read(objects):
+    for owner, spec in pods(objects):
+        from_volume = [volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume]
+        for volume in from_volume:
+            checks = [container for container in spec.get("initContainers", [])
+                      if re.search(r"\bsha256sum\b", " ".join(container.get("command", [])))
+                      and {"--check", "--strict"} <= set(container.get("args", []))
+                      and any(mount["name"] == volume for mount in container["volumeMounts"])]
+            if not checks:
+                yield f"{owner}: nobody compares the files of volume {volume} with their checksums"
+
+
+RULES = [value for name, value in sorted(globals().items())
+         if callable(value) and getattr(value, "__module__", "") == __name__
+         and name not in ("of_kind", "name_of", "pods", "containers", "flag", "matches", "pod_labels",
+                          "pods_a_workload_may_have")]
