@@ -1,0 +1,109 @@
+"""Rules and dashboards of deploy/monitoring, without a cluster: promtool takes them, each alert comes when it
+should (rules_test/), is explained in the runbook, and nothing asks for a metric or label that is not documented.
+tests/integration/test_observability.py holds the same to a cluster that runs.
+
+Run from the repository's root: .cache/venv/bin/python tests/deploy/monitoring_test.py
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import monitoring  # noqa: E402
+
+MONITORING = monitoring.MONITORING
+TARGET_LABELS = {"instance", "job", "le"}
+
+
+def promtool(*args):
+    return subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, timeout=300)
+
+
+def check_expressions(expressions):
+    """promtool's verdict over (where, expression) pairs."""
+    rules = [{"record": f"check:{number}", "expr": expression} for number, (_, expression) in enumerate(expressions)]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"groups": [{"name": "check", "rules": rules}]}, file)
+        file.flush()
+        return promtool("check", "rules", file.name)
+
+
+def documented():
+    """Metric → labels, of docs/metrics.md."""
+    rows = re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \| ([\w, ]*) \|",
+                      (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) > 50
+    return {name: {label.strip() for label in labels.split(",")} - {""} for name, labels in rows}
+
+
+class MonitoringTest(unittest.TestCase):
+
+    def passes(self, run):
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+
+    def test_prometheus_takes_the_configuration(self):
+        self.passes(promtool("check", "config", MONITORING / "prometheus.yml"))
+
+    def test_each_alert_comes_when_it_should(self):
+        self.passes(promtool("test", "rules", *sorted(MONITORING.glob("rules_test/*.yaml"))))
+
+    def test_each_alert_is_tested_both_ways(self):
+        comes, stays_away = set(), set()
+        for path in MONITORING.glob("rules_test/*.yaml"):
+            for test in yaml.safe_load(path.read_text())["tests"]:
+                for case in test.get("alert_rule_test", []):
+                    (comes if case.get("exp_alerts") else stays_away).add(case["alertname"])
+        self.assertEqual(comes, set(monitoring.alerts()))
+        self.assertEqual(stays_away, set(monitoring.alerts()))
+
+    def test_each_alert_says_what_to_do(self):
+        sections = set(re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(encoding="utf-8"), re.M))
+        self.assertEqual(sections, set(monitoring.alerts()))
+        for name, rule in monitoring.alerts().items():
+            self.assertIn(rule["labels"]["severity"], ("page", "ticket"), name)
+            self.assertEqual(rule["annotations"]["runbook"], f"docs/runbook.md#{name.lower()}")
+
+    def test_every_expression_parses(self):
+        expressions = list(monitoring.expressions())
+        self.assertGreater(len(expressions), 80)
+        self.passes(check_expressions(expressions))
+        self.assertNotEqual(check_expressions([("", "sum(rate(up))")]).returncode, 0)
+
+    def test_every_metric_is_documented(self):
+        known = set(documented()) | monitoring.recorded()
+        for where, expression in monitoring.expressions():
+            for name in monitoring.metrics_in(expression):
+                self.assertIn(name if name in known else monitoring.family(name), known, where)
+
+    def test_every_label_is_the_metrics(self):
+        labels = documented()
+        seen = 0
+        for where, expression in monitoring.expressions():
+            for names, metric in monitoring.GROUPED.findall(expression):
+                known = labels[metric if metric in labels else monitoring.family(metric)] | TARGET_LABELS
+                self.assertLessEqual({name.strip() for name in names.split(",")}, known, where)
+                seen += 1
+        self.assertGreater(seen, 30)
+
+    def test_what_is_generated_is_up_to_date(self):
+        self.passes(subprocess.run([sys.executable, MONITORING / "generate.py", "--check"],
+                                   capture_output=True, text=True, timeout=60))
+
+    def test_dashboards_can_be_told_apart(self):
+        boards = monitoring.dashboards()
+        self.assertEqual(set(boards), {"cost.json", "fleet.json", "latency.json", "replica.json", "worker.json"})
+        self.assertEqual(len({board["uid"] for board in boards.values()}), len(boards))
+        for name, board in boards.items():
+            titles = [panel["title"] for panel in board["panels"]]
+            self.assertEqual(len(titles), len(set(titles)), name)
+
+
+if __name__ == "__main__":
+    unittest.main()

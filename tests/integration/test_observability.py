@@ -1,0 +1,110 @@
+"""A real Prometheus with the configuration, rules and dashboards of deploy/monitoring watches a cluster that runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import monitoring
+import pytest
+from cluster import Cluster, free_port, wait_until
+
+# Alerts of a cluster that has just answered its first requests, on a machine that may be slow.
+MAY_CRY = {"FlotillaFirstTokensLate", "FlotillaFirstTokensLateForDays", "FlotillaTokensSlow",
+           "FlotillaTokensSlowForDays", "FlotillaStuck"}
+
+
+class Prometheus:
+    """The real program over a copy of deploy/monitoring whose targets.yml names the cluster."""
+
+    def __init__(self, target, folder):
+        shutil.copytree(monitoring.MONITORING, folder / "monitoring")
+        (folder / "monitoring/targets.yml").write_text(json.dumps([{"targets": [target]}]))  # JSON is YAML
+        config = folder / "monitoring/prometheus.yml"
+        assert config.read_text().count("_interval: 15s") == 2
+        config.write_text(config.read_text().replace("_interval: 15s", "_interval: 1s"))
+        self.address = f"127.0.0.1:{free_port()}"
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                 f"--web.listen-address={self.address}"], stdout=log, stderr=log)
+
+    def get(self, path, **parameters):
+        """`data` of the answer; None while it is not up; an error of Prometheus' fails."""
+        url = f"http://{self.address}/api/v1/{path}?" + urllib.parse.urlencode(parameters)
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return None
+            pytest.fail(f"{parameters}: {error.read().decode()}")
+        except OSError:
+            return None
+
+    def query(self, expression):
+        data = self.get("query", query=expression)
+        return data and data["result"]
+
+    def firing(self):
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    with Cluster("--tp", "2", "--kv-cache-memory", "384MiB", disturbed=True) as cluster:
+        target = urllib.parse.urlsplit(cluster.metrics_url).netloc
+        prometheus = Prometheus(target, tmp_path_factory.mktemp("prometheus"))
+        try:
+            wait_until(lambda: prometheus.query("up == 1"), 60, "Prometheus has scraped the cluster")
+            for _ in range(3):
+                cluster.complete(prompt="Count: one, two, three,", max_tokens=8, ignore_eos=True)
+            answered = 'flotilla_router_requests_total{route="/v1/completions"} == 3'
+            wait_until(lambda: prometheus.query(f"count_over_time(({answered})[1m:1s]) > 3"), 60,
+                       "Prometheus has seen the requests, and some scrapes more")
+            yield cluster, prometheus
+        finally:
+            prometheus.stop()
+
+
+def test_every_metric_of_rules_and_dashboards_is_there(watched):
+    there = set(watched[1].get("label/__name__/values"))
+    asked = {name: where for where, expression in monitoring.expressions()
+             for name in monitoring.metrics_in(expression)}
+    assert len(asked) > 60
+    assert {name: where for name, where in asked.items() if name not in there} == {}
+
+
+def test_every_rule_is_evaluated(watched):
+    groups = wait_until(lambda: (found := watched[1].get("rules")["groups"]) and all(
+        rule["health"] != "unknown" for group in found for rule in group["rules"]) and found, 60, "all are evaluated")
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == len(monitoring.rules())
+    assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_every_panel_has_data(watched):
+    empty = {where for where, expression in monitoring.panel_expressions() if not watched[1].query(expression)}
+    assert empty == set()
+
+
+def test_the_budgets_buckets_are_there(watched):
+    for metric, le in (("flotilla_router_ttft_seconds_bucket", "2.5"),
+                       ("flotilla_scheduler_inter_token_latency_seconds_bucket", "0.2")):
+        assert watched[1].query(f'{metric}{{le="{le}"}}')
+        assert any(f'{metric}{{le="{le}"}}' in rule["expr"] for rule in monitoring.rules())
+
+
+def test_nothing_cries_without_a_reason_and_a_killed_worker_is_one(watched):
+    cluster, prometheus = watched
+    assert prometheus.firing() - MAY_CRY == set()
+    os.kill(cluster.pids("worker")[0], signal.SIGKILL)
+    wait_until(lambda: "FlotillaRestarts" in prometheus.firing(), 60, "the alert of a restart")
