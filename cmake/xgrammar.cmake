@@ -48,6 +48,7 @@ endif()
 file(GLOB_RECURSE sources ${source}/cpp/*.cc)
 list(FILTER sources EXCLUDE REGEX "/cpp/tvm_ffi/")
 add_library(xgrammar STATIC ${sources})
+set_target_properties(xgrammar PROPERTIES UNITY_BUILD OFF)
 # Instead of our own warnings and sanitizers: it is not our code.
 set_property(TARGET xgrammar PROPERTY COMPILE_OPTIONS
   -w -O2 -fno-omit-frame-pointer -fstack-protector-strong)

@@ -49,7 +49,7 @@ void SetDerived(CompletionRequest* request) {
   }
 }
 
-void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
+void ReadCompletionMaxTokens(FieldReader* reader, CompletionRequest* request) {
   const int64_t max_tokens = reader->Int("max_tokens", INT32_MIN, INT32_MAX).value_or(16);
   request->prompt_only = max_tokens == 0 && request->echo;
   request->params.mutable_stopping()->set_max_tokens(
@@ -62,7 +62,7 @@ MaybeError ReadFields(const json::object& body, bool* add_special, PromptField* 
   request->echo = reader.Bool("echo").value_or(false);
   *add_special = reader.Bool("add_special_tokens").value_or(true);
   *prompts = ReadPromptField("prompt", kMaxPromptsPerRequest, &reader);
-  ReadMaxTokens(&reader, request);
+  ReadCompletionMaxTokens(&reader, request);
   if (auto v = reader.Int("logprobs", INT32_MIN, INT32_MAX)) {
     request->logprobs = *v;
     request->params.mutable_output()->set_logprobs(*v);

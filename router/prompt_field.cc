@@ -9,7 +9,7 @@ namespace flotilla {
 namespace json = boost::json;
 namespace {
 
-constexpr const char* kForms =
+constexpr const char* kPromptForms =
     "must be a string, an array of strings, an array of token ids, or an array of arrays of token "
     "ids";
 
@@ -63,7 +63,7 @@ PromptField ReadPromptField(const char* name, size_t max_prompts, FieldReader* r
   } else {
     for (const json::value& entry : *array) ok = ok && AddPrompt(entry, &out);
   }
-  if (!ok) reader->Fail(name, kForms);
+  if (!ok) reader->Fail(name, kPromptForms);
   return out;
 }
 

@@ -32,15 +32,15 @@ bool IsNeutral(const json::value& value) {
 }
 
 // Known wishes that no code fulfils yet. Absent, null, false, 0 and empty mean "not wished".
-constexpr std::array<const char*, 9> kNotBuilt = {"suffix",
-                                                  "use_beam_search",
-                                                  "bad_words",
-                                                  "allowed_token_ids",
-                                                  "logits_processors",
-                                                  "truncate_prompt_tokens",
-                                                  "prompt_embeds",
-                                                  "kv_transfer_params",
-                                                  "return_hidden_states"};
+constexpr std::array<const char*, 9> kFieldsNotBuilt = {"suffix",
+                                                        "use_beam_search",
+                                                        "bad_words",
+                                                        "allowed_token_ids",
+                                                        "logits_processors",
+                                                        "truncate_prompt_tokens",
+                                                        "prompt_embeds",
+                                                        "kv_transfer_params",
+                                                        "return_hidden_states"};
 
 // {"<token id>": number}, as OpenAI's. Ranges are generate_check's business.
 void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
@@ -96,7 +96,7 @@ void ReadStopStrings(FieldReader* reader, v1::StopParams* out) {
 }
 
 MaybeError CheckNotBuilt(const json::object& body) {
-  for (const char* name : kNotBuilt) {
+  for (const char* name : kFieldsNotBuilt) {
     const json::value* value = body.if_contains(name);
     if (value != nullptr && !IsNeutral(*value))
       return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));

@@ -1,21 +1,13 @@
 #include "scheduler_proc/direct_call.h"
 
-#include <algorithm>
 #include <ctime>
 #include <utility>
 
+#include "common/base/utf8.h"
 #include "common/text/incremental_detokenizer.h"
 #include "scheduler_proc/errors.h"
 
 namespace flotilla {
-namespace {
-
-int32_t CountCodePoints(std::string_view text) {
-  return static_cast<int32_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-}  // namespace
 
 DirectCall::DirectCall(const ServiceDeps* deps, Options options, GenerateReactor* reactor)
     : deps_(deps),

@@ -4,16 +4,12 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "scheduler_proc/errors.h"
 #include "scheduler_proc/output_side.h"
 
 namespace flotilla {
 namespace {
-
-int32_t CountCodePoints(std::string_view text) {
-  return static_cast<int32_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
 
 v1::FinishReason ToProto(Finish finish) {
   switch (finish) {

@@ -1,5 +1,6 @@
 #include "common/base/utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -102,6 +103,11 @@ char32_t CodePointAt(std::string_view text, size_t begin, size_t* length) {
     default:
       return lead;
   }
+}
+
+int32_t CountCodePoints(std::string_view text) {
+  return static_cast<int32_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 }  // namespace flotilla

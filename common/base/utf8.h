@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,9 @@ void AppendUtf8(char32_t code_point, std::string* out);
 
 // The code point that begins at offset `begin` of valid UTF-8, and its bytes in *length.
 char32_t CodePointAt(std::string_view text, size_t begin, size_t* length);
+
+// Of valid UTF-8.
+int32_t CountCodePoints(std::string_view text);
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 

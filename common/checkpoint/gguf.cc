@@ -12,6 +12,8 @@ namespace flotilla {
 namespace {
 
 using internal::Cursor;
+using internal::kMaxDims;
+using internal::kMaxNameBytes;
 using internal::Quote;
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place");
@@ -20,8 +22,6 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
-constexpr uint64_t kMaxNameBytes = 1024;
-constexpr uint32_t kMaxDims = 4;
 // The least bytes a key (length, type, one byte) and a tensor (length, dimensions, type, offset)
 // can take: an absurd count is refused by the file's size before any work.
 constexpr uint64_t kMinKeyBytes = 8 + 4 + 1;

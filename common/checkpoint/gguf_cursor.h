@@ -18,6 +18,10 @@
 
 namespace flotilla::internal {
 
+// Of a tensor in a file, whatever its format.
+inline constexpr size_t kMaxNameBytes = 1024;
+inline constexpr size_t kMaxDims = 4;
+
 inline std::string CHexEscape(std::string_view text) {
   return absl::CHexEscape({text.data(), text.size()});
 }

@@ -12,12 +12,12 @@ namespace flotilla {
 namespace {
 
 using internal::JsonObject;
+using internal::kMaxDims;
+using internal::kMaxNameBytes;
 using internal::Quote;
 
 constexpr uint64_t kMaxHeaderBytes = 32u << 20;
 constexpr size_t kMaxTensors = 1 << 17;
-constexpr size_t kMaxNameBytes = 1024;
-constexpr size_t kMaxDims = 4;
 
 struct Entry {
   std::string_view name;

@@ -146,7 +146,7 @@ StatusOr<Value> Select(const Call& call) {
   return NewGenerator(call.rt, std::make_unique<SelectWalk>(call, kByAttribute, kWanted));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kSelectFilters[] = {
     {"map", Map, "*"},
     {"reject", Select<false, false>, "*"},
     {"rejectattr", Select<true, false>, "*"},
@@ -156,6 +156,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> SelectFilters() { return kFilters; }
+std::span<const Builtin> SelectFilters() { return kSelectFilters; }
 
 }  // namespace flotilla::jinja

@@ -253,7 +253,7 @@ StatusOr<Value> Items(const Call& call) {
   return NewGenerator(call.rt, std::move(walk));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kSequenceFilters[] = {
     {"count", LengthFilter, ""},
     {"dictsort", DictSort, "case_sensitive by reverse"},
     {"first", First, ""},
@@ -271,6 +271,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> SequenceFilters() { return kFilters; }
+std::span<const Builtin> SequenceFilters() { return kSequenceFilters; }
 
 }  // namespace flotilla::jinja

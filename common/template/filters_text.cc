@@ -180,7 +180,7 @@ StatusOr<Value> ToJson(const Call& call) {
   return call.rt.NewStr(std::move(json));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kTextFilters[] = {
     {"capitalize", CapitalizeFilter, ""},
     {"center", CenterFilter, "width"},
     {"e", Escape, ""},
@@ -201,6 +201,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> TextFilters() { return kFilters; }
+std::span<const Builtin> TextFilters() { return kTextFilters; }
 
 }  // namespace flotilla::jinja

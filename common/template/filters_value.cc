@@ -112,7 +112,7 @@ StatusOr<Value> Round(const Call& call) {
   return RoundWith(call, precision, /*up=*/method == "ceil");
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kValueFilters[] = {
     {"abs", Abs, ""},
     {"d", Default, "default_value boolean"},
     {"default", Default, "default_value boolean"},
@@ -123,6 +123,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> ValueFilters() { return kFilters; }
+std::span<const Builtin> ValueFilters() { return kValueFilters; }
 
 }  // namespace flotilla::jinja

@@ -15,9 +15,9 @@ bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-class Formatter {
+class BraceFormatter {
  public:
-  Formatter(Runtime& rt, std::string_view format, const CallArgs& args)
+  BraceFormatter(Runtime& rt, std::string_view format, const CallArgs& args)
       : rt_(rt), rest_(format), args_(args) {}
 
   StatusOr<std::string> Format() {
@@ -142,7 +142,7 @@ class Formatter {
 StatusOr<Value> BraceFormat(Runtime& rt, const Value& format, const CallArgs& args) {
   if (format.is_markup()) return NotSupported("format() of Markup");
   RETURN_IF_ERROR(rt.StepBytes(8 * format.text().size()));
-  ASSIGN_OR_RETURN(std::string text, Formatter(rt, format.text(), args).Format());
+  ASSIGN_OR_RETURN(std::string text, BraceFormatter(rt, format.text(), args).Format());
   return rt.NewStr(std::move(text));
 }
 

@@ -14,9 +14,9 @@
 namespace flotilla::jinja {
 namespace {
 
-class Formatter {
+class PercentFormatter {
  public:
-  Formatter(Runtime& rt, std::string_view format, const Value& args)
+  PercentFormatter(Runtime& rt, std::string_view format, const Value& args)
       : rt_(rt), rest_(format), args_(args) {}
 
   StatusOr<std::string> Format() {
@@ -235,7 +235,7 @@ class Formatter {
 StatusOr<Value> PercentFormat(Runtime& rt, const Value& format, const Value& args) {
   if (format.is_markup()) return NotSupported("% on Markup");
   RETURN_IF_ERROR(rt.StepBytes(8 * format.text().size()));
-  ASSIGN_OR_RETURN(std::string text, Formatter(rt, format.text(), args).Format());
+  ASSIGN_OR_RETURN(std::string text, PercentFormatter(rt, format.text(), args).Format());
   return rt.NewStr(std::move(text));
 }
 

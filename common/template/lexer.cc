@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "common/template/numbers.h"
 #include "common/template/unicode_text.h"
 
@@ -31,7 +32,6 @@ constexpr std::array kOperators = {
     Operator{"{", TokenType::kLeftBrace},   Operator{"}", TokenType::kRightBrace},
 };
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsSign(char c) { return c == '-' || c == '+'; }
 
@@ -204,10 +204,10 @@ Status Lexer::ScanInTag() {
     return OkStatus();
   }
   const char c = source_[pos_];
-  if (IsDigit(c)) return ScanNumber();
+  if (absl::ascii_isdigit(c)) return ScanNumber();
   if (IsNameStart(c)) {
-    for (end = pos_;
-         end < source_.size() && (IsNameStart(source_[end]) || IsDigit(source_[end]));) {
+    for (end = pos_; end < source_.size() &&
+                     (IsNameStart(source_[end]) || absl::ascii_isdigit(source_[end]));) {
       ++end;
     }
     Emit(TokenType::kName, source_.substr(pos_, end - pos_));

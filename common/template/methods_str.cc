@@ -255,7 +255,7 @@ StatusOr<Value> ExpandTabs(const Call& call) {
 
 StatusOr<Value> Format(const Call& call) { return BraceFormat(call.rt, call.self, call.all); }
 
-constexpr Builtin kMethods[] = {
+constexpr Builtin kStrMethods[] = {
     {"capitalize", MapText<Capitalize>, ""},
     {"center", Center, "- -", 1},
     {"count", Count, "- - -", 1},
@@ -284,6 +284,6 @@ constexpr Builtin kMethods[] = {
 
 }  // namespace
 
-std::span<const Builtin> StrMethods() { return kMethods; }
+std::span<const Builtin> StrMethods() { return kStrMethods; }
 
 }  // namespace flotilla::jinja

@@ -209,7 +209,7 @@ StatusOr<Value> IsTitle(const Call& call) {
   return Value::Bool(any);
 }
 
-constexpr Builtin kMethods[] = {
+constexpr Builtin kStrSplitMethods[] = {
     {"isalnum", IsAlnum, ""},
     {"isalpha", IsAlpha, ""},
     {"isascii", IsAscii, ""},
@@ -231,6 +231,6 @@ constexpr Builtin kMethods[] = {
 
 }  // namespace
 
-std::span<const Builtin> StrSplitMethods() { return kMethods; }
+std::span<const Builtin> StrSplitMethods() { return kStrSplitMethods; }
 
 }  // namespace flotilla::jinja

@@ -5,15 +5,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "common/template/unicode_text.h"
 
 namespace flotilla::jinja {
 namespace {
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
 int DigitValue(char c) {
-  if (IsDigit(c)) return c - '0';
+  if (absl::ascii_isdigit(c)) return c - '0';
   if (c >= 'a' && c <= 'z') return c - 'a' + 10;
   if (c >= 'A' && c <= 'Z') return c - 'A' + 10;
   return 36;
@@ -38,7 +37,7 @@ double ToDouble(const std::string& decimal) { return std::strtod(decimal.c_str()
 
 // The end of ".5", "e-3" or both at pos, behind the digits of a literal; pos if there are neither.
 size_t FractionEnd(std::string_view text, size_t pos) {
-  const auto digit_at = [&](size_t i) { return i < text.size() && IsDigit(text[i]); };
+  const auto digit_at = [&](size_t i) { return i < text.size() && absl::ascii_isdigit(text[i]); };
   if (pos < text.size() && text[pos] == '.' && digit_at(pos + 1)) {
     pos = DigitsEnd(text, pos + 1, 10);
   }
@@ -104,7 +103,7 @@ bool IsDecimal(std::string_view text) {
   if (pos == text.size()) return true;
   if ((text[pos] | 0x20) != 'e') return false;
   if (++pos < text.size() && (text[pos] == '+' || text[pos] == '-')) ++pos;
-  if (pos == text.size() || !IsDigit(text[pos])) return false;
+  if (pos == text.size() || !absl::ascii_isdigit(text[pos])) return false;
   return DigitsEnd(text, pos, 10) == text.size();
 }
 
@@ -186,7 +185,7 @@ std::string FloatRepr(double value) {
   const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
   std::string digits;
   for (char c : text.substr(0, e)) {
-    if (IsDigit(c)) digits.push_back(c);
+    if (absl::ascii_isdigit(c)) digits.push_back(c);
   }
   std::string out = std::signbit(value) ? "-" : "";
   if (exponent < -4 || exponent >= 16) {

@@ -7,7 +7,7 @@
 namespace flotilla {
 namespace {
 
-constexpr std::string_view kPrefix = "flotilla_scheduler_";
+constexpr std::string_view kSchedulerPrefix = "flotilla_scheduler_";
 
 using Name = std::pair<std::string_view, std::string_view>;  // ours, vLLM's
 constexpr Name kFamilies[] = {
@@ -76,8 +76,8 @@ bool Match(std::string_view line, std::string_view family, std::string_view* com
     if (line.starts_with(head)) *comment = head;
   }
   line.remove_prefix(comment->size());
-  if (!line.starts_with(kPrefix)) return false;
-  line.remove_prefix(kPrefix.size());
+  if (!line.starts_with(kSchedulerPrefix)) return false;
+  line.remove_prefix(kSchedulerPrefix.size());
   if (!line.starts_with(family)) return false;
   *rest = line.substr(family.size());
   if (!comment->empty()) return rest->starts_with(' ');

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kPrefix[] = "flotilla-run-";
+constexpr char kRunDirPrefix[] = "flotilla-run-";
 constexpr size_t kMaxPathBytes = 70;    // sockaddr_un takes 107; names in it take at most 36
 constexpr time_t kUnlockedGraceS = 60;  // a directory without a lock is being made, or was left
 
@@ -47,7 +47,7 @@ void RemoveStale(const std::string& parent) {
   std::error_code error;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
     const std::string path = it->path().string();
-    if (it->path().filename().string().rfind(kPrefix, 0) != 0 || !IsOurs(path)) continue;
+    if (it->path().filename().string().rfind(kRunDirPrefix, 0) != 0 || !IsOurs(path)) continue;
     if (!LockIsFree(path)) {
       if (access((path + "/lock").c_str(), F_OK) != 0) RemoveUnfinished(path);
       continue;
@@ -67,7 +67,7 @@ std::string RuntimeDir::DefaultParent() {
 
 StatusOr<RuntimeDir> RuntimeDir::Create(const std::string& parent) {
   RemoveStale(parent);
-  std::string path = parent + "/" + kPrefix + "XXXXXX";
+  std::string path = parent + "/" + kRunDirPrefix + "XXXXXX";
   if (path.size() > kMaxPathBytes)
     return absl::InvalidArgumentError(
         absl::StrCat("the path '", parent, "' is too long for Unix sockets; set XDG_RUNTIME_DIR"));

@@ -9,7 +9,7 @@ namespace flotilla {
 namespace {
 
 // So far counters may go: what follows must not wrap around.
-constexpr uint64_t kMaxCount = uint64_t{1} << 62;
+constexpr uint64_t kMaxTicks = uint64_t{1} << 62;
 constexpr uint32_t kMaxHits = 1u << 31;
 
 }  // namespace
@@ -80,8 +80,8 @@ Status RadixCache::Restore(const RadixSnapshot& s) {
   if (s.root_born.size() != s.salts.size() || s.born.size() != count || s.stamp.size() != count ||
       s.hits.size() != count || s.num_pages.size() != count || count > s.pages.size() ||
       2 * s.pages.size() + 2 > table_.size() ||
-      s.tokens.size() != s.pages.size() * size_t{page_size_} || s.clock > kMaxCount ||
-      s.num_born > kMaxCount) {
+      s.tokens.size() != s.pages.size() * size_t{page_size_} || s.clock > kMaxTicks ||
+      s.num_born > kMaxTicks) {
     return broken("tree");
   }
   for (size_t i = 0; i < s.salts.size(); ++i) {

@@ -8,11 +8,6 @@
 namespace flotilla::testing {
 namespace {
 
-template <typename T>
-void Put(std::string* out, T value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 void PutString(std::string* out, std::string_view text) {
   Put<uint64_t>(out, text.size());
   out->append(text);

@@ -34,6 +34,12 @@ enum class GgufType : uint32_t {
   kFloat64 = 12,
 };
 
+// The value's bytes, as they lie in memory.
+template <typename T>
+void Put(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
 class GgufBuilder {
  public:
   explicit GgufBuilder(uint64_t alignment = 32) : alignment_(alignment) {}

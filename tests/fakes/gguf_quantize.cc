@@ -12,11 +12,6 @@ namespace {
 constexpr int kBlock = 32;
 constexpr int kBlocks = 8;  // of a super-block
 
-template <typename T>
-void Put(std::string* out, T value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 // Nearest binary16; the values here are small, so no infinities and no care for ties.
 uint16_t FloatToHalf(float value) {
   const uint32_t sign = std::signbit(value) ? 0x8000 : 0;

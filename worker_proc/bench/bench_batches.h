@@ -15,6 +15,8 @@
 namespace flotilla::bench {
 
 inline constexpr uint32_t kPageSize = 16;
+// Of the compute threads, in microseconds: as a worker's that have cores of their own.
+inline constexpr uint32_t kSpinUs = 50;
 
 uint32_t PagesOf(std::span<const SequenceSize> sequences);
 uint32_t TokensOf(std::span<const SequenceSize> sequences);

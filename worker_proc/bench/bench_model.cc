@@ -11,7 +11,6 @@
 namespace flotilla::bench {
 namespace {
 
-constexpr uint32_t kSpinUs = 50;  // as a worker's threads that have cores of their own
 constexpr uint32_t kWakeRows = 64;
 constexpr uint32_t kMaxSequences = 64;
 constexpr uint32_t kStepPages = 512;  // of the largest step that is measured

@@ -14,7 +14,7 @@ namespace flotilla::bench {
 namespace {
 
 constexpr int64_t kRounds = 40'000;  // some 60 us: seldom interrupted
-constexpr int kRuns = 3;             // of each loop, a pass
+constexpr int kLoopRuns = 3;         // of each loop, a pass
 constexpr size_t kPieceBytes = size_t{4} << 20;
 constexpr size_t kPieces = 2;  // that a thread reads beside others at a time
 constexpr size_t kMinPassBytes = size_t{32} << 20;
@@ -80,7 +80,7 @@ struct Span {
 double BestRate(const PeakLoops::Kind& kind) {
   if (kind.loop == nullptr) return 0;
   double best = 1e9;
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kLoopRuns; ++run) {
     const auto start = std::chrono::steady_clock::now();
     kind.loop(kRounds);
     best = std::min(best, Seconds(start));
@@ -177,7 +177,7 @@ void LimitMeter::Compute(uint32_t threads, Peaks* peaks) {
 void LimitMeter::Pass() {
   const uint32_t threads = pool_->threads();
   Compute(1, &one_);
-  for (int i = 0; i < kRuns; ++i) Read(1, 1, &one_);
+  for (int i = 0; i < kLoopRuns; ++i) Read(1, 1, &one_);
   Compute(threads, &all_);
   // This empties the caches.
   for (size_t bytes = 0; bytes < pass_bytes_; bytes += kPieces * kPieceBytes * threads) {

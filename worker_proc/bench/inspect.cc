@@ -22,7 +22,6 @@
 namespace flotilla::bench {
 namespace {
 
-constexpr uint32_t kSpinUs = 50;  // as a worker's threads that have cores of their own
 constexpr uint32_t kLogitsRows[] = {1, 8, 32};
 constexpr int kRuns = 3;
 

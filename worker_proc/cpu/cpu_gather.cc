@@ -5,7 +5,7 @@
 namespace flotilla::cpu {
 namespace {
 
-constexpr uint32_t kRowsAPiece = 16;
+constexpr uint32_t kGatherRowsAPiece = 16;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Status ColumnGather::Run(Collective& collective, std::span<const uint32_t> cols,
   if (!quantised && F32(out) == nullptr) {
     for (std::vector<float>& row : rows_) row.resize(out.cols);
   }
-  pool_->ParallelFor(rows, kRowsAPiece, [&](uint32_t begin, uint32_t end, uint32_t worker) {
+  pool_->ParallelFor(rows, kGatherRowsAPiece, [&](uint32_t begin, uint32_t end, uint32_t worker) {
     for (uint32_t t = begin; t < end; ++t) {
       if (quantised) {
         CopyRow(rows, t, reinterpret_cast<std::byte*>(Q8Row(out, t)));

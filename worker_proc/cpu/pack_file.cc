@@ -22,7 +22,7 @@
 namespace flotilla::cpu {
 namespace {
 
-constexpr uint64_t kPiece = uint64_t{128} << 20;       // between two heartbeats
+constexpr uint64_t kFilePiece = uint64_t{128} << 20;   // between two heartbeats
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;  // left free on the disk
 
 Status ErrnoStatus(std::string_view what, const std::string& path) {
@@ -122,9 +122,9 @@ Status PackFile::Map(int fd, uint64_t offset, uint64_t bytes, const Options& opt
   mapped_ = static_cast<const std::byte*>(data);
   mapped_bytes_ = bytes;
   madvise(data, bytes, MADV_HUGEPAGE);  // for what is still to be read; a wish
-  for (uint64_t from = 0; from < bytes; from += kPiece) {
+  for (uint64_t from = 0; from < bytes; from += kFilePiece) {
 #ifdef MADV_POPULATE_READ
-    madvise(static_cast<std::byte*>(data) + from, std::min(kPiece, bytes - from),
+    madvise(static_cast<std::byte*>(data) + from, std::min(kFilePiece, bytes - from),
             MADV_POPULATE_READ);
 #endif
     options.heartbeat.Beat();
@@ -151,7 +151,7 @@ bool PackFile::MappedInHugePages() const {
 Status PackFile::CopyAndCheck(const std::vector<uint64_t>& checksums, const Options& options,
                               bool copy) {
   std::atomic<uint64_t> bad{UINT64_MAX};  // a block
-  const uint64_t blocks_a_piece = kPiece / kPackBlock;
+  const uint64_t blocks_a_piece = kFilePiece / kPackBlock;
   for (uint64_t first = 0; first < checksums.size(); first += blocks_a_piece) {
     const auto count = static_cast<uint32_t>(std::min(blocks_a_piece, checksums.size() - first));
     options.pool->ParallelFor(count, 1, [&](uint32_t begin, uint32_t end, uint32_t) {

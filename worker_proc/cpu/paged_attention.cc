@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kPiecesAThread = 8;
 constexpr uint32_t kMaxPartRows = 8192;  // a few MiB; beyond it keys are not cut
-constexpr uint32_t kRowsAPiece = 8;
+constexpr uint32_t kMergeRowsAPiece = 8;
 
 }  // namespace
 
@@ -180,7 +180,7 @@ void PagedAttention::Store(const AttentionItem& item, const float* result,
 }
 
 void PagedAttention::QuantizeRows(Tensor out, uint32_t rows) const {
-  pool_.ParallelFor(rows, std::max(kRowsAPiece, pool_.Grain(rows)),
+  pool_.ParallelFor(rows, std::max(kMergeRowsAPiece, pool_.Grain(rows)),
                     [&](uint32_t begin, uint32_t end, uint32_t) {
                       quant_.quantize(F32Row(out, begin), end - begin, out.cols, Q8Row(out, begin));
                     });

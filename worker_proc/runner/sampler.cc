@@ -11,7 +11,7 @@ namespace flotilla {
 namespace {
 
 constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // ln x for a normal x > 0, without libm: x = m 2^e with m in [sqrt 1/2, sqrt 2),
 // ln m = 2 artanh((m-1)/(m+1)).
@@ -32,7 +32,7 @@ double Log(double x) {
 // rest is ample for the errors of Exp.
 float BoundOfMinP(float max, float temperature, float min_p) {
   const double bound = max + temperature * (std::log(min_p) - 0.7);
-  return std::nextafter(static_cast<float>(bound), -kInfinity);
+  return std::nextafter(static_cast<float>(bound), -kInf);
 }
 
 // Repetition, frequency, presence. Without a branch on the logit's sign, which nobody could
@@ -60,7 +60,7 @@ void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   changed_.clear();
   if (input.position < params.min_tokens_until && !OnlyEosAllowed(input.mask)) {
     for (const int32_t id : eos_ids_) {
-      if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInfinity);
+      if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInf);
     }
   }
   for (const LogitBias& entry : input.logit_bias) {
