@@ -117,7 +117,7 @@ class AttentionBench {
       const AttentionContext context = backend_->BeginStep(batch);
       for (uint32_t layer = 0; layer < layers; ++layer) {
         layer_.layer = layer;
-        backend_->RopeAndWriteKv(*rope, layer_, context, qkv_.First(tokens));
+        backend_->RopeAndWriteKv({*rope, layer_}, context, qkv_.First(tokens));
       }
     }
   }

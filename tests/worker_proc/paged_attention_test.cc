@@ -46,7 +46,7 @@ std::vector<float> Attend(KvType type, uint32_t threads, uint32_t window) {
   spec.dim = 32;
   spec.max_positions = 1;
   const auto rope = *backend->MakeRope(spec);
-  backend->RopeAndWriteKv(*rope, layer, backend->BeginStep(batch), qkv);
+  backend->RopeAndWriteKv({*rope, layer}, backend->BeginStep(batch), qkv);
   batch.num_tokens = kQueries;
   batch.cu_q_lens = {0, kQueries};
   batch.kv_lens = {kKeys};

@@ -76,7 +76,7 @@ Status BenchModel::RecordOps() {
     const AttentionContext context = backend_->BeginStep(batch);
     for (const RecordedOp& op : ops_) {
       if (op.op != Op::kRope || !op.layer.writes_kv) continue;
-      backend_->RopeAndWriteKv(*op.rope, op.layer, context, op.x.First(batch.num_tokens));
+      backend_->RopeAndWriteKv({*op.rope, op.layer}, context, op.x.First(batch.num_tokens));
     }
   }
   return OkStatus();

@@ -124,13 +124,10 @@ class RecordingBackend final : public Backend {
     Add({.op = Op::kLinear, .linear = &weight, .x = x, .out = out});
     Timed(Op::kLinear, [&] { inner_.Linear(weight, x, out); });
   }
-  void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) override {
-    Timed(Op::kNorm, [&] { inner_.NormHeads(layer, norms, qkv); });
-  }
-  void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
-                      const AttentionContext& context, Tensor qkv) override {
-    Add({.op = Op::kRope, .rope = &rope, .layer = layer, .x = qkv});
-    Timed(Op::kRope, [&] { inner_.RopeAndWriteKv(rope, layer, context, qkv); });
+  void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                      Tensor qkv) override {
+    Add({.op = Op::kRope, .rope = &rotation.rope, .layer = rotation.layer, .x = qkv});
+    Timed(Op::kRope, [&] { inner_.RopeAndWriteKv(rotation, context, qkv); });
   }
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override {

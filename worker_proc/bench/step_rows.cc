@@ -110,7 +110,7 @@ Status FillKv(BenchModel* model, const std::vector<RecordedOp>& ropes, uint32_t 
         MakeFillBatch(begin, std::min(chunk, pages * kPageSize - begin), model->context());
     const AttentionContext context = model->backend().BeginStep(batch);
     for (const RecordedOp& op : ropes) {
-      model->backend().RopeAndWriteKv(*op.rope, op.layer, context, op.x.First(batch.num_tokens));
+      model->backend().RopeAndWriteKv({*op.rope, op.layer}, context, op.x.First(batch.num_tokens));
     }
   }
   return OkStatus();

@@ -93,9 +93,8 @@ class CpuBackend final : public Backend {
     Norm(x, &residual, weight, eps, out);
   }
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
-  void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) override;
-  void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
-                      const AttentionContext& context, Tensor qkv) override;
+  void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                      Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override {
     attention_.Attend(layer, context, qkv, out);
@@ -129,6 +128,8 @@ class CpuBackend final : public Backend {
     quant_.quantize(F32Row(tensor, begin), end - begin, tensor.cols, Q8Row(tensor, begin));
   }
   void Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps, Tensor out);
+  // Of one token's row of qkv.
+  void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, float* q) const;
   // f(begin, end) over the rows of an op that takes little time a row.
   template <typename F>
   void ForRows(uint32_t rows, const F& f) {
@@ -299,23 +300,23 @@ void CpuBackend::SoftCap(float cap, Tensor x) {
   });
 }
 
-void CpuBackend::NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) {
+void CpuBackend::NormHeads(const AttentionLayer& layer, const HeadNorms& norms, float* q) const {
   const float* const q_weight = static_cast<const cpu::CpuVector&>(norms.q).values.data();
   const float* const k_weight = static_cast<const cpu::CpuVector&>(norms.k).values.data();
-  ForRows(qkv.rows, [&](uint32_t begin, uint32_t end) {
-    for (uint32_t t = begin; t < end; ++t) {
-      float* const q = F32Row(qkv, t);
-      float* const k = q + static_cast<size_t>(layer.num_heads) * layer.qk_dim;
-      kernels_.rms_norm({q, nullptr, q_weight, norms.eps, layer.num_heads, layer.qk_dim, q});
-      kernels_.rms_norm({k, nullptr, k_weight, norms.eps, layer.num_kv_heads, layer.qk_dim, k});
-    }
-  });
+  float* const k = q + static_cast<size_t>(layer.num_heads) * layer.qk_dim;
+  kernels_.rms_norm({q, nullptr, q_weight, norms.eps, layer.num_heads, layer.qk_dim, q});
+  kernels_.rms_norm({k, nullptr, k_weight, norms.eps, layer.num_kv_heads, layer.qk_dim, k});
 }
 
-void CpuBackend::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
-                                const AttentionContext& context, Tensor qkv) {
+void CpuBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                                Tensor qkv) {
+  const RopeTable& rope = rotation.rope;
+  const AttentionLayer& layer = rotation.layer;
   const float* table = static_cast<const cpu::CpuRope&>(rope).table.data();
   ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t t = begin; t < end && rotation.norms != nullptr; ++t) {
+      NormHeads(layer, *rotation.norms, F32Row(qkv, t));
+    }
     // q and k heads lie side by side: one pass rotates both.
     kernels_.rope({F32Row(qkv, begin), qkv.cols, context.positions + begin, end - begin,
                    layer.num_heads + layer.num_kv_heads, layer.qk_dim, rope.spec.dim,

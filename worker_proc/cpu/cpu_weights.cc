@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "common/base/xxh64.h"
 #include "worker_proc/cpu/quant_pack.h"
 #include "worker_proc/cpu/quantize_weights.h"
+#include "worker_proc/model/rope_angles.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -263,21 +263,12 @@ std::unique_ptr<EmbeddingWeight> WeightStore::LoadEmbedding(const TensorView& vi
 std::unique_ptr<RopeTable> WeightStore::MakeRope(const RopeSpec& spec) {
   auto rope = std::make_unique<CpuRope>();
   rope->spec = spec;
-  const uint32_t half = spec.dim / 2;
-  rope->table.resize(static_cast<size_t>(spec.max_positions) * half * 2);
-  std::vector<double> frequencies(half);
-  for (uint32_t i = 0; i < half; ++i) {
-    frequencies[i] = std::pow(static_cast<double>(spec.theta), -2.0 * i / spec.dim);
-    if (!spec.divisors.empty()) frequencies[i] /= spec.divisors[i];
-  }
+  rope->table.resize(static_cast<size_t>(spec.max_positions) * spec.dim);
+  const std::vector<double> frequencies = RopeFrequencies(spec);
   const auto fill = [&](uint32_t begin, uint32_t end, uint32_t) {
-    float* out = rope->table.data() + static_cast<size_t>(begin) * half * 2;
     for (uint32_t position = begin; position < end; ++position) {
-      for (uint32_t i = 0; i < half; ++i) {
-        const double angle = position * frequencies[i];
-        *out++ = static_cast<float>(std::cos(angle));
-        *out++ = static_cast<float>(std::sin(angle));
-      }
+      RopeAngles(frequencies, position,
+                 rope->table.data() + static_cast<size_t>(position) * spec.dim);
     }
   };
   pool_->ParallelFor(spec.max_positions, pool_->Grain(spec.max_positions), fill);

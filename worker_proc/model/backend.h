@@ -110,6 +110,13 @@ struct HeadNorms {
   float eps = 0;
 };
 
+// What q and k go through before attention.
+struct HeadRotation {
+  const RopeTable& rope;
+  const AttentionLayer& layer;
+  const HeadNorms* norms = nullptr;  // null: none
+};
+
 // The rows of `weight` are [gate | up].
 struct GateUp {
   const LinearWeight& weight;
@@ -197,11 +204,10 @@ class Backend {
   virtual void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
                           Tensor out) = 0;
   virtual void Linear(const LinearWeight& weight, Tensor x, Tensor out) = 0;
-  // Norms each head of q and k in place.
-  virtual void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, Tensor qkv) = 0;
-  // Rotates q and k in place, then stores k and v in the cache at the context's slots.
-  virtual void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
-                              const AttentionContext& context, Tensor qkv) = 0;
+  // Norms each head of q and k and rotates it, in place, then stores k and v in the cache at the
+  // context's slots.
+  virtual void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                              Tensor qkv) = 0;
   virtual void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                     Tensor qkv, Tensor out) = 0;
   // out = act(gate x) * (up x). gate_up: of use kGateUp.

@@ -1,6 +1,7 @@
 #include "worker_proc/model/decoder.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -233,11 +234,13 @@ Status Decoder::AllocateShards() {
 Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& context) {
   const uint32_t n = context.num_tokens;
   backend_.Linear(*layer.qkv_proj, normed_.First(n), qkv_.First(n));
+  HeadRotation rotation = {*layer.rope, layer.attention};
+  std::optional<HeadNorms> norms;
   if (layer.q_norm != nullptr) {
-    backend_.NormHeads(layer.attention, {*layer.q_norm, *layer.k_norm, config_.rms_norm_eps},
-                       qkv_.First(n));
+    norms.emplace(HeadNorms{*layer.q_norm, *layer.k_norm, config_.rms_norm_eps});
+    rotation.norms = &*norms;
   }
-  backend_.RopeAndWriteKv(*layer.rope, layer.attention, context, qkv_.First(n));
+  backend_.RopeAndWriteKv(rotation, context, qkv_.First(n));
   backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
   RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
   backend_.Linear(*layer.o_proj, attention_.First(n), projected_local_.First(n));
