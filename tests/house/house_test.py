@@ -70,7 +70,7 @@ class HouseTest(unittest.TestCase):
 
     def test_includes_point_down_only(self):
         wrong = []
-        for path in tracked("*.h", "*.cc", "*.cu"):
+        for path in tracked("*.h", "*.cc", "*.cu", "*.cuh"):
             own = folder_of(path)
             if own is None or path.startswith("tests/"):
                 continue
@@ -89,7 +89,7 @@ class HouseTest(unittest.TestCase):
     def test_cuda_headers_stay_in_their_folders(self):
         wrong = [
             f"{path}: {header}"
-            for path in tracked("*.h", "*.cc", "*.cu")
+            for path in tracked("*.h", "*.cc", "*.cu", "*.cuh")
             if not path.startswith(CUDA_FOLDERS) and not path.startswith("tests/")
             for _, header in INCLUDE.findall(read(path))
             if CUDA_HEADER.match(header)
@@ -127,14 +127,14 @@ class HouseTest(unittest.TestCase):
     def test_files_are_short(self):
         long = [
             f"{path}: {count} lines"
-            for path in tracked("*.h", "*.cc", "*.cu", "*.py", "*.proto", "*.cmake", "flotilla")
+            for path in tracked("*.h", "*.cc", "*.cu", "*.cuh", "*.py", "*.proto", "*.cmake", "flotilla")
             if (count := read(path).count("\n")) > MAX_LINES
         ]
         self.assertEqual(long, [], "split them")
 
     def test_headers_open_with_a_comment_and_pragma_once(self):
         wrong = []
-        for path in tracked("*.h"):
+        for path in tracked("*.h", "*.cuh"):
             text = read(path)
             if not text.startswith("//"):
                 wrong.append(f"{path}: does not open with what it is for")

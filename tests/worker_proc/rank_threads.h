@@ -34,6 +34,8 @@ struct RankThreadsOptions {
   std::vector<int32_t> eos_ids = {};
   cpu::PackCacheOptions pack_cache = {};
   bool disable_precompile = false;
+  // Of each rank; none: the CPU's, as the options above say.
+  std::function<std::unique_ptr<Backend>()> make_backend = {};
 };
 
 class RankThreads {
@@ -67,7 +69,7 @@ class RankThreads {
       cpu_options.pack_cache = options.pack_cache;
       cpu_options.pack_cache.rank = r;
       cpu_options.pack_cache.ranks = options.tp;
-      rank.backend = MakeCpuBackend(cpu_options);
+      rank.backend = options.make_backend ? options.make_backend() : MakeCpuBackend(cpu_options);
       auto created =
           ModelRunner::Create({checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_,
                                &clock_, *cpu::SelectSamplerKernels(options.isa)},

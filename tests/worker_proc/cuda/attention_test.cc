@@ -1,0 +1,146 @@
+// Ragged paged attention, emulated: against a naive fp64 one, and the same bits however the work is
+// shared, batched, chunked and ordered. SmolLM2's, Gemma 3's, Qwen3's and odd heads.
+#include <gtest/gtest.h>
+
+#include "tests/worker_proc/cuda/attention_case.h"
+
+namespace flotilla::cuda {
+namespace {
+
+using cpu::testing::SameBits;
+using testing::AttentionCase;
+using testing::AttentionConfig;
+using testing::kElements;
+using testing::RelativeError;
+using testing::Seq;
+
+const AttentionConfig kConfigs[] = {
+    {9, 3, 64, 64, 16},     // SmolLM2
+    {4, 1, 256, 256, 16},   // Gemma 3 270M
+    {16, 8, 128, 128, 32},  // Qwen3-0.6B
+    {4, 4, 16, 16, 1},     {2, 1, 20, 12, 5}, {8, 1, 24, 40, 24},
+    {18, 1, 64, 33, 64},   {8, 8, 17, 9, 3},
+};
+// The document's lengths 2, 9, 5 with kv 16, 9, 1024; decodes; prefills; one key; splits.
+const std::vector<Seq> kMixes[] = {{{2, 16}, {9, 9}, {5, 300}},
+                                   {{1, 1}},
+                                   {{1, 100}, {1, 17}, {1, 16}, {1, 15}, {1, 1}},
+                                   {{20, 20}, {3, 97}, {1, 64}},
+                                   {{1, 600}, {1, 256}, {1, 257}, {2, 513}}};
+constexpr AttentionCase::Sharing kSerial = {1, 0};
+constexpr AttentionCase::Sharing kShared = {1000, 4096};
+
+std::vector<AttentionConfig> Configs() {
+  std::vector<AttentionConfig> configs;
+  for (AttentionConfig config : kConfigs) {
+    for (const uint32_t window : {0u, 1u, 20u, 300u}) {
+      config.window = window;
+      config.softcap = window == 20 ? 0.7f : 0;
+      config.kv_type = kElements[configs.size() % 3];
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
+TEST(CudaAttentionTest, MatchesDoubleAndSharingChangesNoBit) {
+  size_t merges = 0;
+  for (const AttentionConfig& config : Configs()) {
+    for (const std::vector<Seq>& seqs : kMixes) {
+      AttentionCase c(config, seqs);
+      c.Poison();
+      emulation::SetSeed(1);
+      const auto expected = c.Run(kSerial);
+      EXPECT_LT(RelativeError(expected, c.Naive()), 3e-6)
+          << "heads " << config.heads << " dim " << config.qk_dim << " window " << config.window;
+      emulation::SetSeed(2);
+      EXPECT_TRUE(SameBits(c.Run(kShared), expected))
+          << "heads " << config.heads << " dim " << config.qk_dim << " window " << config.window;
+      merges += c.num_merges();
+      EXPECT_TRUE(SameBits(c.Run({1000, 50}), expected)) << "room for few parts";
+    }
+  }
+  EXPECT_GT(merges, 100u) << "nothing was shared";
+}
+
+TEST(CudaAttentionTest, OutputOfAnyType) {
+  for (const Element type : kElements) {
+    AttentionCase c(kConfigs[0], kMixes[4]);
+    EXPECT_LT(RelativeError(c.Run(kShared, type), c.Naive()), testing::Tolerance(type));
+    EXPECT_LT(RelativeError(c.Run(kSerial, type), c.Naive()), testing::Tolerance(type));
+  }
+}
+
+TEST(CudaAttentionTest, ASequenceDoesNotDependOnItsNeighbours) {
+  AttentionConfig config = kConfigs[0];
+  config.kv_type = Element::kBFloat16;
+  const std::vector<Seq> seqs = {{2, 16}, {9, 9}, {1, 577}, {10, 100}};
+  AttentionCase c(config, seqs);
+  const auto together = c.Run(kShared);
+  size_t at = 0;
+  for (uint32_t s = 0; s < seqs.size(); ++s) {
+    const auto alone = c.Run(kShared, s, 1);
+    EXPECT_EQ(std::memcmp(alone.data(), together.data() + at, alone.size() * sizeof(float)), 0)
+        << s;
+    at += alone.size();
+  }
+}
+
+TEST(CudaAttentionTest, AQueryDoesNotDependOnTheChunkItIsIn) {
+  for (const uint32_t window : {0u, 13u}) {
+    AttentionConfig config = kConfigs[0];
+    config.window = window;
+    AttentionCase c(config, {{270, 270}});
+    const auto whole = c.Run(kSerial);
+    for (const uint32_t chunk : {7u, 64u}) {
+      std::vector<float> joined;
+      for (uint32_t begin = 0; begin < 270; begin += chunk) {
+        const auto part = c.RunChunk(begin, std::min(270u, begin + chunk));
+        joined.insert(joined.end(), part.begin(), part.end());
+      }
+      EXPECT_TRUE(SameBits(joined, whole)) << window << " " << chunk;
+    }
+  }
+}
+
+TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
+  const std::vector<uint32_t> cu = {0, 1, 40, 41};
+  const std::vector<uint32_t> kv = {1000, 300, 256};
+  for (const uint32_t window : {0u, 100u}) {
+    for (const uint32_t max_part_rows : {0u, 30u, 10000u}) {
+      AttentionPlan plan;
+      MakeAttentionPlan({3, cu.data(), kv.data(), 2, 3, window, 1000, max_part_rows}, &plan);
+      std::vector<std::vector<uint32_t>> splits_of_row(3 * 41);
+      std::vector<bool> part_used(max_part_rows);
+      for (const AttentionItem& item : plan.items) {
+        ASSERT_LE(item.row_end - item.row_begin, kItemRows);
+        EXPECT_TRUE(item.part_row == kNoPart || item.split_end == item.split_begin + 1);
+        for (uint32_t row = item.row_begin; row < item.row_end; ++row) {
+          for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
+            splits_of_row[cu[item.seq] * 3 + row].push_back(split);
+          }
+          if (item.part_row == kNoPart) continue;
+          const uint32_t part = item.part_row + row - item.row_begin;
+          ASSERT_LT(part, max_part_rows);
+          EXPECT_FALSE(part_used[part]) << "two rows in one part";
+          part_used[part] = true;
+        }
+      }
+      for (uint32_t s = 0; s < 3; ++s) {
+        for (uint32_t row = 0; row < (cu[s + 1] - cu[s]) * 3; ++row) {
+          const uint32_t end = kv[s] - (cu[s + 1] - cu[s]) + row / 3 + 1;
+          const uint32_t first = window == 0 || end <= window ? 0 : end - window;
+          const auto& splits = splits_of_row[cu[s] * 3 + row];
+          ASSERT_FALSE(splits.empty());
+          EXPECT_LE(splits.front(), first / kSplitKeys);
+          EXPECT_GE((splits.back() + 1) * kSplitKeys, end);
+          for (size_t i = 1; i < splits.size(); ++i) EXPECT_EQ(splits[i], splits[i - 1] + 1);
+        }
+      }
+      EXPECT_EQ(plan.merges.empty(), max_part_rows == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flotilla::cuda

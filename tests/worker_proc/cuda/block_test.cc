@@ -1,0 +1,178 @@
+// The emulation itself: barriers, warps, shared memory, and that it finds what is wrong in kernels.
+#include "worker_proc/cuda/emulation/block.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "worker_proc/cuda/kernels/platform.cuh"
+
+namespace flotilla::cuda {
+namespace {
+
+struct Args {
+  float* out = nullptr;
+  uint32_t size = 0;
+};
+
+void RunKernel(void (*kernel)(Args), const Args& args, const LaunchShape& shape) {
+  Launch(shape, kernel, args, nullptr);
+}
+
+// Each thread passes a value to its neighbour by shared memory.
+template <bool kWithBarrier>
+void NeighbourKernel(Args args) {
+  FLOTILLA_SHARED(float, values, 256);
+  values[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (kWithBarrier) __syncthreads();
+  args.out[blockIdx.x * blockDim.x + threadIdx.x] = values[(threadIdx.x + 1) % blockDim.x];
+}
+
+TEST(BlockTest, ABarrierMakesWritesSeen) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    emulation::SetSeed(seed);
+    std::vector<float> out(3 * 100);
+    RunKernel(NeighbourKernel<true>, {out.data()}, {.grid_x = 3, .block = 100});
+    for (size_t i = 0; i < out.size(); ++i)
+      EXPECT_EQ(out[i], static_cast<float>((i % 100 + 1) % 100));
+  }
+}
+
+TEST(BlockTest, AMissingBarrierShows) {
+  emulation::SetSeed(1);
+  std::vector<float> out(100);
+  RunKernel(NeighbourKernel<false>, {out.data()}, {.block = 100});
+  EXPECT_TRUE(std::any_of(out.begin(), out.end(), [](float x) { return std::isnan(x); }));
+}
+
+void OrderKernel(Args args) {
+  const auto place = static_cast<uint32_t>(atomicAdd(args.out, 1.0f));
+  args.out[1 + place] = static_cast<float>(threadIdx.x);
+}
+
+TEST(BlockTest, TheSeedAloneDecidesTheOrder) {
+  std::set<std::vector<float>> orders;
+  for (const uint64_t seed : {1, 2, 3, 1, 2, 3}) {
+    emulation::SetSeed(seed);
+    EXPECT_EQ(emulation::Seed(), seed);
+    std::vector<float> out(65);
+    RunKernel(OrderKernel, {out.data()}, {.block = 64});
+    EXPECT_EQ(out[0], 64);
+    orders.insert(out);
+    std::sort(out.begin() + 1, out.end());
+    for (size_t i = 0; i < 64; ++i) EXPECT_EQ(out[1 + i], static_cast<float>(i));
+  }
+  EXPECT_EQ(orders.size(), 3u);
+}
+
+void WarpKernel(Args args) {
+  const auto value = static_cast<float>(threadIdx.x);
+  const float sum = WarpSum(value);
+  const float max = WarpMax(-value);
+  const uint32_t odd = __ballot_sync(kAllLanes, threadIdx.x % 2 == 1);
+  float half = 0;
+  if (threadIdx.x % 32 < 16) half = __shfl_sync(0x0000ffffu, value, 3u);  // half a warp
+  float* const out = args.out + threadIdx.x * 4;
+  out[0] = sum;
+  out[1] = max;
+  out[2] = odd == 0xaaaaaaaau ? 1 : 0;
+  out[3] = half;
+}
+
+TEST(BlockTest, LanesExchangeValues) {
+  std::vector<float> out(64 * 4);
+  RunKernel(WarpKernel, {out.data()}, {.block = 64});
+  for (uint32_t i = 0; i < 64; ++i) {
+    const uint32_t first = i / 32 * 32;
+    EXPECT_EQ(out[i * 4], static_cast<float>(first * 32 + 31 * 16));
+    EXPECT_EQ(out[i * 4 + 1], -static_cast<float>(first));
+    EXPECT_EQ(out[i * 4 + 2], 1);
+    EXPECT_EQ(out[i * 4 + 3], i % 32 < 16 ? static_cast<float>(first + 3) : 0.0f);
+  }
+}
+
+void BlockSumKernel(Args args) {
+  FLOTILLA_SHARED(float, warps, 4);
+  const float sum = BlockSum(static_cast<float>(threadIdx.x), warps);
+  const float twice = BlockSum(sum, warps);
+  args.out[threadIdx.x] = twice;
+}
+
+TEST(BlockTest, ABlockSums) {
+  std::vector<float> out(128);
+  RunKernel(BlockSumKernel, {out.data()}, {.block = 128});
+  for (const float sum : out) EXPECT_EQ(sum, 128 * 128.0f * 127 / 2);
+}
+
+void EarlyReturnKernel(Args args) {
+  if (threadIdx.x >= args.size) return;
+  __syncthreads();
+  args.out[threadIdx.x] = 1;
+}
+
+TEST(BlockTest, ThreadsThatHaveReturnedAreNotWaitedFor) {
+  for (const uint32_t size : {0u, 1u, 40u, 64u}) {
+    std::vector<float> out(64);
+    RunKernel(EarlyReturnKernel, {out.data(), size}, {.block = 64});
+    EXPECT_EQ(std::accumulate(out.begin(), out.end(), 0.0f), static_cast<float>(size));
+  }
+}
+
+void DynamicKernel(Args args) {
+  DynamicShared shared;
+  const SharedSpan<uint16_t> first = shared.Take<uint16_t>(3);
+  const SharedSpan<float> second = shared.Take<float>(args.size);
+  if (threadIdx.x == 0) first[2] = 7;
+  second[threadIdx.x % args.size] = 2;
+  __syncthreads();
+  args.out[threadIdx.x] = static_cast<float>(first[2]) + second[args.size - 1];
+}
+
+TEST(BlockTest, DynamicSharedMemoryIsCutIntoArrays) {
+  std::vector<float> out(32);
+  RunKernel(DynamicKernel, {out.data(), 8}, {.block = 32, .shared_bytes = 16 + 32});
+  for (const float x : out) EXPECT_EQ(x, 9);
+}
+
+void IndexKernel(Args args) {
+  FLOTILLA_SHARED(float, values, 32);
+  args.out[0] = values[args.size];
+}
+void OneSidedBarrierKernel(Args args) {
+  if (threadIdx.x % 2 == 0) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+  args.out[0] = 1;
+}
+void UnequalMasksKernel(Args args) {
+  args.out[0] = __shfl_sync(threadIdx.x == 0 ? 0x3u : 0xfu, 1.0f, 0u);
+}
+void LaneOutsideMaskKernel(Args args) { args.out[0] = __shfl_sync(0x3u, 1.0f, 2u); }
+void OddAddressKernel(Args args) { args.out[0] = Load16(args.out + 1).v[0]; }
+void MuchSharedKernel(Args args) {
+  FLOTILLA_SHARED(double, values, emulation::kMaxSharedBytes / 8 + 1);
+  args.out[0] = static_cast<float>(values[0]);
+}
+
+TEST(BlockDeathTest, WhatAGpuWouldNotForgiveEndsTheProcess) {
+  alignas(16) float out[8] = {};
+  const auto run = [&](void (*kernel)(Args), const Args& args, const LaunchShape& shape) {
+    emulation::SetSeed(77);
+    RunKernel(kernel, args, shape);
+  };
+  EXPECT_DEATH(run(IndexKernel, {out, 32}, {.block = 1}), "beyond a shared array.*SEED=77");
+  EXPECT_DEATH(run(OneSidedBarrierKernel, {out}, {.block = 32}), "wait for ever");
+  EXPECT_DEATH(run(UnequalMasksKernel, {out}, {.block = 4}), "masks|wait for ever");
+  EXPECT_DEATH(run(LaneOutsideMaskKernel, {out}, {.block = 2}), "not in the mask");
+  EXPECT_DEATH(run(OddAddressKernel, {out}, {.block = 1}), "odd address");
+  EXPECT_DEATH(run(DynamicKernel, {out, 8}, {.block = 1, .shared_bytes = 47}), "dynamic shared");
+  EXPECT_DEATH(run(MuchSharedKernel, {out}, {.block = 1}), "bytes of shared memory");
+  EXPECT_DEATH(run(NeighbourKernel<true>, {out}, {.block = 1025}), "threads of a block");
+}
+
+}  // namespace
+}  // namespace flotilla::cuda

@@ -1,0 +1,311 @@
+// The whole model on the emulated CUDA device: small random checkpoints of every architecture
+// against a naive double-precision forward, and bit for bit over TP degree, chunk size, batch, page
+// size and the order of threads; SmolLM2 itself against the CPU's exact reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/naive_llama.h"
+#include "tests/worker_proc/plan_driver.h"
+#include "tests/worker_proc/rank_threads.h"
+#include "worker_proc/cuda/cuda_backend.h"
+#include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/emulation/emulated_device.h"
+
+namespace flotilla {
+namespace {
+
+using cuda::Element;
+using testing::DriverRequest;
+using testing::NaiveLlama;
+using testing::PlanDriver;
+using testing::RankThreads;
+using testing::RankThreadsOptions;
+using testing::TinyLlamaOptions;
+
+struct ModelSetup {
+  std::string name;
+  Element dtype;
+  Element kv;
+  double worst_logit_error;  // seen, with some room; logits are of order 1
+  TinyLlamaOptions model;
+};
+void PrintTo(const ModelSetup& setup, std::ostream* out) { *out << setup.name; }
+
+// The weights are those of a file of 16 bits, so that what is seen is the arithmetic's error.
+TinyLlamaOptions Model(const std::string& architecture, DType dtype = DType::kBF16) {
+  TinyLlamaOptions options;
+  options.architecture = architecture;
+  options.matrix_dtype = options.embedding_dtype = dtype;
+  if (architecture == "gemma3") options.num_hidden_layers = 6;  // the sixth is global
+  return options;
+}
+
+std::vector<ModelSetup> Setups() {
+  constexpr auto k32 = Element::kFloat32;
+  constexpr auto kB16 = Element::kBFloat16;
+  constexpr auto k16 = Element::kFloat16;
+  std::vector<ModelSetup> setups;
+  for (const char* name : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    setups.push_back({StrCat("Float32_", name), k32, k32, 2e-5, Model(name)});
+    setups.push_back({StrCat("BFloat16_", name), kB16, kB16, 0.1, Model(name)});
+  }
+  setups.push_back({"Float16", k16, k16, 0.01, Model("llama", DType::kF16)});
+  setups.push_back({"Float32OverBFloat16", k32, kB16, 0.05, Model("llama")});
+  TinyLlamaOptions quantised;
+  quantised.tie_word_embeddings = false;
+  setups.push_back({"Float32OfQ4_1", k32, k32, 2e-5, quantised});
+  TinyLlamaOptions gemma = Model("gemma3");
+  gemma.softcap = 2;
+  gemma.rope_scale = 4;
+  gemma.sliding_window = 3;
+  gemma.num_attention_heads = 4;
+  gemma.num_key_value_heads = 1;
+  setups.push_back({"Float32Gemma3SoftCapped", k32, k32, 2e-5, gemma});
+  TinyLlamaOptions odd = Model("qwen3");
+  odd.hidden_size = 100;
+  odd.intermediate_size = 167;
+  odd.head_dim = 20;
+  setups.push_back({"Float32Odd", k32, k32, 2e-5, odd});
+  setups.push_back({"BFloat16Odd", kB16, kB16, 0.1, odd});
+  return setups;
+}
+
+class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
+ protected:
+  void SetUp() override {
+    const std::string path = StrCat(::testing::TempDir(), "cuda_model_test_", getpid(), ".gguf");
+    testing::WriteTinyLlama(path, GetParam().model);
+    auto opened = OpenCheckpoint(path);
+    CHECK_OK(opened.status());
+    checkpoint_ = std::move(*opened);
+    unlink(path.c_str());  // the mapping stays
+  }
+
+  std::vector<DriverRequest> Requests() const {
+    std::vector<DriverRequest> requests;
+    std::mt19937 rng(4);
+    for (const uint32_t length : {1u, 40u, 7u, 65u}) {
+      DriverRequest& request = requests.emplace_back();
+      for (uint32_t i = 0; i < length; ++i) {
+        request.prompt.push_back(static_cast<int32_t>(rng() % checkpoint_->config().vocab_size));
+      }
+      request.max_new_tokens = 3 + length % 4;
+      request.sampling.temperature = length % 2 == 0 ? 0.0f : 0.8f;
+      request.sampling.seed = length;
+      request.sampling.num_logprobs = 5;
+      request.sampling.num_prompt_logprobs = 5;
+    }
+    DriverRequest& embed = requests.emplace_back();
+    embed.prompt = requests[1].prompt;
+    embed.max_new_tokens = 0;
+    embed.embed = embed.mean = true;
+    return requests;
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+std::unique_ptr<Backend> EmulatedBackend(const cuda::CudaBackendOptions& options) {
+  return cuda::MakeCudaBackend(cuda::MakeEmulatedDevice(), options);
+}
+
+RankThreadsOptions Options(const cuda::CudaBackendOptions& backend) {
+  RankThreadsOptions options;
+  options.make_backend = [backend] { return EmulatedBackend(backend); };
+  options.max_running_requests = 8;
+  options.chunked_prefill_size = 64;
+  return options;
+}
+
+TEST_P(CudaModelTest, LogitsAndEmbeddingsMatchTheNaiveForward) {
+  const ModelSetup& setup = GetParam();
+  for (const uint32_t tp : {1u, 2u}) {
+    RankThreadsOptions options = Options({setup.dtype, setup.kv});
+    options.tp = tp;
+    RankThreads ranks(checkpoint_.get(), options);
+    std::vector<DriverRequest> requests = {Requests()[3], Requests()[4]};
+    requests[0].sampling.num_prompt_logprobs = 20;
+    PlanDriver driver({.chunk_size = 16, .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    const NaiveLlama naive(checkpoint_.get());
+    const auto logits = naive.Forward(requests[0].prompt);
+    double worst = 0;
+    ASSERT_EQ(requests[0].prompt_logprobs.size(), logits.size() - 1);
+    for (size_t i = 0; i + 1 < logits.size(); ++i) {
+      double sum = 0;
+      for (const double logit : logits[i]) sum += std::exp(logit);
+      for (const TokenLogprob& entry : requests[0].prompt_logprobs[i].top) {
+        const double exact = logits[i][static_cast<size_t>(entry.token)] - std::log(sum);
+        worst = std::max(worst, std::abs(entry.logprob - exact));
+      }
+    }
+    EXPECT_LT(worst, setup.worst_logit_error);
+    EXPECT_GT(worst, setup.worst_logit_error / 50) << "the bound says nothing";
+    const std::vector<double> exact = naive.Embedding(requests[1].prompt, true);
+    ASSERT_EQ(requests[1].embedding.size(), exact.size());
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_NEAR(requests[1].embedding[i], exact[i], setup.worst_logit_error * 2);
+    }
+  }
+}
+
+TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
+  struct Case {
+    uint32_t tp, chunk, at_once, page_size;
+    uint64_t seed;
+  };
+  std::vector<DriverRequest> expected;
+  for (const Case& c : {Case{1, 64, 8, 16, 1},
+                        {1, 64, 8, 16, 2},
+                        {1, 7, 2, 5, 3},
+                        {2, 20, 3, 16, 4},
+                        {3, 64, 4, 64, 5}}) {
+    SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
+                        c.page_size, " seed ", c.seed));
+    cuda::emulation::SetSeed(c.seed);
+    RankThreadsOptions options = Options({GetParam().dtype, GetParam().kv});
+    options.tp = c.tp;
+    options.page_size = c.page_size;
+    RankThreads ranks(checkpoint_.get(), options);
+    std::vector<DriverRequest> requests = Requests();
+    PlanDriver driver({.chunk_size = c.chunk,
+                       .at_once = c.at_once,
+                       .page_size = c.page_size,
+                       .num_pages = ranks.num_pages(),
+                       .last_tokens = c.seed % 2 == 0},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    if (expected.empty()) {
+      expected = requests;
+      continue;
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(requests[i].output, expected[i].output) << i;
+      EXPECT_EQ(requests[i].embedding_bits(), expected[i].embedding_bits()) << i;
+      ASSERT_EQ(requests[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
+      for (size_t p = 0; p < requests[i].prompt_logprobs.size(); ++p) {
+        const auto& a = requests[i].prompt_logprobs[p].top;
+        const auto& b = expected[i].prompt_logprobs[p].top;
+        ASSERT_EQ(a.size(), b.size());
+        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(TokenLogprob)), 0) << p;
+      }
+    }
+  }
+}
+
+// Steps of one token by the matrix-vector kernel: other bits, the same logprobs.
+TEST_P(CudaModelTest, OneTokenStepsMayTakeTheMatrixVectorKernel) {
+  std::vector<std::vector<DriverRequest>> runs;
+  for (const bool batch_invariant : {true, false}) {
+    RankThreads ranks(checkpoint_.get(), Options({.dtype = GetParam().dtype,
+                                                  .kv_cache_dtype = GetParam().kv,
+                                                  .batch_invariant = batch_invariant}));
+    EXPECT_EQ(std::string(ranks.backend().name()).ends_with("-gemv"), !batch_invariant);
+    std::vector<DriverRequest> requests = {Requests()[2]};
+    PlanDriver driver({.chunk_size = 1, .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    runs.push_back(requests);
+  }
+  for (size_t i = 0; i < runs[0][0].prompt_logprobs.size(); ++i) {
+    EXPECT_NEAR(runs[0][0].prompt_logprobs[i].logprob, runs[1][0].prompt_logprobs[i].logprob,
+                GetParam().worst_logit_error * 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, CudaModelTest, ::testing::ValuesIn(Setups()),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- SmolLM2 ----------------------------------------------------------------------------------
+
+// Logits of every position of a text, in chunks.
+std::vector<std::vector<float>> LogitsOf(const Checkpoint& checkpoint, Backend* backend,
+                                         const std::vector<int32_t>& ids) {
+  const auto collective = MakeSingleRankCollective();
+  const Heartbeat heartbeat;
+  const RealClock clock;
+  std::vector<std::vector<float>> logits;
+  ModelRunnerOptions options;
+  options.context_length = 512;
+  options.max_running_requests = 2;
+  options.chunked_prefill_size = 16;
+  options.available_memory = [] { return AvailableMemoryBytes(); };
+  options.on_logits = [&](uint32_t, uint32_t, std::span<const float> row) {
+    logits.emplace_back(row.begin(), row.end());
+    return OkStatus();
+  };
+  auto runner = ModelRunner::Create({&checkpoint, backend, collective.get(), &heartbeat, &clock,
+                                     *cpu::SelectSamplerKernels("auto")},
+                                    options);
+  CHECK_OK(runner.status());
+  CHECK_OK((*runner)->Reset(32).status());
+  std::vector<DriverRequest> requests(1);
+  requests[0].prompt = ids;
+  requests[0].max_new_tokens = 1;
+  requests[0].sampling.temperature = 0;
+  requests[0].sampling.num_prompt_logprobs = 1;
+  PlanDriver driver({.chunk_size = 16, .num_pages = 32}, [&](StepPlan plan) {
+    StepResult result;
+    CHECK_OK((*runner)->Execute(&plan, &result));
+    return result;
+  });
+  driver.Run(&requests);
+  return logits;
+}
+
+// KL(exact || other) of the distributions that the logits mean.
+double Divergence(const std::vector<float>& exact, const std::vector<float>& other) {
+  const auto log_sum = [](const std::vector<float>& logits) {
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    return std::log(sum);
+  };
+  const double exact_sum = log_sum(exact);
+  const double other_sum = log_sum(other);
+  double kl = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double logprob = exact[i] - exact_sum;
+    kl += std::exp(logprob) * (logprob - (other[i] - other_sum));
+  }
+  return kl;
+}
+
+TEST(CudaSmolLm2Test, TheWholeForwardIsThatOfTheExactReference) {
+  const char* path = std::getenv("FLOTILLA_TEST_MODEL");
+  ASSERT_NE(path, nullptr) << "FLOTILLA_TEST_MODEL is not set; ./flotilla test sets it";
+  const auto checkpoint = OpenCheckpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  // "The capital of France is Paris. …": any text does.
+  std::vector<int32_t> ids = {504,  3575, 282, 4649, 314, 7042, 30,  657,  314, 253,
+                              2837, 282,  260, 905,  28,  284,  260, 2240, 282, 260};
+  CpuBackendOptions exact_options;
+  exact_options.kernels = *cpu::SelectKernels("auto");
+  exact_options.quant_kernels = *cpu::SelectQuantKernels("auto");
+  const auto exact_backend = MakeCpuBackend(exact_options);
+  const auto exact = LogitsOf(**checkpoint, exact_backend.get(), ids);
+  ASSERT_EQ(exact.size(), ids.size());
+  struct Case {
+    cuda::CudaBackendOptions options;
+    double mean_kl;
+  };
+  const Case cases[] = {{{Element::kBFloat16, Element::kBFloat16}, 1e-3},
+                        {{.dtype = Element::kFloat32, .kv_cache_dtype = Element::kFloat32}, 1e-8}};
+  for (const Case& c : cases) {
+    const auto backend = EmulatedBackend(c.options);
+    const auto logits = LogitsOf(**checkpoint, backend.get(), ids);
+    ASSERT_EQ(logits.size(), ids.size());
+    double sum = 0;
+    for (size_t i = 0; i < ids.size(); ++i) sum += Divergence(exact[i], logits[i]);
+    const double mean = sum / static_cast<double>(ids.size());
+    std::printf("%s: mean KL %.3g over %zu positions\n", backend->name(), mean, ids.size());
+    EXPECT_LT(mean, c.mean_kl);
+    EXPECT_GT(mean, 0) << "it can't be exact";
+  }
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,171 @@
+// RMSNorm, embedding, gates, rows, soft cap and the matrix-vector product: emulated, against fp64,
+// in every type, over the widths of SmolLM2, Gemma 3 and Qwen3 and odd ones.
+#include <gtest/gtest.h>
+
+#include "tests/worker_proc/cuda/device_values.h"
+
+namespace flotilla::cuda {
+namespace {
+
+using testing::kElements;
+using testing::kSeeds;
+using testing::RandomFloats;
+using testing::RelativeError;
+using testing::Table;
+using testing::Tolerance;
+using testing::Values;
+
+// SmolLM2's, Gemma 3 270M's and Qwen3's hidden sizes; odd ones.
+constexpr uint32_t kWidths[] = {576, 640, 1024, 2560, 1, 7, 33, 100, 257};
+
+TEST(RmsNormTest, MatchesDoubleInAnyOrderOfThreads) {
+  constexpr uint32_t kRows = 3;
+  for (const uint32_t cols : kWidths) {
+    for (const Element type : kElements) {
+      for (const bool adds : {false, true}) {
+        const auto x = RandomFloats(size_t{kRows} * cols, 1, 2.0f);
+        const auto start = RandomFloats(size_t{kRows} * cols, 2, 2.0f);
+        const auto weight = RandomFloats(cols, 3);
+        std::vector<double> exact;
+        for (uint32_t r = 0; r < kRows; ++r) {
+          double squares = 0;
+          const auto value = [&](uint32_t c) {
+            return x[r * cols + c] + (adds ? start[r * cols + c] : 0.0f);
+          };
+          for (uint32_t c = 0; c < cols; ++c) squares += double{value(c)} * value(c);
+          const double scale = 1 / std::sqrt(squares / cols + 1e-5);
+          for (uint32_t c = 0; c < cols; ++c) exact.push_back(value(c) * scale * weight[c]);
+        }
+        Values first(type);
+        for (const uint64_t seed : kSeeds) {
+          emulation::SetSeed(seed);
+          std::vector<float> residual = start;
+          Values out(type, x.size());
+          Table().rms_norm({x.data(), adds ? residual.data() : nullptr, weight.data(), 1e-5f, kRows,
+                            cols, out.data(), type},
+                           nullptr);
+          EXPECT_LT(RelativeError(out.floats(), exact), Tolerance(type)) << cols;
+          for (size_t i = 0; i < residual.size(); ++i) {
+            EXPECT_EQ(residual[i], adds ? start[i] + x[i] : start[i]);
+          }
+          EXPECT_TRUE(seed == kSeeds[0] || out == first) << cols;
+          first = out;
+        }
+      }
+    }
+  }
+}
+
+TEST(RmsNormTest, InPlace) {
+  auto x = RandomFloats(2 * 640, 1);
+  const auto weight = RandomFloats(640, 2);
+  std::vector<float> out(x.size());
+  const auto run = [&](float* to) {
+    Table().rms_norm({x.data(), nullptr, weight.data(), 1e-6f, 2, 640, to, Element::kFloat32},
+                     nullptr);
+  };
+  run(out.data());
+  run(x.data());
+  EXPECT_EQ(x, out);
+}
+
+TEST(EmbeddingTest, GathersAndScales) {
+  for (const uint32_t cols : kWidths) {
+    for (const Element type : kElements) {
+      const Values table(type, RandomFloats(size_t{11} * cols, 4));
+      const std::vector<int32_t> ids = {10, 0, 3, 3};
+      std::vector<float> out(ids.size() * cols);
+      Table().embedding({table.data(), type, ids.data(), 4, cols, 2.5f, out.data()}, nullptr);
+      for (size_t t = 0; t < ids.size(); ++t) {
+        for (uint32_t c = 0; c < cols; ++c) {
+          ASSERT_EQ(out[t * cols + c], 2.5f * table.At(static_cast<size_t>(ids[t]) * cols + c));
+        }
+      }
+    }
+  }
+}
+
+TEST(ActMulTest, MatchesDouble) {
+  for (const HiddenAct act : {HiddenAct::kSilu, HiddenAct::kGeluTanh}) {
+    for (const uint32_t cols : {1536u, 2048u, 3072u, 1u, 33u, 129u}) {
+      for (const Element type : kElements) {
+        const Values gate_up(type, RandomFloats(size_t{2} * 2 * cols, 5, 3.0f));
+        Values out(type, size_t{2} * cols);
+        Table().act_mul({gate_up.data(), type, act, 2, cols, out.data()}, nullptr);
+        std::vector<double> exact;
+        for (size_t r = 0; r < 2; ++r) {
+          for (uint32_t c = 0; c < cols; ++c) {
+            const double x = gate_up.At(r * 2 * cols + c);
+            const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+            const double gate =
+                act == HiddenAct::kSilu ? x / (1 + std::exp(-x)) : 0.5 * x * (1 + std::tanh(u));
+            exact.push_back(gate * gate_up.At(r * 2 * cols + cols + c));
+          }
+        }
+        EXPECT_LT(RelativeError(out.floats(), exact), Tolerance(type)) << cols;
+      }
+    }
+  }
+}
+
+TEST(SelectRowsTest, CopiesWhateverTheBytesAre) {
+  for (const Element type : kElements) {
+    for (const uint32_t cols : {576u, 33u}) {
+      const Values x(type, RandomFloats(size_t{5} * cols, 6));
+      const std::vector<uint32_t> rows = {4, 0, 0, 2};
+      Values out(type, rows.size() * cols);
+      Table().select_rows({x.data(), rows.data(), 4, cols * ElementBytes(type), out.data()},
+                          nullptr);
+      for (size_t i = 0; i < out.size(); ++i)
+        EXPECT_EQ(out.At(i), x.At(rows[i / cols] * cols + i % cols));
+    }
+  }
+}
+
+TEST(SoftCapTest, MatchesDouble) {
+  const auto before = RandomFloats(2 * 301, 7, 40.0f);
+  auto x = before;
+  Table().soft_cap({x.data(), 2, 301, 30.0f}, nullptr);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], 30 * std::tanh(before[i] / 30.0), 3e-5);
+}
+
+// SmolLM2's matrices (without the head, which is only longer), and odd ones.
+TEST(GemvTest, MatchesDoubleInAnyOrderOfThreads) {
+  struct Shape {
+    uint32_t out, in;
+  };
+  for (const Shape shape :
+       {Shape{960, 576}, {576, 1536}, {256, 640}, {5, 33}, {1, 1}, {130, 257}}) {
+    for (const Element type : kElements) {
+      const Values weight(type, RandomFloats(size_t{shape.out} * shape.in, 8));
+      const Values x(type, RandomFloats(shape.in, 9));
+      const auto bias = RandomFloats(shape.out, 10);
+      for (const bool biased : {false, true}) {
+        std::vector<double> exact;
+        for (uint32_t r = 0; r < shape.out; ++r) {
+          double sum = biased ? bias[r] : 0.0;
+          for (uint32_t k = 0; k < shape.in; ++k) {
+            sum += double{weight.At(size_t{r} * shape.in + k)} * x.At(k);
+          }
+          exact.push_back(sum);
+        }
+        for (const Element y_type : {Element::kFloat32, type}) {
+          Values first(y_type);
+          for (const uint64_t seed : {kSeeds[0], kSeeds[1]}) {
+            emulation::SetSeed(seed);
+            Values y(y_type, shape.out);
+            Table().gemv({weight.data(), type, shape.out, shape.in, x.data(),
+                          biased ? bias.data() : nullptr, y.data(), y_type},
+                         nullptr);
+            EXPECT_LT(RelativeError(y.floats(), exact), Tolerance(y_type)) << shape.out;
+            EXPECT_TRUE(seed == kSeeds[0] || y == first);
+            first = y;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flotilla::cuda

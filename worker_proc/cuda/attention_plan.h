@@ -1,0 +1,45 @@
+// How a step's attention is shared by thread blocks: which rows and which splits of their keys an
+// item has. What is computed does not depend on it (kernels/paged_attention.h), only how evenly the
+// GPU is used: while there are fewer blocks than it runs at once, long rows' splits become items of
+// their own, as far as there is room for parts.
+//
+// Units: tokens, rows (token * group + head). Threads: any (pure). Errors: none. Source: ours.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_proc/cuda/kernels/paged_attention.h"
+
+namespace flotilla::cuda {
+
+struct AttentionPlanInput {
+  uint32_t num_seqs = 0;
+  const uint32_t* cu_q_lens = nullptr;  // [num_seqs + 1]
+  const uint32_t* kv_lens = nullptr;    // [num_seqs]
+  uint32_t num_kv_heads = 1;            // blocks an item
+  uint32_t group = 1;                   // query heads a kv head
+  uint32_t window = 0;                  // 0: all keys
+  uint32_t parallel_blocks = 1;
+  uint32_t max_part_rows = 0;
+};
+
+struct AttentionPlan {
+  std::vector<AttentionItem> items;
+  std::vector<AttentionMerge> merges;
+};
+
+// The memory of *plan is used again.
+void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
+
+// Most items and merges that a step within these bounds has.
+struct AttentionBounds {
+  uint32_t max_tokens = 0;
+  uint32_t max_seqs = 0;
+  uint32_t group = 1;
+  uint32_t max_part_rows = 0;
+};
+uint32_t MaxAttentionItems(const AttentionBounds& bounds);
+uint32_t MaxAttentionMerges(const AttentionBounds& bounds);
+
+}  // namespace flotilla::cuda

@@ -1,0 +1,145 @@
+#include "worker_proc/cuda/cuda_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace flotilla::cuda {
+namespace {
+
+// Of parts of one kind of layer: rows that find no room are computed by one block each.
+constexpr uint64_t kMaxPartBytes = uint64_t{64} << 20;
+
+bool SameKind(const AttentionLayer& a, const AttentionLayer& b) {
+  return a.num_heads == b.num_heads && a.num_kv_heads == b.num_kv_heads && a.v_dim == b.v_dim &&
+         a.window == b.window;
+}
+
+uint32_t Group(const AttentionLayer& layer) { return layer.num_heads / layer.num_kv_heads; }
+
+}  // namespace
+
+Status CudaAttention::Allocate(const KvCacheShape& shape, uint32_t num_pages) {
+  if (shape.v_dim > kMaxHeadDim) {
+    return absl::UnimplementedError(StrCat("heads of ", shape.v_dim,
+                                           " dimensions; the CUDA backend "
+                                           "has at most ",
+                                           kMaxHeadDim));
+  }
+  cache_ = DeviceBuffer();  // the old one first
+  ASSIGN_OR_RETURN(cache_, device_.Allocate(PageBytes(shape) * num_pages));
+  shape_ = shape;
+  num_pages_ = num_pages;
+  return OkStatus();
+}
+
+KvPages CudaAttention::Pages(const AttentionLayer& layer) const {
+  const uint64_t rows = uint64_t{num_pages_} * shape_.page_size * shape_.num_kv_heads;
+  const uint64_t k_bytes = rows * shape_.qk_dim * ElementBytes(kv_type_);
+  const uint64_t v_bytes = rows * shape_.v_dim * ElementBytes(kv_type_);
+  std::byte* const k = cache_.data() + layer.layer * (k_bytes + v_bytes);
+  return {k,           k + k_bytes, kv_type_, shape_.page_size, shape_.num_kv_heads, shape_.qk_dim,
+          shape_.v_dim};
+}
+
+void CudaAttention::BeginStep(const ForwardBatch* batch) {
+  batch_ = batch;
+  for (Kind& kind : kinds_) kind.of_this_step = false;
+}
+
+void CudaAttention::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
+                                   RopeKvArgs args) const {
+  args.num_heads = layer.num_heads;
+  args.kv = Pages(layer);
+  args.writes_kv = layer.writes_kv;
+  args.table = static_cast<const CudaRope&>(rope).table.as<const float>();
+  args.rope_dim = rope.spec.dim;
+  args.interleaved = rope.spec.interleaved;
+  device_.kernels().rope_kv(args, device_.stream());
+}
+
+Status CudaAttention::MakeRoom(Kind* kind) {
+  const AttentionLayer& layer = kind->layer;
+  const uint32_t group = Group(layer);
+  const uint64_t splits = CeilDiv(bounds_.max_positions, kSplitKeys);
+  const uint64_t row_bytes = uint64_t{layer.num_kv_heads} * (layer.v_dim + 2) * sizeof(float);
+  const uint64_t rows = splits > 1 ? splits * bounds_.max_tokens * group : 0;
+  kind->max_part_rows = static_cast<uint32_t>(std::min(rows, kMaxPartBytes / row_bytes));
+  const AttentionBounds bounds = {bounds_.max_tokens, bounds_.max_seqs, group, kind->max_part_rows};
+  const uint64_t parts = uint64_t{kind->max_part_rows} * layer.num_kv_heads;
+  const auto allocate = [&](uint64_t bytes) {
+    plan_bytes_ += bytes;
+    return device_.Allocate(bytes);
+  };
+  ASSIGN_OR_RETURN(kind->items, allocate(MaxAttentionItems(bounds) * sizeof(AttentionItem)));
+  ASSIGN_OR_RETURN(kind->merges, allocate(MaxAttentionMerges(bounds) * sizeof(AttentionMerge)));
+  ASSIGN_OR_RETURN(kind->part_out, allocate(parts * layer.v_dim * sizeof(float)));
+  ASSIGN_OR_RETURN(kind->part_max, allocate(parts * sizeof(float)));
+  ASSIGN_OR_RETURN(kind->part_sum, allocate(parts * sizeof(float)));
+  kind->plan.items.reserve(MaxAttentionItems(bounds));
+  kind->plan.merges.reserve(MaxAttentionMerges(bounds));
+  return OkStatus();
+}
+
+StatusOr<CudaAttention::Kind*> CudaAttention::KindOf(const AttentionLayer& layer) {
+  for (Kind& kind : kinds_) {
+    if (SameKind(kind.layer, layer)) return &kind;
+  }
+  Kind kind;
+  kind.layer = layer;
+  RETURN_IF_ERROR(MakeRoom(&kind));
+  kinds_.push_back(std::move(kind));
+  return &kinds_.back();
+}
+
+void CudaAttention::Plan(Kind* kind) {
+  MakeAttentionPlan(
+      {batch_->num_seqs, batch_->cu_q_lens.data(), batch_->kv_lens.data(), kind->layer.num_kv_heads,
+       Group(kind->layer), kind->layer.window, device_.parallel_blocks(), kind->max_part_rows},
+      &kind->plan);
+  const auto upload = [&](const auto& entries, const DeviceBuffer& to) {
+    const uint64_t bytes = entries.size() * sizeof(entries[0]);
+    CHECK(bytes <= to.bytes());
+    if (bytes > 0) device_.Upload(entries.data(), bytes, to.data());
+  };
+  upload(kind->plan.items, kind->items);
+  upload(kind->plan.merges, kind->merges);
+  kind->of_this_step = true;
+}
+
+void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
+                           Tensor out) {
+  const StatusOr<Kind*> found = KindOf(layer);
+  if (!found.ok()) {
+    error_ = found.status();
+    return;
+  }
+  Kind& kind = **found;
+  if (!kind.of_this_step) Plan(&kind);
+  AttentionArgs args;
+  args.kv = Pages(layer);
+  args.num_heads = layer.num_heads;
+  args.scale = layer.scale;
+  args.softcap = layer.softcap;
+  args.window = layer.window;
+  args.q = Floats(qkv);
+  args.q_stride = qkv.cols;
+  args.cu_q_lens = context.cu_q_lens;
+  args.kv_lens = context.kv_lens;
+  args.page_indices = context.page_indices;
+  args.pages_per_seq = context.pages_per_seq;
+  args.items = kind.items.as<const AttentionItem>();
+  args.num_items = static_cast<uint32_t>(kind.plan.items.size());
+  args.merges = kind.merges.as<const AttentionMerge>();
+  args.num_merges = static_cast<uint32_t>(kind.plan.merges.size());
+  args.part_out = kind.part_out.as<float>();
+  args.part_max = kind.part_max.as<float>();
+  args.part_sum = kind.part_sum.as<float>();
+  args.out = Data(out);
+  args.out_type = TypeOf(out);
+  device_.kernels().paged_attention(args, device_.stream());
+  device_.kernels().merge_parts(args, device_.stream());
+}
+
+}  // namespace flotilla::cuda

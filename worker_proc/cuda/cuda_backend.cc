@@ -1,0 +1,252 @@
+#include "worker_proc/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "shm/futex.h"
+#include "worker_proc/cuda/cuda_attention.h"
+#include "worker_proc/cuda/cuda_gather.h"
+#include "worker_proc/cuda/cuda_weights.h"
+#include "worker_proc/cuda/step_metadata.h"
+#include "worker_proc/runner/scratch.h"
+
+namespace flotilla::cuda {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Device> device, const CudaBackendOptions& options)
+      : device_(std::move(device)),
+        kernels_(device_->kernels()),
+        stream_(device_->stream()),
+        dtype_(options.dtype),
+        batch_invariant_(options.batch_invariant),
+        name_(StrCat(device_->name(), "-", ElementName(options.dtype), "-kv-",
+                     ElementName(options.kv_cache_dtype), batch_invariant_ ? "" : "-gemv")),
+        weights_(device_.get(), options.dtype, options.heartbeat),
+        metadata_(device_.get()),
+        attention_(device_.get(), options.kv_cache_dtype),
+        gather_(device_.get()) {}
+
+  const char* name() const override { return name_.c_str(); }
+  BackendMemory memory() const override {
+    return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
+            weights_.matrix_bytes(),
+            activation_bytes_ + metadata_.bytes() + attention_.plan_bytes(),
+            attention_.cache_bytes()};
+  }
+
+  uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
+    return weights_.LoadLinear(rows);
+  }
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
+                                                     float offset) override {
+    return weights_.LoadVector(view, offset);
+  }
+  StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
+    return weights_.LoadEmbedding(view);
+  }
+  StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) override {
+    return weights_.MakeRope(spec);
+  }
+  StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
+  StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
+                            uint32_t rank) override;
+  Status Warmup(const StepBounds& bounds) override;
+  uint64_t KvPageBytes(const KvCacheShape& shape) const override {
+    return attention_.PageBytes(shape);
+  }
+  Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
+    return attention_.Allocate(shape, num_pages);
+  }
+  void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
+
+  AttentionContext BeginStep(const ForwardBatch& batch) override {
+    attention_.BeginStep(&batch);
+    return metadata_.Upload(batch);
+  }
+  void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
+             Tensor out) override;
+  void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
+    Norm(x, nullptr, weight, eps, out);
+  }
+  void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
+                  Tensor out) override {
+    Norm(x, Floats(residual), weight, eps, out);
+  }
+  void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
+  void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                      Tensor qkv) override;
+  void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
+                            Tensor qkv, Tensor out) override {
+    attention_.Attend(layer, context, qkv, out);
+  }
+  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
+  void SoftCap(float cap, Tensor x) override {
+    kernels_.soft_cap({Floats(x), x.rows, x.cols, cap}, stream_);
+  }
+  void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
+  Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                          Tensor out) override {
+    return gather_.Run(collective, cols, local, CudaGather::kAllRanks, out);
+  }
+  Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                       uint32_t root, Tensor out) override {
+    return gather_.Run(collective, cols, local, root, out);
+  }
+  // The step's ops don't compute on this core, so now is as good as later.
+  void WakeSoon(std::atomic<uint32_t>* bell) override {
+    bell->fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(bell);
+  }
+  Status Finish() override {
+    RETURN_IF_ERROR(attention_.TakeError());
+    return device_->Synchronize();
+  }
+  StatusOr<std::span<float>> ReadLogits(Tensor logits) override;
+
+ private:
+  Element ElementOf(TensorUse use) const {
+    const bool narrow = use == TensorUse::kLinearInput || use == TensorUse::kGateUp;
+    return narrow ? dtype_ : Element::kFloat32;
+  }
+  void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
+
+  const std::unique_ptr<Device> device_;
+  const KernelTable& kernels_;
+  const Stream stream_;
+  const Element dtype_;
+  const bool batch_invariant_;
+  const std::string name_;
+  WeightStore weights_;
+  StepMetadata metadata_;
+  CudaAttention attention_;
+  CudaGather gather_;
+  uint64_t largest_gather_ = 0;     // bytes
+  std::deque<CudaTensor> tensors_;  // what Tensor::data points to
+  std::vector<DeviceBuffer> activations_;
+  uint64_t activation_bytes_ = 0;
+  DeviceBuffer row_indices_;  // of SelectRows
+  std::vector<float> host_logits_;
+};
+
+// ---- Start ------------------------------------------------------------------------------------
+
+StatusOr<Tensor> CudaBackend::NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) {
+  const Element type = ElementOf(use);
+  const uint64_t bytes = uint64_t{max_rows} * cols * ElementBytes(type);
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, device_->Allocate(bytes));
+  activation_bytes_ += bytes;
+  tensors_.push_back({buffer.data(), type});
+  activations_.push_back(std::move(buffer));
+  if (use == TensorUse::kLogits) MakeRoom(uint64_t{max_rows} * cols, &host_logits_);
+  return Tensor{&tensors_.back(), max_rows, cols};
+}
+
+StatusOr<Tensor> CudaBackend::NewShard(TensorUse use, uint32_t max_rows,
+                                       std::span<const uint32_t> cols, uint32_t rank) {
+  const uint64_t full = std::accumulate(cols.begin(), cols.end(), uint64_t{0});
+  largest_gather_ = std::max(largest_gather_, max_rows * full * ElementBytes(ElementOf(use)));
+  return NewTensor(use, max_rows, cols[rank]);
+}
+
+Status CudaBackend::Warmup(const StepBounds& bounds) {
+  RETURN_IF_ERROR(metadata_.Reserve(bounds));
+  ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
+  gather_.Reserve(largest_gather_);
+  attention_.Warmup(bounds);
+  return device_->Synchronize();
+}
+
+// ---- A step -----------------------------------------------------------------------------------
+
+void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
+                        Tensor out) {
+  const auto& w = static_cast<const CudaEmbedding&>(weight);
+  kernels_.embedding({w.matrix->data(), dtype_, context.input_ids, context.num_tokens, out.cols,
+                      scale, Floats(out)},
+                     stream_);
+}
+
+void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, float eps,
+                       Tensor out) {
+  const auto& w = static_cast<const CudaVector&>(weight);
+  kernels_.rms_norm({Floats(x), residual, w.values.as<const float>(), eps, x.rows, x.cols,
+                     Data(out), TypeOf(out)},
+                    stream_);
+}
+
+void CudaBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
+  const auto& w = static_cast<const CudaLinear&>(weight);
+  DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
+  DCHECK(TypeOf(x) == dtype_);
+  const GemvArgs args = {w.matrix->data(), dtype_,     w.out_features,
+                         w.in_features,    Data(x),    w.bias.as<const float>(),
+                         Data(out),        TypeOf(out)};
+  if (x.rows == 1 && !batch_invariant_) {
+    kernels_.gemv(args, stream_);
+  } else {
+    device_->Gemm({args, x.rows});
+  }
+}
+
+void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
+                                 Tensor qkv) {
+  RopeKvArgs args;
+  args.qkv = Floats(qkv);
+  args.tokens = context.num_tokens;
+  args.positions = context.positions;
+  args.slot_mapping = context.slot_mapping;
+  if (rotation.norms != nullptr) {
+    args.q_norm = static_cast<const CudaVector&>(rotation.norms->q).values.as<const float>();
+    args.k_norm = static_cast<const CudaVector&>(rotation.norms->k).values.as<const float>();
+    args.eps = rotation.norms->eps;
+  }
+  attention_.RopeAndWriteKv(rotation.rope, rotation.layer, args);
+}
+
+void CudaBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
+  Linear(gate.weight, x, gate_up);
+  kernels_.act_mul({Data(gate_up), dtype_, gate.act, x.rows, out.cols, Data(out)}, stream_);
+}
+
+void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {
+  CHECK(rows.size_bytes() <= row_indices_.bytes() && TypeOf(x) == TypeOf(out));
+  device_->Upload(rows.data(), rows.size_bytes(), row_indices_.data());
+  kernels_.select_rows(
+      {Data(x), row_indices_.as<const uint32_t>(), out.rows, RowBytes(x), Data(out)}, stream_);
+}
+
+StatusOr<std::span<float>> CudaBackend::ReadLogits(Tensor logits) {
+  host_logits_.resize(uint64_t{logits.rows} * logits.cols);
+  device_->Download(Data(logits), host_logits_.size() * sizeof(float), host_logits_.data());
+  RETURN_IF_ERROR(Finish());
+  return std::span<float>(host_logits_);
+}
+
+}  // namespace
+
+const char* ElementName(Element element) {
+  switch (element) {
+    case Element::kFloat32:
+      return "float32";
+    case Element::kBFloat16:
+      return "bfloat16";
+    case Element::kFloat16:
+      return "float16";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device,
+                                         const CudaBackendOptions& options) {
+  return std::make_unique<CudaBackend>(std::move(device), options);
+}
+
+}  // namespace flotilla::cuda

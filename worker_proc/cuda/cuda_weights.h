@@ -1,0 +1,52 @@
+// Brings a checkpoint's weights to the device: matrices as the backend's element, row-major,
+// whatever the file has; biases, norms and RoPE's table as floats.
+//
+// Units: bytes, rows. Threads: one. Ownership: the device outlives the weights; a weight owns its
+// memory, but that a table of embeddings and the head may share theirs. Errors: ResourceExhausted.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker_proc/cuda/cuda_tensor.h"
+#include "worker_proc/runner/heartbeat.h"
+
+namespace flotilla::cuda {
+
+class WeightStore {
+ public:
+  WeightStore(Device* device, Element element, const Heartbeat& heartbeat)
+      : device_(*device), element_(element), heartbeat_(heartbeat) {}
+
+  // As Backend's.
+  uint64_t WeightBytes(const TensorView& view) const {
+    return view.rows * view.cols * ElementBytes(element_);
+  }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view, float offset);
+  StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view);
+  StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec);
+
+  uint64_t matrix_bytes() const { return matrix_bytes_; }
+  uint64_t other_bytes() const { return other_bytes_; }
+
+ private:
+  // The matrix that is all of `view`, from an earlier call if there was one.
+  StatusOr<SharedMatrix> WholeMatrix(const TensorView& view);
+  StatusOr<SharedMatrix> Matrix(std::span<const WeightRows> rows);
+  void UploadRows(const WeightRows& rows, std::byte* to);
+  StatusOr<DeviceBuffer> Floats(std::span<const float> values);
+
+  Device& device_;
+  const Element element_;
+  const Heartbeat heartbeat_;
+  std::map<const uint8_t*, SharedMatrix> whole_;  // by the view's data
+  std::vector<float> floats_;
+  std::vector<uint16_t> halves_;
+  uint64_t matrix_bytes_ = 0;
+  uint64_t other_bytes_ = 0;
+};
+
+}  // namespace flotilla::cuda

@@ -1,0 +1,82 @@
+// What the CUDA backend needs of a device beside our own kernels: memory, copies, matrix products.
+// emulation/ has one on the CPU, gpu/ one with cuBLASLt.
+//
+// Everything but Allocate and Synchronize is queued on one stream, in order. Units: bytes,
+// elements. Threads: one. Ownership: a DeviceBuffer frees its memory and must not outlive its
+// device. Errors: Allocate: ResourceExhausted. Whatever goes wrong on the stream is Synchronize's
+// to say, the first error, for ever: the process must end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "common/base/status.h"
+#include "worker_proc/cuda/kernels/kernel_table.h"
+
+namespace flotilla::cuda {
+
+class Device;
+
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Device* device, void* data, uint64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+// y[i] = W x[i] (+ bias) for `rows` rows: as GemvArgs, with x [rows, in_features] and y [rows,
+// out_features], dense. Sums in float. A row's bits do not depend on how many there are.
+struct GemmArgs {
+  GemvArgs matrix;
+  uint32_t rows = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const char* name() const = 0;  // "cuda": equal names, equal bits
+  virtual const KernelTable& kernels() const = 0;
+  virtual Stream stream() const = 0;
+  // Blocks that run side by side: attention shares a long sequence's keys until it has as many.
+  virtual uint32_t parallel_blocks() const = 0;
+  virtual uint64_t AvailableBytes() const = 0;
+
+  virtual StatusOr<DeviceBuffer> Allocate(uint64_t bytes) = 0;
+  // `from` is the caller's again when this returns.
+  virtual void Upload(const void* from, uint64_t bytes, void* to) = 0;
+  // Done after the next Synchronize.
+  virtual void Download(const void* from, uint64_t bytes, void* to) = 0;
+  virtual void Gemm(const GemmArgs& args) = 0;
+  virtual Status Synchronize() = 0;
+
+ private:
+  friend class DeviceBuffer;
+  virtual void Free(void* data) = 0;
+};
+
+inline DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) device_->Free(data_);
+}
+
+}  // namespace flotilla::cuda

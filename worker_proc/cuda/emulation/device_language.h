@@ -1,0 +1,139 @@
+// CUDA's words for g++: what the kernels of ../kernels use of the language, on block.h. The same
+// source is compiled by nvcc with kernels/platform_gpu.cuh instead.
+//
+// Units, threads, errors: as block.h. Numbers: exp, rsqrt and divisions are libm's, so emulated
+// bits are not a GPU's.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "common/checkpoint/half.h"
+#include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/kernels/launch.h"
+
+#define FLOTILLA_PLATFORM emulated
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+
+// Set when a fiber goes on.
+inline thread_local flotilla::cuda::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+inline void __syncthreads() { flotilla::cuda::emulation::BlockBarrier(); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu) {
+  flotilla::cuda::emulation::WarpBarrier(mask);
+}
+template <typename T>
+T __shfl_sync(uint32_t mask, T value, uint32_t from) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = flotilla::cuda::emulation::Exchange(mask, bits, from);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+template <typename T>
+T __shfl_xor_sync(uint32_t mask, T value, uint32_t lanes) {
+  return __shfl_sync(mask, value, threadIdx.x % flotilla::cuda::emulation::kWarpSize ^ lanes);
+}
+inline uint32_t __ballot_sync(uint32_t mask, bool value) {
+  return flotilla::cuda::emulation::Ballot(mask, value);
+}
+// One fiber runs at a time.
+template <typename T>
+T atomicAdd(T* address, T value) {
+  const T before = *address;
+  *address = before + value;
+  return before;
+}
+template <typename T>
+T atomicMax(T* address, T value) {
+  const T before = *address;
+  if (before < value) *address = value;
+  return before;
+}
+
+namespace flotilla::cuda {
+
+// An array in shared memory: what FLOTILLA_SHARED declares and DynamicShared hands out.
+template <typename T>
+class SharedSpan {
+ public:
+  SharedSpan(T* data, size_t size) : data_(data), size_(size) {}
+  T& operator[](size_t i) const {
+    if (i >= size_) emulation::Fail("index beyond a shared array of", i, size_);
+    return data_[i];
+  }
+  SharedSpan operator+(size_t offset) const {
+    if (offset > size_) emulation::Fail("offset beyond a shared array of", offset, size_);
+    return {data_ + offset, size_ - offset};
+  }
+
+ private:
+  T* data_;
+  size_t size_;
+};
+
+// SharedSpan<type> name, with `size` elements that the block's threads share.
+#define FLOTILLA_SHARED(type, name, size)                                                 \
+  static const char name##_key = 0;                                                       \
+  const ::flotilla::cuda::SharedSpan<type> name(                                          \
+      reinterpret_cast<type*>(                                                            \
+          ::flotilla::cuda::emulation::SharedMemory(&name##_key, sizeof(type) * (size))), \
+      size)
+
+// Cuts the launch's dynamic shared memory into arrays, one after another.
+class DynamicShared {
+ public:
+  template <typename T>
+  SharedSpan<T> Take(size_t size) {
+    const size_t offset = bytes_;
+    bytes_ += (sizeof(T) * size + 15) / 16 * 16;
+    return {reinterpret_cast<T*>(emulation::DynamicSharedMemory(offset, sizeof(T) * size)), size};
+  }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+inline float FastExp(float x) { return std::exp(x); }
+inline float FastTanh(float x) { return std::tanh(x); }
+inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
+inline uint16_t FloatToBFloat16Bits(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+inline uint16_t FloatToHalfBits(float x) { return FloatToHalf(x); }
+inline float HalfBitsToFloat(uint16_t bits) { return HalfToFloat(bits); }
+
+// 16 aligned bytes at once.
+template <typename T>
+Pack<T> Load16(const T* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    emulation::Fail("16 bytes are read at an odd address", reinterpret_cast<uintptr_t>(from), 16);
+  }
+  Pack<T> values;
+  std::memcpy(values.v, from, 16);
+  return values;
+}
+template <typename T>
+void Store16(T* to, const Pack<T>& values) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) {
+    emulation::Fail("16 bytes are written at an odd address", reinterpret_cast<uintptr_t>(to), 16);
+  }
+  std::memcpy(to, values.v, 16);
+}
+
+template <typename Args>
+void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream /*stream*/) {
+  emulation::Launch({{shape.grid_x, shape.grid_y, 1}, shape.block, shape.shared_bytes},
+                    [&] { kernel(args); });
+}
+
+}  // namespace flotilla::cuda

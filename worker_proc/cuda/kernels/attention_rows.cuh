@@ -1,0 +1,72 @@
+// The softmax of one query row while its keys are walked, as a warp holds it, and how two such
+// states of different keys become one. Used by the kernel that walks the keys and by the one that
+// merges splits, so both give the same bits.
+//
+// Lane l holds the output's dimensions l, l + 32, …; max and sum are on every lane. A row that has
+// seen no key has the maximum -inf and the sum 0. Threads: a warp. Errors: none.
+#pragma once
+
+#include <type_traits>
+
+#include "worker_proc/cuda/kernels/paged_attention.h"
+#include "worker_proc/cuda/kernels/platform.cuh"
+
+namespace flotilla::cuda {
+
+template <uint32_t kDims>  // of a lane
+struct AttentionRow {
+  float max = -INFINITY;
+  float sum = 0;
+  float out[kDims] = {};  // not divided by the sum yet
+};
+
+// `other`: keys behind those of `row`.
+template <uint32_t kDims>
+__device__ __forceinline__ void Merge(const AttentionRow<kDims>& other, AttentionRow<kDims>* row) {
+  if (other.max == -INFINITY) return;
+  const float max = fmaxf(row->max, other.max);
+  const float before = FastExp(row->max - max);
+  const float after = FastExp(other.max - max);
+  row->max = max;
+  row->sum = fmaf(other.sum, after, row->sum * before);
+  for (uint32_t i = 0; i < kDims; ++i) {
+    row->out[i] = fmaf(other.out[i], after, row->out[i] * before);
+  }
+}
+
+// Where a row of a sequence lies in the batch.
+struct RowPlace {
+  uint32_t token;  // of the batch
+  uint32_t head;   // query head
+};
+__device__ __forceinline__ RowPlace PlaceOf(const AttentionArgs& args, uint32_t seq, uint32_t row,
+                                            uint32_t kv_head) {
+  const uint32_t group = args.num_heads / args.kv.num_kv_heads;
+  return {args.cu_q_lens[seq] + row / group, kv_head * group + row % group};
+}
+
+template <typename Out, uint32_t kDims>
+__device__ __forceinline__ void WriteOut(const AttentionArgs& args, const RowPlace& place,
+                                         const AttentionRow<kDims>& row) {
+  Out* const out = static_cast<Out*>(args.out) +
+                   (static_cast<size_t>(place.token) * args.num_heads + place.head) * args.kv.v_dim;
+  for (uint32_t i = 0; i < kDims; ++i) {
+    const uint32_t d = i * kWarp + threadIdx.x % kWarp;
+    if (d < args.kv.v_dim) out[d] = FromFloat<Out>(row.out[i] / row.sum);
+  }
+}
+
+__device__ __forceinline__ size_t PartOf(const AttentionArgs& args, uint32_t part_row,
+                                         uint32_t kv_head) {
+  return static_cast<size_t>(part_row) * args.kv.num_kv_heads + kv_head;
+}
+
+template <typename F>
+void ForDims(uint32_t v_dim, const F& f) {
+  if (v_dim <= kWarp) return f(std::integral_constant<uint32_t, 1>());
+  if (v_dim <= 2 * kWarp) return f(std::integral_constant<uint32_t, 2>());
+  if (v_dim <= 4 * kWarp) return f(std::integral_constant<uint32_t, 4>());
+  f(std::integral_constant<uint32_t, kMaxHeadDim / kWarp>());
+}
+
+}  // namespace flotilla::cuda

@@ -1,0 +1,22 @@
+#include "worker_proc/cuda/kernels/kernel_table.h"
+
+#include "worker_proc/cuda/kernels/launchers.cuh"
+
+namespace flotilla::cuda::FLOTILLA_PLATFORM {
+
+const KernelTable& Kernels() {
+  static constexpr KernelTable kTable = {
+      .rms_norm = RmsNorm,
+      .embedding = Embedding,
+      .rope_kv = RopeKv,
+      .paged_attention = PagedAttention,
+      .merge_parts = MergeParts,
+      .act_mul = ActMul,
+      .gemv = Gemv,
+      .select_rows = SelectRows,
+      .soft_cap = SoftCap,
+  };
+  return kTable;
+}
+
+}  // namespace flotilla::cuda::FLOTILLA_PLATFORM

@@ -1,0 +1,22 @@
+// Every kernel's launcher, of the platform that this is compiled for. Their headers say what they
+// compute; kernel_table.h is how the rest of the worker reaches them.
+#pragma once
+
+#include "worker_proc/cuda/kernels/kernel_table.h"
+#include "worker_proc/cuda/kernels/platform.cuh"
+
+namespace flotilla::cuda::FLOTILLA_PLATFORM {
+
+void RmsNorm(const RmsNormArgs& args, Stream stream);
+void Embedding(const EmbeddingArgs& args, Stream stream);
+void RopeKv(const RopeKvArgs& args, Stream stream);
+void PagedAttention(const AttentionArgs& args, Stream stream);
+void MergeParts(const AttentionArgs& args, Stream stream);
+void ActMul(const ActMulArgs& args, Stream stream);
+void Gemv(const GemvArgs& args, Stream stream);
+void SelectRows(const SelectRowsArgs& args, Stream stream);
+void SoftCap(const SoftCapArgs& args, Stream stream);
+
+const KernelTable& Kernels();
+
+}  // namespace flotilla::cuda::FLOTILLA_PLATFORM

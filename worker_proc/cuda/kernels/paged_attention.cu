@@ -1,0 +1,258 @@
+#include "worker_proc/cuda/kernels/paged_attention.h"
+
+#include "worker_proc/cuda/kernels/attention_rows.cuh"
+#include "worker_proc/cuda/kernels/launchers.cuh"
+#include "worker_proc/cuda/kernels/platform.cuh"
+
+namespace flotilla::cuda::FLOTILLA_PLATFORM {
+namespace {
+
+constexpr uint32_t kWarps = 4;
+constexpr uint32_t kThreads = kWarps * kWarp;
+constexpr uint32_t kRowsAWarp = kItemRows / kWarps;
+constexpr uint32_t kNoKey = UINT32_MAX;
+static_assert(kTileKeys == kWarp, "a lane scores one key");
+static_assert(kSplitKeys % kTileKeys == 0);
+
+// Elements that a key's row takes in shared memory: whole packs, and one more, so that lanes that
+// read different keys meet in no bank.
+template <typename Kv>
+__device__ __forceinline__ uint32_t Padded(uint32_t dim) {
+  return (dim / Pack<Kv>::kSize + 2) * Pack<Kv>::kSize;
+}
+// The same for those who launch.
+template <typename Kv>
+uint32_t SharedBytes(const KvPages& kv) {
+  constexpr uint32_t kPack = Pack<Kv>::kSize;
+  const uint32_t qk = (kv.qk_dim / kPack + 2) * kPack;
+  const uint32_t v = (kv.v_dim / kPack + 2) * kPack;
+  const auto rounded = [](size_t bytes) { return static_cast<uint32_t>((bytes + 15) / 16 * 16); };
+  return rounded(kItemRows * qk * sizeof(float)) + rounded(kTileKeys * qk * sizeof(Kv)) +
+         rounded(kTileKeys * v * sizeof(Kv)) + rounded(kItemRows * kTileKeys * sizeof(float)) +
+         rounded(kTileKeys * sizeof(uint32_t));
+}
+
+// What the block keeps in shared memory.
+template <typename Kv>
+struct Tiles {
+  SharedSpan<float> q;              // [kItemRows][Padded(qk_dim)], scaled; zeros behind each row
+  SharedSpan<Kv> k;                 // [kTileKeys][Padded(qk_dim)]; zeros behind each row
+  SharedSpan<Kv> v;                 // [kTileKeys][Padded(v_dim)]
+  SharedSpan<float> p;              // [kItemRows][kTileKeys]
+  SharedSpan<uint32_t> cache_rows;  // [kTileKeys]: page * page_size + offset, or kNoKey
+};
+
+// The keys [begin, end) that an item, a split or a row sees.
+struct Keys {
+  uint32_t begin;
+  uint32_t end;
+};
+
+__device__ __forceinline__ Keys KeysOfRow(const AttentionArgs& args, uint32_t seq, uint32_t row) {
+  const uint32_t q_len = args.cu_q_lens[seq + 1] - args.cu_q_lens[seq];
+  const uint32_t token = row / (args.num_heads / args.kv.num_kv_heads);
+  const uint32_t end = args.kv_lens[seq] - q_len + token + 1;
+  return {args.window == 0 || end <= args.window ? 0 : end - args.window, end};
+}
+
+template <typename Kv>
+__device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const AttentionItem& item,
+                                            const Tiles<Kv>& tiles) {
+  const uint32_t stride = Padded<Kv>(args.kv.qk_dim);
+  for (uint32_t i = threadIdx.x; i < kItemRows * stride; i += kThreads) {
+    const uint32_t row = item.row_begin + i / stride;
+    const uint32_t d = i % stride;
+    float q = 0;
+    if (row < item.row_end && d < args.kv.qk_dim) {
+      const RowPlace place = PlaceOf(args, item.seq, row, blockIdx.y);
+      q = args.q[static_cast<size_t>(place.token) * args.q_stride + place.head * args.kv.qk_dim +
+                 d];
+    }
+    tiles.q[i] = q * args.scale;
+  }
+}
+
+// A tile's rows of K or V, zeros for keys that nobody sees.
+template <typename Kv>
+__device__ __forceinline__ void LoadRows(const AttentionArgs& args, const Kv* pages, uint32_t dim,
+                                         const Tiles<Kv>& tiles, SharedSpan<Kv> to) {
+  constexpr uint32_t kPack = Pack<Kv>::kSize;
+  const uint32_t stride = Padded<Kv>(dim);
+  const uint32_t page_size = args.kv.page_size;
+  for (uint32_t i = threadIdx.x; i < kTileKeys * (stride / kPack); i += kThreads) {
+    const uint32_t key = i / (stride / kPack);
+    const uint32_t d = i % (stride / kPack) * kPack;
+    const uint32_t cache_row = tiles.cache_rows[key];
+    Pack<Kv> pack = {};
+    if (cache_row != kNoKey && d < dim) {
+      const size_t head =
+          static_cast<size_t>(cache_row / page_size) * args.kv.num_kv_heads + blockIdx.y;
+      const Kv* const from = pages + (head * page_size + cache_row % page_size) * dim + d;
+      if (dim % kPack == 0) {
+        pack = Load16(from);
+      } else {
+        for (uint32_t j = 0; j < kPack && d + j < dim; ++j) pack.v[j] = from[j];
+      }
+    }
+    Store16(&to[key * stride + d], pack);
+  }
+}
+
+template <typename Kv>
+__device__ __forceinline__ void LoadTile(const AttentionArgs& args, uint32_t seq,
+                                         uint32_t first_key, const Keys& keys,
+                                         const Tiles<Kv>& tiles) {
+  if (threadIdx.x < kTileKeys) {
+    const uint32_t key = first_key + threadIdx.x;
+    const uint32_t page_size = args.kv.page_size;
+    uint32_t cache_row = kNoKey;
+    if (key >= keys.begin && key < keys.end) {
+      const size_t entry = static_cast<size_t>(seq) * args.pages_per_seq + key / page_size;
+      cache_row = args.page_indices[entry] * page_size + key % page_size;
+    }
+    tiles.cache_rows[threadIdx.x] = cache_row;
+  }
+  __syncthreads();
+  LoadRows(args, static_cast<const Kv*>(args.kv.k), args.kv.qk_dim, tiles, tiles.k);
+  LoadRows(args, static_cast<const Kv*>(args.kv.v), args.kv.v_dim, tiles, tiles.v);
+  __syncthreads();
+}
+
+// This lane's key against row r of the block.
+template <typename Kv>
+__device__ __forceinline__ float Score(const AttentionArgs& args, const Tiles<Kv>& tiles,
+                                       uint32_t r) {
+  constexpr uint32_t kPack = Pack<Kv>::kSize;
+  const uint32_t stride = Padded<Kv>(args.kv.qk_dim);
+  const uint32_t lane = threadIdx.x % kWarp;
+  float score = 0;
+  for (uint32_t d = 0; d < args.kv.qk_dim; d += kPack) {
+    const Pack<Kv> k = Load16(&tiles.k[lane * stride + d]);
+    for (uint32_t j = 0; j < kPack; ++j) {
+      score = fmaf(tiles.q[r * stride + d + j], ToFloat(k.v[j]), score);
+    }
+  }
+  return args.softcap > 0 ? args.softcap * FastTanh(score / args.softcap) : score;
+}
+
+// A tile's keys into row r of the block, which sees `keys`.
+template <typename Kv, uint32_t kDims>
+__device__ __forceinline__ void WalkTile(const AttentionArgs& args, const Tiles<Kv>& tiles,
+                                         uint32_t r, bool sees, AttentionRow<kDims>* row) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  const float score = sees ? Score(args, tiles, r) : -INFINITY;
+  const float tile_max = WarpMax(score);
+  if (tile_max == -INFINITY) return;  // on all lanes alike
+  const float max = fmaxf(row->max, tile_max);
+  const float p = FastExp(score - max);
+  const float before = FastExp(row->max - max);
+  row->max = max;
+  row->sum = fmaf(row->sum, before, p);  // of this lane's keys, until the split ends
+  tiles.p[r * kTileKeys + lane] = p;
+  __syncwarp();
+  for (uint32_t i = 0; i < kDims; ++i) row->out[i] *= before;
+  const uint32_t stride = Padded<Kv>(args.kv.v_dim);
+  for (uint32_t key = 0; key < kTileKeys; ++key) {
+    const float weight = tiles.p[r * kTileKeys + key];
+    for (uint32_t i = 0; i < kDims; ++i) {
+      const uint32_t d = i * kWarp + lane;
+      if (d < args.kv.v_dim) {
+        row->out[i] = fmaf(weight, ToFloat(tiles.v[key * stride + d]), row->out[i]);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// One split's keys into the warp's rows.
+template <typename Kv, uint32_t kDims>
+__device__ __forceinline__ void WalkSplit(const AttentionArgs& args, const AttentionItem& item,
+                                          const Keys& keys, const Tiles<Kv>& tiles,
+                                          AttentionRow<kDims> (&rows)[kRowsAWarp]) {
+  const uint32_t first_row = item.row_begin + threadIdx.x / kWarp * kRowsAWarp;
+  for (uint32_t first_key = keys.begin / kTileKeys * kTileKeys; first_key < keys.end;
+       first_key += kTileKeys) {
+    LoadTile(args, item.seq, first_key, keys, tiles);
+    const uint32_t key = first_key + threadIdx.x % kWarp;
+    for (uint32_t i = 0; i < kRowsAWarp; ++i) {
+      if (first_row + i >= item.row_end) continue;
+      const Keys seen = KeysOfRow(args, item.seq, first_row + i);
+      const bool sees = key >= seen.begin && key < seen.end;
+      WalkTile(args, tiles, first_row + i - item.row_begin, sees, &rows[i]);
+    }
+    __syncthreads();
+  }
+  for (AttentionRow<kDims>& row : rows) row.sum = WarpSum(row.sum);
+}
+
+template <uint32_t kDims>
+__device__ __forceinline__ void WritePart(const AttentionArgs& args, size_t part,
+                                          const AttentionRow<kDims>& row) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  if (lane == 0) {
+    args.part_max[part] = row.max;
+    args.part_sum[part] = row.sum;
+  }
+  for (uint32_t i = 0; i < kDims; ++i) {
+    const uint32_t d = i * kWarp + lane;
+    if (d < args.kv.v_dim) args.part_out[part * args.kv.v_dim + d] = row.out[i];
+  }
+}
+
+template <typename Kv, typename Out, uint32_t kDims>
+__global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs args) {
+  const AttentionItem item = args.items[blockIdx.x];
+  if (item.row_begin == item.row_end) return;
+  DynamicShared shared;
+  const uint32_t stride = Padded<Kv>(args.kv.qk_dim);
+  const Tiles<Kv> tiles = {
+      shared.Take<float>(kItemRows * stride), shared.Take<Kv>(kTileKeys * stride),
+      shared.Take<Kv>(kTileKeys * Padded<Kv>(args.kv.v_dim)),
+      shared.Take<float>(kItemRows * kTileKeys), shared.Take<uint32_t>(kTileKeys)};
+  LoadQueries(args, item, tiles);
+  // Rows see more and more keys, so the first and the last say what the item needs.
+  const uint32_t item_begin = KeysOfRow(args, item.seq, item.row_begin).begin;
+  const uint32_t item_end = KeysOfRow(args, item.seq, item.row_end - 1).end;
+  const uint32_t first_row = item.row_begin + threadIdx.x / kWarp * kRowsAWarp;
+  AttentionRow<kDims> total[kRowsAWarp];
+  for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
+    const uint32_t begin = split * kSplitKeys;
+    const Keys keys = {begin > item_begin ? begin : item_begin,
+                       begin + kSplitKeys < item_end ? begin + kSplitKeys : item_end};
+    AttentionRow<kDims> part[kRowsAWarp];
+    WalkSplit(args, item, keys, tiles, part);
+    for (uint32_t i = 0; i < kRowsAWarp; ++i) {
+      if (item.part_row == kNoPart) {
+        Merge(part[i], &total[i]);
+      } else if (first_row + i < item.row_end) {
+        const uint32_t part_row = item.part_row + (first_row + i - item.row_begin);
+        WritePart(args, PartOf(args, part_row, blockIdx.y), part[i]);
+      }
+    }
+  }
+  if (item.part_row != kNoPart) return;
+  for (uint32_t i = 0; i < kRowsAWarp; ++i) {
+    if (first_row + i >= item.row_end) continue;
+    WriteOut<Out>(args, PlaceOf(args, item.seq, first_row + i, blockIdx.y), total[i]);
+  }
+}
+
+}  // namespace
+
+void PagedAttention(const AttentionArgs& args, Stream stream) {
+  if (args.num_items == 0) return;
+  ForElement(args.kv.type, [&](auto kv) {
+    ForElement(args.out_type, [&](auto out) {
+      ForDims(args.kv.v_dim, [&](auto dims) {
+        using Kv = decltype(kv);
+        Launch({.grid_x = args.num_items,
+                .grid_y = args.kv.num_kv_heads,
+                .block = kThreads,
+                .shared_bytes = SharedBytes<Kv>(args.kv)},
+               PagedAttentionKernel<Kv, decltype(out), decltype(dims)::value>, args, stream);
+      });
+    });
+  });
+}
+
+}  // namespace flotilla::cuda::FLOTILLA_PLATFORM

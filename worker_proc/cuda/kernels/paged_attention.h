@@ -1,0 +1,69 @@
+// Ragged paged attention (requirement 003): prefill, chunks and decodes in any mix. The plain
+// reference on the GPU, and what runs in emulation.
+//
+// Sequence s has the query tokens cu_q_lens[s] … cu_q_lens[s+1]-1, which are the last of its
+// kv_lens[s] keys; a query sees the keys up to itself, or the last `window` of these.
+//
+// Work: an item is up to kItemRows query rows of one sequence and all query heads of one kv head,
+// row = token * group + head, over keys of some splits. Splits begin at fixed positions, multiples
+// of kSplitKeys. Within one the keys are walked in tiles of kTileKeys from fixed positions too,
+// with an online softmax; splits are merged in order. So an item of several splits and items of one
+// split each, merged by MergeParts, give the same bits, and a row's result depends on that row
+// only.
+//
+// Shapes: q [tokens, heads * qk_dim], rows q_stride apart, float; out [tokens, heads * v_dim] of
+// any type; caches as in rope_kv.h, v_dim at most kMaxHeadDim. Parts: for each part row p and kv
+// head h element p * num_kv_heads + h of part_max, part_sum and (of v_dim floats) part_out.
+// Threads: the stream's. Errors: none. Source: "FlashAttention-2", arXiv 2307.08691 (online
+// softmax); ours.
+#pragma once
+
+#include "worker_proc/cuda/kernels/rope_kv.h"
+
+namespace flotilla::cuda {
+
+inline constexpr uint32_t kItemRows = 8;
+inline constexpr uint32_t kTileKeys = 32;
+inline constexpr uint32_t kSplitKeys = 256;  // a multiple of kTileKeys
+inline constexpr uint32_t kMaxHeadDim = 256;
+inline constexpr uint32_t kNoPart = UINT32_MAX;
+
+struct AttentionItem {
+  uint32_t seq = 0;
+  uint32_t row_begin = 0;  // of the sequence's rows
+  uint32_t row_end = 0;    // row_begin: nothing to do
+  uint32_t split_begin = 0;
+  uint32_t split_end = 0;
+  uint32_t part_row = kNoPart;  // where one split's result is kept; kNoPart: the result is out's
+};
+
+// An item's parts, in order of the splits: part i's rows are part_row + i * (row_end - row_begin) …
+struct AttentionMerge {
+  AttentionItem item;  // part_row: the first part's
+  uint32_t num_parts = 0;
+};
+
+struct AttentionArgs {
+  KvPages kv;
+  uint32_t num_heads = 0;  // a multiple of kv.num_kv_heads
+  float scale = 0;
+  float softcap = 0;    // 0: none
+  uint32_t window = 0;  // 0: all
+  const float* q = nullptr;
+  uint32_t q_stride = 0;
+  const uint32_t* cu_q_lens = nullptr;     // [sequences + 1]
+  const uint32_t* kv_lens = nullptr;       // [sequences]
+  const uint32_t* page_indices = nullptr;  // [sequences, pages_per_seq]
+  uint32_t pages_per_seq = 0;
+  const AttentionItem* items = nullptr;
+  uint32_t num_items = 0;
+  const AttentionMerge* merges = nullptr;
+  uint32_t num_merges = 0;
+  float* part_out = nullptr;
+  float* part_max = nullptr;
+  float* part_sum = nullptr;
+  void* out = nullptr;
+  Element out_type = Element::kFloat32;
+};
+
+}  // namespace flotilla::cuda

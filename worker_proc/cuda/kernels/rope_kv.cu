@@ -1,0 +1,89 @@
+#include "worker_proc/cuda/kernels/rope_kv.h"
+
+#include "worker_proc/cuda/kernels/launchers.cuh"
+#include "worker_proc/cuda/kernels/platform.cuh"
+
+namespace flotilla::cuda::FLOTILLA_PLATFORM {
+namespace {
+
+constexpr uint32_t kThreads = 128;
+
+// Where the slot's row of a kv head begins, in elements.
+__device__ __forceinline__ size_t CacheRow(const KvPages& kv, int64_t slot, uint32_t head,
+                                           uint32_t dim) {
+  const auto page = static_cast<size_t>(slot) / kv.page_size;
+  const auto offset = static_cast<size_t>(slot) % kv.page_size;
+  return ((page * kv.num_kv_heads + head) * kv.page_size + offset) * dim;
+}
+
+// The warp's: x *= norm(x) * weight.
+__device__ __forceinline__ void NormHead(const float* weight, uint32_t dim, float eps, float* x) {
+  float squares = 0;
+  for (uint32_t d = threadIdx.x % kWarp; d < dim; d += kWarp) squares = fmaf(x[d], x[d], squares);
+  const float scale = ReciprocalSqrt(WarpSum(squares) / static_cast<float>(dim) + eps);
+  for (uint32_t d = threadIdx.x % kWarp; d < dim; d += kWarp) x[d] *= scale * weight[d];
+  __syncwarp();
+}
+
+__device__ __forceinline__ void RotateHead(const RopeKvArgs& args, const float* angles, float* x) {
+  const uint32_t half = args.rope_dim / 2;
+  for (uint32_t i = threadIdx.x % kWarp; i < half; i += kWarp) {
+    float& a = x[args.interleaved ? 2 * i : i];
+    float& b = x[args.interleaved ? 2 * i + 1 : i + half];
+    const float cos = angles[2 * i];
+    const float sin = angles[2 * i + 1];
+    const float rotated = a * cos - b * sin;
+    b = b * cos + a * sin;
+    a = rotated;
+  }
+  __syncwarp();
+}
+
+template <typename Kv>
+__device__ __forceinline__ void WriteRow(const float* x, uint32_t dim, Kv* to) {
+  for (uint32_t d = threadIdx.x % kWarp; d < dim; d += kWarp) to[d] = FromFloat<Kv>(x[d]);
+}
+
+template <typename Kv>
+__global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
+  const KvPages& kv = args.kv;
+  const uint32_t token = blockIdx.x;
+  const uint32_t rotated = args.num_heads + kv.num_kv_heads;
+  const size_t stride =
+      static_cast<size_t>(rotated) * kv.qk_dim + static_cast<size_t>(kv.num_kv_heads) * kv.v_dim;
+  float* const row = args.qkv + token * stride;
+  const float* const angles =
+      args.table + static_cast<size_t>(args.positions[token]) * args.rope_dim;
+  const int64_t slot = args.writes_kv ? args.slot_mapping[token] : -1;
+  for (uint32_t head = threadIdx.x / kWarp; head < rotated + kv.num_kv_heads;
+       head += kThreads / kWarp) {
+    if (head >= rotated) {
+      const uint32_t kv_head = head - rotated;
+      const float* const v = row + static_cast<size_t>(rotated) * kv.qk_dim + kv_head * kv.v_dim;
+      if (slot >= 0) {
+        WriteRow(v, kv.v_dim, static_cast<Kv*>(kv.v) + CacheRow(kv, slot, kv_head, kv.v_dim));
+      }
+      continue;
+    }
+    float* const x = row + static_cast<size_t>(head) * kv.qk_dim;
+    const bool is_k = head >= args.num_heads;
+    if (args.q_norm != nullptr) {
+      NormHead(is_k ? args.k_norm : args.q_norm, kv.qk_dim, args.eps, x);
+    }
+    RotateHead(args, angles, x);
+    if (is_k && slot >= 0) {
+      const uint32_t kv_head = head - args.num_heads;
+      WriteRow(x, kv.qk_dim, static_cast<Kv*>(kv.k) + CacheRow(kv, slot, kv_head, kv.qk_dim));
+    }
+  }
+}
+
+}  // namespace
+
+void RopeKv(const RopeKvArgs& args, Stream stream) {
+  ForElement(args.kv.type, [&](auto kv) {
+    Launch({.grid_x = args.tokens, .block = kThreads}, RopeKvKernel<decltype(kv)>, args, stream);
+  });
+}
+
+}  // namespace flotilla::cuda::FLOTILLA_PLATFORM
