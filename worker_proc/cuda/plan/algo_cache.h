@@ -1,0 +1,74 @@
+// Which of a library's algorithms multiplies a matrix fastest: timed once, kept in a file, alike on
+// all ranks.
+//
+// An algorithm is 64 bytes that only the library understands (cuBLASLt's cublasLtMatmulAlgo_t);
+// they mean the same on the same device with the same version of the library, which are the file's
+// key. Rank 0 looks into its cache, times what is missing and tells the others, so that all ranks
+// run the same and have the same bits.
+//
+// File: magic, version, size and XXH64 of the rest; key; entries. Everything is checked before one
+// entry is believed. Writing: to a temporary name, then renamed.
+//
+// Units: rows, columns, bytes, ns. Threads: one. Errors: Load: NotFound: there is none; DataLoss:
+// damaged; FailedPrecondition: of another device or version. What a timer says. A file that can't
+// be used costs only the time to measure again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "shm/collective.h"
+
+namespace flotilla::cuda {
+
+// out[m, n] = x[m, k] * weight[n, k]^T.
+struct GemmKey {
+  uint32_t m = 0, n = 0, k = 0;
+  uint32_t type = 0;  // of elements and epilogue, as the backend numbers them
+  auto operator<=>(const GemmKey&) const = default;
+};
+using GemmAlgo = std::array<uint64_t, 8>;
+
+class AlgoCache {
+ public:
+  // device: name and compute capability; version: of the library.
+  AlgoCache(std::string device, std::string version)
+      : device_(std::move(device)), version_(std::move(version)) {}
+
+  Status Load(const std::string& path);
+  Status Save(const std::string& path) const;
+
+  // How long one run of an algorithm takes; ResourceExhausted or Unimplemented: it can't run here.
+  using Timer = std::function<StatusOr<int64_t>(const GemmKey&, const GemmAlgo&)>;
+  // The known choice, or the fastest of `candidates` (the first of equals), which is known then.
+  // InvalidArgument: none can run.
+  StatusOr<GemmAlgo> Choose(const GemmKey& key, std::span<const GemmAlgo> candidates,
+                            const Timer& timer);
+  const GemmAlgo* Find(const GemmKey& key) const;
+  // All ranks: rank 0's choices become everyone's.
+  Status Share(Collective* collective);
+
+  size_t size() const { return choices_.size(); }
+  bool changed() const { return changed_; }  // since Load: to be saved
+
+ private:
+  std::string Build() const;
+  Status Parse(std::string_view bytes);
+
+  const std::string device_, version_;
+  std::map<GemmKey, GemmAlgo> choices_;
+  bool changed_ = false;
+};
+
+// How many copies of a weight a timer must walk through, so that none is left in the second-level
+// cache when it comes again.
+uint32_t WeightCopies(uint64_t weight_bytes, uint64_t l2_bytes);
+
+}  // namespace flotilla::cuda
