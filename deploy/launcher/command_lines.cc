@@ -86,7 +86,15 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
                                     uint32_t rank) {
   const ServeOptions& o = r.options;
   Argv argv(r.bin_dir + "/flotilla-worker");
-  if (!r.cpus.empty()) argv.List("--cpus", r.cpus[w.index * r.tp + rank]);
+  const HostSpan& span = r.span;
+  if (!r.cpus.empty()) {
+    argv.List("--cpus", r.cpus[w.index * span.local_ranks + rank - span.first_rank]);
+  }
+  if (span.several_hosts()) {
+    argv.Flag("--collective-address", span.CollectiveAddress())
+        .Flag("--link-secret-file", span.link_secret_file);
+  }
+  if (span.joined) argv.Flag("--head", span.PlanAddress(rank));
   return argv.Flag("--rank", rank)
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
@@ -111,6 +119,29 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
       .Flag("--metrics-socket", SocketPath(r, w.index, absl::StrCat("worker-", rank, ".metrics")))
       .Log(o.log)
       .Raw(o.worker_flags)
+      .Take();
+}
+
+std::vector<std::string> RankProxyArgv(const ResolvedOptions& r, const ReplicaWiring& w,
+                                       uint32_t rank) {
+  const ServeOptions& o = r.options;
+  return Argv(r.bin_dir + "/flotilla-rank-proxy")
+      .Flag("--rank", rank)
+      .Flag("--tp", r.tp)
+      .Flag("--listen", r.span.PlanAddress(rank))
+      .Flag("--link-secret-file", r.span.link_secret_file)
+      .Flag("--model", r.model_path)
+      .Flag("--dtype", o.dtype)
+      .Flag("--kv-cache-dtype", o.kv_cache_dtype)
+      .Flag("--kv-cache-memory", o.kv_cache_memory)
+      .Flag("--page-size", o.page_size)
+      .Flag("--context-length", o.context_length)
+      .Flag("--max-running-requests", o.max_running_requests)
+      .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .Flag("--control-fd", w.control_fd)
+      .Flag("--step-ring-fd", w.step_ring_fd)
+      .Flag("--metrics-socket", SocketPath(r, w.index, absl::StrCat("worker-", rank, ".metrics")))
+      .Log(o.log)
       .Take();
 }
 

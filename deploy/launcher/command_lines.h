@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "deploy/launcher/host_span.h"
 #include "deploy/launcher/options.h"
 
 namespace flotilla {
@@ -17,11 +18,12 @@ struct ResolvedOptions {
   ServeOptions options;
   std::string model_path;
   std::string model_name;
-  uint32_t tp = 1;
+  uint32_t tp = 1;  // ranks of a replica, on all its hosts
+  HostSpan span;
   uint32_t vocab_size = 0;
   uint32_t threads = 1;  // of each worker
   uint32_t spin_us = 0;  // how long a compute thread spins for others before it sleeps
-  std::vector<std::vector<uint32_t>> cpus;  // of each worker's threads; empty: not pinned
+  std::vector<std::vector<uint32_t>> cpus;  // of each local worker's threads; empty: not pinned
   std::string bin_dir;
   std::string runtime_dir;    // for Unix sockets
   uint64_t flight_bytes = 0;  // of a replica's flight recorder; 0: none
@@ -53,6 +55,9 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& resolved,
                                        const ReplicaWiring& wiring);
 std::vector<std::string> WorkerArgv(const ResolvedOptions& resolved, const ReplicaWiring& wiring,
                                     uint32_t rank);
+// Of a rank that runs on another host.
+std::vector<std::string> RankProxyArgv(const ResolvedOptions& resolved, const ReplicaWiring& wiring,
+                                       uint32_t rank);
 std::vector<std::string> DetokenizerArgv(const ResolvedOptions& resolved,
                                          const ReplicaWiring& wiring);
 std::vector<std::string> RouterArgv(const ResolvedOptions& resolved, const RouterWiring& wiring);

@@ -53,7 +53,7 @@ int Fail(const Status& status, const LogOptions& log = {}) {
   return kExitBadConfiguration;
 }
 
-StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
+StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& options) {
   ResolvedOptions resolved;
   resolved.options = options;
   resolved.bin_dir = BinDir(options);
@@ -65,17 +65,27 @@ StatusOr<ResolvedOptions> Resolve(const ServeOptions& options) {
   if (flight_bytes > 0 && flight_bytes < kMinFlightRingBytes) {
     return absl::InvalidArgumentError("--flight-recorder-size must be 0 or at least 64KiB");
   }
-  resolved.flight_bytes = flight_bytes;
+  resolved.flight_bytes = mode == Supervisor::Mode::kJoin ? 0 : flight_bytes;
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   resolved.vocab_size = config.vocab_size;
-  ASSIGN_OR_RETURN(const CorePlan plan, PlanCores(ThisMachine(), CoreRequestOf(options, &config)));
-  resolved.tp = plan.tp;
+  CoreRequest request = CoreRequestOf(options, &config);
+  ASSIGN_OR_RETURN(resolved.span,
+                   mode == Supervisor::Mode::kJoin ? SpanOfJoin(options) : SpanOfHead(options));
+  if (resolved.span.several_hosts()) {
+    ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_attention_heads));
+    request.tp = StrCat(resolved.span.local_ranks);
+  }
+  ASSIGN_OR_RETURN(const CorePlan plan, PlanCores(ThisMachine(), request));
+  if (!resolved.span.several_hosts()) {
+    resolved.tp = plan.tp;
+    resolved.span.local_ranks = plan.tp;
+  }
   resolved.threads = plan.threads;
   resolved.spin_us = SpinUs(plan.threads, plan.tp * options.replicas, plan.cores);
   resolved.cpus = plan.cpus;
   Log().info("starting {} {} {} {} {} {}", Kv("model", resolved.model_name),
-             Kv("replicas", options.replicas), Kv("tp", plan.tp), Kv("threads", plan.threads),
+             Kv("replicas", options.replicas), Kv("tp", resolved.tp), Kv("threads", plan.threads),
              Kv("cores", plan.cores), Kv("pinned", plan.pinned));
   return resolved;
 }
@@ -85,7 +95,7 @@ int Serve(Supervisor::Mode mode, ServeOptions options) {
   options.log.process = "launcher";
   options.log.tagged = true;
   InitLog(options.log);
-  StatusOr<ResolvedOptions> resolved = Resolve(options);
+  StatusOr<ResolvedOptions> resolved = Resolve(mode, options);
   if (!resolved.ok()) return Fail(resolved.status(), options.log);
   if (mode == Supervisor::Mode::kEngine && options.grpc_port == 0) {
     // The scheduler is told a number: one that is free now.
@@ -173,13 +183,15 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kLesson);
   app.set_version_flag("--version", "flotilla " FLOTILLA_VERSION);
-  ServeOptions serve_options, engine_options, doctor_options;
+  ServeOptions serve_options, engine_options, join_options, doctor_options;
   AskOptions ask_options;
   std::string topic;
   CLI::App* serve = app.add_subcommand("serve", "A router and its replicas, in the foreground");
   AddServeFlags(serve, &serve_options);
   CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
   AddEngineFlags(engine, &engine_options);
+  CLI::App* join = app.add_subcommand("join", "One rank of a replica whose head is another host");
+  AddJoinFlags(join, &join_options);
   CLI::App* doctor = app.add_subcommand(
       "doctor", "What this machine offers and what serve, with the same flags, makes of it");
   AddServeFlags(doctor, &doctor_options);
@@ -192,7 +204,7 @@ int Main(int argc, char** argv) {
   CLI::App* help = app.add_subcommand("help", "Explains a command");
   help->add_option("command", topic, "Which one");
 
-  for (CLI::App* command : {serve, engine, doctor, ask, help}) command->footer("");
+  for (CLI::App* command : {serve, engine, join, doctor, ask, help}) command->footer("");
 
   const std::string overview = app.help();  // after parsing it would be the subcommand's
   if (argc < 2) {
@@ -202,6 +214,7 @@ int Main(int argc, char** argv) {
   ParseOrExit(&app, argc, argv);
   if (serve->parsed()) return Serve(Supervisor::Mode::kServe, serve_options);
   if (engine->parsed()) return Serve(Supervisor::Mode::kEngine, engine_options);
+  if (join->parsed()) return Serve(Supervisor::Mode::kJoin, join_options);
   if (doctor->parsed()) return Doctor(doctor_options);
   if (ask->parsed()) return Ask(ask_options);
   char flag[] = "--help";
@@ -209,7 +222,7 @@ int Main(int argc, char** argv) {
   if (topic == "bench") return Bench(0, nullptr);
   other = Find(kOtherPrograms, topic);
   if (other != nullptr) return Exec(other->program, other->first, args);
-  for (CLI::App* command : {serve, engine, doctor, ask}) {
+  for (CLI::App* command : {serve, engine, join, doctor, ask}) {
     if (command->get_name() == topic) {
       std::printf("%s", command->help().c_str());
       return 0;

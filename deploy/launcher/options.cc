@@ -58,13 +58,36 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
       ->capture_default_str();
 }
 
-void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
+void AddLinkSecretFlag(CLI::App* app, ServeOptions* o) {
+  app->add_option("--link-secret-file", o->link_secret_file,
+                  "File whose first line is the secret of all hosts of the replica, at least 16 "
+                  "characters that others can't read");
+}
+
+void AddHeadFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--remote-ranks", o->remote_ranks,
+                  "How many of --tp's ranks, the last ones, run on hosts of their own, each with "
+                  "flotilla join")
+      ->check(CLI::Range(0u, kMaxRanks - 1))
+      ->capture_default_str();
+  app->add_option("--join-address", o->join_address,
+                  "HOST:PORT of this host where they find it; as many ports from there on as there "
+                  "are ranks");
+  AddLinkSecretFlag(app, o);
+}
+
+// What workers need of a step.
+void AddStepFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kChunkedPrefillSizeFlag, &o->chunked_prefill_size);
   AddFlag(app, kMaxRunningRequestsFlag, &o->max_running_requests);
-  AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kTokenPaddingsFlag, &o->precompile_token_paddings);
   AddFlag(app, kBsPaddingsFlag, &o->precompile_bs_paddings);
   AddFlag(app, kDisablePrecompileFlag, &o->disable_precompile);
+}
+
+void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
+  AddStepFlags(app, o);
+  AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
   AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
@@ -95,16 +118,6 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
                   "Seconds that running requests get to finish after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  app->add_option(
-         "--flight-recorder-size", o->flight_recorder_size,
-         "Memory of each scheduler for its last decisions, prompts included, which are saved if "
-         "it dies (see flotilla replay, flotilla trace); 0: none")
-      ->transform(BytesFlag())
-      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32))
-      ->default_str("16MiB");
-  app->add_option("--flight-recorder-dir", o->flight_recorder_dir,
-                  "Where they are saved; the last 8 of a replica are kept. Default: "
-                  "$XDG_STATE_HOME/flotilla or ~/.local/state/flotilla");
   AddLogFlags(app, &o->log);
   // An empty group hides an option from --help.
   for (auto [flag, field] : {std::pair{"--worker-flag", &o->worker_flags},
@@ -115,6 +128,19 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
         ->group("");
   }
   app->add_option("--bin-dir", o->bin_dir, "Where the processes' binaries are")->group("");
+}
+
+void AddFlightFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option(
+         "--flight-recorder-size", o->flight_recorder_size,
+         "Memory of each scheduler for its last decisions, prompts included, which are saved if "
+         "it dies (see flotilla replay, flotilla trace); 0: none")
+      ->transform(BytesFlag())
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32))
+      ->default_str("16MiB");
+  app->add_option("--flight-recorder-dir", o->flight_recorder_dir,
+                  "Where they are saved; the last 8 of a replica are kept. Default: "
+                  "$XDG_STATE_HOME/flotilla or ~/.local/state/flotilla");
 }
 
 }  // namespace
@@ -129,16 +155,31 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--policy", o->policy, "How the router picks a replica")
       ->check(CLI::IsMember({"round_robin", "shortest_queue"}))
       ->capture_default_str();
+  AddHeadFlags(app, o);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);
+  AddFlightFlags(app, o);
+  AddOperationFlags(app, o);
+}
+
+void AddJoinFlags(CLI::App* app, ServeOptions* o) {
+  app->add_option("--head", o->head, "HOST:PORT of the head's --join-address")->required();
+  app->add_option("--rank", o->rank, "Which rank this host is")->required();
+  AddLinkSecretFlag(app, o);
+  app->get_option("--link-secret-file")->required();
+  app->add_option("--host", o->host, "Address of /metrics; 0.0.0.0: all")->capture_default_str();
+  AddModelFlags(app, o);
+  AddStepFlags(app, o);
   AddOperationFlags(app, o);
 }
 
 void AddEngineFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
   app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  AddHeadFlags(app, o);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);
+  AddFlightFlags(app, o);
   AddOperationFlags(app, o);
 }
 

@@ -27,6 +27,14 @@ struct ServeOptions {
   std::string tp = "auto";  // "auto" or a number of ranks
   std::string policy = "round_robin";
 
+  // Several hosts a replica: on the head …
+  uint32_t remote_ranks = 0;
+  std::string join_address;  // HOST:PORT
+  std::string link_secret_file;
+  // … and on the others.
+  std::string head;  // HOST:PORT
+  uint32_t rank = 1;
+
   // The model and its engine.
   std::string model = "default";
   std::string model_name;  // empty: made from the file's name
@@ -70,5 +78,7 @@ struct ServeOptions {
 // All flags of `serve`; `engine` has no router, hence no --port, --replicas and --policy.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 void AddEngineFlags(CLI::App* app, ServeOptions* options);
+// Those of `join`: what a worker needs, and where its head is.
+void AddJoinFlags(CLI::App* app, ServeOptions* options);
 
 }  // namespace flotilla

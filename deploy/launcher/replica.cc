@@ -39,34 +39,42 @@ Replica::Replica(const Env& env, uint32_t index, std::string id, std::vector<std
         prefix + name, env.metrics->Wire(env.loop, env.logs, name, wiring_.id,
                                          SocketPath(*env.resolved, index, socket)));
   };
-  scheduler_ = make("scheduler", "scheduler.metrics");
-  for (uint32_t rank = 0; rank < env.resolved->tp; ++rank) {
-    const std::string name = absl::StrCat("worker-", rank);
+  const HostSpan& span = env.resolved->span;
+  if (!span.joined) scheduler_ = make("scheduler", "scheduler.metrics");
+  for (uint32_t i = 0; i < span.local_ranks + span.remote_ranks; ++i) {
+    const std::string name = absl::StrCat("worker-", span.first_rank + i);
     workers_.push_back(make(name, name + ".metrics"));
   }
-  detokenizer_ = make("detokenizer", "detokenizer.metrics");
+  if (!span.joined) detokenizer_ = make("detokenizer", "detokenizer.metrics");
 }
 
 bool Replica::Ready() const {
-  return up_ && ReplicaControl::State(segments_->control->scheduler) == ProcessState::kReady;
+  if (!up_) return false;
+  const ReplicaControlBlock& block = *segments_->control.operator->();
+  const HostSpan& span = env_.resolved->span;
+  return ReplicaControl::State(span.joined ? block.workers[span.first_rank] : block.scheduler) ==
+         ProcessState::kReady;
 }
 
 bool Replica::AnyRunning() const {
-  return scheduler_->running() || detokenizer_->running() ||
+  return SchedulerRunning() || (detokenizer_ && detokenizer_->running()) ||
          std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->running(); });
 }
 
 void Replica::SignalOthers(int signal) {
   for (const auto& worker : workers_) worker->Signal(signal);
-  detokenizer_->Signal(signal);
+  if (detokenizer_) detokenizer_->Signal(signal);
 }
 
 std::vector<Replica::Member> Replica::Members() const {
   ReplicaControlBlock* block = segments_->control.operator->();
-  std::vector<Member> members = {{scheduler_.get(), &block->scheduler, 0}};
-  for (uint32_t rank = 0; rank < workers_.size(); ++rank)
-    members.push_back({workers_[rank].get(), &block->workers[rank], rank});
-  members.push_back({detokenizer_.get(), &block->detokenizer, 0});
+  std::vector<Member> members;
+  if (scheduler_) members.push_back({scheduler_.get(), &block->scheduler, 0});
+  for (uint32_t i = 0; i < workers_.size(); ++i) {
+    const uint32_t rank = env_.resolved->span.first_rank + i;
+    members.push_back({workers_[i].get(), &block->workers[rank], rank});
+  }
+  if (detokenizer_) members.push_back({detokenizer_.get(), &block->detokenizer, 0});
   return members;
 }
 
@@ -128,26 +136,33 @@ Status Replica::StartMember(const Member& member, int64_t now_ns) {
   slot->incarnation.fetch_add(1, std::memory_order_acq_rel);
   ReplicaControl::SetState(slot, ProcessState::kStarting);
 
-  ChildSpec spec;
-  spec.inherit_fds = {wiring_.control_fd};
-  if (member.process == detokenizer_.get()) {
-    spec.argv = DetokenizerArgv(*env_.resolved, wiring_);
-  } else {
-    spec.argv = member.process == scheduler_.get()
-                    ? SchedulerArgv(*env_.resolved, wiring_)
-                    : WorkerArgv(*env_.resolved, wiring_, member.rank);
-    spec.inherit_fds.insert(spec.inherit_fds.end(),
-                            {wiring_.step_ring_fd, wiring_.result_ring_fd, wiring_.collective_fd});
-    if (member.process == scheduler_.get() && wiring_.flight_fd >= 0) {
-      spec.inherit_fds.push_back(wiring_.flight_fd);
-    }
-  }
-  Status status = member.process->Start(spec, now_ns);
+  Status status = member.process->Start(SpecOf(member), now_ns);
   if (!status.ok()) ReplicaControl::SetState(slot, ProcessState::kDead);
   slot->pid.store(static_cast<uint32_t>(std::max(0, member.process->pid())),
                   std::memory_order_relaxed);
   slot->restarts.store(member.process->restarts(), std::memory_order_relaxed);
   return status;
+}
+
+ChildSpec Replica::SpecOf(const Member& member) const {
+  ChildSpec spec;
+  spec.inherit_fds = {wiring_.control_fd};
+  if (member.process == detokenizer_.get()) {
+    spec.argv = DetokenizerArgv(*env_.resolved, wiring_);
+    return spec;
+  }
+  spec.inherit_fds.push_back(wiring_.step_ring_fd);
+  if (member.process != scheduler_.get() && env_.resolved->span.IsRemote(member.rank)) {
+    spec.argv = RankProxyArgv(*env_.resolved, wiring_, member.rank);
+    return spec;
+  }
+  spec.argv = member.process == scheduler_.get() ? SchedulerArgv(*env_.resolved, wiring_)
+                                                 : WorkerArgv(*env_.resolved, wiring_, member.rank);
+  spec.inherit_fds.insert(spec.inherit_fds.end(), {wiring_.result_ring_fd, wiring_.collective_fd});
+  if (member.process == scheduler_.get() && wiring_.flight_fd >= 0) {
+    spec.inherit_fds.push_back(wiring_.flight_fd);
+  }
+  return spec;
 }
 
 Status Replica::Tick(int64_t now_ns, int64_t watch_from_ns) {

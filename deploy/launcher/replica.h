@@ -1,5 +1,6 @@
 // One replica on this host: its shared segments, scheduler, workers and detokenizer, over their
-// lives.
+// lives. Of a replica that spans hosts, the head has a proxy for each rank elsewhere, and such a
+// host its one worker only, whose scheduler is the head's.
 //
 // A worker or detokenizer that dies is marked kDead in the control segment, the scheduler's
 // doorbell is rung, and it is started again with its incarnation + 1 on the same segments. A
@@ -54,9 +55,11 @@ class Replica {
   };
   std::optional<Death> OnExit(pid_t pid, int wait_status, int64_t now_ns, bool stopping);
 
-  void SignalScheduler(int signal) { scheduler_->Signal(signal); }
+  void SignalScheduler(int signal) {
+    if (scheduler_) scheduler_->Signal(signal);
+  }
   void SignalOthers(int signal);
-  bool SchedulerRunning() const { return scheduler_->running(); }
+  bool SchedulerRunning() const { return scheduler_ && scheduler_->running(); }
   bool AnyRunning() const;
 
   // All states on one line each, for the log.
@@ -73,7 +76,7 @@ class Replica {
   struct Member {
     ManagedProcess* process;
     ProcessSlot* slot;
-    uint32_t rank;  // of a worker
+    uint32_t rank;  // of a worker or a proxy
   };
 
   StatusOr<Segments> MakeSegments() const;
@@ -81,15 +84,16 @@ class Replica {
   void Dump(int64_t now_ns) const;
   Status StartAll(int64_t now_ns);
   Status StartMember(const Member& member, int64_t now_ns);
+  ChildSpec SpecOf(const Member& member) const;
   std::vector<Member> Members() const;  // scheduler, workers, detokenizer; needs segments_
   void Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns) const;
 
   const Env env_;
   ReplicaWiring wiring_;
-  std::unique_ptr<ManagedProcess> scheduler_;
-  std::vector<std::unique_ptr<ManagedProcess>> workers_;
-  std::unique_ptr<ManagedProcess> detokenizer_;
-  std::optional<Segments> segments_;  // empty before the first start
+  std::unique_ptr<ManagedProcess> scheduler_;             // null on a host that has joined a head
+  std::vector<std::unique_ptr<ManagedProcess>> workers_;  // from the span's first rank on
+  std::unique_ptr<ManagedProcess> detokenizer_;           // null as the scheduler
+  std::optional<Segments> segments_;                      // empty before the first start
   bool ever_failed_ = false;
   bool up_ = false;       // the scheduler lives; else all end or have ended
   RestartPolicy policy_;  // of the replica as a whole

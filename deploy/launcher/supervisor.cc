@@ -64,7 +64,7 @@ Status Supervisor::Prepare() {
 
   const ServeOptions& o = resolved_.options;
   if (mode_ == Mode::kServe) RETURN_IF_ERROR(CheckPortFree(o.host, o.port, "--port"));
-  RETURN_IF_ERROR(CheckPortFree(o.host, o.grpc_port, "--grpc-port"));
+  if (mode_ != Mode::kJoin) RETURN_IF_ERROR(CheckPortFree(o.host, o.grpc_port, "--grpc-port"));
   MakeReplicas();
 
   const std::string own_socket = resolved_.runtime_dir + "/launcher.metrics";
@@ -88,7 +88,7 @@ Status Supervisor::Prepare() {
 
 void Supervisor::MakeReplicas() {
   const Replica::Env env{&resolved_, &loop_, &logs_, &metrics_};
-  if (mode_ == Mode::kEngine) {
+  if (mode_ != Mode::kServe) {
     const std::string address = HostPort(resolved_.options.host, resolved_.options.grpc_port);
     replicas_.push_back(
         std::make_unique<Replica>(env, 0, Hostname(), std::vector<std::string>{address}));
@@ -168,7 +168,10 @@ void Supervisor::AnnounceIfReady() {
                         " grpc=", HostPort(host, router_->ports().grpc), " metrics=", metrics);
   } else {
     if (!replicas_[0]->Ready()) return;
-    line = absl::StrCat("ready grpc=", replicas_[0]->address(), " metrics=", metrics);
+    line = mode_ == Mode::kJoin
+               ? absl::StrCat("ready rank=", resolved_.span.first_rank,
+                              " head=", resolved_.span.CollectiveAddress(), " metrics=", metrics)
+               : absl::StrCat("ready grpc=", replicas_[0]->address(), " metrics=", metrics);
   }
   stage_ = Stage::kServing;
   std::printf("%s\n", line.c_str());

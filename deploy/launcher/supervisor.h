@@ -30,7 +30,7 @@ void BlockSignals();
 
 class Supervisor {
  public:
-  enum class Mode { kServe, kEngine };
+  enum class Mode { kServe, kEngine, kJoin };
   static constexpr uint32_t kMaxStartFailures = 5;
 
   Supervisor(Mode mode, const ResolvedOptions& resolved);

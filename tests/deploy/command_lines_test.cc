@@ -17,6 +17,7 @@ ResolvedOptions Resolved() {
   resolved.model_path = "/m.gguf";
   resolved.model_name = "m";
   resolved.tp = 2;
+  resolved.span.local_ranks = 2;
   resolved.bin_dir = "/bin-dir";
   resolved.runtime_dir = "/run/x";
   return resolved;

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLES = {
     "serve": ["flotilla", "serve", "--help"],
     "engine": ["flotilla", "engine", "--help"],
+    "join": ["flotilla", "join", "--help"],
     "ask": ["flotilla", "ask", "--help"],
     "router": ["flotilla-router", "--help"],
     "bench roofline": ["flotilla-worker-bench", "--help"],

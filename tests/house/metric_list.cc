@@ -11,6 +11,7 @@
 #include "scheduler_proc/grammar/grammar_compiler.h"
 #include "scheduler_proc/loop_metrics.h"
 #include "shm/ring_metrics.h"
+#include "worker_proc/comm/plan_link_metrics.h"
 #include "worker_proc/comm/timed_collective.h"
 #include "worker_proc/runner/worker_metrics.h"
 
@@ -30,6 +31,7 @@ std::string AllMetrics() {
   const WorkerMetrics worker_metrics(&worker, 0);
   const RealClock clock;
   const TimedCollective collective(MakeSingleRankCollective(), &clock, &worker);
+  const PlanLinkMetrics plan_link(&worker, 1);
   const DetokenizerMetrics detokenizer_metrics(&detokenizer);
   ProcessMetrics launcher;
   launcher.Wire(nullptr, nullptr, "router", "", "");

@@ -10,8 +10,9 @@ import re
 import subprocess
 import sys
 
-COMMANDS = [["flotilla", "serve"], ["flotilla", "engine"], ["flotilla-router"],
-            ["flotilla-scheduler"], ["flotilla-worker"], ["flotilla-detokenizer"]]
+COMMANDS = [["flotilla", "serve"], ["flotilla", "engine"], ["flotilla", "join"], ["flotilla-router"],
+            ["flotilla-scheduler"], ["flotilla-worker"], ["flotilla-rank-proxy"],
+            ["flotilla-detokenizer"]]
 # Alike in name only, or checked elsewhere.
 DIFFERENT = {
     "--tp": "the launcher also takes auto, the processes only what came of it",

@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "shm/collective_layout.h"
+#include "tests/support/collective_cases.h"
 
 namespace flotilla {
 namespace {
@@ -52,102 +53,31 @@ void RunRanks(uint32_t ranks, int64_t spin_ns,
   for (std::thread& thread : threads) thread.join();
 }
 
-float Contribution(uint32_t rank, size_t i, uint32_t round) {
-  // Of very different sizes: another order of addition gives other bits.
-  return std::ldexp(1.0f + 0.37f * static_cast<float>((i * 7 + rank * 3 + round) % 97),
-                    static_cast<int>((rank * 11 + i) % 24));
-}
-
-void AllReduceAddsInRankOrder(size_t buffer_bytes, std::span<const size_t> sizes) {
-  for (uint32_t ranks : {1u, 2u, 3u, 5u}) {
-    SCOPED_TRACE(ranks);
-    const auto body = [&](uint32_t rank, Collective* collective) {
-      uint32_t round = 0;
-      for (size_t n : sizes) {
-        ++round;
-        std::vector<float> data(n), expected(n);
-        for (size_t i = 0; i < n; ++i) {
-          data[i] = Contribution(rank, i, round);
-          expected[i] = Contribution(0, i, round);
-          for (uint32_t r = 1; r < ranks; ++r) expected[i] += Contribution(r, i, round);
-        }
-        ASSERT_TRUE(collective->AllReduceSum(data).ok());
-        ASSERT_TRUE(n == 0 || std::memcmp(data.data(), expected.data(), n * sizeof(float)) == 0);
-      }
-    };
-    RunRanks(ranks, 0, body, buffer_bytes);
-  }
+testing::RunRanks Runner(int64_t spin_ns, size_t buffer_bytes = kBuffer) {
+  return [=](uint32_t ranks, const testing::RankBody& body) {
+    RunRanks(ranks, spin_ns, body, buffer_bytes);
+  };
 }
 
 TEST(CollectiveTest, AllReduceAddsInRankOrder) {
   const size_t sizes[] = {0, 1, 31, 32, 33, 64, 500, 1, 2000};
-  AllReduceAddsInRankOrder(kBuffer, sizes);
+  testing::AllReduceAddsInRankOrder(Runner(0), sizes);
 }
 
 // From 2 KiB on it is a reduce-scatter and a gather: chunks of whole cache lines, some of them
 // empty.
 TEST(CollectiveTest, LargeAllReduceAddsInRankOrder) {
   const size_t sizes[] = {511, 512, 513, 527, 528, 529, 600, 1, 1024, 2048, 2049, 5000};
-  AllReduceAddsInRankOrder(16384, sizes);
-}
-
-std::byte Pattern(uint32_t rank, size_t i, uint32_t round) {
-  return static_cast<std::byte>(rank * 101 + i * 3 + i / 256 + round * 17);
-}
-
-// One of every kind, sizes and roots drawn alike on all ranks, against what they must give.
-void RandomOperations(uint32_t ranks, uint32_t seed, int steps, int64_t spin_ns) {
-  RunRanks(ranks, spin_ns, [&](uint32_t rank, Collective* collective) {
-    std::mt19937 random(seed);
-    for (int step = 0; step < steps; ++step) {
-      const uint32_t kind = random() % 5, root = random() % ranks;
-      std::vector<size_t> counts(ranks);
-      for (size_t& count : counts) count = random() % 3 ? random() % 300 : 0;
-      const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
-      const bool in_place = random() % 2;
-      if (kind == 0) {
-        ASSERT_TRUE(collective->Barrier().ok());
-      } else if (kind == 1) {
-        std::vector<float> data(counts[0]);
-        for (size_t i = 0; i < data.size(); ++i) data[i] = Contribution(rank, i, step);
-        ASSERT_TRUE(collective->AllReduceSum(data).ok());
-        for (size_t i = 0; i < data.size(); ++i) {
-          float sum = Contribution(0, i, step);
-          for (uint32_t r = 1; r < ranks; ++r) sum += Contribution(r, i, step);
-          ASSERT_EQ(data[i], sum);
-        }
-      } else if (kind == 2) {
-        std::vector<std::byte> data(counts[0]);
-        for (size_t i = 0; i < data.size(); ++i) data[i] = Pattern(rank, i, step);
-        ASSERT_TRUE(collective->Broadcast(data, root).ok());
-        for (size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], Pattern(root, i, step));
-      } else {
-        std::vector<std::byte> in(counts[rank]), out(total);
-        const size_t begin = std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
-        for (size_t i = 0; i < in.size(); ++i) in[i] = Pattern(rank, i, step);
-        std::span<const std::byte> from = in;
-        const bool receives = kind == 3 || root == rank;
-        if (in_place && receives) {
-          std::copy(in.begin(), in.end(), out.begin() + begin);
-          from = std::span(out).subspan(begin, in.size());
-        }
-        ASSERT_TRUE((kind == 3 ? collective->AllGather(from, counts, out)
-                               : collective->Gather(from, counts, out, root))
-                        .ok());
-        if (!receives) continue;
-        size_t at = 0;
-        for (uint32_t r = 0; r < ranks; ++r)
-          for (size_t i = 0; i < counts[r]; ++i) ASSERT_EQ(out[at++], Pattern(r, i, step));
-      }
-    }
-  });
+  testing::AllReduceAddsInRankOrder(Runner(0, 16384), sizes);
 }
 
 TEST(CollectiveTest, RandomOperationsAsleep) {
-  for (uint32_t ranks : {2u, 3u, 4u}) RandomOperations(ranks, ranks, 400, 0);
+  for (uint32_t ranks : {2u, 3u, 4u}) testing::RandomOperations(Runner(0), ranks, ranks, 400);
 }
 
-TEST(CollectiveTest, RandomOperationsSpinning) { RandomOperations(2, 9, 2000, 50 * kNsPerUs); }
+TEST(CollectiveTest, RandomOperationsSpinning) {
+  testing::RandomOperations(Runner(50 * kNsPerUs), 2, 9, 2000);
+}
 
 TEST(CollectiveTest, NeedsAReset) {
   const Segment segment = MakeSegment(1);

@@ -3,6 +3,7 @@
 // Exit codes: 0 after SIGTERM or a shutdown plan; 2 for a bad flag or model, or too little memory
 // (restarting is useless); 1 for anything else.
 #include <sched.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <memory>
@@ -21,6 +22,10 @@
 #include "shm/collective.h"
 #include "shm/replica_control.h"
 #include "shm/ring.h"
+#include "worker_proc/comm/rank_config.h"
+#include "worker_proc/comm/rank_link.h"
+#include "worker_proc/comm/remote_plans.h"
+#include "worker_proc/comm/tcp_collective.h"
 #include "worker_proc/comm/timed_collective.h"
 #include "worker_proc/cpu/cpu_backend.h"
 #include "worker_proc/cpu/cpu_options.h"
@@ -46,6 +51,8 @@ struct WorkerFlags {
   int step_ring_fd = -1;
   int result_ring_fd = -1;
   int collective_fd = -1;
+  // Of a replica that spans hosts.
+  std::string collective_address, head, link_secret_file;
   std::string metrics_socket;
   ModelRunnerOptions runner;
   LogOptions log;
@@ -72,18 +79,15 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
   app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", flags->result_ring_fd, "Inherited result ring")->required();
   app->add_option("--collective-fd", flags->collective_fd,
-                  "Inherited collective segment; needed from 2 ranks up");
-  app->add_option("--kv-cache-memory", flags->runner.kv_cache_memory,
-                  "KV cache of the replica, all ranks together; 0: 512 MiB, or one context if that "
-                  "takes more, at most a quarter of the memory")
-      ->transform(BytesFlag())
-      ->capture_default_str();
-  AddFlag(app, kPageSizeFlag, &flags->runner.page_size);
-  app->add_option("--context-length", flags->runner.context_length,
-                  "Tokens a request may have; 0: the model's")
-      ->capture_default_str();
-  AddFlag(app, kMaxRunningRequestsFlag, &flags->runner.max_running_requests);
-  AddFlag(app, kChunkedPrefillSizeFlag, &flags->runner.chunked_prefill_size);
+                  "Inherited collective segment; needed from 2 ranks up on one host");
+  app->add_option(
+      "--collective-address", flags->collective_address,
+      "HOST:PORT where rank 0 listens for the ranks of all hosts, if there are several");
+  app->add_option("--head", flags->head,
+                  "HOST:PORT that has this rank's plans, if the scheduler is on another host");
+  app->add_option("--link-secret-file", flags->link_secret_file,
+                  "File with the secret of all hosts of the replica; needed with several");
+  AddRunnerFlags(app, &flags->runner);
   AddFlag(app, kTokenPaddingsFlag, &flags->runner.precompile_token_paddings);
   AddFlag(app, kBsPaddingsFlag, &flags->runner.precompile_bs_paddings);
   AddFlag(app, kDisablePrecompileFlag, &flags->runner.disable_precompile);
@@ -110,6 +114,12 @@ struct Segments {
   std::unique_ptr<Segment> collective;  // null with one rank
 };
 
+// What a worker shares with the other processes of its host.
+struct Links {
+  const ReplicaControl* control = nullptr;
+  const Segments* segments = nullptr;
+};
+
 StatusOr<Segments> MapSegments(const WorkerFlags& flags) {
   const auto map = [](int fd, const char* what) -> StatusOr<Segment> {
     StatusOr<Segment> segment = Segment::Map(UniqueFd(fd), 1);
@@ -119,23 +129,59 @@ StatusOr<Segments> MapSegments(const WorkerFlags& flags) {
   ASSIGN_OR_RETURN(Segment step_ring, map(flags.step_ring_fd, "--step-ring-fd"));
   ASSIGN_OR_RETURN(Segment result_ring, map(flags.result_ring_fd, "--result-ring-fd"));
   Segments segments{std::move(step_ring), std::move(result_ring), nullptr};
-  if (flags.tp > 1) {
+  if (flags.tp > 1 && flags.collective_address.empty()) {
     ASSIGN_OR_RETURN(Segment collective, map(flags.collective_fd, "--collective-fd"));
     segments.collective = std::make_unique<Segment>(std::move(collective));
   }
   return segments;
 }
 
+void BeatHeart(void* heartbeat) { static_cast<Heartbeat*>(heartbeat)->Beat(); }
+
 StatusOr<std::unique_ptr<Collective>> MakeCollective(const WorkerFlags& flags, int64_t spin_ns,
-                                                     const Segments& segments,
-                                                     Heartbeat* heartbeat) {
+                                                     const Links& links, Heartbeat* heartbeat) {
   if (flags.tp == 1) return MakeSingleRankCollective();
+  if (!flags.collective_address.empty()) {
+    TcpCollectiveOptions options;
+    options.rank = flags.rank;
+    options.ranks = flags.tp;
+    const StatusOr<TcpAddress> address = ParseTcpAddress(flags.collective_address);
+    RETURN_IF_ERROR(Annotate(address.status(), "--collective-address"));
+    options.address = *address;
+    ASSIGN_OR_RETURN(options.secret, ReadSecret(flags.link_secret_file));
+    options.wait.spin_ns = spin_ns;
+    options.epoch = &(*links.control)->epoch;
+    options.on_wait = BeatHeart;
+    options.on_wait_arg = heartbeat;
+    return MakeTcpCollective(options);
+  }
   ShmCollectiveOptions options;
   options.rank = flags.rank;
   options.wait.spin_ns = spin_ns;
-  options.on_wait = [](void* arg) { static_cast<Heartbeat*>(arg)->Beat(); };
+  options.on_wait = BeatHeart;
   options.on_wait_arg = heartbeat;
-  return AttachShmCollective(segments.collective.get(), options);
+  return AttachShmCollective(links.segments->collective.get(), options);
+}
+
+// The plans of a scheduler on another host; null: it is on this one.
+StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, const Links& links,
+                                                     const Checkpoint& checkpoint) {
+  if (flags.head.empty()) return std::unique_ptr<RemotePlans>();
+  RemotePlansOptions options;
+  options.rank = flags.rank;
+  options.ranks = flags.tp;
+  const StatusOr<TcpAddress> head = ParseTcpAddress(flags.head);
+  RETURN_IF_ERROR(Annotate(head.status(), "--head"));
+  options.head = *head;
+  ASSIGN_OR_RETURN(options.secret, ReadSecret(flags.link_secret_file));
+  options.config = MakeRankConfig(
+      {flags.tp, checkpoint.Digest(), flags.cpu.dtype, flags.cpu.kv_cache_dtype, &flags.runner});
+  const auto on_lost = [](const Status& status) {
+    Log().warn("the head is lost {}", Kv("reason", std::string(status.message())));
+    _exit(1);  // wherever the other threads are
+  };
+  return RemotePlans::Connect({links.control, &links.segments->step_ring, &g_stop, on_lost},
+                              options);
 }
 
 Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
@@ -150,7 +196,12 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   ASSIGN_OR_RETURN(const auto server,
                    MetricsServer::Start(flags.metrics_socket, flags.log.process, registry));
 
+  ASSIGN_OR_RETURN(const Segments segments, MapSegments(flags));
+  const Links links{&control, &segments};
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
+  ASSIGN_OR_RETURN(const std::unique_ptr<RemotePlans> plans,
+                   ConnectToHead(flags, links, *checkpoint));
+  flags.runner.kv_pages_chosen = plans != nullptr && plans->kv_pages_chosen();
   flags.cpu.ranks = flags.tp;
   ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
                    ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
@@ -168,9 +219,8 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
              Kv("spin_us", cpu_options.threads.spin_ns / kNsPerUs));
 
   const int64_t comm_ns = clock.NowNs();
-  ASSIGN_OR_RETURN(const Segments segments, MapSegments(flags));
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,
-                   MakeCollective(flags, cpu_options.threads.spin_ns, segments, &heartbeat));
+                   MakeCollective(flags, cpu_options.threads.spin_ns, links, &heartbeat));
   TimedCollective collective(std::move(inner), &clock, registry.get());
   Log().info("startup step=comm {} {}",
              Kv("seconds", static_cast<double>(clock.NowNs() - comm_ns) * 1e-9),

@@ -1,0 +1,220 @@
+#include "worker_proc/comm/tcp_collective.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "common/base/clock.h"
+#include "tests/support/collective_cases.h"
+#include "worker_proc/comm/rank_link.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSecret[] = "0123456789abcdef";
+
+// A port that was free a moment ago.
+TcpAddress FreeAddress() {
+  const auto listener = ListenOn({"127.0.0.1", 0});
+  EXPECT_TRUE(listener.ok()) << listener.status();
+  return {"127.0.0.1", PortOfSocket(listener->get())};
+}
+
+TcpCollectiveOptions Options(uint32_t rank, uint32_t ranks, const TcpAddress& address) {
+  TcpCollectiveOptions options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.address = address;
+  options.secret = kSecret;
+  options.timeout_ns = 20 * kNsPerSecond;
+  return options;
+}
+
+std::unique_ptr<Collective> Make(const TcpCollectiveOptions& options) {
+  auto collective = MakeTcpCollective(options);
+  EXPECT_TRUE(collective.ok()) << collective.status();
+  return *std::move(collective);
+}
+
+testing::RunRanks Runner(int64_t spin_ns) {
+  return [spin_ns](uint32_t ranks, const testing::RankBody& body) {
+    const TcpAddress address = FreeAddress();
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        TcpCollectiveOptions options = Options(rank, ranks, address);
+        options.wait.spin_ns = spin_ns;
+        const auto collective = Make(options);
+        const Status joined = collective->Reset(1);
+        ASSERT_TRUE(joined.ok()) << joined;
+        body(rank, collective.get());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  };
+}
+
+TEST(TcpCollectiveTest, AllReduceAddsInRankOrder) {
+  const size_t sizes[] = {0, 1, 31, 64, 500, 4096, 4097, 5000, 70'001};
+  testing::AllReduceAddsInRankOrder(Runner(0), sizes);
+}
+
+TEST(TcpCollectiveTest, RandomOperationsAsleep) {
+  for (uint32_t ranks : {1u, 2u, 3u, 4u}) testing::RandomOperations(Runner(0), ranks, ranks, 200);
+}
+
+TEST(TcpCollectiveTest, RandomOperationsSpinning) {
+  testing::RandomOperations(Runner(50 * kNsPerUs), 2, 9, 500);
+}
+
+// More than the sockets hold, in both directions at once.
+TEST(TcpCollectiveTest, LargeMessages) {
+  constexpr size_t kBytes = 32 << 20;
+  Runner(0)(2, [](uint32_t rank, Collective* collective) {
+    std::vector<std::byte> in(kBytes, static_cast<std::byte>(rank + 1)), out(2 * kBytes);
+    const size_t counts[] = {kBytes, kBytes};
+    ASSERT_TRUE(collective->AllGather(in, counts, out).ok());
+    EXPECT_EQ(out.front(), std::byte{1});
+    EXPECT_EQ(out[kBytes - 1], std::byte{1});
+    EXPECT_EQ(out[kBytes], std::byte{2});
+    EXPECT_EQ(out.back(), std::byte{2});
+  });
+}
+
+TEST(TcpCollectiveTest, NeedsAReset) {
+  const auto collective = Make(Options(0, 1, FreeAddress()));
+  EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(collective->Reset(0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(collective->Reset(7).ok());
+  EXPECT_TRUE(collective->Reset(7).ok()) << "nothing was asked of it in epoch 7";
+  EXPECT_TRUE(collective->Barrier().ok());
+  EXPECT_EQ(collective->Reset(6).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(collective->Reset(7).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(collective->Reset(8).ok());
+}
+
+TEST(TcpCollectiveTest, OtherOperationsAreNotMixedUp) {
+  Runner(0)(2, [](uint32_t rank, Collective* collective) {
+    std::vector<float> data(10 + rank);
+    std::vector<std::byte> bytes(rank == 0 ? 40 : 44);
+    const Status status =
+        rank == 0 ? collective->AllReduceSum(data) : collective->Broadcast(bytes, 0);
+    // Whoever notices first hangs up, which the other may see instead.
+    EXPECT_TRUE(absl::IsFailedPrecondition(status) || absl::IsAborted(status)) << status;
+    EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST(TcpCollectiveTest, ADeadRankAbortsTheOthersAtOnceAndItsSuccessorJoins) {
+  const TcpAddress address = FreeAddress();
+  std::vector<std::thread> threads;
+  std::atomic<int> aborted = 0;
+  const int64_t begin_ns = RealClock::Now();
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto collective = Make(Options(rank, 3, address));
+      ASSERT_TRUE(collective->Reset(1).ok());
+      ASSERT_TRUE(collective->Barrier().ok());
+      if (rank == 1) {
+        collective.reset();  // as the end of its process
+        while (aborted < 2) std::this_thread::yield();
+        collective = Make(Options(rank, 3, address));
+      } else {
+        EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kAborted);
+        ++aborted;
+      }
+      const Status joined = collective->Reset(2);
+      ASSERT_TRUE(joined.ok()) << joined;
+      EXPECT_TRUE(collective->Barrier().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(RealClock::Now() - begin_ns, 15 * kNsPerSecond) << "somebody waited for the deadline";
+}
+
+TEST(TcpCollectiveTest, TheEndOfTheEpochEndsAWait) {
+  const TcpAddress address = FreeAddress();
+  std::atomic<uint32_t> epoch = 1;
+  std::atomic<int> joined = 0;
+  std::atomic<bool> aborted = false;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpCollectiveOptions options = Options(rank, 2, address);
+      options.epoch = &epoch;
+      const auto collective = Make(options);
+      ASSERT_TRUE(collective->Reset(1).ok());
+      ++joined;
+      if (rank == 0) {
+        EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kAborted);
+        aborted = true;
+      }
+      // Rank 1 stays until then: only the new epoch can have ended the wait.
+      while (!aborted) std::this_thread::yield();
+      ASSERT_TRUE(collective->Reset(2).ok());
+      EXPECT_TRUE(collective->Barrier().ok());
+    });
+  }
+  while (joined < 2) std::this_thread::yield();
+  epoch = 2;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TcpCollectiveTest, TimesOutAndCallsBack) {
+  std::atomic<int> beats = 0;
+  TcpCollectiveOptions options = Options(0, 2, FreeAddress());
+  options.timeout_ns = 350 * kNsPerMs;
+  options.on_wait = [](void* arg) { ++*static_cast<std::atomic<int>*>(arg); };
+  options.on_wait_arg = &beats;
+  const auto collective = Make(options);
+  const Status status = collective->Reset(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not arrive"));
+  EXPECT_GE(beats, 2);
+
+  // Late is not too late: the other comes, and the reset is repeated.
+  const auto join = [](Collective* one) {
+    Status joined = one->Reset(1);
+    while (absl::IsDeadlineExceeded(joined) || absl::IsAborted(joined)) joined = one->Reset(1);
+    EXPECT_TRUE(joined.ok()) << joined;
+  };
+  const auto second = Make(Options(1, 2, options.address));
+  std::thread other([&] { join(second.get()); });
+  join(collective.get());
+  other.join();
+}
+
+TEST(TcpCollectiveTest, StrangersAreKeptOut) {
+  const TcpAddress address = FreeAddress();
+  std::thread rank0([&] {
+    const auto collective = Make(Options(0, 2, address));
+    EXPECT_TRUE(collective->Reset(1).ok());
+    EXPECT_TRUE(collective->Barrier().ok());
+  });
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  const LinkHello hello{LinkPurpose::kCollective, 1, 2, 1, 1};
+  const auto link = ConnectLink(address, hello, "another secret, as long", wait);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kPermissionDenied) << link.status();
+  const auto garbage = ConnectTo(address, wait);
+  ASSERT_TRUE(garbage.ok());
+  EXPECT_TRUE(SendAll(garbage->get(), std::string(100, 'x'), wait).ok());
+  // Two ranks of a replica of three.
+  EXPECT_TRUE(ConnectLink(address, {LinkPurpose::kCollective, 1, 3, 1, 1}, kSecret, wait).ok());
+  const auto collective = Make(Options(1, 2, address));
+  EXPECT_TRUE(collective->Reset(1).ok());
+  EXPECT_TRUE(collective->Barrier().ok());
+  rank0.join();
+}
+
+TEST(TcpCollectiveTest, AnAddressInUseIsSaid) {
+  const TcpAddress address = FreeAddress();
+  const auto first = Make(Options(0, 2, address));
+  EXPECT_THAT(std::string(MakeTcpCollective(Options(0, 2, address)).status().message()),
+              HasSubstr(StrCat("can't listen on 127.0.0.1:", address.port)));
+}
+
+}  // namespace
+}  // namespace flotilla

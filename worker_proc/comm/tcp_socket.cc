@@ -1,0 +1,176 @@
+#include "worker_proc/comm/tcp_socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "common/base/clock.h"
+
+namespace flotilla {
+namespace {
+
+constexpr int64_t kSocketTickNs = 100 * kNsPerMs;
+constexpr unsigned kUnacknowledgedMs = 10'000;
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+StatusOr<AddressList> Look(const TcpAddress& address, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const char* const host = address.host.empty() ? nullptr : address.host.c_str();
+  const int error = getaddrinfo(host, std::to_string(address.port).c_str(), &hints, &found);
+  if (error == EAI_AGAIN) {
+    return absl::UnavailableError(StrCat("'", address.host, "': ", gai_strerror(error)));
+  }
+  if (error != 0) {
+    return absl::InvalidArgumentError(StrCat("'", address.host, "': ", gai_strerror(error)));
+  }
+  return AddressList(found, freeaddrinfo);
+}
+
+void SetOptions(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // A peer whose host has vanished says nothing: probes find out.
+  const int idle_s = 2, interval_s = 2, probes = 4;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs, sizeof(kUnacknowledgedMs));
+}
+
+Status Gone() { return absl::AbortedError("the peer is gone"); }
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// One attempt; Unavailable: nobody listens there yet.
+StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait) {
+  ASSIGN_OR_RETURN(const AddressList found, Look(address, 0));
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return absl::UnavailableError(std::strerror(errno));
+  SetOptions(fd.get());
+  int error = connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    const SocketWait attempt{std::min(wait.deadline_ns, RealClock::Now() + kNsPerSecond),
+                             wait.tick};
+    for (bool ready = false; !ready;) {
+      StatusOr<bool> polled = PollOnce(fd.get(), POLLOUT, attempt);
+      if (absl::IsDeadlineExceeded(polled.status())) {
+        return absl::UnavailableError("no answer within a second");
+      }
+      ASSIGN_OR_RETURN(ready, std::move(polled));
+    }
+    socklen_t size = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error != 0) return absl::UnavailableError(std::strerror(error));
+  return fd;
+}
+
+}  // namespace
+
+StatusOr<UniqueFd> ListenOn(const TcpAddress& address) {
+  ASSIGN_OR_RETURN(const AddressList found, Look(address, AI_PASSIVE));
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!fd.valid() || bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(fd.get(), 64) != 0) {
+    return absl::UnavailableError(
+        StrCat("can't listen on ", FormatTcpAddress(address), ": ", std::strerror(errno)));
+  }
+  return fd;
+}
+
+uint16_t PortOfSocket(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+StatusOr<bool> PollOnce(int fd, short events, const SocketWait& wait) {
+  const int64_t now_ns = RealClock::Now();
+  if (now_ns >= wait.deadline_ns) return absl::DeadlineExceededError("the peer did not answer");
+  pollfd entry{fd, events, 0};
+  const int64_t timeout_ns = std::min(kSocketTickNs, wait.deadline_ns - now_ns);
+  const int count = poll(&entry, 1, static_cast<int>((timeout_ns + kNsPerMs - 1) / kNsPerMs));
+  if (count > 0) return true;
+  if (wait.tick) RETURN_IF_ERROR(wait.tick());
+  return false;
+}
+
+StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
+  for (;;) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    auto* const to = reinterpret_cast<sockaddr*>(&address);
+    UniqueFd fd(accept4(listener, to, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      SetOptions(fd.get());
+      char host[NI_MAXHOST] = {};
+      getnameinfo(to, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+      return AcceptedSocket{std::move(fd), host};
+    }
+    if (!WouldBlock(errno) && errno != ECONNABORTED) {
+      return absl::UnavailableError(StrCat("accept: ", std::strerror(errno)));
+    }
+    RETURN_IF_ERROR(PollOnce(listener, POLLIN, wait).status());
+  }
+}
+
+StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait) {
+  for (;;) {
+    StatusOr<UniqueFd> fd = TryConnect(address, wait);
+    if (!absl::IsUnavailable(fd.status())) return fd;
+    // Nothing to wait for but time: a descriptor that is never ready.
+    const Status waited = PollOnce(-1, 0, wait).status();
+    if (absl::IsDeadlineExceeded(waited)) {
+      return absl::DeadlineExceededError(
+          StrCat("can't reach ", FormatTcpAddress(address), ": ", fd.status().message()));
+    }
+    RETURN_IF_ERROR(waited);
+  }
+}
+
+Status SendAll(int fd, std::string_view bytes, const SocketWait& wait) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+      continue;
+    }
+    if (!WouldBlock(errno)) return Gone();
+    RETURN_IF_ERROR(PollOnce(fd, POLLOUT, wait).status());
+  }
+  return OkStatus();
+}
+
+Status ReceiveAll(int fd, std::span<std::byte> bytes, const SocketWait& wait) {
+  while (!bytes.empty()) {
+    const ssize_t got = recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(got));
+      continue;
+    }
+    if (got == 0 || !WouldBlock(errno)) return Gone();
+    RETURN_IF_ERROR(PollOnce(fd, POLLIN, wait).status());
+  }
+  return OkStatus();
+}
+
+}  // namespace flotilla
