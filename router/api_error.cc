@@ -13,6 +13,10 @@ namespace {
 
 const char* TypeOf(int status) {
   switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
     case 429:
       return "rate_limit_error";
     case 501:
@@ -21,6 +25,25 @@ const char* TypeOf(int status) {
       return "service_unavailable_error";
     default:
       return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+const char* AnthropicTypeOf(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
   }
 }
 
@@ -114,8 +137,13 @@ int HttpStatus(const ApiError& error) {
   }
 }
 
-std::string ErrorJson(const ApiError& error) {
+std::string ErrorJson(const ApiError& error, ErrorForm form) {
   boost::json::object body;
+  if (form == ErrorForm::kAnthropic) {
+    body["type"] = AnthropicTypeOf(HttpStatus(error));
+    body["message"] = Utf8(error.message);
+    return boost::json::serialize(boost::json::object{{"type", "error"}, {"error", body}});
+  }
   body["message"] = Utf8(error.message);
   body["type"] = TypeOf(HttpStatus(error));
   if (error.param.empty())

@@ -1,8 +1,9 @@
-// What a client is told when a request fails: one struct, written as OpenAI's error object over
-// HTTP and as a grpc::Status over gRPC.
+// What a client is told when a request fails: one struct, written as OpenAI's or Anthropic's error
+// object over HTTP and as a grpc::Status over gRPC.
 //
 // Messages are for clients: they name the field or the way out and nothing internal.
-// Threads: plain data. Source: OpenAI's error object; google.rpc.Code for the numbers.
+// Threads: plain data. Source: OpenAI's and Anthropic's error objects; google.rpc.Code for the
+// numbers.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -15,6 +16,9 @@
 #include "flotilla/v1/engine.pb.h"
 
 namespace flotilla {
+
+// Whose error object clients expect.
+enum class ErrorForm { kOpenAi, kAnthropic };
 
 struct ApiError {
   absl::StatusCode code = absl::StatusCode::kInternal;
@@ -39,8 +43,9 @@ void LogFailure(const std::string& request_id, const ApiError& error);
 ApiError FromEngineError(const v1::Error& error);
 
 int HttpStatus(const ApiError& error);
-// {"error":{"message":…,"type":…,"param":…,"code":…}}
-std::string ErrorJson(const ApiError& error);
+// {"error":{"message":…,"type":…,"param":…,"code":…}}, or
+// {"type":"error","error":{"type":…,"message":…}}
+std::string ErrorJson(const ApiError& error, ErrorForm form = ErrorForm::kOpenAi);
 grpc::Status ToGrpcStatus(const ApiError& error);
 
 }  // namespace flotilla

@@ -7,6 +7,7 @@
 #include "common/rpc/render_chat.h"
 #include "router/generate_check.h"
 #include "router/request_fields.h"
+#include "router/text_parts.h"
 
 namespace flotilla {
 namespace json = boost::json;
@@ -15,42 +16,6 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
-// One entry of an array of content parts.
-MaybeError AppendPart(const json::value& part, const std::string& field, std::string* out) {
-  if (!part.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
-  FieldReader reader(part.get_object(), field + ".");
-  const std::optional<std::string_view> type = reader.String("type");
-  if (!reader.error().has_value() && !type.has_value()) reader.Fail("type", "is missing");
-  if (!reader.error().has_value() && *type != "text")
-    reader.Fail("type", "must be 'text': this model takes no images, audio or files");
-  const std::optional<std::string_view> text = reader.String("text");
-  if (!reader.error().has_value() && !text.has_value()) reader.Fail("text", "is missing");
-  if (reader.error().has_value()) return reader.error();
-  out->append(*text);
-  return std::nullopt;
-}
-
-// A string, an array of text parts, or absent where the assistant only called tools.
-MaybeError ReadContent(const json::value* content, const std::string& field, bool required,
-                       std::string* out) {
-  if (content == nullptr) {
-    if (required) return InvalidField(field, StrCat("'", field, "' is missing."));
-    return std::nullopt;
-  }
-  if (content->is_string()) {
-    out->assign(View(content->get_string()));
-    return std::nullopt;
-  }
-  if (!content->is_array())
-    return InvalidField(field, StrCat("'", field, "' must be a string or an array of text parts."));
-  size_t i = 0;
-  for (const json::value& part : content->get_array()) {
-    if (i > 0) out->push_back('\n');
-    if (auto error = AppendPart(part, StrCat(field, "[", i++, "]"), out)) return error;
-  }
-  return std::nullopt;
-}
 
 // Templates take arguments as objects, clients send them as JSON text.
 MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
@@ -79,6 +44,9 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
   const auto name = reader.String("name");
   const auto call_id = reader.String("tool_call_id");
   if (reader.error().has_value()) return reader.error();
+  if (const auto reasoning = reader.String("reasoning_content"))
+    out->set_reasoning_content(std::string(*reasoning));
+  if (reader.error().has_value()) return reader.error();
   out->set_role(std::string(*role));
   if (name.has_value()) out->set_name(std::string(*name));
   if (call_id.has_value()) out->set_tool_call_id(std::string(*call_id));
@@ -87,8 +55,11 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
     if (auto error = ReadToolCalls(*calls, field + ".tool_calls", out->mutable_tool_calls_json()))
       return error;
   }
-  return ReadContent(reader.Find("content"), field + ".content", calls == nullptr,
-                     out->mutable_content());
+  const json::value* content = reader.Find("content");
+  if (content != nullptr)
+    return ReadText(*content, field + ".content", kTextPart, out->mutable_content());
+  if (calls == nullptr) reader.Fail("content", "is missing");
+  return reader.error();
 }
 
 // Wishes of chat alone that no code fulfils yet.
@@ -104,15 +75,7 @@ MaybeError CheckChatNotBuilt(const json::object& body) {
       return InvalidField(name, "'chat_template' can't be set: the model's own is used.");
     return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
   }
-  const json::value* tools = body.if_contains("tools");
-  if (tools == nullptr || tools->is_null()) return std::nullopt;
-  if (!tools->is_array()) return InvalidField("tools", "'tools' must be an array.");
-  const json::value* choice = body.if_contains("tool_choice");
-  const bool none = choice != nullptr && choice->is_string() && choice->get_string() == "none";
-  if (tools->get_array().empty() || none) return std::nullopt;
-  return NotBuiltYet("tools",
-                     "'tools': calls are not read from the model's text yet; leave it out, or set "
-                     "'tool_choice' to 'none'.");
+  return std::nullopt;
 }
 
 void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
@@ -177,8 +140,29 @@ std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& reque
   return CompletionPrompt{std::move(*text), std::move(*ids)};
 }
 
-std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
-                                                    const ModelTable& models) {
+MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
+                     CompletionRequest* request) {
+  const ModelHandle& model = *request->model;
+  const std::string_view chat_template =
+      model.chat_format.ok() ? model.chat_format->source() : std::string_view();
+  if (auto error = ApplyTools(std::move(conversation.tools), chat_template, parsers, request,
+                              &conversation.request))
+    return *error;
+  auto prompt = ChatPrompt(conversation.request, model);
+  if (auto* error = std::get_if<ApiError>(&prompt)) {
+    if (error->param == "messages") error->param = conversation.field;
+    return *error;
+  }
+  CompletionPrompt& text =
+      request->prompts.emplace_back(std::move(std::get<CompletionPrompt>(prompt)));
+  // A grammar decides from the first token on what is written: an answer.
+  if (!request->params.has_structured())
+    request->syntax.reasoning = ReasoningStartOf(chat_template, text.text, parsers);
+  return FitToContext(text.ids.size(), model, &request->params, conversation.field);
+}
+
+std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body, const ModelTable& models,
+                                                    const ParserChoice& parsers) {
   json::value root;
   CompletionRequest request;
   request.chat = true;
@@ -190,14 +174,10 @@ std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
   if (auto error = ReadCommonFields(object, &reader, &request)) return *error;
   if (auto error = CheckChatNotBuilt(object)) return *error;
   if (auto error = CheckParams(request.params, *request.model)) return *error;
-  v1::ChatRequest conversation;
-  if (auto error = ReadConversation(object, &conversation)) return *error;
-  auto prompt = ChatPrompt(conversation, *request.model);
-  if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
-  request.prompts.push_back(std::move(std::get<CompletionPrompt>(prompt)));
-  const size_t prompt_tokens = request.prompts[0].ids.size();
-  if (auto error = FitToContext(prompt_tokens, *request.model, &request.params, "messages"))
-    return *error;
+  Conversation conversation;
+  if (auto error = ReadTools(object, &conversation.tools)) return *error;
+  if (auto error = ReadConversation(object, &conversation.request)) return *error;
+  if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
   return request;
 }
 

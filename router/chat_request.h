@@ -15,11 +15,23 @@
 
 #include "flotilla/v1/inference.pb.h"
 #include "router/completions_request.h"
+#include "router/tools_fields.h"
 
 namespace flotilla {
 
-std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
-                                                    const ModelTable& models);
+std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body, const ModelTable& models,
+                                                    const ParserChoice& parsers = {});
+
+// What every API with conversations makes of its body.
+struct Conversation {
+  v1::ChatRequest request;
+  ToolSet tools;
+  std::string field = "messages";  // the client's name for what the prompt is made of
+};
+// The last step of such an API: the conversation becomes the request's prompt. All other fields of
+// the request are set and checked.
+std::optional<ApiError> SetPrompt(Conversation conversation, const ParserChoice& parsers,
+                                  CompletionRequest* request);
 
 // The conversation's part of the body, without ranges: those are RenderChat's business.
 std::optional<ApiError> ReadConversation(const boost::json::object& body, v1::ChatRequest* out);

@@ -28,6 +28,48 @@ void AppendToken(TokenId id, float logprob, const CompletionRequest& request, st
   StrAppend(out, ",\"bytes\":[", bytes, "]");
 }
 
+void AppendReasoning(const std::string& reasoning, std::string* out) {
+  AppendComma(out);
+  out->append("\"reasoning_content\":");
+  AppendJsonString(reasoning, out);
+}
+
+// "tool_calls":[…]; `indexed`: pieces of a stream, of which the first of a call has id and name.
+void AppendCalls(const std::vector<ToolCallPiece>& calls, bool indexed, std::string* out) {
+  std::string list;
+  for (const ToolCallPiece& call : calls) {
+    AppendComma(&list);
+    list.push_back('{');
+    if (indexed) StrAppend(&list, "\"index\":", call.index, ",");
+    if (!call.id.empty()) StrAppend(&list, "\"id\":\"", call.id, "\",\"type\":\"function\",");
+    list.append("\"function\":{");
+    if (!call.name.empty()) {
+      list.append("\"name\":");
+      AppendJsonString(call.name, &list);
+      list.push_back(',');
+    }
+    list.append("\"arguments\":");
+    AppendJsonString(call.arguments, &list);
+    list.append("}}");
+  }
+  StrAppend(out, "\"tool_calls\":[", list, "]");
+}
+
+// "content":… and what there is beside it. Calls may be all that was said.
+void AppendMessage(const ChoicePiece& choice, std::string* out) {
+  std::string fields = "\"content\":";
+  if (choice.text.empty() && !choice.calls.empty())
+    fields.append("null");
+  else
+    AppendJsonString(choice.text, &fields);
+  if (!choice.reasoning.empty()) AppendReasoning(choice.reasoning, &fields);
+  if (!choice.calls.empty()) {
+    fields.push_back(',');
+    AppendCalls(choice.calls, false, &fields);
+  }
+  out->append(fields);
+}
+
 // What follows "message" or "delta" in a choice.
 void AppendChoiceTail(const CompletionRequest& request, const ChoicePiece& piece,
                       std::string* out) {
@@ -88,8 +130,8 @@ std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest
   out.append(",\"choices\":[");
   for (size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) out.push_back(',');
-    StrAppend(&out, "{\"index\":", i, ",\"message\":{\"role\":\"assistant\",\"content\":");
-    AppendJsonString(choices[i].text, &out);
+    StrAppend(&out, "{\"index\":", i, ",\"message\":{\"role\":\"assistant\",");
+    AppendMessage(choices[i], &out);
     out.append(",\"refusal\":null}");
     AppendChoiceTail(request, choices[i], &out);
   }
@@ -110,8 +152,44 @@ std::string ChatChunk(const CompletionEnvelope& envelope, const CompletionReques
     delta = "\"content\":";
     AppendJsonString(piece.text, &delta);
   }
+  if (!piece.reasoning.empty()) AppendReasoning(piece.reasoning, &delta);
+  if (!piece.calls.empty()) {
+    AppendComma(&delta);
+    AppendCalls(piece.calls, true, &delta);
+  }
   AppendChunk(envelope, request, index, delta, piece, &out);
   return out;
+}
+
+namespace {
+
+class ChatWriter final : public AnswerWriter {
+ public:
+  ChatWriter(const CompletionEnvelope& envelope, const CompletionRequest& request)
+      : envelope_(envelope), request_(request) {}
+
+  std::string Piece(size_t index, const ChoicePiece& piece) override {
+    if (role_said_.size() <= index) role_said_.resize(index + 1);
+    const bool first = !role_said_[index];
+    role_said_[index] = true;
+    return ChatChunk(envelope_, request_, index, piece, first);
+  }
+  std::string End(const AnswerEnd& end) override { return EndChunks(envelope_, request_, end); }
+  std::string Whole(const std::vector<ChoicePiece>& choices, const AnswerEnd& end) override {
+    return ChatJson(envelope_, request_, choices, end);
+  }
+
+ private:
+  const CompletionEnvelope& envelope_;
+  const CompletionRequest& request_;
+  std::vector<bool> role_said_;  // by choice
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> MakeChatWriter(const CompletionEnvelope& envelope,
+                                             const CompletionRequest& request) {
+  return std::make_unique<ChatWriter>(envelope, request);
 }
 
 }  // namespace flotilla

@@ -1,8 +1,10 @@
 // /v1/chat/completions: pieces of an answer as OpenAI's chat JSON, streamed or whole.
 //
-// Threads: pure functions. Source: OpenAI's API reference; token_ids and prompt_logprobs as vLLM.
+// Threads: pure functions. Source: OpenAI's API reference; token_ids, prompt_logprobs and
+// reasoning_content as vLLM.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,5 +21,9 @@ std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest
 // "data: {…}\n\n". `first`: preceded by the chunk that says who speaks.
 std::string ChatChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                       size_t index, const ChoicePiece& piece, bool first);
+
+// `envelope` and `request` must outlive the writer.
+std::unique_ptr<AnswerWriter> MakeChatWriter(const CompletionEnvelope& envelope,
+                                             const CompletionRequest& request);
 
 }  // namespace flotilla

@@ -7,8 +7,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "router/chat_request.h"
-#include "router/chat_response.h"
 #include "router/generate_check.h"
 #include "router/random.h"
 #include "router/request_timing.h"
@@ -30,9 +28,13 @@ class CompletionHandler::Sink final : public GenerateSink {
   const size_t prompt_;
 };
 
-CompletionHandler::CompletionHandler(const HandlerContext& context, Form form,
+CompletionHandler::CompletionHandler(const HandlerContext& context, const ApiForm& form,
                                      std::shared_ptr<HttpExchange> exchange, int64_t received_ns)
-    : context_(context), form_(form), exchange_(std::move(exchange)), received_ns_(received_ns) {
+    : context_(context),
+      form_(form),
+      exchange_(std::move(exchange)),
+      received_ns_(received_ns),
+      keep_alive_(*context.io) {
   context_.metrics->InFlight(1);
 }
 
@@ -41,8 +43,8 @@ CompletionHandler::~CompletionHandler() { context_.metrics->InFlight(-1); }
 void CompletionHandler::Start(std::string body) {
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
-  if (form_ == Form::kCompletion && body.size() <= kParseOffThreadBytes) {
-    OnParsed(Parse(body, *models));
+  if (!form_.renders && body.size() <= kParseOffThreadBytes) {
+    OnParsed(form_.parse(body, *models, context_.parsers));
     return;
   }
   context_.calls->Add();
@@ -50,7 +52,8 @@ void CompletionHandler::Start(std::string body) {
       body.size() > kParseOffThreadBytes ? context_.large_pool : context_.pool;
   boost::asio::post(*pool, [self = shared_from_this(), body = std::move(body),
                             models = std::move(models)]() mutable {
-    auto parsed = std::make_shared<Parsed>(self->Parse(body, *models));
+    auto parsed =
+        std::make_shared<Parsed>(self->form_.parse(body, *models, self->context_.parsers));
     CallTracker* const calls = self->context_.calls;
     boost::asio::io_context* const io = self->context_.io;
     // The handler's last reference must not go on this thread.
@@ -61,11 +64,6 @@ void CompletionHandler::Start(std::string body) {
   });
 }
 
-CompletionHandler::Parsed CompletionHandler::Parse(std::string_view body,
-                                                   const ModelTable& models) const {
-  return form_ == Form::kChat ? ParseChat(body, models) : ParseCompletion(body, models);
-}
-
 void CompletionHandler::OnParsed(Parsed parsed) {
   if (ended_) return;  // the client left meanwhile
   if (auto* error = std::get_if<ApiError>(&parsed)) {
@@ -74,12 +72,14 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   }
   request_ = std::move(std::get<CompletionRequest>(parsed));
   SetSeed(RandomU64(), &request_.params);
-  envelope_.id = StrCat(request_.chat ? "chatcmpl-" : "cmpl-", RandomHex128());
+  envelope_.id = StrCat(form_.id_prefix, RandomHex128());
   Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),
               Kv("id", envelope_.id), Kv("prompts", request_.prompts.size()));
   envelope_.created = std::time(nullptr);
   envelope_.model = request_.model->name;
   envelope_.system_fingerprint = request_.model->fingerprint;
+  writer_ = form_.make_writer(envelope_, request_);
+  if (request_.stream && context_.sse_keepalive_ms > 0) ArmKeepAlive();
   SubmitAll();
 }
 
@@ -90,7 +90,6 @@ void CompletionHandler::SubmitAll() {
   mergers_.reserve(num_prompts);
   for (size_t i = 0; i < num_prompts; ++i) mergers_.emplace_back(options);
   choices_.resize(num_prompts * num_choices_);
-  role_said_.resize(choices_.size());
   formatters_.reserve(choices_.size());
   for (size_t i = 0; i < choices_.size(); ++i) formatters_.emplace_back(request_, i / num_choices_);
   for (size_t i = 0; i < num_prompts; ++i) {
@@ -132,29 +131,38 @@ void CompletionHandler::OnMerged(size_t prompt, const v1::Delta& delta) {
   }
   for (size_t index = begin; index < end && !ended_; ++index) {
     const ChoicePiece piece = formatters_[index].OnDelta(delta);
-    if (!request_.stream)
+    if (!request_.stream) {
       choices_[index].Append(piece);
-    else if (!piece.empty())
-      WritePiece(index, piece);
+    } else if (!piece.empty()) {
+      BeginStream();
+      WriteStream(writer_->Piece(index, piece));
+    }
   }
 }
 
-void CompletionHandler::WritePiece(size_t index, const ChoicePiece& piece) {
-  if (!request_.chat) {
-    WriteStream(CompletionChunk(envelope_, request_, index, piece));
-    return;
-  }
-  const bool first = !role_said_[index];
-  role_said_[index] = true;
-  WriteStream(ChatChunk(envelope_, request_, index, piece, first));
+void CompletionHandler::BeginStream() {
+  if (std::exchange(stream_started_, true)) return;
+  exchange_->StartStream();
+  WriteStream(writer_->Begin());
 }
 
 void CompletionHandler::WriteStream(std::string_view data) {
-  if (!stream_started_) {
-    stream_started_ = true;
-    exchange_->StartStream();
-  }
   exchange_->Write(data);
+  written_ = true;
+}
+
+void CompletionHandler::ArmKeepAlive() {
+  written_ = false;
+  keep_alive_.expires_after(std::chrono::milliseconds(context_.sse_keepalive_ms));
+  keep_alive_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const std::shared_ptr<CompletionHandler> self = weak.lock();
+    if (error || self == nullptr || self->ended_) return;
+    if (!self->written_) {
+      self->BeginStream();
+      self->WriteStream(": keep-alive\n\n");
+    }
+    if (!self->ended_) self->ArmKeepAlive();
+  });
 }
 
 void CompletionHandler::Finish() {
@@ -169,19 +177,15 @@ void CompletionHandler::Finish() {
   if (request_.prompt_only) total.set_completion_tokens(0);
   if (timing_.has_value()) end.timing = TimingJson(*timing_, received_ns_, RealClock::Now());
   if (request_.stream) {
-    const bool has_end = request_.include_usage || !end.timing.empty();
-    std::string tail = has_end ? EndChunk(envelope_, request_, end) : "";
-    tail.append("data: [DONE]\n\n");
-    WriteStream(tail);
+    BeginStream();
+    WriteStream(writer_->End(end));
     if (ended_) return;
     ended_ = true;
     exchange_->EndStream();
     return;
   }
   ended_ = true;
-  exchange_->Reply(200, "application/json",
-                   request_.chat ? ChatJson(envelope_, request_, choices_, end)
-                                 : CompletionJson(envelope_, request_, choices_, end));
+  exchange_->Reply(200, "application/json", writer_->Whole(choices_, end));
 }
 
 void CompletionHandler::OnError(const ApiError& error) {
@@ -195,7 +199,7 @@ void CompletionHandler::OnError(const ApiError& error) {
     exchange_->ReplyError(told);
     return;
   }
-  exchange_->Write(StrCat("data: ", ErrorJson(told), "\n\n"));
+  exchange_->Write(writer_->Failure(told));
   exchange_->EndStream();
 }
 

@@ -1,21 +1,24 @@
-// One POST /v1/completions or /v1/chat/completions: parse, submit each prompt, answer whole or as a
-// stream. Choice i of prompt p is choice p * n + i of the answer.
+// One POST that is answered with generated text (api_forms.h lists the APIs): parse, submit each
+// prompt, answer whole or as a stream. Choice i of prompt p is choice p * n + i of the answer.
 //
 // A body over 64 KiB is parsed and tokenised on the pool for large texts; each conversation on the
 // other one, since a template from a model's file may take its time. The status line is sent with
 // the first piece, so that whatever fails before it is a plain HTTP error; a failure after it is an
-// "error" event, and no [DONE].
-// Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
-// its sinks and by the exchange's disconnect callback.
+// event of the stream, which then ends. A stream that nothing was sent on for sse_keepalive_ms gets
+// a comment, so that nobody on the way takes it for dead; that too sends the status line. Threads:
+// the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by its sinks
+// and by the exchange's disconnect callback.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/rpc/choices.h"
+#include "router/api_forms.h"
 #include "router/completions_request.h"
 #include "router/completions_response.h"
 #include "router/dispatcher.h"
@@ -33,12 +36,13 @@ struct HandlerContext {
   CallTracker* calls = nullptr;
   Dispatcher* dispatcher = nullptr;
   RouterMetrics* metrics = nullptr;
+  ParserChoice parsers;
+  int64_t sse_keepalive_ms = 0;  // 0: none
 };
 
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
-  enum class Form { kCompletion, kChat };
-  CompletionHandler(const HandlerContext& context, Form form,
+  CompletionHandler(const HandlerContext& context, const ApiForm& form,
                     std::shared_ptr<HttpExchange> exchange, int64_t received_ns);
   ~CompletionHandler();
 
@@ -46,9 +50,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
 
  private:
   class Sink;
-  using Parsed = std::variant<CompletionRequest, ApiError>;
+  using Parsed = ApiForm::Parsed;
 
-  Parsed Parse(std::string_view body, const ModelTable& models) const;
   void OnParsed(Parsed parsed);
   void SubmitAll();
   void OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta);
@@ -57,24 +60,28 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void OnDisconnect();
   void Finish();
   void CancelAll();
-  void WritePiece(size_t index, const ChoicePiece& piece);
+  // Before the first piece is made: what an API's stream begins with is counted and told first.
+  void BeginStream();
   void WriteStream(std::string_view data);
+  void ArmKeepAlive();
 
   const HandlerContext context_;
-  const Form form_;
+  const ApiForm& form_;
   const std::shared_ptr<HttpExchange> exchange_;
   const int64_t received_ns_;
   CompletionRequest request_;
   CompletionEnvelope envelope_;
-  size_t num_choices_ = 1;  // of each prompt
+  std::unique_ptr<AnswerWriter> writer_;  // null: not parsed yet
+  size_t num_choices_ = 1;                // of each prompt
   std::vector<uint64_t> handles_;
   std::vector<ChoiceMerger> mergers_;  // by prompt
   // By index in the answer.
   std::vector<ChoiceFormatter> formatters_;
   std::vector<ChoicePiece> choices_;
-  std::vector<bool> role_said_;
   size_t finished_prompts_ = 0;
   std::optional<v1::Timing> timing_;  // if asked for
+  boost::asio::steady_timer keep_alive_;
+  bool written_ = false;  // since it was armed
   bool stream_started_ = false;
   bool ttft_seen_ = false;
   bool ended_ = false;

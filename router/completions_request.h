@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "flotilla/v1/inference.pb.h"
+#include "router/answer_parser.h"
 #include "router/api_error.h"
 #include "router/model_handle.h"
 #include "router/prompt_field.h"
@@ -44,6 +45,8 @@ struct CompletionRequest {
   std::vector<CompletionPrompt> prompts;  // choices p * n … p * n + n - 1 answer prompt p
   v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each
   std::string structured_field;           // the client's name for params.structured
+  AnswerSyntax syntax;                    // of chat
+  std::string repeated;                   // fields that the answer repeats, a JSON object
   std::optional<int> logprobs;            // of output, and of the prompt with echo
   std::optional<int> prompt_logprobs;
   bool stream = false;

@@ -7,6 +7,7 @@
 
 #include "router/chat_response.h"
 #include "router/json_writer.h"
+#include "router/random.h"
 
 namespace flotilla {
 namespace {
@@ -50,6 +51,13 @@ const char* FinishName(v1::FinishReason reason) {
 
 void ChoicePiece::Append(const ChoicePiece& next) {
   text.append(next.text);
+  reasoning.append(next.reasoning);
+  for (const ToolCallPiece& call : next.calls) {
+    if (!calls.empty() && calls.back().index == call.index)
+      calls.back().arguments.append(call.arguments);
+    else
+      calls.push_back(call);
+  }
   JoinInto(next.tokens, &tokens);
   JoinInto(next.token_logprobs, &token_logprobs);
   JoinInto(next.top_logprobs, &top_logprobs);
@@ -63,8 +71,9 @@ void ChoicePiece::Append(const ChoicePiece& next) {
 }
 
 bool ChoicePiece::empty() const {
-  return text.empty() && tokens.empty() && content_logprobs.empty() && token_ids.empty() &&
-         prompt_token_ids.empty() && prompt_logprobs.empty() && finish_reason.empty();
+  return text.empty() && reasoning.empty() && calls.empty() && tokens.empty() &&
+         content_logprobs.empty() && token_ids.empty() && prompt_token_ids.empty() &&
+         prompt_logprobs.empty() && finish_reason.empty();
 }
 
 size_t TextOffsets::Next(TokenId id) {
@@ -78,7 +87,8 @@ ChoiceFormatter::ChoiceFormatter(const CompletionRequest& request, size_t prompt
       prompt_(request.prompts[prompt_index]),
       tokenizer_(*request.model->tokenizer),
       prompt_offsets_({&tokenizer_, false, IncrementalDetokenizer::Begins::kSequence}),
-      output_offsets_({&tokenizer_, request.params.output().skip_special_tokens()}) {}
+      output_offsets_({&tokenizer_, request.params.output().skip_special_tokens()}),
+      parser_(request.syntax) {}
 
 ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
   ChoicePiece piece;
@@ -131,7 +141,7 @@ void ChoiceFormatter::AddEchoedToken(size_t position, ChoicePiece* piece) {
 
 void ChoiceFormatter::AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piece) {
   if (!request_.prompt_only) {
-    piece->text.append(choice.text());
+    AddText(choice, piece);
     if (request_.return_token_ids) {
       const auto& ids = choice.token_ids();
       AppendIds({ids.data(), static_cast<size_t>(ids.size())}, &piece->token_ids);
@@ -142,6 +152,18 @@ void ChoiceFormatter::AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piec
     }
   }
   AddFinish(choice, piece);
+}
+
+void ChoiceFormatter::AddText(const v1::ChoiceDelta& choice, ChoicePiece* piece) {
+  AnswerText text;
+  parser_.Push(choice.text(), &text);
+  if (choice.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) parser_.Finish(&text);
+  piece->text.append(text.content);
+  piece->reasoning = std::move(text.reasoning);
+  for (ToolCallPiece& call : text.calls) {
+    if (!call.name.empty()) call.id = StrCat("call_", RandomHex128());
+  }
+  piece->calls = std::move(text.calls);
 }
 
 void ChoiceFormatter::AddLogprob(const v1::TokenLogprobs& entry, TextOffsets* offsets,
@@ -167,7 +189,9 @@ void ChoiceFormatter::AddFinish(const v1::ChoiceDelta& choice, ChoicePiece* piec
     piece->finish_reason = "length";
     return;
   }
-  piece->finish_reason = FinishName(choice.finish_reason());
+  const bool stopped = choice.finish_reason() == v1::FINISH_REASON_STOP;
+  piece->finish_reason =
+      stopped && parser_.called_tools() ? "tool_calls" : FinishName(choice.finish_reason());
   const std::string& reason = choice.stop_reason();
   if (reason.empty()) return;
   const auto& stops = request_.params.stopping().stop();
@@ -303,15 +327,44 @@ std::string CompletionChunk(const CompletionEnvelope& envelope, const Completion
   return out;
 }
 
-std::string EndChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                     const AnswerEnd& end) {
+std::string EndChunks(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                      const AnswerEnd& end) {
+  constexpr const char* kDone = "data: [DONE]\n\n";
+  if (!request.include_usage && end.timing.empty()) return kDone;
   std::string out = "data: ";
   AppendEnvelope(envelope, request.chat ? "chat.completion.chunk" : kObject, &out);
   out.append(",\"choices\":[]");
   if (request.include_usage) AppendUsage(end.usage, &out);
   if (!end.timing.empty()) StrAppend(&out, ",\"timing\":", end.timing);
-  out.append("}\n\n");
+  StrAppend(&out, "}\n\n", kDone);
   return out;
+}
+
+namespace {
+
+class CompletionWriter final : public AnswerWriter {
+ public:
+  CompletionWriter(const CompletionEnvelope& envelope, const CompletionRequest& request)
+      : envelope_(envelope), request_(request) {}
+
+  std::string Piece(size_t index, const ChoicePiece& piece) override {
+    return CompletionChunk(envelope_, request_, index, piece);
+  }
+  std::string End(const AnswerEnd& end) override { return EndChunks(envelope_, request_, end); }
+  std::string Whole(const std::vector<ChoicePiece>& choices, const AnswerEnd& end) override {
+    return CompletionJson(envelope_, request_, choices, end);
+  }
+
+ private:
+  const CompletionEnvelope& envelope_;
+  const CompletionRequest& request_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> MakeCompletionWriter(const CompletionEnvelope& envelope,
+                                                   const CompletionRequest& request) {
+  return std::make_unique<CompletionWriter>(envelope, request);
 }
 
 }  // namespace flotilla

@@ -1,8 +1,9 @@
 // /v1/completions: deltas of a replica as OpenAI's JSON, streamed or whole.
 //
 // A ChoiceFormatter turns one choice's deltas into pieces; pieces are written as a stream's chunk
-// or joined into the one answer. With echo the prompt's text and logprobs come before the first
-// token, of each choice, so a piece is held back until they are complete.
+// or joined into the one answer. A chat's text is told apart on the way (answer_parser.h). With
+// echo the prompt's text and logprobs come before the first token, of each choice, so a piece is
+// held back until they are complete.
 //
 // One token's text is its bytes with what is not valid UTF-8 as U+FFFD, as in vLLM. text_offset
 // counts code points of the choice's text before the token; for a token that starts or continues a
@@ -18,6 +19,7 @@
 
 #include "common/text/incremental_detokenizer.h"
 #include "flotilla/v1/engine.pb.h"
+#include "router/answer_parser.h"
 #include "router/completions_request.h"
 
 namespace flotilla {
@@ -25,6 +27,8 @@ namespace flotilla {
 // Arrays are JSON without their brackets. Pieces of a choice are joined by appending.
 struct ChoicePiece {
   std::string text;
+  std::string reasoning;             // of chat
+  std::vector<ToolCallPiece> calls;  // of chat
   std::string tokens, token_logprobs, top_logprobs, text_offsets;
   std::string content_logprobs;  // of chat
   std::string token_ids;
@@ -62,6 +66,7 @@ class ChoiceFormatter {
   void AddEchoedToken(size_t position, ChoicePiece* piece);
   void AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piece);
   void AddLogprob(const v1::TokenLogprobs& entry, TextOffsets* offsets, ChoicePiece* piece);
+  void AddText(const v1::ChoiceDelta& choice, ChoicePiece* piece);
   void AddFinish(const v1::ChoiceDelta& choice, ChoicePiece* piece) const;
   void AppendTokenText(TokenId id, std::string* out) const;
   void AppendTop(const v1::TokenLogprobs& entry, std::string* out) const;
@@ -72,6 +77,7 @@ class ChoiceFormatter {
   const Tokenizer& tokenizer_;
   TextOffsets prompt_offsets_;
   TextOffsets output_offsets_;
+  AnswerParser parser_;
   size_t output_start_ = 0;  // code points of echoed text
   std::vector<v1::TokenLogprobs> prompt_logprobs_;
   bool prompt_part_done_ = false;
@@ -97,13 +103,32 @@ void AppendEnd(const AnswerEnd& end, std::string* out);
 // ,"usage":{…}
 void AppendUsage(const v1::Usage& usage, std::string* out);
 
+// Writes an answer in the form of its API. One an answer; calls come in order.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  // A stream: what comes first, a piece of a choice, the end, and the end of one that failed.
+  virtual std::string Begin() { return ""; }
+  virtual std::string Piece(size_t index, const ChoicePiece& piece) = 0;
+  virtual std::string End(const AnswerEnd& end) = 0;
+  virtual std::string Failure(const ApiError& error) {
+    return StrCat("data: ", ErrorJson(error), "\n\n");
+  }
+  // The whole answer at once.
+  virtual std::string Whole(const std::vector<ChoicePiece>& choices, const AnswerEnd& end) = 0;
+};
+
+// `envelope` and `request` must outlive the writer.
+std::unique_ptr<AnswerWriter> MakeCompletionWriter(const CompletionEnvelope& envelope,
+                                                   const CompletionRequest& request);
+
 std::string CompletionJson(const CompletionEnvelope& envelope, const CompletionRequest& request,
                            const std::vector<ChoicePiece>& choices, const AnswerEnd& end);
 // "data: {…}\n\n"
 std::string CompletionChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                             size_t index, const ChoicePiece& piece);
-// The last chunk with stream_options.include_usage or return_timing, of either form.
-std::string EndChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
-                     const AnswerEnd& end);
+// The end of a stream of OpenAI's: a chunk with usage or timing, if asked for, then [DONE].
+std::string EndChunks(const CompletionEnvelope& envelope, const CompletionRequest& request,
+                      const AnswerEnd& end);
 
 }  // namespace flotilla

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "router/chat_request.h"
 #include "router/generate_check.h"
 #include "router/grpc_embed.h"
 #include "router/grpc_generate.h"
@@ -135,6 +136,23 @@ grpc::ServerUnaryReactor* GrpcServer::Detokenize(grpc::CallbackServerContext* co
   if (const auto error = CheckTokenIds(ids, "token_ids", model))
     return answer(ToGrpcStatus(*error));
   response->set_text(model.tokenizer->Decode(ids, request->skip_special_tokens()));
+  return answer(grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* GrpcServer::ApplyTemplate(grpc::CallbackServerContext* context,
+                                                    const v1::ChatRequest* request,
+                                                    v1::ApplyTemplateResponse* response) {
+  auto answer = [&](const grpc::Status& status) {
+    return Answer(context, context_.metrics, "ApplyTemplate", status);
+  };
+  const auto found = FindModel(*context_.dispatcher->models(), request->base().model());
+  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
+  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
+  auto prompt = ChatPrompt(*request, model);
+  if (const auto* error = std::get_if<ApiError>(&prompt)) return answer(ToGrpcStatus(*error));
+  CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);
+  response->set_text(std::move(rendered.text));
+  response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
   return answer(grpc::Status::OK);
 }
 

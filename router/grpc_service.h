@@ -52,6 +52,9 @@ class GrpcServer final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
+                                          const v1::ChatRequest* request,
+                                          v1::ApplyTemplateResponse* response) override;
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest* request,
                                        v1::ListModelsResponse* response) override;

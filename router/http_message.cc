@@ -25,9 +25,13 @@ const std::string& DateNow() {
 
 std::string Head(const ResponseHead& head) {
   std::string out = StrCat("HTTP/1.1 ", head.status, " ", ReasonPhrase(head.status),
-                           "\r\nServer: flotilla\r\nDate: ", DateNow(),
-                           "\r\nContent-Type: ", head.content_type, "\r\n");
+                           "\r\nServer: flotilla\r\nDate: ", DateNow(), "\r\n");
+  if (head.status != 204) StrAppend(&out, "Content-Type: ", head.content_type, "\r\n");
   if (!head.request_id.empty()) StrAppend(&out, "X-Request-Id: ", head.request_id, "\r\n");
+  if (!head.allow_origin.empty()) {
+    StrAppend(&out, "Access-Control-Allow-Origin: ", head.allow_origin,
+              "\r\nAccess-Control-Expose-Headers: X-Request-Id, Retry-After\r\nVary: Origin\r\n");
+  }
   if (head.close) out.append("Connection: close\r\n");
   if (head.keep_alive_10 && !head.close) out.append("Connection: keep-alive\r\n");
   if (head.retry_after_s > 0) StrAppend(&out, "Retry-After: ", head.retry_after_s, "\r\n");
@@ -41,6 +45,8 @@ const char* ReasonPhrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
     case 400:
       return "Bad Request";
     case 401:
@@ -98,7 +104,16 @@ std::string FormatError(const ApiError& error, ResponseHead head) {
   int64_t retry_after_ms = error.retry_after_ms;
   if (retry_after_ms <= 0 && (head.status == 429 || head.status == 503)) retry_after_ms = 1000;
   if (retry_after_ms > 0) head.retry_after_s = (retry_after_ms + 999) / 1000;
-  return FormatResponse(head, ErrorJson(error));
+  return FormatResponse(head, ErrorJson(error, head.error_form));
+}
+
+std::string FormatPreflight(const ResponseHead& head, std::string_view headers) {
+  ResponseHead answer = head;
+  answer.status = 204;
+  std::string out = Head(answer);
+  out.append("Access-Control-Allow-Methods: GET, POST, OPTIONS\r\nAccess-Control-Max-Age: 600\r\n");
+  if (!headers.empty()) StrAppend(&out, "Access-Control-Allow-Headers: ", headers, "\r\n");
+  return out.append("\r\n");
 }
 
 std::string FormatStreamHead(const ResponseHead& head, bool chunked) {

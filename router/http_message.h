@@ -19,13 +19,17 @@ struct ResponseHead {
   int64_t retry_after_s = 0;    // 0: none
   std::string_view allow;       // with 405
   std::string_view request_id;  // X-Request-Id; empty: none
+  ErrorForm error_form = ErrorForm::kOpenAi;
+  std::string_view allow_origin;  // Access-Control-Allow-Origin; empty: none
 };
 
 const char* ReasonPhrase(int status);
 // Header and body with Content-Length.
 std::string FormatResponse(const ResponseHead& head, std::string_view body);
-// The same with OpenAI's error object; status, Retry-After and Allow come from the error.
+// The same with an error object; status, Retry-After and Allow come from the error.
 std::string FormatError(const ApiError& error, ResponseHead head);
+// To a browser that asks whether a script may send a request. `headers`: those it wants to send.
+std::string FormatPreflight(const ResponseHead& head, std::string_view headers);
 // Header of a stream of server-sent events; `chunked` for HTTP/1.1.
 std::string FormatStreamHead(const ResponseHead& head, bool chunked);
 // One chunk of Transfer-Encoding: chunked.

@@ -1,7 +1,7 @@
 #include "router/http_routes.h"
 
-#include <algorithm>
 #include <array>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,32 +16,29 @@ namespace {
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr const char* kJson = "application/json";
 
-struct Route {
-  const char* path;
-  const char* method;
-};
-constexpr const char* kChatPath = "/v1/chat/completions";
-constexpr const char* kCompletionsPath = "/v1/completions";
 constexpr const char* kEmbeddingsPath = "/v1/embeddings";
-constexpr std::array<Route, 7> kRoutes = {{{kChatPath, "POST"},
-                                           {kCompletionsPath, "POST"},
-                                           {kEmbeddingsPath, "POST"},
-                                           {"/v1/models", "GET"},
-                                           {"/health/live", "GET"},
-                                           {"/health/ready", "GET"},
-                                           {"/version", "GET"}}};
+constexpr const char* kModelPath = "/v1/models/{id}";
+constexpr std::array<HttpRoutes::Route, 13> kRoutes = {{{"/v1/chat/completions", "POST"},
+                                                        {"/v1/completions", "POST"},
+                                                        {"/v1/responses", "POST"},
+                                                        {"/v1/messages", "POST"},
+                                                        {"/v1/messages/count_tokens", "POST"},
+                                                        {kEmbeddingsPath, "POST"},
+                                                        {"/tokenize", "POST"},
+                                                        {"/detokenize", "POST"},
+                                                        {"/apply-template", "POST"},
+                                                        {"/v1/models", "GET"},
+                                                        {"/health/live", "GET"},
+                                                        {"/health/ready", "GET"},
+                                                        {"/version", "GET"}}};
+constexpr HttpRoutes::Route kModelRoute = {kModelPath, "GET"};
 
-// OpenAI's and vLLM's other paths: known, so that nobody hunts for a typing error.
-constexpr std::array<const char*, 6> kLater = {"/v1/responses",   "/v1/messages",
-                                               "/tokenize",       "/detokenize",
-                                               "/apply-template", "/v1/completions/render"};
-
-const Route* FindRoute(std::string_view path) {
-  for (const Route& route : kRoutes) {
+const HttpRoutes::Route* FindRoute(std::string_view path) {
+  for (const HttpRoutes::Route& route : kRoutes) {
     if (path == route.path) return &route;
   }
-  static constexpr Route kModel = {"/v1/models/{id}", "GET"};
-  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModel : nullptr;
+  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
+                                                                             : nullptr;
 }
 
 bool IsJson(std::string_view content_type) {
@@ -77,8 +74,6 @@ void AppendModel(const ModelHandle& model, std::string* out) {
 std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
   const Route* route = FindRoute(head.path);
   if (route == nullptr) {
-    if (std::find(kLater.begin(), kLater.end(), head.path) != kLater.end())
-      return NotBuiltYet("", StrCat(head.path, " is not built yet."));
     ApiError error = HttpError(404, "There is nothing at this path.");
     error.type_code = "unknown_url";
     return error;
@@ -98,22 +93,23 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
 
 void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::string& path = request.head.path;
-  if (path == kCompletionsPath || path == kChatPath || path == kEmbeddingsPath) {
+  const ApiForm* form = FindApiForm(path);
+  if (form != nullptr || path == kEmbeddingsPath) {
     if (draining_) {
       context_.metrics->Rejection("draining");
       exchange->ReplyError(Unavailable("This router is shutting down; try again.", 1000));
       return;
     }
-    if (path == kEmbeddingsPath) {
+    if (form == nullptr) {
       std::make_shared<EmbeddingsHandler>(context_, std::move(exchange))
           ->Start(std::move(request.body));
       return;
     }
-    const auto form =
-        path == kChatPath ? CompletionHandler::Form::kChat : CompletionHandler::Form::kCompletion;
-    auto handler = std::make_shared<CompletionHandler>(context_, form, std::move(exchange),
+    auto handler = std::make_shared<CompletionHandler>(context_, *form, std::move(exchange),
                                                        request.received_ns);
     handler->Start(std::move(request.body));
+  } else if (const TextForm* text = FindTextForm(path)) {
+    ReplyText(*text, std::move(request.body), std::move(exchange));
   } else if (path == "/v1/models") {
     ReplyModels(exchange.get());
   } else if (path == "/health/live") {
@@ -125,6 +121,38 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   } else {
     ReplyModel(PercentDecode(path.substr(kModelPrefix.size())), exchange.get());
   }
+}
+
+// Off the io thread: a template or a long text takes its time.
+void HttpRoutes::ReplyText(const TextForm& form, std::string body,
+                           std::shared_ptr<HttpExchange> exchange) const {
+  context_.calls->Add();
+  boost::asio::thread_pool* const pool =
+      body.size() > kParseOffThreadBytes ? context_.large_pool : context_.pool;
+  boost::asio::post(*pool, [this, &form, body = std::move(body), exchange = std::move(exchange),
+                            models = context_.dispatcher->models()]() mutable {
+    auto answer = std::make_shared<std::variant<std::string, ApiError>>(
+        form.answer(body, *models, context_.parsers));
+    CallTracker* const calls = context_.calls;
+    // The exchange's last reference must not go on this thread.
+    boost::asio::post(*context_.io, [exchange = std::move(exchange), answer] {
+      if (const auto* error = std::get_if<ApiError>(answer.get()))
+        exchange->ReplyError(*error);
+      else
+        exchange->Reply(200, kJson, std::move(std::get<std::string>(*answer)));
+    });
+    calls->Remove();
+  });
+}
+
+ErrorForm HttpRoutes::error_form(const std::string& path) const {
+  return path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+}
+
+std::vector<HttpRoutes::Route> HttpRoutes::All() {
+  std::vector<Route> all(kRoutes.begin(), kRoutes.end());
+  all.push_back(kModelRoute);
+  return all;
 }
 
 // The words of grpc.health.v1, so that both APIs read alike.

@@ -1,13 +1,14 @@
 // The router's HTTP API: which path is answered how.
 //
-// GET /v1/models, /v1/models/{id}, /health/live, /health/ready, /version; POST /v1/completions.
-// Known paths of later parts answer 501 and say so. Threads: the io thread.
+// The table is in http_routes.cc. Threads: the io thread.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "router/api_forms.h"
 #include "router/completion_handler.h"
 #include "router/http_types.h"
 
@@ -15,6 +16,13 @@ namespace flotilla {
 
 class HttpRoutes final : public HttpService {
  public:
+  struct Route {
+    const char* path;
+    const char* method;
+  };
+  // Every route there is; {…} stands for a part of a path.
+  static std::vector<Route> All();
+
   explicit HttpRoutes(const HandlerContext& context) : context_(context) {}
 
   // From now on /health/ready and new completions answer 503.
@@ -22,12 +30,15 @@ class HttpRoutes final : public HttpService {
 
   std::optional<ApiError> CheckHead(const HttpHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+  ErrorForm error_form(const std::string& path) const override;
   void OnAnswered(const std::string& path, int status, double seconds) override;
   void OnRefused(const char* reason) override;
   void OnBodyBytes(int64_t delta) override;
   void OnUnsent(int64_t delta_bytes) override;
 
  private:
+  void ReplyText(const TextForm& form, std::string body,
+                 std::shared_ptr<HttpExchange> exchange) const;
   void ReplyHealth(bool serving, HttpExchange* exchange) const;
   void ReplyModels(HttpExchange* exchange) const;
   void ReplyModel(std::string_view id, HttpExchange* exchange) const;

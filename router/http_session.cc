@@ -103,6 +103,7 @@ void HttpSession::ReadHeader() {
   keep_alive_ = answered_ = streaming_ = head_only_ = false;
   http_11_ = true;
   path_.clear();
+  allow_origin_.clear();
   request_id_ = NewRequestId();
   received_ns_ = RealClock::Now();
   parser_.emplace();
@@ -127,6 +128,14 @@ void HttpSession::OnHeader(ErrorCode error) {
   head_only_ = parser_->get().method() == http::verb::head;
   const std::string_view id = View(parser_->get()[kRequestIdHeader]);
   if (IsRequestId(id)) request_id_ = std::string(id);
+  CheckOrigin();
+  if (IsPreflight()) {
+    phase_ = Phase::kHandling;
+    const std::string_view wanted = View(parser_->get()["Access-Control-Request-Headers"]);
+    if (!parser_->is_done()) keep_alive_ = false;
+    SendFinal(FormatPreflight(MakeHead(), wanted), 204);
+    return;
+  }
   if (const std::optional<ApiError> refusal = CheckHeader()) {
     phase_ = Phase::kHandling;
     // An unread body would be taken for the next request; a broken client's next one is not
@@ -161,13 +170,31 @@ std::optional<ApiError> HttpSession::CheckHeader() {
   const std::string_view expect = View(message[http::field::expect]);
   if (!expect.empty() && !boost::beast::iequals(message[http::field::expect], "100-continue"))
     return HttpError(417, "The only expectation this server meets is 100-continue.");
+  if (std::optional<ApiError> refusal = server_->service()->CheckHead(Head())) return refusal;
+  return ReserveBody();
+}
+
+HttpHead HttpSession::Head() const {
+  const auto& message = parser_->get();
   HttpHead head;
   head.method = std::string(View(message.method_string()));
   head.path = path_;
   head.content_type = std::string(View(message[http::field::content_type]));
   head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
-  if (std::optional<ApiError> refusal = server_->service()->CheckHead(head)) return refusal;
-  return ReserveBody();
+  return head;
+}
+
+void HttpSession::CheckOrigin() {
+  const std::string_view origin = View(parser_->get()[http::field::origin]);
+  if (origin.empty()) return;
+  for (const std::string& allowed : server_->options().cors_allow_origin) {
+    if (allowed == "*" || allowed == origin) allow_origin_ = allowed;
+  }
+}
+
+bool HttpSession::IsPreflight() const {
+  return !allow_origin_.empty() && parser_->get().method() == http::verb::options &&
+         parser_->get().count("Access-Control-Request-Method") > 0;
 }
 
 std::optional<ApiError> HttpSession::ReserveBody() {
@@ -213,9 +240,7 @@ void HttpSession::Dispatch() {
   received_ns_ = RealClock::Now();
   auto& message = parser_->get();
   HttpRequest request;
-  request.head.method = std::string(View(message.method_string()));
-  request.head.path = path_;
-  request.head.content_type = std::string(View(message[http::field::content_type]));
+  request.head = Head();
   request.body = std::move(message.body());
   request.received_ns = received_ns_;
   parser_.reset();

@@ -51,6 +51,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void Dispatch();
   void RefuseBytes(ErrorCode error);
   std::optional<ApiError> CheckHeader();
+  HttpHead Head() const;
+  // Whether a script of the request's origin may read the answer.
+  void CheckOrigin();
+  bool IsPreflight() const;
   // Memory for the body, until the answer begins.
   std::optional<ApiError> ReserveBody();
   void ReturnBody();
@@ -101,11 +105,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   int64_t received_ns_ = 0;
   std::string path_;
   std::string request_id_;
-  std::string out_;        // waits for writing_
-  std::string in_write_;   // being written
-  size_t written_ = 0;     // of in_write_
-  uint64_t reserved_ = 0;  // bytes of the body
-  size_t unsent_ = 0;      // as last told to the service
+  std::string allow_origin_;  // of CORS; empty: nobody else's
+  std::string out_;           // waits for writing_
+  std::string in_write_;      // being written
+  size_t written_ = 0;        // of in_write_
+  uint64_t reserved_ = 0;     // bytes of the body
+  size_t unsent_ = 0;         // as last told to the service
   std::function<void()> on_disconnect_;
 };
 

@@ -78,6 +78,8 @@ ResponseHead HttpSession::MakeHead() const {
   head.keep_alive_10 = !http_11_;
   head.head_only = head_only_;
   head.request_id = request_id_;
+  head.error_form = server_->service()->error_form(path_);
+  head.allow_origin = allow_origin_;
   return head;
 }
 

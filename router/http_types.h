@@ -28,6 +28,7 @@ struct HttpOptions {
   int64_t body_timeout_ms = 60'000;              // from the last header to the body's last byte
   int64_t idle_timeout_ms = 75'000;              // between requests on a kept connection
   int64_t write_timeout_ms = 30'000;             // without a byte taken by the client
+  std::vector<std::string> cors_allow_origin;    // scripts of these may read answers; "*": of all
 };
 
 struct HttpHead {
@@ -64,6 +65,8 @@ class HttpService {
   // Before the body is read. An error is the answer.
   virtual std::optional<ApiError> CheckHead(const HttpHead& head) = 0;
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
+  // Of errors at this path.
+  virtual ErrorForm error_form(const std::string&) const { return ErrorForm::kOpenAi; }
   // For metrics. `path` is empty if no request could be read.
   virtual void OnAnswered(const std::string& path, int status, double seconds) = 0;
   virtual void OnRefused(const char* reason) = 0;

@@ -11,6 +11,11 @@ namespace flotilla {
 
 // "…" with quotes, backslashes and control characters escaped.
 void AppendJsonString(std::string_view text, std::string* out);
+inline std::string JsonString(std::string_view text) {
+  std::string out;
+  AppendJsonString(text, &out);
+  return out;
+}
 // The shortest text that reads back as the same float, always with a point or exponent. JSON has
 // no infinity: what is not finite becomes -9999.0, as in vLLM.
 void AppendJsonFloat(float value, std::string* out);

@@ -21,6 +21,7 @@ struct Flags {
   std::string metrics_socket;
   std::optional<uint16_t> metrics_port;
   int notify_fd = -1;
+  uint32_t sse_keepalive_s = static_cast<uint32_t>(RouterOptions().sse_keepalive_ms / 1000);
 };
 
 void AddLimitFlags(CLI::App* app, Flags* flags) {
@@ -72,6 +73,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--policy", router.dispatcher.policy, "Which replica takes a request")
       ->check(CLI::IsMember(PolicyNames()))
       ->capture_default_str();
+  AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
+  AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin);
+  AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
+  AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
   app->add_option("--notify-fd", flags->notify_fd,
                   "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken");
   app->add_option("--metrics-socket", flags->metrics_socket,
@@ -118,6 +123,8 @@ int Run(int argc, char** argv) {
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
+
+  flags.router.sse_keepalive_ms = int64_t{1000} * flags.sse_keepalive_s;
 
   // Blocked before any thread starts: every thread inherits it, and one waits for them.
   sigset_t signals;

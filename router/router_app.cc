@@ -39,9 +39,11 @@ RouterApp::RouterApp(RouterOptions options)
       metrics_(registry_.get()),
       work_(io_.get_executor()),
       dispatcher_(options_.dispatcher, &io_, &large_pool_, &calls_, &metrics_),
-      routes_({&io_, &pool_, &large_pool_, &calls_, &dispatcher_, &metrics_}),
+      context_{&io_,         &pool_,    &large_pool_,     &calls_,
+               &dispatcher_, &metrics_, options_.parsers, options_.sse_keepalive_ms},
+      routes_(context_),
       http_(options_.http, &io_, &routes_),
-      grpc_(options_.grpc, {&io_, &pool_, &large_pool_, &calls_, &dispatcher_, &metrics_}) {}
+      grpc_(options_.grpc, context_) {}
 
 RouterApp::~RouterApp() {
   if (io_thread_.joinable() && !drained_) {

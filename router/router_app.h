@@ -24,6 +24,8 @@ struct RouterOptions {
   HttpOptions http;
   GrpcOptions grpc;
   DispatcherOptions dispatcher;
+  ParserChoice parsers;
+  int64_t sse_keepalive_ms = 15'000;  // without a byte of a stream; 0: no comments
   uint32_t drain_grace_ms = 30'000;
 };
 
@@ -58,6 +60,7 @@ class RouterApp {
   boost::asio::thread_pool pool_{1};
   boost::asio::thread_pool large_pool_{1};
   Dispatcher dispatcher_;
+  const HandlerContext context_;
   HttpRoutes routes_;
   HttpServer http_;
   GrpcServer grpc_;

@@ -79,20 +79,20 @@ class Reader {
     FieldReader reader(body);
     const json::object* format = reader.Object("response_format");
     if (format == nullptr) return reader.error();
+    bool is_schema = false;
+    if (auto error = ReadType(*format, "response_format.", &is_schema)) return error;
+    if (!is_schema) return std::nullopt;
     FieldReader fields(*format, "response_format.");
-    const std::optional<std::string_view> type = fields.String("type");
-    if (!fields.error().has_value() && !type.has_value()) fields.Fail("type", "is missing");
-    if (fields.error().has_value()) return fields.error();
-    if (*type == "text") return std::nullopt;
-    if (*type == "json_object") return Set(SetJsonObject, true, "response_format");
-    if (*type != "json_schema") {
-      fields.Fail("type", "must be 'text', 'json_object' or 'json_schema'");
-      return fields.error();
-    }
     const json::object* named = fields.Object("json_schema");
     if (!fields.error().has_value() && named == nullptr) fields.Fail("json_schema", "is missing");
     if (fields.error().has_value()) return fields.error();
-    return ReadNamedSchema(*named);
+    return ReadNamedSchema(*named, "response_format.json_schema.");
+  }
+
+  MaybeError ReadFlatFormat(const json::object& format, const std::string& prefix) {
+    bool is_schema = false;
+    if (auto error = ReadType(format, prefix, &is_schema)) return error;
+    return is_schema ? ReadNamedSchema(format, prefix) : std::nullopt;
   }
 
   MaybeError ReadForms(const json::object& body) {
@@ -113,9 +113,22 @@ class Reader {
   }
 
  private:
+  // All that need no schema are done then.
+  MaybeError ReadType(const json::object& format, const std::string& prefix, bool* is_schema) {
+    FieldReader fields(format, prefix);
+    const std::optional<std::string_view> type = fields.String("type");
+    if (!fields.error().has_value() && !type.has_value()) fields.Fail("type", "is missing");
+    if (fields.error().has_value()) return fields.error();
+    *is_schema = *type == "json_schema";
+    if (*type == "json_object")
+      return Set(SetJsonObject, true, prefix.substr(0, prefix.size() - 1));
+    if (!*is_schema && *type != "text")
+      fields.Fail("type", "must be 'text', 'json_object' or 'json_schema'");
+    return fields.error();
+  }
+
   // {"name": …, "description": …, "schema": …, "strict": …}. It is always strict here.
-  MaybeError ReadNamedSchema(const json::object& named) {
-    const std::string prefix = "response_format.json_schema.";
+  MaybeError ReadNamedSchema(const json::object& named, const std::string& prefix) {
     FieldReader fields(named, prefix);
     fields.String("name");
     fields.String("description");
@@ -149,6 +162,11 @@ MaybeError ReadStructuredOutput(const json::object& body, CompletionRequest* req
   Reader reader(request);
   if (auto error = reader.ReadResponseFormat(body)) return error;
   return reader.ReadForms(body);
+}
+
+MaybeError ReadTextFormat(const json::object& format, const std::string& prefix,
+                          CompletionRequest* request) {
+  return Reader(request).ReadFlatFormat(format, prefix);
 }
 
 void NameAsClient(const std::string& field, ApiError* error) {

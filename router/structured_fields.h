@@ -19,6 +19,11 @@ namespace flotilla {
 std::optional<ApiError> ReadStructuredOutput(const boost::json::object& body,
                                              CompletionRequest* request);
 
+// The same from {"type": "text" | "json_object" | "json_schema", "schema": …}: the `text.format` of
+// responses, whose schema is not inside another object. `prefix`: of its fields' names.
+std::optional<ApiError> ReadTextFormat(const boost::json::object& format, const std::string& prefix,
+                                       CompletionRequest* request);
+
 // `field`: request.structured_field.
 void NameAsClient(const std::string& field, ApiError* error);
 

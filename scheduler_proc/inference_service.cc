@@ -34,21 +34,30 @@ Status Tokenize(const RequestFront& front, const v1::TokenizeRequest& request,
   return OkStatus();
 }
 
-// With the rendered conversation's token ids for its prompt.
-StatusOr<v1::GenerateRequest> FromChat(const RequestFront& front, const v1::ChatRequest& chat) {
+// The rendered conversation and its token ids.
+StatusOr<v1::ApplyTemplateResponse> Render(const RequestFront& front, const v1::ChatRequest& chat) {
   RETURN_IF_ERROR(front.Ready());
-  v1::GenerateRequest request = chat.base();
-  RETURN_IF_ERROR(CheckModel(request.model(), front.limits().model_name));
-  if (request.prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
+  RETURN_IF_ERROR(CheckModel(chat.base().model(), front.limits().model_name));
+  if (chat.base().prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError(
         "base.prompt: must be empty, since the messages are the prompt");
   if (front.chat_format() == nullptr)
     return absl::InvalidArgumentError("model: has no chat template that works; use Generate");
-  ASSIGN_OR_RETURN(const std::string text, RenderChat(chat, *front.chat_format(), LocalTime()));
+  ASSIGN_OR_RETURN(std::string text, RenderChat(chat, *front.chat_format(), LocalTime()));
   StatusOr<std::vector<TokenId>> ids =
       front.tokenizer().Encode(text, {.parse_special = true, .add_special = false});
   if (!ids.ok()) return Annotate(ids.status(), "messages");
-  request.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
+  v1::ApplyTemplateResponse rendered;
+  rendered.set_text(std::move(text));
+  rendered.mutable_token_ids()->Add(ids->begin(), ids->end());
+  return rendered;
+}
+
+// With the rendered conversation's token ids for its prompt.
+StatusOr<v1::GenerateRequest> FromChat(const RequestFront& front, const v1::ChatRequest& chat) {
+  ASSIGN_OR_RETURN(v1::ApplyTemplateResponse rendered, Render(front, chat));
+  v1::GenerateRequest request = chat.base();
+  request.mutable_token_ids()->mutable_ids()->Swap(rendered.mutable_token_ids());
   return request;
 }
 
@@ -98,6 +107,14 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
   return Answer(context, flotilla::Detokenize(*deps_.front, *request, response));
+}
+
+grpc::ServerUnaryReactor* InferenceService::ApplyTemplate(grpc::CallbackServerContext* context,
+                                                          const v1::ChatRequest* request,
+                                                          v1::ApplyTemplateResponse* response) {
+  StatusOr<v1::ApplyTemplateResponse> rendered = Render(*deps_.front, *request);
+  if (rendered.ok()) *response = *std::move(rendered);
+  return Answer(context, rendered.status());
 }
 
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,

@@ -84,6 +84,10 @@ CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value
       ->capture_default_str();
 }
 
+CLI::Option* AddFlag(CLI::App* app, const SharedTexts& flag, std::vector<std::string>* values) {
+  return app->add_option(flag.name, *values, flag.help)->allow_extra_args(false);
+}
+
 CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value) {
   return app->add_option(flag.name, *value, flag.help)->capture_default_str();
 }

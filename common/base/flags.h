@@ -62,6 +62,11 @@ inline constexpr SharedFlag kThreadsFlag = {"--threads",
                                             "replicas may use, divided by all workers. "
                                             "Never more than those cores",
                                             0, 1024};
+inline constexpr SharedFlag kSseKeepaliveFlag = {
+    "--sse-keepalive",
+    "Seconds without a byte of a stream after which a comment is sent, so that no proxy takes it "
+    "for dead; it also sends the status line, so a failure after it is an event. 0: none",
+    0, 86'400};
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
 
 struct SharedChoice {
@@ -99,6 +104,19 @@ inline constexpr SharedChoice kSchedulePolicyFlag = {
     "priority: "
     "the highest, which also preempts who runs; vtc: the tenant that was served least",
     kSchedulePolicies};
+inline constexpr std::array kToolCallParsers = {"auto", "hermes", "llama3_json", "none"};
+inline constexpr SharedChoice kToolCallParserFlag = {
+    "--tool-call-parser",
+    "How models write tool calls. hermes: JSON between <tool_call> and </tool_call>; llama3_json: "
+    "a JSON object and nothing else; auto: as the model's chat template says; none: their calls "
+    "stay text",
+    kToolCallParsers};
+inline constexpr std::array kReasoningParsers = {"auto", "think", "none"};
+inline constexpr SharedChoice kReasoningParserFlag = {
+    "--reasoning-parser",
+    "How models mark what they think before they answer. think: between <think> and </think>; "
+    "auto: the same, if their chat template has these tags; none: it stays text",
+    kReasoningParsers};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 
 // A text that several processes take as it is.
@@ -112,6 +130,17 @@ inline constexpr SharedText kPackCacheDirFlag = {
     "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
     "a worker on; off"};
 CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value);
+
+// Texts; the flag may be given several times.
+struct SharedTexts {
+  const char* name;
+  const char* help;
+};
+inline constexpr SharedTexts kCorsAllowOriginFlag = {
+    "--cors-allow-origin",
+    "Web pages of this origin, e.g. https://chat.example.com, may use the HTTP API; '*': of any. "
+    "Repeatable. None: no pages but the API's own"};
+CLI::Option* AddFlag(CLI::App* app, const SharedTexts& flag, std::vector<std::string>* values);
 
 // Numbers, with commas or blanks between them.
 struct SharedList {

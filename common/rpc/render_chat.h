@@ -1,8 +1,8 @@
 // A Chat request's conversation → the prompt's text, the same in the router and in the engine.
 //
-// Each message becomes what templates expect: {"role", "content", …} with name, tool_call_id and
-// tool_calls where given; the role "developer" becomes "system", which models know. Ranges are
-// proto/flotilla/v1/inference.proto's.
+// Each message becomes what templates expect: {"role", "content", …} with name, tool_call_id,
+// tool_calls and reasoning_content where given; the role "developer" becomes "system", which models
+// know. Ranges are proto/flotilla/v1/inference.proto's.
 // Threads: any. Errors: InvalidArgument that begins with the field's name and a colon
 // ("messages[2].role: …"); what the template says about the conversation is about "messages".
 #pragma once

@@ -28,7 +28,7 @@ StatusOr<ChatFormat> ChatFormat::Create(std::string_view source,
                                         std::optional<std::string> bos_token,
                                         std::optional<std::string> eos_token) {
   ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
-  return ChatFormat(std::move(parsed), std::move(bos_token), std::move(eos_token));
+  return ChatFormat(std::move(parsed), source, std::move(bos_token), std::move(eos_token));
 }
 
 StatusOr<std::string> ChatFormat::Render(ChatTemplateInput input) const {

@@ -6,6 +6,7 @@
 // file has no template, InvalidArgument if it is wrong; Render as ChatTemplate (common/template).
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/base/status.h"
@@ -22,15 +23,19 @@ class ChatFormat {
 
   // The text of a conversation. The input's bos_token and eos_token are the model's.
   StatusOr<std::string> Render(ChatTemplateInput input) const;
+  // The template's text, which tells how the model writes tool calls.
+  const std::string& source() const { return *source_; }
 
  private:
-  ChatFormat(ChatTemplate chat_template, std::optional<std::string> bos_token,
-             std::optional<std::string> eos_token)
+  ChatFormat(ChatTemplate chat_template, std::string_view source,
+             std::optional<std::string> bos_token, std::optional<std::string> eos_token)
       : template_(std::move(chat_template)),
+        source_(std::make_shared<const std::string>(source)),
         bos_token_(std::move(bos_token)),
         eos_token_(std::move(eos_token)) {}
 
   ChatTemplate template_;
+  std::shared_ptr<const std::string> source_;
   std::optional<std::string> bos_token_;
   std::optional<std::string> eos_token_;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/flags.h"
 
 namespace flotilla {
 namespace {
@@ -161,7 +162,12 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
   Argv argv(r.bin_dir + "/flotilla-router");
   argv.Flag("--host", o.host).Flag("--port", w.port).Flag("--grpc-port", w.grpc_port);
   for (const std::string& address : w.replicas) argv.Flag("--replica", address);
+  for (const std::string& origin : o.cors_allow_origin)
+    argv.Flag(kCorsAllowOriginFlag.name, origin);
   return argv.Flag("--policy", o.policy)
+      .Flag(kSseKeepaliveFlag.name, o.sse_keepalive)
+      .Flag(kToolCallParserFlag.name, o.tool_call_parser)
+      .Flag(kReasoningParserFlag.name, o.reasoning_parser)
       .Flag("--notify-fd", w.notify_fd)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")

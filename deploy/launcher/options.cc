@@ -156,6 +156,10 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
       ->check(CLI::IsMember({"round_robin", "shortest_queue"}))
       ->capture_default_str();
   AddHeadFlags(app, o);
+  AddFlag(app, kSseKeepaliveFlag, &o->sse_keepalive);
+  AddFlag(app, kCorsAllowOriginFlag, &o->cors_allow_origin);
+  AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
+  AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);
   AddFlightFlags(app, o);

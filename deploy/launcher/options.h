@@ -26,6 +26,10 @@ struct ServeOptions {
   uint32_t replicas = 1;
   std::string tp = "auto";  // "auto" or a number of ranks
   std::string policy = "round_robin";
+  uint32_t sse_keepalive = 15;  // seconds
+  std::vector<std::string> cors_allow_origin;
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
 
   // Several hosts a replica: on the head …
   uint32_t remote_ranks = 0;
@@ -75,7 +79,7 @@ struct ServeOptions {
   LogOptions log;
 };
 
-// All flags of `serve`; `engine` has no router, hence no --port, --replicas and --policy.
+// All flags of `serve`; `engine` has no router, hence none of its flags.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 void AddEngineFlags(CLI::App* app, ServeOptions* options);
 // Those of `join`: what a worker needs, and where its head is.

@@ -136,6 +136,7 @@ HttpAnswer Post(uint16_t port, std::string_view path, std::string_view body) {
 std::vector<std::string> Events(std::string_view body) {
   std::vector<std::string> events;
   while (!body.empty()) {
+    if (body.starts_with("event: ")) body.remove_prefix(body.find('\n') + 1);
     const size_t end = body.find("\n\n");
     EXPECT_TRUE(body.starts_with("data: ")) << body;
     if (end == std::string_view::npos) break;

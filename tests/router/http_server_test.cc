@@ -44,9 +44,14 @@ TEST(HttpRoutesTest, WrongPathsAndMethods) {
   EXPECT_EQ(get.headers.at("allow"), "POST");
   EXPECT_EQ(Post(harness.port(), "/v1/models", "{}").status, 405);
   EXPECT_EQ(Get(harness.port(), "/v1/chat/completions").status, 405);
-  EXPECT_EQ(Post(harness.port(), "/v1/responses", "{}").status, 501);
-  EXPECT_NE(ErrorField(Post(harness.port(), "/v1/responses", "{}"), "message").find("not built"),
-            std::string::npos);
+}
+
+TEST(HttpRoutesTest, ErrorsHaveTheFormOfTheirApi) {
+  RouterHarness harness;
+  EXPECT_EQ(ErrorField(Get(harness.port(), "/v1/completions"), "type"), "invalid_request_error");
+  const HttpAnswer get = Get(harness.port(), "/v1/messages");
+  EXPECT_EQ(get.status, 405);
+  EXPECT_EQ(ParseOrFail(get.body).at("type"), "error");
 }
 
 TEST(HttpRoutesTest, HeadHasTheLengthButNoBody) {

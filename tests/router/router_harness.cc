@@ -23,6 +23,8 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.http.port = 0;
   router.grpc = options_.grpc;
   router.grpc.grpc_port = 0;
+  router.parsers = options_.parsers;
+  router.sse_keepalive_ms = options_.sse_keepalive_ms;
   router.dispatcher.policy = options_.policy;
   router.dispatcher.backoff_min_ms = 10;
   router.dispatcher.backoff_max_ms = 50;

@@ -22,6 +22,8 @@ struct HarnessOptions {
   FakeEngineServiceOptions engine;
   HttpOptions http;
   GrpcOptions grpc;
+  ParserChoice parsers;
+  int64_t sse_keepalive_ms = 15'000;
   uint32_t drain_grace_ms = 10'000;
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;

@@ -1,0 +1,65 @@
+// One tool call as models write it, {"name": "f", "arguments": {…}}, from pieces of its text.
+//
+// The arguments are passed on as they come, in the model's own bytes; what they say is the
+// client's to judge. "parameters" is another name for "arguments"; other keys are skipped; a call
+// without arguments has {}. An object that turns out to be no call (no name, arguments that are no
+// object, no JSON) fails, and its text is there to be told as text.
+// Threads: one at a time. Errors: kFailed. Source: ours; the forms are those of Hermes 2 Pro,
+// Qwen 2.5 and Llama 3.1.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flotilla {
+
+class CallScanner {
+ public:
+  enum class State { kOpen, kDone, kFailed };
+
+  // `names`: what may be called; null: anything. Must outlive the scanner.
+  explicit CallScanner(const std::vector<std::string>* names) : names_(names) {}
+
+  // Takes what of `text` belongs to the object, whose { comes first but for white space, and
+  // returns how many bytes that was. Appends to *arguments once the call is known to be one
+  // (begun()).
+  size_t Push(std::string_view text, std::string* arguments);
+
+  State state() const { return state_; }
+  bool begun() const { return begun_; }  // name() is known, and it is a call
+  const std::string& name() const { return name_; }
+  // All that was taken; kept until begun().
+  const std::string& raw() const { return raw_; }
+
+ private:
+  enum class At { kBegin, kFirstKey, kKey, kColon, kValue, kComma };
+
+  void Take(char c, std::string* arguments);
+  void TakeStructure(char c);
+  void TakeValue(char c, std::string* arguments);
+  void BeginValue(char c);
+  void EndValue(std::string* arguments);
+  void EndObject(std::string* arguments);
+  void Begin();
+  void Fail() { state_ = State::kFailed; }
+
+  const std::vector<std::string>* const names_;
+  State state_ = State::kOpen;
+  At at_ = At::kBegin;
+  std::string raw_;
+  std::string key_;    // as JSON, with its quotes
+  std::string value_;  // the value so far, but for arguments that were passed on
+  std::string name_;
+  std::string arguments_;  // that came before the name
+  bool in_key_ = false;
+  bool in_string_ = false;
+  bool escaped_ = false;
+  bool scalar_ = false;  // the value is a number or a word
+  bool is_arguments_ = false;
+  bool has_arguments_ = false;
+  bool begun_ = false;
+  int depth_ = 0;  // of the value's brackets
+};
+
+}  // namespace flotilla

@@ -1,0 +1,198 @@
+#include "router/answer_parser.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+
+namespace flotilla {
+namespace {
+
+// One line a part, so that a failure can be read.
+std::string Show(const AnswerText& text) {
+  std::string out;
+  if (!text.reasoning.empty()) StrAppend(&out, "R[", text.reasoning, "]");
+  if (!text.content.empty()) StrAppend(&out, "T[", text.content, "]");
+  for (const ToolCallPiece& call : text.calls)
+    StrAppend(&out, call.index, ":", call.name, "(", call.arguments, ")");
+  return out;
+}
+
+void Join(AnswerText next, AnswerText* out) {
+  out->reasoning += next.reasoning;
+  out->content += next.content;
+  for (ToolCallPiece& call : next.calls) {
+    const bool begins = out->calls.empty() || out->calls.back().index != call.index;
+    EXPECT_EQ(begins, !call.name.empty()) << "the name comes first, and once";
+    if (begins)
+      out->calls.push_back(std::move(call));
+    else
+      out->calls.back().arguments += call.arguments;
+  }
+}
+
+// What is made of `text` cut before each of `cuts`.
+std::string Parse(const AnswerSyntax& syntax, std::string_view text, std::vector<size_t> cuts) {
+  AnswerParser parser(syntax);
+  AnswerText all;
+  size_t begin = 0;
+  cuts.push_back(text.size());
+  for (size_t end : cuts) {
+    AnswerText piece;
+    parser.Push(text.substr(begin, end - begin), &piece);
+    Join(std::move(piece), &all);
+    begin = end;
+  }
+  AnswerText last;
+  parser.Finish(&last);
+  Join(std::move(last), &all);
+  EXPECT_EQ(parser.called_tools(), !all.calls.empty());
+  return Show(all);
+}
+
+// Cut nowhere, at every position, at every two positions, and between all bytes.
+void Check(const AnswerSyntax& syntax, std::string_view text, const std::string& expected) {
+  EXPECT_EQ(Parse(syntax, text, {}), expected) << text;
+  std::vector<size_t> all;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    all.push_back(i);
+    for (size_t j = i; j <= text.size(); ++j)
+      ASSERT_EQ(Parse(syntax, text, {i, j}), expected) << text << " cut at " << i << ", " << j;
+  }
+  EXPECT_EQ(Parse(syntax, text, all), expected) << text;
+}
+
+AnswerSyntax Tools(ToolSyntax syntax, std::vector<std::string> names = {"f", "g"}) {
+  return {.tools = {.syntax = syntax, .names = std::move(names)}};
+}
+
+TEST(AnswerParserTest, WithoutSyntaxAllIsText) {
+  Check({}, "<think>a</think> <tool_call>{\"name\":\"f\"}</tool_call> ",
+        "T[<think>a</think> <tool_call>{\"name\":\"f\"}</tool_call> ]");
+}
+
+TEST(AnswerParserTest, HermesCalls) {
+  const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  Check(hermes,
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": "
+        "\"}\\\"\"}]}}\n</tool_call>",
+        "0:f({\"a\": [1, {\"b\": \"}\\\"\"}]})");
+  Check(hermes,
+        "Let me "
+        "see.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</"
+        "tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>\n",
+        "T[Let me see.]0:f({})1:g({})");
+  Check(hermes, "<tool_call>{\"arguments\": {\"a\":1}, \"id\": 7, \"name\": \"x\"}</tool_call> so",
+        "T[so]0:x({\"a\":1})");
+}
+
+TEST(AnswerParserTest, HermesWithoutItsLastTag) {
+  const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  Check(hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "0:f({})");
+  Check(hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool", "0:f({})");
+  Check(hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}} x", "T[x]0:f({})");
+}
+
+TEST(AnswerParserTest, WhatLooksLikeACallAndIsNoneIsText) {
+  const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  for (const char* text :
+       {"a <tool_call b", "<tool_call", "<tool_call>hello", "<tool_call>{\"name\": 7}", "1 < 2 ",
+        "<tool_call>{\"name\":\"\",\"arguments\":{}}</tool_call>",
+        "<tool_call>{\"a\":[1,2],\"b\":true}x",
+        "<tool_call>{\"name\":\"f\",\"arguments\":\"x\"}</tool_call>",
+        "<tool_call>{\"name\" \"f\"}", "<tool_call>{\"name\":\"f\",\"argum",
+        "<tool_call>{\"arguments\":{}}"})
+    Check(hermes, text, StrCat("T[", text, "]"));
+}
+
+TEST(AnswerParserTest, ACallThatIsCutOffKeepsWhatThereIs) {
+  Check(Tools(ToolSyntax::kHermes), "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b",
+        "0:f({\"a\": \"b)");
+}
+
+TEST(AnswerParserTest, LlamaCalls) {
+  const AnswerSyntax llama = Tools(ToolSyntax::kLlama3);
+  Check(llama, "{\"name\": \"f\", \"parameters\": {\"a\": \"ü\"}}", "0:f({\"a\": \"ü\"})");
+  Check(llama,
+        " {\"type\":\"function\",\"name\":\"f\",\"parameters\":{}}; "
+        "{\"name\":\"g\",\"parameters\":{\"n\":-1.5e3}}\n",
+        "0:f({})1:g({\"n\":-1.5e3})");
+  Check(llama, "<|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "0:f({})");
+  Check(llama, "Yes <|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "T[Yes]0:f({})");
+}
+
+TEST(AnswerParserTest, LlamasOtherObjectsAreText) {
+  const AnswerSyntax llama = Tools(ToolSyntax::kLlama3);
+  for (const char* text : {"{\"name\": \"Bob\", \"age\": 7}", "{\"a\":1}", " {",
+                           "Hi {\"name\":\"f\"}", "  Hi  ", "<|python_tag|>print(1)"})
+    Check(llama, text, StrCat("T[", text, "]"));
+}
+
+TEST(AnswerParserTest, ArgumentsOfTheOneFunction) {
+  Check(Tools(ToolSyntax::kArguments, {"f"}), "{\"a\": 1} ", "0:f({\"a\": 1} )");
+  Check(Tools(ToolSyntax::kArguments, {"f"}), "", "0:f()");
+}
+
+TEST(AnswerParserTest, AListOfCalls) {
+  const AnswerSyntax list = Tools(ToolSyntax::kList);
+  Check(list, "[{\"name\":\"f\",\"parameters\":{\"a\":1}} , {\"name\": \"g\", \"parameters\": {}}]",
+        "0:f({\"a\":1})1:g({})");
+  Check(list, "[{\"name\":\"f\",\"para", "T[[{\"name\":\"f\",\"para]");
+}
+
+TEST(AnswerParserTest, OneCallIfTheyMayNotBeParallel) {
+  AnswerSyntax one = Tools(ToolSyntax::kHermes);
+  one.tools.max_calls = 1;
+  Check(one,
+        "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call><tool_call>{\"name\":\"g\"}</"
+        "tool_call>",
+        "0:f({})");
+  AnswerSyntax list = Tools(ToolSyntax::kLlama3);
+  list.tools.max_calls = 1;
+  Check(list, "{\"name\":\"f\",\"parameters\":{}};{\"name\":\"g\",\"parameters\":{}}", "0:f({})");
+}
+
+TEST(AnswerParserTest, Reasoning) {
+  const AnswerSyntax tagged = {.reasoning = ReasoningStart::kTagged};
+  Check(tagged, "<think>\nHm,\n\nso.\n</think>\n\nFour. ", "R[Hm,\n\nso.]T[Four. ]");
+  Check(tagged, "\n<think></think>4", "T[4]");
+  Check(tagged, "<think>Hm ", "R[Hm]");
+  Check(tagged, "<think>a </thin b", "R[a </thin b]");
+  Check(tagged, " <thin", "T[ <thin]");
+  Check(tagged, " 4 <think>x</think>", "T[ 4 <think>x</think>]");
+  const AnswerSyntax open = {.reasoning = ReasoningStart::kOpen};
+  Check(open, "Hm </think> 4", "R[Hm]T[4]");
+  Check(open, "Hm", "R[Hm]");
+}
+
+TEST(AnswerParserTest, WhatIsThoughtCallsNothing) {
+  AnswerSyntax both = Tools(ToolSyntax::kHermes);
+  both.reasoning = ReasoningStart::kTagged;
+  Check(both,
+        "<think>a "
+        "<tool_call>{\"name\":\"f\"}</tool_call></think>\n<tool_call>{\"name\":\"g\"}</tool_call>",
+        "R[a <tool_call>{\"name\":\"f\"}</tool_call>]0:g({})");
+}
+
+TEST(AnswerParserTest, TheTemplateTellsTheSyntax) {
+  const std::string qwen = "{{ '<tool_call>' }}",
+                    llama = "<|eot_id|>{\"name\": n, \"parameters\": p}";
+  EXPECT_EQ(ToolSyntaxOf(qwen, {}), ToolSyntax::kHermes);
+  EXPECT_EQ(ToolSyntaxOf(llama, {}), ToolSyntax::kLlama3);
+  EXPECT_EQ(ToolSyntaxOf("{{ '<|python_tag|>' }}", {}), ToolSyntax::kLlama3);
+  EXPECT_EQ(ToolSyntaxOf("{{ messages }}", {}), ToolSyntax::kNone);
+  EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
+  EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "llama3_json"}), ToolSyntax::kLlama3);
+  EXPECT_EQ(ToolSyntaxOf(qwen, {.tool_call_parser = "none"}), ToolSyntax::kNone);
+}
+
+TEST(AnswerParserTest, TheTemplateAndThePromptTellWhereReasoningStarts) {
+  const std::string thinks = "{{ '</think>' }}";
+  EXPECT_EQ(ReasoningStartOf(thinks, "assistant\n", {}), ReasoningStart::kTagged);
+  EXPECT_EQ(ReasoningStartOf(thinks, "assistant\n<think>\n", {}), ReasoningStart::kOpen);
+  EXPECT_EQ(ReasoningStartOf("", "<think>\n", {}), ReasoningStart::kNone);
+  EXPECT_EQ(ReasoningStartOf(thinks, "", {.reasoning_parser = "none"}), ReasoningStart::kNone);
+  EXPECT_EQ(ReasoningStartOf("", "", {.reasoning_parser = "think"}), ReasoningStart::kTagged);
+}
+
+}  // namespace
+}  // namespace flotilla

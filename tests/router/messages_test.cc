@@ -1,0 +1,171 @@
+// Anthropic's /v1/messages end to end over HTTP.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+namespace json = boost::json;
+
+HarnessOptions WithParsers() {
+  HarnessOptions options;
+  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
+  return options;
+}
+
+constexpr const char* kTool = R"("tools":[{"name":"f","input_schema":{"type":"object"}}])";
+constexpr const char* kUser = R"("messages":[{"role":"user","content":"Hi"}])";
+constexpr const char* kCall =
+    "<think>Hm</think>I look. <tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}";
+
+class MessagesTest : public testing::Test {
+ protected:
+  HttpAnswer Ask(std::string_view fields, const char* path = "/v1/messages") {
+    return Post(harness_.port(), path, StrCat(R"({"model":"smol",)", std::string(fields), "}"));
+  }
+  // The model writes `text`.
+  HttpAnswer Write(std::string_view text, std::string_view fields) {
+    const std::vector<int32_t> ids = *GetTestModel().tokenizer->Encode(std::string(text));
+    harness_.engine().SetScript(ids);
+    return Ask(StrCat(kUser, R"(,"max_tokens":)", ids.size(), ",", std::string(fields)));
+  }
+  std::string Prompt() {
+    const v1::Submit sent = harness_.engine().submits().back();
+    const auto& ids = sent.request().token_ids().ids();
+    return GetTestModel().tokenizer->Decode({ids.data(), static_cast<size_t>(ids.size())}, false);
+  }
+  // Whether the message names the field, as Anthropic's errors have nothing else to name it with.
+  bool Refuses(std::string_view fields, std::string_view field, int status = 400) {
+    const HttpAnswer answer = Ask(fields);
+    EXPECT_EQ(answer.status, status) << answer.body;
+    const json::value root = ParseOrFail(answer.body);
+    EXPECT_EQ(root.at("type"), "error");
+    const std::string message(root.at("error").at("message").as_string());
+    EXPECT_NE(message.find(field), std::string::npos) << message;
+    return message.find(field) != std::string::npos;
+  }
+
+  RouterHarness harness_{WithParsers()};
+};
+
+TEST_F(MessagesTest, AnswersWhole) {
+  const json::value root =
+      ParseOrFail(Write("Four.", R"("system":[{"type":"text","text":"Be brief."}])").body);
+  EXPECT_TRUE(root.at("id").as_string().starts_with("msg_"));
+  EXPECT_EQ(root.at("type"), "message");
+  EXPECT_EQ(root.at("role"), "assistant");
+  EXPECT_EQ(root.at("content").at(0).at("text"), "Four.");
+  EXPECT_EQ(root.at("stop_reason"), "max_tokens");
+  EXPECT_TRUE(root.at("stop_sequence").is_null());
+  const json::value& usage = root.at("usage");
+  EXPECT_EQ(usage.at("input_tokens").as_int64() + usage.at("cache_read_input_tokens").as_int64(),
+            harness_.engine().submits().back().request().token_ids().ids_size());
+  EXPECT_EQ(Prompt(),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
+TEST_F(MessagesTest, ThoughtsTextAndCallsAreBlocks) {
+  const json::value root = ParseOrFail(Write(kCall, kTool).body);
+  const json::array& content = root.at("content").as_array();
+  ASSERT_EQ(content.size(), 3u);
+  EXPECT_EQ(content[0].at("thinking"), "Hm");
+  EXPECT_EQ(content[1].at("text"), "I look.");
+  EXPECT_EQ(content[2].at("type"), "tool_use");
+  EXPECT_EQ(content[2].at("name"), "f");
+  EXPECT_EQ(content[2].at("input").at("a"), 1);
+}
+
+TEST_F(MessagesTest, AStreamTellsBlockAfterBlock) {
+  const HttpAnswer answer = Write(kCall, StrCat(kTool, R"(,"stream":true)"));
+  std::string shape, last, arguments;
+  for (const std::string& event : Events(answer.body)) {
+    const json::value root = ParseOrFail(event);
+    const std::string type(root.at("type").as_string());
+    if (type == "content_block_delta" && root.at("delta").at("type") == "input_json_delta")
+      arguments += std::string(root.at("delta").at("partial_json").as_string());
+    if (type == "content_block_start") {
+      EXPECT_EQ(root.at("index").as_int64(), std::count(shape.begin(), shape.end(), '|'));
+    }
+    if (type == "message_delta") {
+      EXPECT_EQ(root.at("delta").at("stop_reason"), "max_tokens");
+    }
+    if (type != last) shape += type + (type == "content_block_stop" ? "| " : " ");
+    last = type;
+  }
+  EXPECT_EQ(shape,
+            "message_start content_block_start content_block_delta content_block_stop| "
+            "content_block_start content_block_delta content_block_stop| "
+            "content_block_start content_block_delta content_block_stop| "
+            "message_delta message_stop ");
+  EXPECT_EQ(arguments, "{\"a\":1}");
+}
+
+TEST_F(MessagesTest, BlocksBecomeTheConversation) {
+  Ask(R"("max_tokens":1,"system":"s","messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":[{"type":"text","text":"I look."},
+        {"type":"tool_use","id":"1","name":"f","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"42"}]},
+        {"type":"text","text":"So?"}]}])");
+  EXPECT_EQ(Prompt(),
+            "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>"
+            "assistant\nI look.<|im_end|>\n"
+            "<|im_start|>tool\n42<|im_end|>\n<|im_start|>user\nSo?<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
+TEST_F(MessagesTest, StopSequencesReachTheReplica) {
+  Write("x", R"("stop_sequences":["END"])");
+  EXPECT_EQ(harness_.engine().submits().back().request().stopping().stop(0), "END");
+}
+
+TEST_F(MessagesTest, ToolChoiceAnyIsAGrammar) {
+  Write("[]", StrCat(kTool, R"(,"tool_choice":{"type":"any","disable_parallel_tool_use":true})"));
+  const json::value schema =
+      ParseOrFail(harness_.engine().submits().back().request().structured().json_schema());
+  EXPECT_EQ(schema.at("type"), "array");
+  EXPECT_EQ(schema.at("maxItems"), 1);
+}
+
+TEST_F(MessagesTest, CountsTheTokensThatItWouldTake) {
+  const HttpAnswer counted = Ask(kUser, "/v1/messages/count_tokens");
+  ASSERT_EQ(counted.status, 200) << counted.body;
+  EXPECT_TRUE(harness_.engine().submits().empty());
+  Write("x", R"("seed":1)");
+  EXPECT_EQ(ParseOrFail(counted.body).at("input_tokens").as_int64(),
+            harness_.engine().submits().back().request().token_ids().ids_size());
+}
+
+TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
+  const auto with = [](std::string_view more) {
+    return StrCat(kUser, R"(,"max_tokens":1,)", more);
+  };
+  Refuses(kUser, "'max_tokens'");
+  Refuses(R"("max_tokens":1)", "'messages'");
+  Refuses(R"("max_tokens":1,"messages":[])", "'messages'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"system","content":"x"}])", "'messages[0].role'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"user"}])", "'messages[0].content'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}])",
+          "'messages[0].content[0].type'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":"x"}])", "'messages'", 501);
+  Refuses(with(R"("system":7)"), "'system'");
+  Refuses(with(R"("stop_sequences":"x")"), "'stop_sequences'");
+  Refuses(with(R"("tools":[{"name":"f"}])"), "'tools[0].input_schema'");
+  Refuses(with(R"("tools":[{"type":"bash_20250124","name":"bash"}])"), "'tools[0].type'", 501);
+  Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"tool","name":"g"})")),
+          "'tool_choice.name'");
+  Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"maybe"})")), "'tool_choice.type'");
+  Refuses(with(R"("thinking":{"type":"adaptive"})"), "'thinking.type'");
+  Refuses(with(R"("container":"x")"), "'container'", 501);
+  const HttpAnswer unknown =
+      Post(harness_.port(), "/v1/messages", R"({"model":"gpt","max_tokens":1,"messages":[]})");
+  EXPECT_EQ(ParseOrFail(unknown.body).at("error").at("type"), "not_found_error");
+  EXPECT_TRUE(harness_.engine().submits().empty());
+}
+
+}  // namespace
+}  // namespace flotilla

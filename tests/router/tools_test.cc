@@ -1,0 +1,230 @@
+// Tools and reasoning in /v1/chat/completions, end to end over HTTP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "router/chat_request.h"
+#include "tests/fakes/byte_vocabulary.h"
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+namespace json = boost::json;
+using ::testing::HasSubstr;
+
+HarnessOptions WithParsers() {
+  HarnessOptions options;
+  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
+  return options;
+}
+
+constexpr const char* kTools =
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":
+       {"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}}}},
+       {"type":"function","function":{"name":"g"}}])";
+
+class ToolsTest : public ::testing::Test {
+ protected:
+  // The model writes `text` and then ends for want of max_tokens.
+  HttpAnswer Chat(std::string_view text, std::string_view fields) {
+    const std::vector<int32_t> ids = *GetTestModel().tokenizer->Encode(std::string(text));
+    harness_.engine().SetScript(ids);
+    return Post(
+        harness_.port(), "/v1/chat/completions",
+        StrCat(R"({"model":"smol","messages":[{"role":"user","content":"Hi"}],"max_tokens":)",
+               ids.size(), ",", std::string(fields), "}"));
+  }
+  json::value Message(std::string_view text, std::string_view fields) {
+    const HttpAnswer answer = Chat(text, fields);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return ParseOrFail(answer.body).at("choices").at(0).at("message");
+  }
+  std::string Refused(std::string_view fields, int status = 400) {
+    const HttpAnswer answer = Chat("x", fields);
+    EXPECT_EQ(answer.status, status) << answer.body;
+    return ErrorField(answer, "param");
+  }
+  // The schema that the replica was given with the last request.
+  std::string Schema() {
+    return harness_.engine().submits().back().request().structured().json_schema();
+  }
+
+  RouterHarness harness_{WithParsers()};
+};
+
+constexpr const char* kTwoCalls =
+    "I look. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n"
+    "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
+
+TEST_F(ToolsTest, CallsAreToldApartFromTheText) {
+  const json::value message = Message(kTwoCalls, kTools);
+  EXPECT_EQ(message.at("content"), "I look.");
+  const json::array& calls = message.at("tool_calls").as_array();
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].at("type"), "function");
+  EXPECT_TRUE(calls[0].at("id").as_string().starts_with("call_"));
+  EXPECT_NE(calls[0].at("id"), calls[1].at("id"));
+  EXPECT_EQ(calls[0].at("function").at("name"), "f");
+  EXPECT_EQ(calls[0].at("function").at("arguments"), "{\"a\": 1}");
+  EXPECT_EQ(calls[1].at("function").at("name"), "g");
+}
+
+TEST_F(ToolsTest, StreamedCallsBeginWithIdAndName) {
+  const HttpAnswer answer = Chat(kTwoCalls, StrCat(kTools, R"(,"stream":true)"));
+  std::string content, arguments;
+  std::vector<std::string> names;
+  for (const std::string& event : Events(answer.body)) {
+    if (event == "[DONE]") continue;
+    const json::value root = ParseOrFail(event);
+    const json::object& delta = root.at("choices").at(0).at("delta").as_object();
+    if (const json::value* text = delta.if_contains("content"))
+      content += std::string(text->as_string());
+    const json::value* calls = delta.if_contains("tool_calls");
+    if (calls == nullptr) continue;
+    for (const json::value& call : calls->as_array()) {
+      const json::object& function = call.at("function").as_object();
+      EXPECT_EQ(call.as_object().contains("id"), function.contains("name"));
+      if (function.contains("name")) names.emplace_back(function.at("name").as_string());
+      EXPECT_EQ(call.at("index").as_int64(), static_cast<int64_t>(names.size()) - 1);
+      arguments += std::string(function.at("arguments").as_string());
+    }
+  }
+  EXPECT_EQ(content, "I look.");
+  EXPECT_THAT(names, ::testing::ElementsAre("f", "g"));
+  EXPECT_EQ(arguments, "{\"a\": 1}{}");
+}
+
+TEST_F(ToolsTest, AnOutputThatEndsItselfAfterACallIsFinishedByIt) {
+  CompletionRequest request;
+  request.chat = true;
+  auto model = std::make_shared<ModelHandle>();
+  model->tokenizer = std::make_shared<testing::ByteVocabulary>();
+  request.model = std::move(model);
+  request.prompts.resize(1);
+  request.syntax.tools.syntax = ToolSyntax::kHermes;
+  v1::Delta delta;
+  v1::ChoiceDelta* choice = delta.add_choices();
+  choice->set_text("<tool_call>{\"name\":\"f\"}");
+  choice->set_finish_reason(v1::FINISH_REASON_STOP);
+  EXPECT_EQ(ChoiceFormatter(request, 0).OnDelta(delta).finish_reason, "tool_calls");
+  choice->set_finish_reason(v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(ChoiceFormatter(request, 0).OnDelta(delta).finish_reason, "length");
+  choice->set_text("f");
+  choice->set_finish_reason(v1::FINISH_REASON_STOP);
+  EXPECT_EQ(ChoiceFormatter(request, 0).OnDelta(delta).finish_reason, "stop");
+}
+
+TEST_F(ToolsTest, OneCallIfTheyMayNotBeParallel) {
+  const json::value message = Message(kTwoCalls, StrCat(kTools, R"(,"parallel_tool_calls":false)"));
+  EXPECT_EQ(message.at("tool_calls").as_array().size(), 1u);
+}
+
+TEST_F(ToolsTest, WithoutToolsCallsAreText) {
+  EXPECT_EQ(Message(kTwoCalls, R"("seed":1)").at("content"), kTwoCalls);
+}
+
+TEST_F(ToolsTest, ANamedFunctionsArgumentsAreHeldToItsSchema) {
+  const json::value message = Message(
+      "{\"a\":2}", StrCat(kTools, R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"));
+  EXPECT_TRUE(message.at("content").is_null());
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("name"), "f");
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("arguments"), "{\"a\":2}");
+  EXPECT_EQ(Schema(), R"({"type":"object","properties":{"a":{"$ref":"#/$defs/n"}},)"
+                      R"("$defs":{"n":{"type":"integer"}}})");
+}
+
+TEST_F(ToolsTest, RequiredIsAListOfCalls) {
+  const std::string required = StrCat(kTools, R"(,"tool_choice":"required")");
+  const json::value message =
+      Message(R"([{"name":"g","parameters":{}},{"name":"f","parameters":{"a":1}}])", required);
+  EXPECT_EQ(message.at("tool_calls").as_array().size(), 2u);
+  const json::value schema = ParseOrFail(Schema());
+  EXPECT_EQ(schema.at("minItems"), 1);
+  EXPECT_FALSE(schema.as_object().contains("maxItems"));
+  EXPECT_EQ(schema.at("$defs").at("n").at("type"), "integer") << "where the root's refs find it";
+  EXPECT_EQ(schema.at("items").at("anyOf").as_array().size(), 2u);
+  Message("[]", StrCat(required, R"(,"parallel_tool_calls":false)"));
+  EXPECT_EQ(ParseOrFail(Schema()).at("maxItems"), 1);
+}
+
+TEST_F(ToolsTest, ReasoningIsToldApart) {
+  const std::string text = "<think>\nHm.\n</think>\n\nFour.";
+  const json::value message = Message(text, R"("seed":1)");
+  EXPECT_EQ(message.at("reasoning_content"), "Hm.");
+  EXPECT_EQ(message.at("content"), "Four.");
+  std::string reasoning;
+  for (const std::string& event : Events(Chat(text, R"("stream":true)").body)) {
+    if (event == "[DONE]") continue;
+    const json::value root = ParseOrFail(event);
+    const json::object& delta = root.at("choices").at(0).at("delta").as_object();
+    if (const json::value* piece = delta.if_contains("reasoning_content"))
+      reasoning += std::string(piece->as_string());
+  }
+  EXPECT_EQ(reasoning, "Hm.");
+}
+
+TEST_F(ToolsTest, ErrorsNameTheField) {
+  const auto tool = [](std::string_view function) {
+    return StrCat(R"("tools":[{"type":"function","function":)", function, "}]");
+  };
+  EXPECT_EQ(Refused(R"("tools":7)"), "tools");
+  EXPECT_EQ(Refused(R"("tools":[7])"), "tools[0]");
+  EXPECT_EQ(Refused(R"("tools":[{"type":"retrieval"}])"), "tools[0].type");
+  EXPECT_EQ(Refused(R"("tools":[{"type":"function"}])"), "tools[0].function");
+  EXPECT_EQ(Refused(tool("{}")), "tools[0].function.name");
+  EXPECT_EQ(Refused(tool(R"({"name":"a b"})")), "tools[0].function.name");
+  EXPECT_EQ(Refused(tool(R"({"name":"f","parameters":[]})")), "tools[0].function.parameters");
+  EXPECT_EQ(Refused(tool(R"({"name":"f"}},{"type":"function","function":{"name":"f"})")),
+            "tools[1].function.name");
+  EXPECT_EQ(Refused(StrCat(kTools, R"(,"tool_choice":"any")")), "tool_choice");
+  EXPECT_EQ(
+      Refused(StrCat(kTools, R"(,"tool_choice":{"type":"function","function":{"name":"h"}})")),
+      "tool_choice.function.name");
+  EXPECT_EQ(Refused(R"("tool_choice":"required")"), "tool_choice");
+  EXPECT_EQ(Refused(StrCat(kTools, R"(,"response_format":{"type":"json_object"})"), 501), "tools");
+  EXPECT_EQ(Refused(StrCat(tool(R"({"name":"f","parameters":{"$defs":{"n":true}}}},
+      {"type":"function","function":{"name":"g","parameters":{"$defs":{"n":false}}})"),
+                           R"(,"tool_choice":"required")")),
+            "tools[1].function.parameters");
+  EXPECT_TRUE(harness_.engine().submits().empty());
+}
+
+// The model of a template that shows tools, and a parser by what it says.
+class TemplateTest : public ::testing::Test {
+ protected:
+  std::variant<CompletionRequest, ApiError> Parse(const char* chat_template) {
+    auto model = std::make_shared<ModelHandle>();
+    model->name = "m";
+    model->max_model_len = 1024;
+    model->tokenizer = std::make_shared<testing::ByteVocabulary>();
+    model->vocab_size = model->tokenizer->vocab_size();
+    model->chat_format = ChatFormat::Create(chat_template, {}, {});
+    return ParseChat(
+        StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}],)", kTools, "}"),
+        {{"m", model}});
+  }
+};
+
+TEST_F(TemplateTest, ShowsTheToolsAsTheClientWroteThem) {
+  const auto parsed = Parse("<tool_call>{{ tools[1] | tojson }}");
+  const auto& request = std::get<CompletionRequest>(parsed);
+  EXPECT_THAT(request.prompts[0].text,
+              HasSubstr(R"({"type": "function", "function": {"name": "g"}})"));
+  EXPECT_EQ(request.syntax.tools.syntax, ToolSyntax::kHermes);
+}
+
+TEST_F(TemplateTest, ThatKnowsNoToolsIsNoReasonToKeepSilentAboutThem) {
+  const auto parsed = Parse("{{ messages[0].content }}");
+  ASSERT_TRUE(std::holds_alternative<ApiError>(parsed));
+  EXPECT_EQ(std::get<ApiError>(parsed).param, "tools");
+}
+
+TEST_F(TemplateTest, ThatOpensAThoughtIsGoneOnWith) {
+  const auto parsed = Parse("</think><tool_call>{{ messages[0].content }}<think>\n");
+  EXPECT_EQ(std::get<CompletionRequest>(parsed).syntax.reasoning, ReasoningStart::kOpen);
+}
+
+}  // namespace
+}  // namespace flotilla
