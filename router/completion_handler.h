@@ -23,6 +23,7 @@
 #include "router/completions_response.h"
 #include "router/dispatcher.h"
 #include "router/http_types.h"
+#include "router/tenant_limits.h"
 
 namespace flotilla {
 
@@ -38,6 +39,8 @@ struct HandlerContext {
   RouterMetrics* metrics = nullptr;
   ParserChoice parsers;
   int64_t sse_keepalive_ms = 0;  // 0: none
+  Access* access = nullptr;      // null: everybody may call
+  Caller caller;                 // of the request that a handler is made for
 };
 
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {

@@ -231,11 +231,12 @@ void Dispatcher::Cancel(uint64_t handle) {
   }
 }
 
-bool Dispatcher::AbortByRequestId(const std::string& request_id) {
+bool Dispatcher::AbortByRequestId(const std::string& request_id, const std::string& tenant) {
   std::vector<std::shared_ptr<RequestStream>> matching;
   for (const auto& [handle, group] : groups_) {
     for (const auto& stream : group.streams) {
-      if (stream != nullptr && stream->request.request_id() == request_id)
+      if (stream != nullptr && stream->request.request_id() == request_id &&
+          stream->sink->tenant() == tenant)
         matching.push_back(stream);
     }
   }

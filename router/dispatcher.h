@@ -71,9 +71,9 @@ class Dispatcher final : public ReplicaListener {
                                                std::shared_ptr<GenerateSink> sink);
   // All choices. Unknown handles are fine: the request may just have ended.
   void Cancel(uint64_t handle);
-  // Ends requests with this id as ABORT; their sinks get a last delta a choice. False if there is
-  // none.
-  bool AbortByRequestId(const std::string& request_id);
+  // Ends the tenant's requests with this id as ABORT; their sinks get a last delta a choice. False
+  // if there is none.
+  bool AbortByRequestId(const std::string& request_id, const std::string& tenant);
 
   // Any thread. Models stay listed while their replicas are away.
   std::shared_ptr<const ModelTable> models() const;

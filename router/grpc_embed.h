@@ -29,6 +29,7 @@ class GrpcEmbed final : public grpc::ServerUnaryReactor,
 
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
+  const std::string& tenant() const override { return context_.caller.tenant(); }
 
  private:
   GrpcEmbed(const HandlerContext& context, v1::EmbedResponse* response);

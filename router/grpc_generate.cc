@@ -118,6 +118,7 @@ void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   if (gone_) return;
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
+  context_.caller.Charge(prompt_ids_.size());
   auto submitted = context_.dispatcher->Submit(request, model_, shared_from_this());
   if (auto* error = std::get_if<ApiError>(&submitted))
     Fail(*error);
@@ -131,6 +132,7 @@ void GrpcGenerate::CancelOnIo() {
 }
 
 void GrpcGenerate::OnDelta(size_t choice, v1::Delta&& delta) {
+  context_.caller.Charge(NumTokens(delta));
   std::vector<v1::Delta> merged;
   merger_->Add(choice, std::move(delta), &merged);
   for (size_t i = 0; i < merged.size(); ++i)

@@ -36,6 +36,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
+  const std::string& tenant() const override { return context_.caller.tenant(); }
 
  private:
   GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);

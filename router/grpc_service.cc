@@ -41,7 +41,7 @@ GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context)
 GrpcServer::~GrpcServer() { Shutdown(); }
 
 Status GrpcServer::Start() {
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (context_.access == nullptr) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const std::string address = StrCat(options_.host, ":", options_.grpc_port);
   grpc::ServerBuilder builder;
   int port = 0;
@@ -76,13 +76,40 @@ void GrpcServer::Shutdown() {
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  return GrpcGenerate::Start(context_, options_.max_stream_buffer_bytes, context, *request);
+  const auto admitted = Admit(*context, true);
+  if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
+  return GrpcGenerate::Start(std::get<HandlerContext>(admitted), options_.max_stream_buffer_bytes,
+                             context, *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  return GrpcGenerate::StartChat(context_, options_.max_stream_buffer_bytes, context, *request);
+  const auto admitted = Admit(*context, true);
+  if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
+  return GrpcGenerate::StartChat(std::get<HandlerContext>(admitted),
+                                 options_.max_stream_buffer_bytes, context, *request);
+}
+
+std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
+    const grpc::CallbackServerContext& context, bool enter) const {
+  HandlerContext admitted = context_;
+  if (context_.access == nullptr) return admitted;
+  const auto value = [&](const char* name) {
+    const auto found = context.client_metadata().find(name);
+    if (found == context.client_metadata().end()) return std::string_view();
+    return std::string_view(found->second.data(), found->second.size());
+  };
+  const std::string_view authorization = value("authorization"), key = value("x-api-key");
+  auto caller = enter ? context_.access->Admit(authorization, key)
+                      : context_.access->Identify(authorization, key);
+  if (const auto* error = std::get_if<ApiError>(&caller)) {
+    context_.metrics->Rejection(error->code == absl::StatusCode::kResourceExhausted ? "tenant_limit"
+                                                                                    : "api_key");
+    return ToGrpcStatus(*error);
+  }
+  admitted.caller = std::move(std::get<Caller>(caller));
+  return admitted;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining() {
@@ -100,7 +127,10 @@ grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context
         context, context_.metrics, "Embed",
         grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
   }
-  return GrpcEmbed::Start(context_, context, *request, response);
+  const auto admitted = Admit(*context, true);
+  if (const auto* status = std::get_if<grpc::Status>(&admitted))
+    return Answer(context, context_.metrics, "Embed", *status);
+  return GrpcEmbed::Start(std::get<HandlerContext>(admitted), context, *request, response);
 }
 
 grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* context,
@@ -109,6 +139,8 @@ grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* cont
   auto answer = [&](const grpc::Status& status) {
     return Answer(context, context_.metrics, "Tokenize", status);
   };
+  const auto admitted = Admit(*context, false);
+  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
   const auto found = FindModel(*context_.dispatcher->models(), request->model());
   if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
   const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
@@ -128,6 +160,8 @@ grpc::ServerUnaryReactor* GrpcServer::Detokenize(grpc::CallbackServerContext* co
   auto answer = [&](const grpc::Status& status) {
     return Answer(context, context_.metrics, "Detokenize", status);
   };
+  const auto admitted = Admit(*context, false);
+  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
   const auto found = FindModel(*context_.dispatcher->models(), request->model());
   if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
   const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
@@ -145,6 +179,8 @@ grpc::ServerUnaryReactor* GrpcServer::ApplyTemplate(grpc::CallbackServerContext*
   auto answer = [&](const grpc::Status& status) {
     return Answer(context, context_.metrics, "ApplyTemplate", status);
   };
+  const auto admitted = Admit(*context, false);
+  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
   const auto found = FindModel(*context_.dispatcher->models(), request->base().model());
   if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
   const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
@@ -159,6 +195,9 @@ grpc::ServerUnaryReactor* GrpcServer::ApplyTemplate(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* context,
                                                  const v1::ListModelsRequest*,
                                                  v1::ListModelsResponse* response) {
+  const auto admitted = Admit(*context, false);
+  if (const auto* status = std::get_if<grpc::Status>(&admitted))
+    return Answer(context, context_.metrics, "ListModels", *status);
   const std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
   for (const auto& [name, handle] : *models) {
     v1::Model* model = response->add_models();
@@ -172,9 +211,13 @@ grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* GrpcServer::Abort(grpc::CallbackServerContext* context,
                                             const v1::AbortRequest* request,
                                             v1::AbortResponse* response) {
+  const auto admitted = Admit(*context, false);
+  if (const auto* status = std::get_if<grpc::Status>(&admitted))
+    return Answer(context, context_.metrics, "Abort", *status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  boost::asio::post(*context_.io, [this, reactor, response, id = request->request_id()] {
-    response->set_found(context_.dispatcher->AbortByRequestId(id));
+  boost::asio::post(*context_.io, [this, reactor, response, id = request->request_id(),
+                                   caller = std::get<HandlerContext>(admitted).caller] {
+    response->set_found(context_.dispatcher->AbortByRequestId(id, caller.tenant()));
     context_.metrics->Request(StrCat(kServiceName, "/Abort"), "0", 0);
     reactor->Finish(grpc::Status::OK);
   });

@@ -1,5 +1,7 @@
 // flotilla.v1.Inference on the router, with grpc.health.v1 and reflection, on its own port.
 //
+// A router that asks for keys finds them in the metadata `authorization` or `x-api-key`, and has no
+// reflection, which knows no keys.
 // Threads: gRPC's; what touches requests is posted to the io thread. Errors: Start says which
 // address can't be bound.
 #pragma once
@@ -63,6 +65,10 @@ class GrpcServer final : public v1::Inference::CallbackService {
                                   v1::AbortResponse* response) override;
 
  private:
+  // What the handler of a call gets; the call's key is checked, and with `enter` its tenant's
+  // limits.
+  std::variant<HandlerContext, grpc::Status> Admit(const grpc::CallbackServerContext& context,
+                                                   bool enter) const;
   grpc::ServerWriteReactor<v1::GenerateResponse>* RefuseWhileDraining();
 
   const GrpcOptions options_;

@@ -14,6 +14,7 @@ namespace flotilla {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kHealthPrefix = "/health/";
 constexpr const char* kJson = "application/json";
 
 constexpr const char* kEmbeddingsPath = "/v1/embeddings";
@@ -72,6 +73,14 @@ void AppendModel(const ModelHandle& model, std::string* out) {
 }  // namespace
 
 std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
+  const bool open = context_.access == nullptr || head.path.starts_with(kHealthPrefix);
+  if (!open) {
+    const auto caller = context_.access->Identify(head.authorization, head.x_api_key);
+    if (const auto* refusal = std::get_if<ApiError>(&caller)) {
+      CountRefusal(*refusal);
+      return *refusal;
+    }
+  }
   const Route* route = FindRoute(head.path);
   if (route == nullptr) {
     ApiError error = HttpError(404, "There is nothing at this path.");
@@ -100,12 +109,18 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
       exchange->ReplyError(Unavailable("This router is shutting down; try again.", 1000));
       return;
     }
+    auto admitted = Admit(request.head);
+    if (const auto* error = std::get_if<ApiError>(&admitted)) {
+      exchange->ReplyError(*error);
+      return;
+    }
+    const HandlerContext& context = std::get<HandlerContext>(admitted);
     if (form == nullptr) {
-      std::make_shared<EmbeddingsHandler>(context_, std::move(exchange))
+      std::make_shared<EmbeddingsHandler>(context, std::move(exchange))
           ->Start(std::move(request.body));
       return;
     }
-    auto handler = std::make_shared<CompletionHandler>(context_, *form, std::move(exchange),
+    auto handler = std::make_shared<CompletionHandler>(context, *form, std::move(exchange),
                                                        request.received_ns);
     handler->Start(std::move(request.body));
   } else if (const TextForm* text = FindTextForm(path)) {
@@ -121,6 +136,23 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   } else {
     ReplyModel(PercentDecode(path.substr(kModelPrefix.size())), exchange.get());
   }
+}
+
+std::variant<HandlerContext, ApiError> HttpRoutes::Admit(const HttpHead& head) const {
+  HandlerContext context = context_;
+  if (context.access == nullptr) return context;
+  auto caller = context.access->Admit(head.authorization, head.x_api_key);
+  if (const auto* error = std::get_if<ApiError>(&caller)) {
+    CountRefusal(*error);
+    return *error;
+  }
+  context.caller = std::move(std::get<Caller>(caller));
+  return context;
+}
+
+void HttpRoutes::CountRefusal(const ApiError& error) const {
+  context_.metrics->Rejection(error.code == absl::StatusCode::kResourceExhausted ? "tenant_limit"
+                                                                                 : "api_key");
 }
 
 // Off the io thread: a template or a long text takes its time.

@@ -37,6 +37,9 @@ class HttpRoutes final : public HttpService {
   void OnUnsent(int64_t delta_bytes) override;
 
  private:
+  // What a handler of this request gets.
+  std::variant<HandlerContext, ApiError> Admit(const HttpHead& head) const;
+  void CountRefusal(const ApiError& error) const;
   void ReplyText(const TextForm& form, std::string body,
                  std::shared_ptr<HttpExchange> exchange) const;
   void ReplyHealth(bool serving, HttpExchange* exchange) const;

@@ -180,6 +180,8 @@ HttpHead HttpSession::Head() const {
   head.method = std::string(View(message.method_string()));
   head.path = path_;
   head.content_type = std::string(View(message[http::field::content_type]));
+  head.authorization = std::string(View(message[http::field::authorization]));
+  head.x_api_key = std::string(View(message["X-Api-Key"]));
   head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
   return head;
 }

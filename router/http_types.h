@@ -35,6 +35,8 @@ struct HttpHead {
   std::string method;
   std::string path;  // without the query
   std::string content_type;
+  std::string authorization;  // as sent
+  std::string x_api_key;
   bool has_length = false;  // Content-Length or chunked
 };
 

@@ -74,6 +74,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::IsMember(PolicyNames()))
       ->capture_default_str();
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
+  AddFlag(app, kApiKeysFileFlag, &router.api_keys_file);
   AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin);
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);

@@ -285,6 +285,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   v1::Submit* submit = frame.mutable_submit();
   submit->set_stream_id(stream->id);
   *submit->mutable_request() = stream->request;
+  submit->set_tenant(stream->sink->tenant());
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
   if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
   submit->set_arrival_unix_ms(stream->arrival_unix_ms);

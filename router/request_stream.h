@@ -29,6 +29,11 @@ class GenerateSink {
   virtual void OnDelta(size_t choice, v1::Delta&& delta) = 0;
   // The request failed; nothing follows, of any choice.
   virtual void OnError(const ApiError& error) = 0;
+  // Who asked: the salt of the prefix cache. Empty: anybody.
+  virtual const std::string& tenant() const {
+    static const std::string nobody;
+    return nobody;
+  }
 };
 
 struct RequestStream {

@@ -10,6 +10,7 @@
 #include <future>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 namespace flotilla {
@@ -19,6 +20,14 @@ namespace {
 void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc {}", Kv("says", args->message)); }
 
 constexpr int kLargeTextNice = 10;
+constexpr std::chrono::seconds kKeysPeriod{1};
+
+std::unique_ptr<Access> MakeAccess(const std::string& file) {
+  static const RealClock clock;
+  if (file.empty()) return nullptr;
+  // Keys can't be moved: they are made in their place.
+  return std::unique_ptr<Access>(new Access{ApiKeys(file), std::make_shared<TenantLimits>(&clock)});
+}
 
 // Keeps the library up until the process ends: when its last user goes, gRPC 1.51 may join a thread
 // that sleeps in a poll for up to 10 s.
@@ -39,8 +48,11 @@ RouterApp::RouterApp(RouterOptions options)
       metrics_(registry_.get()),
       work_(io_.get_executor()),
       dispatcher_(options_.dispatcher, &io_, &large_pool_, &calls_, &metrics_),
-      context_{&io_,         &pool_,    &large_pool_,     &calls_,
-               &dispatcher_, &metrics_, options_.parsers, options_.sse_keepalive_ms},
+      access_(MakeAccess(options_.api_keys_file)),
+      keys_timer_(io_),
+      context_{&io_,          &pool_,    &large_pool_,     &calls_,
+               &dispatcher_,  &metrics_, options_.parsers, options_.sse_keepalive_ms,
+               access_.get(), {}},
       routes_(context_),
       http_(options_.http, &io_, &routes_),
       grpc_(options_.grpc, context_) {}
@@ -64,12 +76,32 @@ auto RouterApp::OnIo(Function function) {
 Status RouterApp::Start() {
   // Megabytes of one client's text must not take a core from the next step of all others.
   boost::asio::post(large_pool_, [] { setpriority(PRIO_PROCESS, gettid(), kLargeTextNice); });
+  if (access_ != nullptr) {
+    if (Status status = access_->keys.Load(); !status.ok())
+      return Annotate(status, "--api-keys-file");
+    WatchKeys();
+  }
   if (Status status = http_.Listen(); !status.ok()) return Annotate(status, "--port");
   if (Status status = grpc_.Start(); !status.ok()) return Annotate(status, "--grpc-port");
   dispatcher_.set_on_ready_changed([this] { OnReadyChanged(); });
   dispatcher_.Start();
   io_thread_ = std::thread([this] { io_.run(); });
   return OkStatus();
+}
+
+// A file that has changed is the truth from then on, unless it is wrong.
+void RouterApp::WatchKeys() {
+  keys_timer_.expires_after(kKeysPeriod);
+  keys_timer_.async_wait([this](boost::system::error_code error) {
+    if (error) return;
+    const StatusOr<bool> changed = access_->keys.Reload();
+    if (!changed.ok())
+      Log().error("--api-keys-file is wrong, the keys before it stay {}",
+                  Kv("error", std::string(changed.status().message())));
+    else if (*changed)
+      Log().info("--api-keys-file was read again");
+    WatchKeys();
+  });
 }
 
 void RouterApp::OnReadyChanged() {

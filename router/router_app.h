@@ -7,6 +7,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <condition_variable>
 #include <memory>
@@ -25,6 +26,7 @@ struct RouterOptions {
   GrpcOptions grpc;
   DispatcherOptions dispatcher;
   ParserChoice parsers;
+  std::string api_keys_file;          // empty: everybody may call
   int64_t sse_keepalive_ms = 15'000;  // without a byte of a stream; 0: no comments
   uint32_t drain_grace_ms = 30'000;
 };
@@ -48,6 +50,7 @@ class RouterApp {
  private:
   void OnReadyChanged();
   void WaitIdle();
+  void WatchKeys();
   template <typename Function>
   auto OnIo(Function function);
 
@@ -60,6 +63,8 @@ class RouterApp {
   boost::asio::thread_pool pool_{1};
   boost::asio::thread_pool large_pool_{1};
   Dispatcher dispatcher_;
+  const std::unique_ptr<Access> access_;  // null: everybody may call
+  boost::asio::steady_timer keys_timer_;
   const HandlerContext context_;
   HttpRoutes routes_;
   HttpServer http_;

@@ -51,7 +51,8 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
   // All reasons from the start: a rate needs the 0 before the first.
   for (const char* reason :
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
-        "header_limit", "body_limit", "body_memory", "max_requests", "bad_request"})
+        "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
+        "tenant_limit"})
     rejections_.Add({{"reason", reason}});
   for (const char* reason : {"refused", "replica_lost"}) {
     retries_.Add({{"reason", reason}});

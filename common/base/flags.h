@@ -129,6 +129,11 @@ inline constexpr SharedText kPackCacheDirFlag = {
     "Where packed weights are kept, so that the next start need not pack them: a folder; auto: "
     "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
     "a worker on; off"};
+inline constexpr SharedText kApiKeysFileFlag = {
+    "--api-keys-file",
+    "File with a line a key: a tenant, the key's SHA-256, limits (docs/api_keys.md). Read again "
+    "when "
+    "it changes. None: everybody may call"};
 CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value);
 
 // Texts; the flag may be given several times.

@@ -162,6 +162,7 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
   Argv argv(r.bin_dir + "/flotilla-router");
   argv.Flag("--host", o.host).Flag("--port", w.port).Flag("--grpc-port", w.grpc_port);
   for (const std::string& address : w.replicas) argv.Flag("--replica", address);
+  if (!o.api_keys_file.empty()) argv.Flag(kApiKeysFileFlag.name, o.api_keys_file);
   for (const std::string& origin : o.cors_allow_origin)
     argv.Flag(kCorsAllowOriginFlag.name, origin);
   return argv.Flag("--policy", o.policy)

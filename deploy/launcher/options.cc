@@ -157,6 +157,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
       ->capture_default_str();
   AddHeadFlags(app, o);
   AddFlag(app, kSseKeepaliveFlag, &o->sse_keepalive);
+  AddFlag(app, kApiKeysFileFlag, &o->api_keys_file);
   AddFlag(app, kCorsAllowOriginFlag, &o->cors_allow_origin);
   AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);

@@ -26,6 +26,7 @@ struct ServeOptions {
   uint32_t replicas = 1;
   std::string tp = "auto";  // "auto" or a number of ranks
   std::string policy = "round_robin";
+  std::string api_keys_file;    // empty: everybody may call
   uint32_t sse_keepalive = 15;  // seconds
   std::vector<std::string> cors_allow_origin;
   std::string tool_call_parser = "auto";

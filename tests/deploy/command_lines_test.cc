@@ -87,6 +87,19 @@ TEST(CommandLinesTest, Router) {
       absl::StrJoin(RouterArgv(Resolved(), {80, 90, {"unix:/a", "unix:/b"}, 4}), " ");
   EXPECT_THAT(line, HasSubstr("--port 80 --grpc-port 90 --replica unix:/a --replica unix:/b"));
   EXPECT_THAT(line, HasSubstr("--notify-fd 4"));
+  EXPECT_THAT(line, HasSubstr("--tool-call-parser auto --reasoning-parser auto"));
+  EXPECT_THAT(line, HasSubstr("--sse-keepalive 15"));
+  EXPECT_THAT(line, Not(HasSubstr("--api-keys-file")));
+}
+
+TEST(CommandLinesTest, WhoMayUseTheRouterIsPassedOn) {
+  ResolvedOptions resolved = Resolved();
+  resolved.options.api_keys_file = "/etc/keys";
+  resolved.options.cors_allow_origin = {"https://a.example", "https://b.example"};
+  const std::string line = absl::StrJoin(RouterArgv(resolved, {80, 90, {"unix:/a"}, 4}), " ");
+  EXPECT_THAT(line, HasSubstr("--api-keys-file /etc/keys"));
+  EXPECT_THAT(line, HasSubstr("--cors-allow-origin https://a.example "
+                              "--cors-allow-origin https://b.example"));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.grpc = options_.grpc;
   router.grpc.grpc_port = 0;
   router.parsers = options_.parsers;
+  router.api_keys_file = options_.api_keys_file;
   router.sse_keepalive_ms = options_.sse_keepalive_ms;
   router.dispatcher.policy = options_.policy;
   router.dispatcher.backoff_min_ms = 10;

@@ -23,6 +23,7 @@ struct HarnessOptions {
   HttpOptions http;
   GrpcOptions grpc;
   ParserChoice parsers;
+  std::string api_keys_file;
   int64_t sse_keepalive_ms = 15'000;
   uint32_t drain_grace_ms = 10'000;
   uint32_t max_requests = 4096;

@@ -1,0 +1,89 @@
+// What tenants may ask for: requests and tokens a minute, requests at once (api_keys.h).
+//
+// Each limit a minute is a bucket that holds a minute's worth and fills evenly. A request takes one
+// from the first; its tokens are taken as they are computed, so the second may fall below
+// nothing, and then no request begins until it is above again.
+// Threads: any. Ownership: a Caller keeps the limits it came from alive; a request's last Caller
+// frees its place. Errors: RESOURCE_EXHAUSTED with the time after which it may be tried again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+
+#include "common/base/clock.h"
+#include "router/api_keys.h"
+
+namespace flotilla {
+
+class TenantLimits;
+
+// Who a request is from. Copies are the same request's.
+class Caller {
+ public:
+  Caller() = default;  // anybody, without limits
+  // Empty: anybody.
+  const std::string& tenant() const;
+  void Charge(uint64_t tokens) const;
+
+ private:
+  friend class TenantLimits;
+  friend struct Access;
+  struct Place;
+  explicit Caller(std::shared_ptr<Place> place) : place_(std::move(place)) {}
+
+  std::shared_ptr<Place> place_;
+};
+
+// Output tokens that a delta brings.
+inline uint64_t NumTokens(const v1::Delta& delta) {
+  uint64_t count = 0;
+  for (const v1::ChoiceDelta& choice : delta.choices())
+    count += static_cast<uint64_t>(choice.token_ids_size());
+  return count;
+}
+
+// Of a router that asks for keys.
+struct Access {
+  ApiKeys keys;
+  std::shared_ptr<TenantLimits> limits;
+
+  // A request that brings these headers begins.
+  std::variant<Caller, ApiError> Admit(std::string_view authorization, std::string_view x_api_key);
+  // Who it is from; no request begins, and nothing is counted.
+  std::variant<Caller, ApiError> Identify(std::string_view authorization,
+                                          std::string_view x_api_key) const;
+};
+
+class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
+ public:
+  explicit TenantLimits(const Clock* clock) : clock_(*clock) {}
+
+  // A request begins.
+  std::variant<Caller, ApiError> Enter(std::shared_ptr<const Tenant> tenant);
+
+ private:
+  friend class Caller;
+  struct Bucket {
+    double level = 0;
+    int64_t filled_ns = 0;
+
+    void Fill(uint32_t per_minute, int64_t now_ns);
+  };
+  struct State {
+    Bucket requests, tokens;
+    uint32_t running = 0;
+  };
+  State& Find(const Tenant& tenant);
+  void Leave(const Tenant& tenant);
+  void Charge(const Tenant& tenant, uint64_t tokens);
+
+  const Clock& clock_;
+  std::mutex mutex_;
+  std::map<std::string, State> states_;  // by tenant: as many as the file of keys has
+};
+
+}  // namespace flotilla

@@ -1,0 +1,77 @@
+#include "router/tenant_limits.h"
+
+#include <gtest/gtest.h>
+
+namespace flotilla {
+namespace {
+
+class TenantLimitsTest : public ::testing::Test {
+ protected:
+  // What was refused, after how many ms it may be tried again; 0: it may begin.
+  int64_t Refused(const Tenant& tenant) {
+    auto entered = limits_->Enter(std::make_shared<Tenant>(tenant));
+    if (auto* caller = std::get_if<Caller>(&entered)) {
+      last_ = *caller;
+      return 0;
+    }
+    const ApiError& error = std::get<ApiError>(entered);
+    EXPECT_EQ(error.code, absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(error.type_code, "rate_limit_exceeded");
+    return error.retry_after_ms;
+  }
+
+  FakeClock clock_{kNsPerSecond};
+  std::shared_ptr<TenantLimits> limits_ = std::make_shared<TenantLimits>(&clock_);
+  Caller last_;
+};
+
+TEST_F(TenantLimitsTest, NobodyHasNoLimits) {
+  const Caller nobody;
+  EXPECT_EQ(nobody.tenant(), "");
+  nobody.Charge(1000);
+}
+
+TEST_F(TenantLimitsTest, WithoutLimitsAnyNumberMayBegin) {
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(Refused({.name = "a"}), 0);
+  EXPECT_EQ(last_.tenant(), "a");
+}
+
+TEST_F(TenantLimitsTest, RequestsAMinute) {
+  const Tenant tenant = {.name = "a", .requests_per_minute = 2};
+  EXPECT_EQ(Refused(tenant), 0);
+  EXPECT_EQ(Refused(tenant), 0);
+  EXPECT_EQ(Refused(tenant), 30'000);
+  EXPECT_EQ(Refused({.name = "b", .requests_per_minute = 2}), 0) << "another's";
+  clock_.AdvanceNs(29 * kNsPerSecond);
+  EXPECT_EQ(Refused(tenant), 1000);
+  clock_.AdvanceNs(kNsPerSecond);
+  EXPECT_EQ(Refused(tenant), 0);
+  EXPECT_GT(Refused(tenant), 0);
+  clock_.AdvanceNs(int64_t{3600} * kNsPerSecond);
+  EXPECT_EQ(Refused(tenant), 0);
+  EXPECT_EQ(Refused(tenant), 0);
+  EXPECT_GT(Refused(tenant), 0) << "an hour fills no more than a minute";
+}
+
+TEST_F(TenantLimitsTest, TokensAMinute) {
+  const Tenant tenant = {.name = "a", .tokens_per_minute = 60};
+  EXPECT_EQ(Refused(tenant), 0);
+  last_.Charge(70);
+  EXPECT_EQ(Refused(tenant), 11'000) << "10 too many, and one to begin with";
+  clock_.AdvanceNs(11 * kNsPerSecond);
+  EXPECT_EQ(Refused(tenant), 0);
+}
+
+TEST_F(TenantLimitsTest, RequestsAtOnce) {
+  const Tenant tenant = {.name = "a", .concurrency = 1};
+  EXPECT_EQ(Refused(tenant), 0);
+  Caller copy = last_;
+  EXPECT_GT(Refused(tenant), 0);
+  last_ = Caller();
+  EXPECT_GT(Refused(tenant), 0) << "a copy still has the place";
+  copy = Caller();
+  EXPECT_EQ(Refused(tenant), 0);
+}
+
+}  // namespace
+}  // namespace flotilla
