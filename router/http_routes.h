@@ -1,6 +1,6 @@
 // The router's HTTP API: which path is answered how.
 //
-// The table is in http_routes.cc. Threads: the io thread.
+// The table is in http_routes.cc and, field by field, in docs/openapi.yaml. Threads: the io thread.
 #pragma once
 
 #include <memory>
