@@ -1,0 +1,196 @@
+"""Tools, responses and messages with a real cluster: the openai and the anthropic client."""
+
+import json
+
+import anthropic
+import jsonschema
+import openai
+import pytest
+
+from cluster import Cluster
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20},
+                                               "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+              "required": ["city", "days"], "additionalProperties": False}
+WEATHER = {"name": "get_weather", "description": "The weather of some days", "parameters": PARAMETERS}
+TIME = {"name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}},
+                                           "required": ["zone"], "additionalProperties": False}}
+SCHEMAS = {each["name"]: each["parameters"] for each in (WEATHER, TIME)}
+TOOLS = [{"type": "function", "function": each} for each in (WEATHER, TIME)]
+QUESTION = [{"role": "user", "content": "What is the weather in Paris for 3 days?"}]
+GREEDY = {"temperature": 0}  # Anthropic's client has no such argument
+SAY_HI = [{"role": "user", "content": "Say hi."}]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster("--kv-cache-memory", "512MiB", "--scheduler-flag=--grammar-timeout-ms=60000") as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    return openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def claude(cluster):
+    return anthropic.Anthropic(base_url=cluster.http, api_key="none", max_retries=0, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def model(client):
+    return client.models.list().data[0].id
+
+
+def check(name, arguments):
+    jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+
+
+def test_a_named_function_gets_arguments_that_validate(client, model):
+    for name in SCHEMAS:
+        answer = client.chat.completions.create(
+            model=model, messages=QUESTION, tools=TOOLS, max_tokens=200, temperature=0,
+            tool_choice={"type": "function", "function": {"name": name}})
+        choice = answer.choices[0]
+        assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        assert [call.function.name for call in choice.message.tool_calls] == [name]
+        check(name, choice.message.tool_calls[0].function.arguments)
+
+
+def test_required_calls_validate(client, model):
+    for seed in range(4):
+        answer = client.chat.completions.create(model=model, messages=QUESTION, tools=TOOLS, max_tokens=400,
+                                                tool_choice="required", parallel_tool_calls=False, seed=seed)
+        calls = answer.choices[0].message.tool_calls
+        assert len(calls) == 1 and answer.choices[0].finish_reason == "tool_calls"
+        check(calls[0].function.name, calls[0].function.arguments)
+
+
+def test_streamed_calls_are_the_whole_ones(client, model):
+    arguments = dict(model=model, messages=QUESTION, tools=TOOLS, max_tokens=200, temperature=0.7, seed=5,
+                     tool_choice="required", parallel_tool_calls=False)
+    whole = client.chat.completions.create(**arguments).choices[0].message.tool_calls[0].function
+    with client.chat.completions.stream(**arguments) as stream:  # the client's own accumulator
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    call = final.choices[0].message.tool_calls[0]
+    assert (call.function.name, call.function.arguments) == (whole.name, whole.arguments)
+    assert call.id.startswith("call_") and final.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_conversation_with_results_of_tools(client, model):
+    answer = client.chat.completions.create(model=model, max_tokens=16, temperature=0, messages=QUESTION + [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function",
+             "function": {"name": "get_weather", "arguments": '{"city": "Paris", "days": 3}'}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."}])
+    assert answer.choices[0].message.content
+
+
+def test_a_template_without_tools_says_so(client, model):
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=model, messages=QUESTION, tools=TOOLS, max_tokens=8)
+    assert error.value.param == "tools"
+
+
+def test_responses(client, model):
+    answer = client.responses.create(model=model, instructions="You are a helpful assistant.",
+                                     input="What is the capital of France?", temperature=0, max_output_tokens=32)
+    assert "Paris" in answer.output_text
+    assert answer.status == "completed" and answer.usage.total_tokens > 0
+    chat = client.chat.completions.create(
+        model=model, temperature=0, max_tokens=32,
+        messages=[{"role": "system", "content": "You are a helpful assistant."},
+                  {"role": "user", "content": "What is the capital of France?"}])
+    assert answer.output_text == chat.choices[0].message.content, "one engine, one answer"
+
+
+def test_streamed_responses(client, model):
+    arguments = dict(model=model, instructions="You are a helpful assistant.", temperature=0, max_output_tokens=32,
+                     input="What is the capital of France?")
+    with client.responses.stream(**arguments) as stream:
+        types = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert types[0] == "response.created" and types[-1] == "response.completed"
+    assert "response.output_text.delta" in types
+    assert final.output_text == client.responses.create(**arguments).output_text
+
+
+def test_a_stream_that_is_cut_says_so(client, model):
+    events = list(client.responses.create(model=model, input="Say hi.", temperature=0, max_output_tokens=3,
+                                          stream=True))
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_responses_with_functions(client, model):
+    tools = [{"type": "function", "strict": True} | each for each in (WEATHER, TIME)]
+    with client.responses.stream(model=model, input=QUESTION, tools=tools, temperature=0, max_output_tokens=200,
+                                 tool_choice={"type": "function", "name": "get_weather"}) as stream:
+        for _ in stream:
+            pass
+        call = stream.get_final_response().output[0]
+    assert call.type == "function_call" and call.name == "get_weather"
+    check(call.name, call.arguments)
+    after = client.responses.create(model=model, temperature=0, max_output_tokens=16, input=QUESTION + [
+        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments},
+        {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."}])
+    assert after.output_text
+
+
+@pytest.mark.parametrize("field,value", [("previous_response_id", "resp_1"), ("store", True), ("background", True)])
+def test_responses_that_would_be_stored_are_refused(client, model, field, value):
+    with pytest.raises(openai.APIStatusError) as error:
+        client.responses.create(model=model, input="x", **{field: value})
+    assert error.value.status_code == 501 and field in str(error.value)
+
+
+def test_messages(claude, client, model):
+    arguments = dict(model=model, max_tokens=32, extra_body=GREEDY, system="You are a helpful assistant.",
+                     messages=[{"role": "user", "content": "What is the capital of France?"}])
+    answer = claude.messages.create(**arguments)
+    assert "Paris" in answer.content[0].text and answer.stop_reason == "end_turn"
+    prompt = {name: arguments[name] for name in ("model", "system", "messages")}
+    counted = claude.messages.count_tokens(**prompt)
+    assert counted.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+    with claude.messages.stream(**arguments) as stream:
+        assert "".join(stream.text_stream) == answer.content[0].text
+        final = stream.get_final_message()
+    assert final.stop_reason == "end_turn" and final.usage.output_tokens == answer.usage.output_tokens
+
+
+def test_messages_stop_at_sequences(claude, model):
+    whole = claude.messages.create(model=model, max_tokens=24, extra_body=GREEDY, messages=SAY_HI).content[0].text
+    stop = whole.split()[1]
+    answer = claude.messages.create(model=model, max_tokens=24, extra_body=GREEDY, messages=SAY_HI,
+                                    stop_sequences=[stop])
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", stop)
+    assert answer.content[0].text == whole[:whole.index(stop)]
+
+
+def test_messages_with_tools(claude, model):
+    tools = [{"name": each["name"], "input_schema": each["parameters"]} for each in (WEATHER, TIME)]
+    arguments = dict(model=model, max_tokens=200, extra_body=GREEDY, messages=QUESTION, tools=tools,
+                     tool_choice={"type": "tool", "name": "get_weather"})
+    answer = claude.messages.create(**arguments)
+    assert answer.stop_reason == "tool_use" and answer.content[0].name == "get_weather"
+    jsonschema.validate(answer.content[0].input, PARAMETERS)
+    with claude.messages.stream(**arguments) as stream:
+        streamed = stream.get_final_message().content[0]
+    assert streamed.input == answer.content[0].input
+    after = claude.messages.create(model=model, max_tokens=16, extra_body=GREEDY, messages=QUESTION + [
+        {"role": "assistant", "content": [answer.content[0].model_dump(include={"type", "id", "name", "input"})]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": answer.content[0].id,
+                                      "content": "Sunny."}]}])
+    assert after.content
+
+
+def test_messages_errors_are_anthropics(claude, model):
+    with pytest.raises(anthropic.BadRequestError) as error:
+        claude.messages.create(model=model, max_tokens=4, messages=SAY_HI, extra_body={"temperature": 9})
+    assert error.value.body["error"]["type"] == "invalid_request_error" and "temperature" in str(error.value)
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.create(model="no-such-model", max_tokens=4, messages=SAY_HI)
