@@ -7,7 +7,9 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/xxh64.h"
 #include "common/rpc/choices.h"
+#include "router/random.h"
 
 namespace flotilla {
 namespace {
@@ -17,6 +19,13 @@ std::string RandomId() {
   char text[24];
   std::snprintf(text, sizeof(text), "%08x%08x", device(), device());
   return StrCat("router-", text);
+}
+
+PolicyRequest PolicyRequestOf(const v1::GenerateRequest& request) {
+  PolicyRequest out;
+  out.prompt_tokens = static_cast<uint64_t>(request.token_ids().ids_size());
+  if (!request.session().empty()) out.session = Xxh64(request.session()) | 1;
+  return out;
 }
 
 }  // namespace
@@ -185,11 +194,11 @@ ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
   if (candidates.empty()) return nullptr;
   std::unique_ptr<Policy>& policy = policies_[stream.model->name];
   if (policy == nullptr) {
-    StatusOr<std::unique_ptr<Policy>> created = CreatePolicy(options_.policy);
+    StatusOr<std::unique_ptr<Policy>> created = CreatePolicy(options_.policy, RandomU64());
     CHECK_OK(created.status());  // main checked the name
     policy = std::move(*created);
   }
-  const size_t pick = policy->Pick({stream.prompt_tokens()}, candidates);
+  const size_t pick = policy->Pick(PolicyRequestOf(stream.request), candidates);
   CHECK(pick < candidates.size());
   return replicas_[candidates[pick].index].get();
 }

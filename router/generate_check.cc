@@ -122,7 +122,8 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
     return OutOfRange("idempotency_key", "at most 255 bytes");
   if (!request.idempotency_key().empty())
     return NotBuilt("idempotency_key", "attaching to a running request");
-  if (request.session().size() > 255) return OutOfRange("session", "at most 255 bytes");
+  if (request.session().size() > kMaxSessionBytes)
+    return OutOfRange("session", "at most 255 bytes");
   return std::nullopt;
 }
 

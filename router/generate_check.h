@@ -19,6 +19,7 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr size_t kMaxStopTokenIds = 64;
 inline constexpr size_t kMaxLogitBiasTokens = 1024;
+inline constexpr size_t kMaxSessionBytes = 255;
 
 // Ranges of every field but the prompt; UNIMPLEMENTED for what a later part brings.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);

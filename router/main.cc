@@ -9,7 +9,6 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/metrics_http.h"
-#include "router/policy.h"
 #include "router/router_app.h"
 
 namespace flotilla {
@@ -70,9 +69,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--replica", router.dispatcher.replicas,
                   "A replica's address, host:port or unix:/path (repeatable)")
       ->required();
-  app->add_option("--policy", router.dispatcher.policy, "Which replica takes a request")
-      ->check(CLI::IsMember(PolicyNames()))
-      ->capture_default_str();
+  AddFlag(app, kPolicyFlag, &router.dispatcher.policy);
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
   AddFlag(app, kApiKeysFileFlag, &router.api_keys_file);
   AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin);

@@ -1,8 +1,11 @@
-// Which replica takes a request. Pure: no I/O, no clock; the same calls give the same picks.
+// Which replica takes a request. Pure: no I/O, no clock; the same seed and calls give the same
+// picks.
 //
-// Units: tokens. Threads: one at a time. Errors: none; the caller passes at least one candidate.
-// A new policy is a class and a line in the table of policy.cc. Source: requirement 001 (load
-// balance ROUND_ROBIN, SHORTEST_QUEUE).
+// Units: tokens, seconds. Threads: one at a time. Errors: none; the caller passes at least one
+// candidate. A new policy is a class and a line in the table of policy.cc, and a name in
+// common/base/flags.h. Source: requirement 001 (load balance ROUND_ROBIN, SHORTEST_QUEUE);
+// Mitzenmacher, "The Power of Two Choices"; Thaler and Ravishankar's rendezvous hashing with the
+// load bound of Mirrokni et al.; Finagle's peak EWMA.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +23,19 @@ namespace flotilla {
 // One replica that could take the request now.
 struct ReplicaView {
   uint32_t index = 0;              // stable over the router's life
+  uint64_t identity = 0;           // of its address: the same in every router
   uint64_t queued_tokens = 0;      // as the replica's last frame said
   uint64_t running_tokens = 0;     // as the replica's last frame said
   uint64_t unreported_tokens = 0;  // prompt tokens sent to it that no frame has counted yet
   uint32_t active_requests = 0;    // of this router
+  double first_token_s = 0;        // recent time to a first token; 0: not known
 
   uint64_t load_tokens() const { return queued_tokens + running_tokens + unreported_tokens; }
 };
 
 struct PolicyRequest {
   uint64_t prompt_tokens = 0;
+  uint64_t session = 0;  // hash of what names the client's session or user; 0: nothing does
 };
 
 class Policy {
@@ -41,6 +47,7 @@ class Policy {
 
 // Names for --policy, in the order in which help shows them.
 std::vector<std::string> PolicyNames();
-StatusOr<std::unique_ptr<Policy>> CreatePolicy(std::string_view name);
+// `seed`: for those that draw.
+StatusOr<std::unique_ptr<Policy>> CreatePolicy(std::string_view name, uint64_t seed);
 
 }  // namespace flotilla

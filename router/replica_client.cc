@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/xxh64.h"
 #include "router/collect_call.h"
 
 namespace flotilla {
@@ -40,6 +41,7 @@ ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io
       listener_(listener),
       stub_(MakeStub(options_)),
       random_(std::random_device{}()),
+      identity_(Xxh64(options_.address)),
       replica_id_(options_.address),
       reconnect_timer_(*io),
       watchdog_timer_(*io),
@@ -280,6 +282,7 @@ void ReplicaClient::ArmWatchdog() {
 void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   streams_[stream->id] = stream;
   stream->replica = options_.index;
+  stream->submitted_ns = RealClock::Now();
   load_.OnSubmit(stream->id, stream->prompt_tokens());
   v1::RouterFrame frame;
   v1::Submit* submit = frame.mutable_submit();
@@ -314,6 +317,11 @@ void ReplicaClient::OnStep(v1::Step step) {
     const auto found = streams_.find(delta.stream_id());
     if (found == streams_.end()) continue;  // aborted while it was on its way
     const std::shared_ptr<RequestStream> stream = found->second;
+    const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
+    if (submitted_ns != 0 && !delta.has_error()) {
+      const int64_t now_ns = RealClock::Now();
+      first_token_.Add(static_cast<double>(now_ns - submitted_ns) / kNsPerSecond, now_ns);
+    }
     if (delta.last() || delta.has_error()) streams_.erase(found);
     listener_->OnStreamDelta(stream, std::move(delta));
   }
@@ -353,10 +361,12 @@ void ReplicaClient::FetchLargeResult(
 ReplicaView ReplicaClient::view() const {
   ReplicaView view;
   view.index = options_.index;
+  view.identity = identity_;
   view.queued_tokens = load_.queued_tokens();
   view.running_tokens = load_.running_tokens();
   view.unreported_tokens = load_.unreported_tokens();
   view.active_requests = static_cast<uint32_t>(streams_.size());
+  view.first_token_s = first_token_.Value(RealClock::Now());
   return view;
 }
 

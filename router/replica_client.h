@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "router/engine_stream.h"
+#include "router/latency_ewma.h"
 #include "router/load_tracker.h"
 #include "router/policy.h"
 #include "router/request_stream.h"
@@ -102,6 +103,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   ReplicaListener* const listener_;
   std::shared_ptr<v1::Engine::Stub> stub_;
   std::mt19937_64 random_;
+  const uint64_t identity_;
 
   State state_ = State::kIdle;
   bool draining_ = false;
@@ -120,6 +122,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::vector<uint64_t> aborted_while_down_;
   std::vector<uint64_t> unknown_there_;  // the replica has lost these; handled once it is ready
   LoadTracker load_;
+  LatencyEwma first_token_;
   boost::asio::steady_timer reconnect_timer_;
   boost::asio::steady_timer watchdog_timer_;
   boost::asio::steady_timer reattach_timer_;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "common/base/sha256.h"
 #include "router/generate_check.h"
 #include "router/structured_fields.h"
 
@@ -104,6 +105,14 @@ MaybeError CheckNotBuilt(const json::object& body) {
   return std::nullopt;
 }
 
+// What --policy consistent_hash keeps together: OpenAI's key of a common prompt, else the user.
+void ReadSession(FieldReader* reader, v1::GenerateRequest* out) {
+  const std::optional<std::string_view> user = reader->String("user");
+  const std::optional<std::string_view> key = reader->String("prompt_cache_key");
+  const std::string_view session = key.value_or(user.value_or(""));
+  out->set_session(session.size() <= kMaxSessionBytes ? std::string(session) : Sha256Hex(session));
+}
+
 void ReadSampling(FieldReader* reader, v1::SamplingParams* out) {
   if (auto v = reader->Number("temperature")) out->set_temperature(static_cast<float>(*v));
   if (auto v = reader->Number("top_p")) out->set_top_p(static_cast<float>(*v));
@@ -181,7 +190,7 @@ std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& mod
 std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* reader,
                                          CompletionRequest* request) {
   std::optional<ApiError> inner;
-  reader->String("user");
+  ReadSession(reader, &request->params);
   ReadSampling(reader, request->params.mutable_sampling());
   ReadStopping(reader, request->params.mutable_stopping());
   ReadOutput(reader, request);

@@ -51,6 +51,7 @@ struct RequestStream {
   std::optional<std::string> fingerprint;
 
   uint32_t replica = 0;           // index of the replica that has it, or had it last
+  int64_t submitted_ns = 0;       // to it; 0: its first piece has come
   uint32_t attempts = 0;          // to have a replica work on it, since the client got a token last
   std::set<uint32_t> tried;       // replicas that failed it since then
   bool parked = false;            // no replica has it

@@ -152,9 +152,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--policy", o->policy, "How the router picks a replica")
-      ->check(CLI::IsMember({"round_robin", "shortest_queue"}))
-      ->capture_default_str();
+  AddFlag(app, kPolicyFlag, &o->policy);
   AddHeadFlags(app, o);
   AddFlag(app, kSseKeepaliveFlag, &o->sse_keepalive);
   AddFlag(app, kApiKeysFileFlag, &o->api_keys_file);

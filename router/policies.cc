@@ -1,0 +1,103 @@
+#include "router/policies.h"
+
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace flotilla {
+namespace {
+
+// The first candidate whose index is above `last`, else the first of all.
+size_t NextAfter(int64_t last, std::span<const ReplicaView> candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].index > last) return i;
+  }
+  return 0;
+}
+
+// The least of all; of equals the first after `last`.
+template <typename LessThan>
+size_t LeastAfter(int64_t last, std::span<const ReplicaView> candidates, LessThan less) {
+  CHECK(!candidates.empty());
+  const size_t start = NextAfter(last, candidates);
+  size_t best = start;
+  for (size_t step = 1; step < candidates.size(); ++step) {
+    const size_t i = (start + step) % candidates.size();
+    if (less(candidates[i], candidates[best])) best = i;
+  }
+  return best;
+}
+
+bool ShorterQueue(const ReplicaView& a, const ReplicaView& b) {
+  if (a.load_tokens() != b.load_tokens()) return a.load_tokens() < b.load_tokens();
+  return a.active_requests < b.active_requests;
+}
+
+double ExpectedLatency(const ReplicaView& view) {
+  return view.first_token_s * (view.active_requests + 1.0);
+}
+
+bool Faster(const ReplicaView& a, const ReplicaView& b) {
+  const double latency_a = ExpectedLatency(a), latency_b = ExpectedLatency(b);
+  return latency_a != latency_b ? latency_a < latency_b : ShorterQueue(a, b);
+}
+
+// The splitmix64 finaliser: every bit of both depends on every bit.
+uint64_t Rendezvous(uint64_t session, uint64_t identity) {
+  uint64_t x = session ^ (identity * 0x9E3779B97F4A7C15ull);
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+size_t RoundRobin::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
+  CHECK(!candidates.empty());
+  const size_t pick = NextAfter(last_, candidates);
+  last_ = candidates[pick].index;
+  return pick;
+}
+
+size_t ShortestQueue::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
+  const size_t pick = LeastAfter(last_, candidates, ShorterQueue);
+  last_ = candidates[pick].index;
+  return pick;
+}
+
+size_t PowerOfTwo::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
+  CHECK(!candidates.empty());
+  const size_t first = random_() % candidates.size();
+  if (candidates.size() == 1) return first;
+  size_t second = random_() % (candidates.size() - 1);
+  second += second >= first ? 1 : 0;
+  return ShorterQueue(candidates[second], candidates[first]) ? second : first;
+}
+
+size_t LeastLatency::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
+  const size_t pick = LeastAfter(last_, candidates, Faster);
+  last_ = candidates[pick].index;
+  return pick;
+}
+
+size_t ConsistentHash::Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) {
+  if (request.session == 0) return shortest_queue_.Pick(request, candidates);
+  CHECK(!candidates.empty());
+  double total = 1;  // with this one
+  for (const ReplicaView& view : candidates) total += view.active_requests;
+  // At least one replica is below it, since not all can be above the mean.
+  const double bound = std::ceil(kMaxShare * total / static_cast<double>(candidates.size()));
+  size_t best = candidates.size();
+  uint64_t best_score = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].active_requests >= bound) continue;
+    const uint64_t score = Rendezvous(request.session, candidates[i].identity);
+    if (best < candidates.size() && score <= best_score) continue;
+    best = i;
+    best_score = score;
+  }
+  CHECK(best < candidates.size());
+  return best;
+}
+
+}  // namespace flotilla
