@@ -37,73 +37,26 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
       calls_(calls),
       metrics_(metrics),
       tokenizers_(io->get_executor(), pool, calls),
-      park_timer_(*io) {
-  const std::string router_id = RandomId();
-  for (const std::string& address : options_.replicas) {
-    ReplicaOptions replica;
-    replica.address = address;
-    replica.index = static_cast<uint32_t>(replicas_.size());
-    replica.router_id = router_id;
-    replica.backoff_min_ms = options_.backoff_min_ms;
-    replica.backoff_max_ms = options_.backoff_max_ms;
-    replicas_.push_back(
-        std::make_shared<ReplicaClient>(std::move(replica), io_, &tokenizers_, calls_, this));
-  }
-  backend_labels_.resize(replicas_.size());
-}
+      fleet_({RandomId(), options_.backoff_min_ms, options_.backoff_max_ms, options_.max_replicas},
+             {io, &tokenizers_, calls, this}),
+      park_timer_(*io) {}
 
 Dispatcher::~Dispatcher() = default;
 
 void Dispatcher::Start() {
-  for (const auto& replica : replicas_) {
-    UpdateBackendMetrics(*replica);
-    replica->Start();
-  }
+  fleet_.Set(Fleet::kStaticSource, options_.replicas);
+  metrics_->Replicas(fleet_.replicas().size(), fleet_.left_out());
+  StartDiscovery();
 }
 
 void Dispatcher::Stop() {
+  stopped_ = true;
   groups_.clear();
   num_streams_ = 0;
   parked_.clear();
   park_timer_.cancel();
-  for (const auto& replica : replicas_) replica->Stop();
-}
-
-// --- Models and health -------------------------------------------------------------------------
-
-std::shared_ptr<const ModelTable> Dispatcher::models() const {
-  std::lock_guard<std::mutex> lock(models_mutex_);
-  return models_;
-}
-
-void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
-  if (replica->ready()) RebuildModels();
-  UpdateBackendMetrics(*replica);
-  const bool any = std::any_of(replicas_.begin(), replicas_.end(),
-                               [](const auto& each) { return each->ready(); });
-  ready_.store(any, std::memory_order_release);
-  if (on_ready_changed_) on_ready_changed_();
-  if (replica->ready()) PlaceParked();
-}
-
-// What each replica serves, or served last; of two under one name a ready one's.
-void Dispatcher::RebuildModels() {
-  auto table = std::make_shared<ModelTable>();
-  for (const auto& replica : replicas_) {
-    const std::shared_ptr<const ModelHandle>& model = replica->model();
-    if (model == nullptr) continue;
-    if (replica->ready() || !table->contains(model->name)) (*table)[model->name] = model;
-  }
-  std::lock_guard<std::mutex> lock(models_mutex_);
-  models_ = std::move(table);
-}
-
-// A replica is known by its address until it has told its id.
-void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
-  std::string& label = backend_labels_[replica.options().index];
-  if (!label.empty() && label != replica.replica_id()) metrics_->ForgetBackend(label);
-  label = replica.replica_id();
-  metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
+  for (const auto& watch : watches_) watch->Stop();
+  fleet_.Stop();
 }
 
 // --- Requests ----------------------------------------------------------------------------------
@@ -187,8 +140,8 @@ bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& strea
 
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
   std::vector<ReplicaView> candidates;
-  for (const auto& replica : replicas_) {
-    const bool tried = stream.tried.contains(replica->options().index);
+  for (const auto& [index, replica] : fleet_.replicas()) {
+    const bool tried = stream.tried.contains(index);
     if (Usable(*replica, stream) && (again || !tried)) candidates.push_back(replica->view());
   }
   if (candidates.empty()) return nullptr;
@@ -200,15 +153,16 @@ ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
   }
   const size_t pick = policy->Pick(PolicyRequestOf(stream.request), candidates);
   CHECK(pick < candidates.size());
-  return replicas_[candidates[pick].index].get();
+  return &fleet_.at(candidates[pick].index);
 }
 
 ReplicaClient* Dispatcher::PickForRetry(const RequestStream& stream, bool again) {
   RequestGroup& group = groups_.at(stream.handle);
-  ReplicaClient& moved_to = *replicas_[group.replica];
+  ReplicaClient* const moved_to = fleet_.Find(group.replica);
   const bool tried = stream.tried.contains(group.replica);
-  if (group.replica != stream.replica && Usable(moved_to, stream) && (again || !tried))
-    return &moved_to;
+  if (group.replica != stream.replica && moved_to != nullptr && Usable(*moved_to, stream) &&
+      (again || !tried))
+    return moved_to;
   ReplicaClient* replica = Pick(stream, again);
   if (replica != nullptr) group.replica = replica->options().index;
   return replica;
@@ -234,7 +188,7 @@ void Dispatcher::Cancel(uint64_t handle) {
   num_streams_ -= group.num_live;
   for (const auto& stream : group.streams) {
     if (stream == nullptr || stream->parked) continue;
-    ReplicaClient& replica = *replicas_[stream->replica];
+    ReplicaClient& replica = fleet_.at(stream->replica);
     replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     UpdateBackendMetrics(replica);
   }
@@ -268,7 +222,7 @@ void Dispatcher::Finish(const RequestStream& stream, v1::FinishReason reason) {
 
 void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   if (!IsLive(*stream)) return;
-  if (delta.last() || delta.has_error()) UpdateBackendMetrics(*replicas_[stream->replica]);
+  if (delta.last() || delta.has_error()) UpdateBackendMetrics(fleet_.at(stream->replica));
   stream->progress.OnReceived(delta);
   if (stream->fetching_large) {
     stream->waiting.push_back(std::move(delta));
@@ -298,8 +252,8 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
   if (const Status same = stream->progress.Deliver(&delta); !same.ok()) {
     Log().error("a replica went on differently {} {}",
                 Kv("request_id", stream->request.request_id()),
-                Kv("replica", replicas_[stream->replica]->replica_id()));
-    if (!delta.last()) replicas_[stream->replica]->Abort(stream->id, v1::FINISH_REASON_ABORT);
+                Kv("replica", fleet_.at(stream->replica).replica_id()));
+    if (!delta.last()) fleet_.at(stream->replica).Abort(stream->id, v1::FINISH_REASON_ABORT);
     ApiError error;
     error.code = same.code();
     error.message = std::string(same.message());
@@ -307,7 +261,7 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   if (IsEmpty(delta)) return;
-  if (!stream->begun()) stream->fingerprint = replicas_[stream->replica]->model()->fingerprint;
+  if (!stream->begun()) stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) End(*stream);
   stream->sink->OnDelta(stream->choice, std::move(delta));
@@ -328,26 +282,28 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
   stream->fetching_large = true;
   const uint64_t large_id = delta.large_result_id();
   auto shared = std::make_shared<v1::Delta>(std::move(delta));
-  replicas_[stream->replica]->FetchLargeResult(
-      large_id, [this, stream, shared,
-                 id = stream->id](const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
-        if (!IsLive(*stream) || stream->id != id) return;
-        if (entries == nullptr) {
-          replicas_[stream->replica]->Abort(id, v1::FINISH_REASON_ABORT);
-          OnStreamLost(stream);
-          return;
-        }
-        stream->fetching_large = false;
-        stream->progress.OnLargeResult(entries->size());
-        shared->clear_large_result_id();
-        for (v1::TokenLogprobs& entry : *entries) *shared->add_prompt_logprobs() = std::move(entry);
-        Deliver(stream, std::move(*shared));
-        while (IsLive(*stream) && !stream->fetching_large && !stream->waiting.empty()) {
-          v1::Delta next = std::move(stream->waiting.front());
-          stream->waiting.pop_front();
-          Deliver(stream, std::move(next));
-        }
-      });
+  fleet_.at(stream->replica)
+      .FetchLargeResult(
+          large_id, [this, stream, shared, id = stream->id](
+                        const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
+            if (!IsLive(*stream) || stream->id != id) return;
+            if (entries == nullptr) {
+              fleet_.at(stream->replica).Abort(id, v1::FINISH_REASON_ABORT);
+              OnStreamLost(stream);
+              return;
+            }
+            stream->fetching_large = false;
+            stream->progress.OnLargeResult(entries->size());
+            shared->clear_large_result_id();
+            for (v1::TokenLogprobs& entry : *entries)
+              *shared->add_prompt_logprobs() = std::move(entry);
+            Deliver(stream, std::move(*shared));
+            while (IsLive(*stream) && !stream->fetching_large && !stream->waiting.empty()) {
+              v1::Delta next = std::move(stream->waiting.front());
+              stream->waiting.pop_front();
+              Deliver(stream, std::move(next));
+            }
+          });
 }
 
 void Dispatcher::Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error) {

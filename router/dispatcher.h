@@ -27,15 +27,20 @@
 #include <vector>
 
 #include "router/completions_request.h"
+#include "router/dns_watch.h"
+#include "router/fleet.h"
 #include "router/policy.h"
-#include "router/replica_client.h"
 #include "router/request_stream.h"
 #include "router/router_metrics.h"
 
 namespace flotilla {
 
 struct DispatcherOptions {
-  std::vector<std::string> replicas;  // addresses
+  std::vector<std::string> replicas;     // addresses
+  std::vector<std::string> replica_dns;  // NAME:PORT, checked
+  int64_t replica_dns_interval_ms = 5000;
+  ResolveFunction resolve = &ResolveBySystem;
+  uint32_t max_replicas = 1024;
   std::string policy = "round_robin";
   uint32_t max_requests = 4096;        // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;  // no deadline is later
@@ -82,6 +87,7 @@ class Dispatcher final : public ReplicaListener {
 
   // ReplicaListener
   void OnReplicaChanged(ReplicaClient* replica) override;
+  void OnReplicaRemoved(const ReplicaClient& replica) override;
   void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) override;
   void OnStreamLost(const std::shared_ptr<RequestStream>& stream) override;
   bool CanMove(const RequestStream& stream) const override;
@@ -116,6 +122,9 @@ class Dispatcher final : public ReplicaListener {
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void OnProgress(RequestStream* stream);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  void StartDiscovery();
+  void OnDiscovered(size_t source, StatusOr<std::vector<std::string>> addresses);
+  void UpdateReady();
   void RebuildModels();
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
@@ -126,8 +135,10 @@ class Dispatcher final : public ReplicaListener {
   CallTracker* const calls_;
   RouterMetrics* const metrics_;
   TokenizerCache tokenizers_;
-  std::vector<std::shared_ptr<ReplicaClient>> replicas_;
-  std::vector<std::string> backend_labels_;                  // of metrics, by replica
+  Fleet fleet_;
+  std::vector<std::unique_ptr<DnsWatch>> watches_;           // by source - 1
+  std::map<size_t, std::string> discovery_errors_;           // the last one, by source
+  std::map<uint32_t, std::string> backend_labels_;           // of metrics, by replica
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   std::unordered_map<uint64_t, RequestGroup> groups_;        // by handle; those with a live stream
   size_t num_streams_ = 0;
@@ -136,6 +147,7 @@ class Dispatcher final : public ReplicaListener {
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};
+  bool stopped_ = false;
 
   mutable std::mutex models_mutex_;
   std::shared_ptr<const ModelTable> models_ = std::make_shared<ModelTable>();

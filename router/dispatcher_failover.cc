@@ -27,7 +27,7 @@ ApiError Dispatcher::NoReplica(const RequestStream& stream) {
 
 void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
   if (!IsLive(*stream)) return;
-  UpdateBackendMetrics(*replicas_[stream->replica]);
+  UpdateBackendMetrics(fleet_.at(stream->replica));
   stream->fetching_large = false;
   stream->waiting.clear();
   if (stream->lost_ns == 0) stream->lost_ns = RealClock::Now();
@@ -37,9 +37,9 @@ void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
 
 bool Dispatcher::CanMove(const RequestStream& stream) const {
   if (stream.attempts >= options_.max_attempts) return false;
-  return std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
-    return !stream.tried.contains(replica->options().index) &&
-           replica->options().index != stream.replica && Usable(*replica, stream);
+  return std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(), [&](const auto& each) {
+    return !stream.tried.contains(each.first) && each.first != stream.replica &&
+           Usable(*each.second, stream);
   });
 }
 
@@ -117,10 +117,10 @@ void Dispatcher::GiveUp(const std::shared_ptr<RequestStream>& stream) {
     Fail(stream, NoReplica(*stream));
     return;
   }
-  Log().warn("request lost with its replica {} {}", Kv("request_id", stream->request.request_id()),
-             Kv("replica", replicas_[stream->replica]->replica_id()));
-  const bool others = std::any_of(replicas_.begin(), replicas_.end(), [&](const auto& replica) {
-    return replica->ready() && replica->model()->name == stream->model->name;
+  Log().warn("request lost with its replica {}", Kv("request_id", stream->request.request_id()));
+  const auto& replicas = fleet_.replicas();
+  const bool others = std::any_of(replicas.begin(), replicas.end(), [&](const auto& each) {
+    return each.second->ready() && each.second->model()->name == stream->model->name;
   });
   Fail(stream, Unavailable(others && stream->begun()
                                ? "The replica that worked on this request was lost, and those that "

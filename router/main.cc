@@ -23,6 +23,12 @@ struct Flags {
   uint32_t sse_keepalive_s = static_cast<uint32_t>(RouterOptions().sse_keepalive_ms / 1000);
 };
 
+CLI::Validator DnsNameFlag() {
+  return CLI::Validator(
+      [](const std::string& text) { return std::string(ParseDnsName(text).status().message()); },
+      "NAME:PORT");
+}
+
 void AddLimitFlags(CLI::App* app, Flags* flags) {
   HttpOptions& http = flags->router.http;
   auto bytes = [&](const char* name, uint64_t* value, const char* help) {
@@ -43,6 +49,8 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   count("--max-connections", &http.max_connections, "HTTP connections at once");
   count("--max-grpc-streams", &flags->router.grpc.max_grpc_streams,
         "gRPC calls at once on a connection");
+  count("--max-replicas", &flags->router.dispatcher.max_replicas,
+        "Replicas that the router connects to; further addresses are left out");
   count("--max-requests", &flags->router.dispatcher.max_requests,
         "Requests in flight, HTTP and gRPC together");
   ms("--header-timeout-ms", &http.header_timeout_ms, "For a request's header to come in");
@@ -67,8 +75,15 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--grpc-port", router.grpc.grpc_port, "gRPC port (0: any)")
       ->capture_default_str();
   app->add_option("--replica", router.dispatcher.replicas,
-                  "A replica's address, host:port or unix:/path (repeatable)")
-      ->required();
+                  "A replica's address, host:port or unix:/path (repeatable)");
+  app->add_option("--replica-dns", router.dispatcher.replica_dns,
+                  "NAME:PORT: a replica is at each address of NAME, such as a headless Service's "
+                  "(repeatable)")
+      ->check(DnsNameFlag());
+  app->add_option("--replica-dns-interval-ms", router.dispatcher.replica_dns_interval_ms,
+                  "From one look at --replica-dns to the next")
+      ->check(CLI::Range(10, 86'400'000))
+      ->capture_default_str();
   AddFlag(app, kPolicyFlag, &router.dispatcher.policy);
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
   AddFlag(app, kApiKeysFileFlag, &router.api_keys_file);
@@ -117,6 +132,10 @@ int Run(int argc, char** argv) {
   AddFlags(&app, &flags);
   ParseOrExit(&app, argc, argv);
   InitLog(flags.log);
+  if (flags.router.dispatcher.replicas.empty() && flags.router.dispatcher.replica_dns.empty()) {
+    std::fprintf(stderr, "flotilla-router: give --replica or --replica-dns\n");
+    return 2;
+  }
   flags.router.grpc.host = flags.router.http.host;
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;

@@ -69,6 +69,12 @@ void ReplicaClient::Stop() {
   stream_.reset();
 }
 
+void ReplicaClient::SetRetired(bool retired) {
+  const bool was_ready = ready();
+  retired_ = retired;
+  if (was_ready != ready()) listener_->OnReplicaChanged(this);
+}
+
 void ReplicaClient::SetState(State state) {
   const bool was_ready = ready();
   state_ = state;
@@ -227,6 +233,7 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
     last_failure_ = status.error_message();
   }
   SetState(State::kBackoff);
+  if (retired_) LoseAll();
   if (was_welcomed && !streams_.empty()) {
     reattach_timer_.expires_after(std::chrono::milliseconds(reattach_ms_));
     reattach_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {

@@ -35,6 +35,8 @@ class ReplicaListener {
   virtual ~ReplicaListener() = default;
   // It became ready or ceased to be, or has another model.
   virtual void OnReplicaChanged(ReplicaClient* replica) = 0;
+  // It is stopped and will not be heard of again.
+  virtual void OnReplicaRemoved(const ReplicaClient& replica) = 0;
   virtual void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) = 0;
   // The replica no longer has the request.
   virtual void OnStreamLost(const std::shared_ptr<RequestStream>& stream) = 0;
@@ -61,7 +63,10 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void Stop();
 
   // Takes new requests.
-  bool ready() const { return state_ == State::kReady && !draining_; }
+  bool ready() const { return state_ == State::kReady && !draining_ && !retired_; }
+  // A retired one takes no new requests and does not wait for a broken connection to come back.
+  void SetRetired(bool retired);
+  bool retired() const { return retired_; }
   void Submit(const std::shared_ptr<RequestStream>& stream);
   void Abort(uint64_t stream_id, v1::FinishReason reason);
   // Calls back with the large result's prompt logprobs; empty pointer if it can't be had.
@@ -107,6 +112,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
 
   State state_ = State::kIdle;
   bool draining_ = false;
+  bool retired_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
   bool silent_ = false;    // it was ended because nothing came
   uint64_t connection_ = 0;

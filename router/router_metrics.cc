@@ -22,6 +22,8 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
           AddCounters(registry, "flotilla_router_failovers_total",
                       "Requests that another replica, or a restarted one, went on with after "
                       "their first token, by reason.")),
+      discoveries_(AddCounters(registry, "flotilla_router_discoveries_total",
+                               "Answers to --replica-dns, by result.")),
       healthy_(AddGauges(registry, "flotilla_router_backend_healthy",
                          "1 while the replica takes requests.")),
       active_(AddGauges(registry, "flotilla_router_backend_requests_active",
@@ -41,6 +43,10 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                    kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
+      replicas_(AddGauge(registry, {"flotilla_router_replicas",
+                                    "Replicas that the router knows, healthy or not."})),
+      replicas_left_out_(AddGauge(
+          registry, {"flotilla_router_replicas_left_out", "Addresses beyond --max-replicas."})),
       body_bytes_(
           AddGauge(registry, {"flotilla_router_http_buffered_body_bytes",
                               "Memory for bodies of HTTP requests that are not answered yet."})),
@@ -54,6 +60,7 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
         "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
         "tenant_limit"})
     rejections_.Add({{"reason", reason}});
+  for (const char* result : {"found", "nothing", "failed"}) discoveries_.Add({{"result", result}});
   for (const char* reason : {"refused", "replica_lost"}) {
     retries_.Add({{"reason", reason}});
     failovers_.Add({{"reason", reason}});

@@ -35,6 +35,11 @@ class RouterMetrics {
     healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);
     active_.Add({{"replica", replica}}).Set(active);
   }
+  void Replicas(size_t known, size_t left_out) {
+    replicas_.Set(static_cast<double>(known));
+    replicas_left_out_.Set(static_cast<double>(left_out));
+  }
+  void Discovery(const std::string& result) { discoveries_.Add({{"result", result}}).Increment(); }
   void ForgetBackend(const std::string& replica) {
     healthy_.Remove(&healthy_.Add({{"replica", replica}}));
     active_.Remove(&active_.Add({{"replica", replica}}));
@@ -45,12 +50,15 @@ class RouterMetrics {
   prometheus::Family<prometheus::Counter>& rejections_;
   prometheus::Family<prometheus::Counter>& retries_;
   prometheus::Family<prometheus::Counter>& failovers_;
+  prometheus::Family<prometheus::Counter>& discoveries_;
   prometheus::Family<prometheus::Gauge>& healthy_;
   prometheus::Family<prometheus::Gauge>& active_;
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
   prometheus::Histogram& failover_pause_;
   prometheus::Gauge& in_flight_;
+  prometheus::Gauge& replicas_;
+  prometheus::Gauge& replicas_left_out_;
   prometheus::Gauge& body_bytes_;
   prometheus::Gauge& stream_buffer_;
   prometheus::Counter& disconnects_;

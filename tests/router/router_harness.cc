@@ -33,14 +33,40 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.dispatcher.max_requests = options_.max_requests;
   router.dispatcher.max_request_ms = options_.max_request_ms;
   router.dispatcher.failover_wait_ms = options_.failover_wait_ms;
-  for (size_t i = 0; i < options_.replicas; ++i)
-    router.dispatcher.replicas.push_back(StrCat("unix:", folder_, "/", i, ".sock"));
+  router.dispatcher.max_replicas = options_.max_replicas;
+  if (options_.discover) {
+    router.dispatcher.replica_dns = {"replicas:1"};
+    router.dispatcher.replica_dns_interval_ms = 5;
+    router.dispatcher.resolve = [this](const DnsName&) { return Resolve(); };
+  } else {
+    for (size_t i = 0; i < options_.replicas; ++i) router.dispatcher.replicas.push_back(Address(i));
+  }
   if (options_.start_engines) {
     for (size_t i = 0; i < options_.replicas; ++i) AddEngine();
   }
   app_ = std::make_unique<RouterApp>(router);
   CHECK_OK(app_->Start());
-  if (options_.start_engines) WaitAllReady();
+  if (options_.start_engines && !options_.discover) WaitAllReady();
+}
+
+std::string RouterHarness::Address(size_t engine) const {
+  return StrCat("unix:", folder_, "/", engine, ".sock");
+}
+
+StatusOr<std::vector<std::string>> RouterHarness::Resolve() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return discovered_;
+}
+
+void RouterHarness::Discover(const std::vector<size_t>& engines) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  discovered_ = std::vector<std::string>();
+  for (const size_t engine : engines) discovered_->push_back(Address(engine));
+}
+
+void RouterHarness::FailDiscovery() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  discovered_ = absl::UnavailableError("the resolver is away");
 }
 
 RouterHarness::~RouterHarness() {
@@ -53,8 +79,9 @@ RouterHarness::~RouterHarness() {
 void RouterHarness::AddEngine() {
   const size_t i = engines_.size();
   FakeEngineServiceOptions options = options_.engine;
-  options.address = StrCat("unix:", folder_, "/", i, ".sock");
+  options.address = Address(i);
   options.replica_id = StrCat("fake-", i);
+  if (i < options_.models.size()) options.model = options_.models[i];
   engines_.push_back(std::make_unique<FakeEngineService>(options));
 }
 

@@ -7,6 +7,7 @@
 
 #include <boost/json/value.hpp>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct HarnessOptions {
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
+  // The router finds by --replica-dns those that Discover names, at first none; no --replica.
+  bool discover = false;
+  uint32_t max_replicas = 1024;
+  std::vector<std::string> models = {};  // by engine; default: the engine's option
 };
 
 class RouterHarness {
@@ -38,6 +43,9 @@ class RouterHarness {
   ~RouterHarness();
 
   void AddEngine();
+  // What the name resolves to from now on.
+  void Discover(const std::vector<size_t>& engines);
+  void FailDiscovery();
   FakeEngineService& engine(size_t i = 0) { return *engines_[i]; }
   RouterApp& app() { return *app_; }
   uint16_t port() const { return app_->http_port(); }
@@ -51,7 +59,13 @@ class RouterHarness {
   bool WaitForMetric(const std::string& line_start, double value);
 
  private:
+  std::string Address(size_t engine) const;
+  StatusOr<std::vector<std::string>> Resolve();
+
   const HarnessOptions options_;
+  std::mutex mutex_;
+  StatusOr<std::vector<std::string>> discovered_ =  // guarded by mutex_
+      absl::NotFoundError("no address yet");
   std::string folder_;
   std::vector<std::unique_ptr<FakeEngineService>> engines_;
   std::unique_ptr<RouterApp> app_;

@@ -1,0 +1,103 @@
+// Dispatcher: which replicas there are, what they serve, and whether they can.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "router/dispatcher.h"
+
+namespace flotilla {
+
+void Dispatcher::StartDiscovery() {
+  for (size_t i = 0; i < options_.replica_dns.size(); ++i) {
+    const StatusOr<DnsName> name = ParseDnsName(options_.replica_dns[i]);
+    CHECK_OK(name.status());  // main checked it
+    const size_t source = Fleet::kStaticSource + 1 + i;
+    auto on_result = [this, source](StatusOr<std::vector<std::string>> addresses) {
+      boost::asio::post(*io_, [this, source, addresses = std::move(addresses)]() mutable {
+        OnDiscovered(source, std::move(addresses));
+      });
+    };
+    watches_.push_back(std::make_unique<DnsWatch>(
+        DnsWatch::Options{*name, options_.replica_dns_interval_ms, options_.resolve},
+        std::move(on_result)));
+  }
+}
+
+// A name that can't be resolved, or that has no address for a moment, takes no replica away: those
+// that are gone are known by their connections.
+void Dispatcher::OnDiscovered(size_t source, StatusOr<std::vector<std::string>> addresses) {
+  if (stopped_) return;
+  const std::string error = addresses.ok() ? "" : std::string(addresses.status().message());
+  if (std::exchange(discovery_errors_[source], error) != error && !error.empty())
+    Log().warn("can't find replicas {}", Kv("error", error));
+  if (!addresses.ok()) {
+    metrics_->Discovery(absl::IsNotFound(addresses.status()) ? "nothing" : "failed");
+    return;
+  }
+  metrics_->Discovery("found");
+  const size_t left_out_before = fleet_.left_out();
+  fleet_.Set(source, *addresses);
+  metrics_->Replicas(fleet_.replicas().size(), fleet_.left_out());
+  if (fleet_.left_out() > left_out_before)
+    Log().warn("more replicas than --max-replicas {}", Kv("left_out", fleet_.left_out()));
+}
+
+void Dispatcher::OnReplicaRemoved(const ReplicaClient& replica) {
+  const auto label = backend_labels_.find(replica.options().index);
+  if (label != backend_labels_.end()) {
+    metrics_->ForgetBackend(label->second);
+    backend_labels_.erase(label);
+  }
+  RebuildModels();
+  UpdateReady();
+}
+
+std::shared_ptr<const ModelTable> Dispatcher::models() const {
+  std::lock_guard<std::mutex> lock(models_mutex_);
+  return models_;
+}
+
+void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
+  if (replica->ready()) RebuildModels();
+  UpdateBackendMetrics(*replica);
+  UpdateReady();
+  if (replica->ready()) PlaceParked();
+}
+
+void Dispatcher::UpdateReady() {
+  const bool any = std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(),
+                               [](const auto& each) { return each.second->ready(); });
+  ready_.store(any, std::memory_order_release);
+  if (on_ready_changed_) on_ready_changed_();
+}
+
+// What each replica serves, or served last; of two under one name a ready one's.
+void Dispatcher::RebuildModels() {
+  auto table = std::make_shared<ModelTable>();
+  for (const auto& [index, replica] : fleet_.replicas()) {
+    const std::shared_ptr<const ModelHandle>& model = replica->model();
+    if (model == nullptr) continue;
+    if (replica->ready() || !table->contains(model->name)) (*table)[model->name] = model;
+  }
+  std::lock_guard<std::mutex> lock(models_mutex_);
+  models_ = std::move(table);
+}
+
+// A replica is known by its address until it has told its id, and also then if another one has the
+// same id: pods of a StatefulSet need not differ.
+void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
+  const uint32_t index = replica.options().index;
+  const bool shared =
+      std::any_of(backend_labels_.begin(), backend_labels_.end(), [&](const auto& entry) {
+        return entry.first != index && entry.second == replica.replica_id();
+      });
+  std::string& label = backend_labels_[index];
+  const std::string& now = shared ? replica.options().address : replica.replica_id();
+  if (!label.empty() && label != now) metrics_->ForgetBackend(label);
+  label = now;
+  metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
+}
+
+}  // namespace flotilla

@@ -1,0 +1,64 @@
+// Asks again and again which addresses a name has, on a thread of its own: resolving may block for
+// seconds. For a headless Service of Kubernetes, whose name has the address of each ready pod.
+//
+// Units: milliseconds. Threads: the constructor's caller starts and Stops it; `on_result` runs on
+// the watch's thread, never after Stop. Errors: on_result gets them, and the next try comes as
+// usual.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace flotilla {
+
+struct DnsName {
+  std::string host;
+  uint16_t port = 0;
+};
+// "NAME:PORT".
+StatusOr<DnsName> ParseDnsName(std::string_view text);
+
+// Addresses as gRPC spells them, "10.0.0.7:50051" or "[fd00::7]:50051", rising, each once.
+using ResolveFunction = std::function<StatusOr<std::vector<std::string>>(const DnsName&)>;
+// By the system's resolver. NotFound: the name has no address.
+StatusOr<std::vector<std::string>> ResolveBySystem(const DnsName& name);
+
+class DnsWatch {
+ public:
+  using OnResult = std::function<void(StatusOr<std::vector<std::string>>)>;
+  struct Options {
+    DnsName name;
+    int64_t interval_ms = 5000;  // from one answer to the next question
+    ResolveFunction resolve = &ResolveBySystem;
+  };
+  DnsWatch(Options options, OnResult on_result);
+  ~DnsWatch() { Stop(); }
+
+  // Does not wait for a resolver that hangs: its answer is then lost.
+  void Stop();
+
+ private:
+  struct State {
+    explicit State(Options o, OnResult f) : options(std::move(o)), on_result(std::move(f)) {}
+    const Options options;
+    std::mutex mutex;
+    std::condition_variable changed;
+    OnResult on_result;      // guarded by mutex; null: stopped
+    bool resolving = false;  // guarded by mutex
+  };
+  static void Run(const std::shared_ptr<State>& state);
+
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace flotilla

@@ -1,0 +1,68 @@
+#include "router/fleet.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace flotilla {
+
+void Fleet::Set(size_t source, const std::vector<std::string>& addresses) {
+  named_[source] = std::set<std::string>(addresses.begin(), addresses.end());
+  std::set<std::string> missing;
+  for (const auto& [number, names] : named_) missing.insert(names.begin(), names.end());
+  for (const auto& [index, replica] : replicas_) {
+    const bool named = missing.erase(replica->options().address) > 0;
+    replica->SetRetired(!named);
+  }
+  DropRetired();
+  left_out_ = 0;
+  // In the order of the list, so that a static fleet has the indices that its order says.
+  for (const std::string& address : addresses) {
+    if (missing.erase(address) > 0) Add(address);
+  }
+  for (const std::string& address : missing) Add(address);  // there was no room for them before
+}
+
+void Fleet::Add(const std::string& address) {
+  if (replicas_.size() >= options_.max_replicas) {
+    ++left_out_;
+    return;
+  }
+  ReplicaOptions replica;
+  replica.address = address;
+  replica.index = next_index_++;
+  replica.router_id = options_.router_id;
+  replica.backoff_min_ms = options_.backoff_min_ms;
+  replica.backoff_max_ms = options_.backoff_max_ms;
+  auto client = std::make_shared<ReplicaClient>(std::move(replica), deps_.io, deps_.tokenizers,
+                                                deps_.calls, deps_.listener);
+  replicas_.emplace(client->options().index, client);
+  deps_.listener->OnReplicaChanged(client.get());
+  client->Start();
+}
+
+void Fleet::DropRetired() {
+  for (auto it = replicas_.begin(); it != replicas_.end();) {
+    const std::shared_ptr<ReplicaClient> replica = it->second;
+    if (!replica->retired() || replica->active() > 0) {
+      ++it;
+      continue;
+    }
+    Log().info("replica dropped {} {}", Kv("replica", replica->replica_id()),
+               Kv("address", replica->options().address));
+    it = replicas_.erase(it);
+    replica->Stop();
+    deps_.listener->OnReplicaRemoved(*replica);
+  }
+}
+
+void Fleet::Stop() {
+  for (const auto& [index, replica] : replicas_) replica->Stop();
+}
+
+ReplicaClient* Fleet::Find(uint32_t index) const {
+  const auto found = replicas_.find(index);
+  return found == replicas_.end() ? nullptr : found->second.get();
+}
+
+}  // namespace flotilla
