@@ -77,8 +77,7 @@ Status ConnectReactor::OnHello() {
   deps_->load->Fill(welcome.mutable_load());
   welcome.set_reattach_ms(static_cast<uint32_t>(deps_->channel.reattach_ns / kNsPerMs));
   welcome.set_heartbeat_ms(static_cast<uint32_t>(deps_->channel.heartbeat_ns / kNsPerMs));
-  RETURN_IF_ERROR(
-      deps_->hub->Attach(hello.router_id(), this, hello.reattach(), std::move(welcome), &channel_));
+  RETURN_IF_ERROR(deps_->hub->Attach(this, hello, std::move(welcome), &channel_));
   Log().info("router connected {} {}", Kv("router", hello.router_id()),
              Kv("reattached", hello.reattach_size()));
   return OkStatus();

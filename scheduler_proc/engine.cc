@@ -65,6 +65,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
             &AddGauge(inputs_.registry, RingFillRatioSpec("step"))),
       results_(std::move(results)),
       detok_(std::move(detok)),
+      cache_(options.core.page_size),
       inbox_(options.core.max_queued_requests + options.core.max_running_requests,
              [control = inputs_.control] { ReplicaControl::Ring(&control->doorbell); }),
       large_results_(inputs_.clock, options.max_large_result_bytes),
@@ -72,7 +73,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
               [this](absl::StatusCode code) { metrics_.OnRejected(code); }, inputs_.grammars}),
       hub_(options.channel,
            {inputs_.clock, [this](v1::Load* load) { load_.Fill(load); },
-            [this](ReqId id) { front_.Abort(id, Finish::kAbort); }},
+            [this](ReqId id) { front_.Abort(id, Finish::kAbort); }, &cache_},
            [this] { outputs_.Wake(); }),
       info_(options.replica_id, StaticInfo(options, inputs_), inputs_.tokenizer_file),
       metrics_({options.model_name, options.replica_id, options.decode_log_interval,
@@ -90,10 +91,10 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
   SchedulerLoop::Options loop;
   loop.core = options.core;
   loop_ = std::make_unique<SchedulerLoop>(
-      loop,
-      SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,
-                          &outputs_, &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr,
-                          [this](bool serving, uint32_t pages) { OnServing(serving, pages); }});
+      loop, SchedulerLoop::Deps{
+                inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_, &outputs_,
+                &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr, &cache_,
+                [this](bool serving, uint32_t pages) { OnServing(serving, pages); }});
 }
 
 Engine::~Engine() { Stop(); }

@@ -85,6 +85,7 @@ class Engine {
   RingReader results_;
   std::unique_ptr<DetokLink> detok_;
   LoadBoard load_;
+  CacheBoard cache_;
   Inbox inbox_;
   OutputQueue outputs_;
   LargeResults large_results_;

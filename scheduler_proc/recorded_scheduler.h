@@ -27,6 +27,7 @@ class RecordedScheduler {
   bool PlanStep(int64_t now_ns, StepPlan* plan);
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
+  void SetPageLog(PageLog* log) { core_.SetPageLog(log); }
 
   // Writes a key frame if one is due: when so much was recorded since the last that two of them are
   // always in the ring (a quarter of it; an eighth if they are large). It takes time (a millisecond

@@ -33,15 +33,14 @@ void RouterChannel::Flush() {
   PumpLocked();
 }
 
-void RouterChannel::Attach(FrameConnection* connection,
-                           const google::protobuf::RepeatedPtrField<v1::Reattach>& reattach,
+void RouterChannel::Attach(FrameConnection* connection, const v1::Hello& hello,
                            v1::Welcome&& welcome) {
   std::lock_guard lock(mutex_);
   if (connection_ != nullptr)
     DropConnectionLocked(absl::AbortedError("a newer connection of this router took over"));
   control_.clear();
   std::set<uint64_t> kept;
-  for (const v1::Reattach& wanted : reattach) {
+  for (const v1::Reattach& wanted : hello.reattach()) {
     auto it = streams_.find(wanted.stream_id());
     const uint32_t offset = wanted.token_offset_size() > 0 ? wanted.token_offset(0) : 0;
     if (it != streams_.end() && it->second.log.Rewind(offset, wanted.prompt_logprobs())) {
@@ -68,6 +67,9 @@ void RouterChannel::Attach(FrameConnection* connection,
   connection_ = connection;
   writing_ = false;
   submits_ = 0;
+  wants_cache_ = hello.cache_events() && deps_.cache != nullptr;
+  cache_cursor_ = {};
+  heartbeat_due_ = wants_cache_;  // at once what is cached
   v1::EngineFrame frame;
   *frame.mutable_welcome() = std::move(welcome);
   control_.push_back(std::move(frame));
@@ -170,8 +172,8 @@ bool RouterChannel::NextFrameLocked(v1::EngineFrame* frame) {
     return true;
   }
   if (dirty_.empty() && !heartbeat_due_) return false;
-  heartbeat_due_ = false;
   TakeStepLocked(frame->mutable_step());
+  heartbeat_due_ = wants_cache_ && deps_.cache->Take(&cache_cursor_, frame->mutable_step());
   frame->mutable_step()->set_submits(submits_);
   deps_.load(frame->mutable_step()->mutable_load());
   return true;
@@ -226,9 +228,9 @@ void RouterChannel::PurgeFinishedLocked(int64_t now_ns) {
   });
 }
 
-Status RouterHub::Attach(const std::string& router_id, FrameConnection* connection,
-                         const google::protobuf::RepeatedPtrField<v1::Reattach>& reattach,
-                         v1::Welcome&& welcome, std::shared_ptr<RouterChannel>* channel) {
+Status RouterHub::Attach(FrameConnection* connection, const v1::Hello& hello, v1::Welcome&& welcome,
+                         std::shared_ptr<RouterChannel>* channel) {
+  const std::string& router_id = hello.router_id();
   {
     std::lock_guard lock(mutex_);
     auto it = channels_.find(router_id);
@@ -242,7 +244,7 @@ Status RouterHub::Attach(const std::string& router_id, FrameConnection* connecti
       it = channels_.emplace(router_id, std::make_shared<RouterChannel>(options_, deps_)).first;
     }
     *channel = it->second;
-    it->second->Attach(connection, reattach, std::move(welcome));
+    it->second->Attach(connection, hello, std::move(welcome));
   }
   wake_();
   return OkStatus();

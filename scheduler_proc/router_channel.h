@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "scheduler_proc/cache_board.h"
 #include "scheduler_proc/output_event.h"
 #include "scheduler_proc/stream_log.h"
 
@@ -50,6 +51,7 @@ class RouterChannel final : public OutputSink {
     const Clock* clock = nullptr;
     std::function<void(v1::Load*)> load;  // the current load
     std::function<void(ReqId)> abort;     // ends a request nobody waits for
+    CacheBoard* cache = nullptr;          // null: there are no cache events
   };
   RouterChannel(const RouterChannelOptions& options, Deps deps)
       : options_(options), deps_(std::move(deps)) {}
@@ -58,11 +60,9 @@ class RouterChannel final : public OutputSink {
   void Append(uint64_t stream, v1::Delta&& piece) override;
   void Flush() override;
 
-  // A new connection takes over; an older one is closed. Streams that `reattach` does not name are
+  // A new connection takes over; an older one is closed. Streams that `hello` does not name are
   // aborted. Sends `welcome` first, with the lost streams filled in.
-  void Attach(FrameConnection* connection,
-              const google::protobuf::RepeatedPtrField<v1::Reattach>& reattach,
-              v1::Welcome&& welcome);
+  void Attach(FrameConnection* connection, const v1::Hello& hello, v1::Welcome&& welcome);
   // The connection is gone (it must not be used afterwards). Idempotent.
   void Detach(FrameConnection* connection);
   void OnWritten(FrameConnection* connection, bool ok);
@@ -112,6 +112,8 @@ class RouterChannel final : public OutputSink {
   std::unordered_map<uint64_t, Stream> streams_;
   std::deque<uint64_t> dirty_;
   std::deque<v1::EngineFrame> control_;
+  bool wants_cache_ = false;
+  CacheBoard::Cursor cache_cursor_;  // of connection_
 };
 
 class RouterHub {
@@ -123,9 +125,8 @@ class RouterHub {
 
   // The router's channel, made if it has none, with `connection` attached (RouterChannel::Attach).
   // *channel is set before the connection's first Write. ResourceExhausted: too many routers.
-  Status Attach(const std::string& router_id, FrameConnection* connection,
-                const google::protobuf::RepeatedPtrField<v1::Reattach>& reattach,
-                v1::Welcome&& welcome, std::shared_ptr<RouterChannel>* channel);
+  Status Attach(FrameConnection* connection, const v1::Hello& hello, v1::Welcome&& welcome,
+                std::shared_ptr<RouterChannel>* channel);
   int64_t Tick(int64_t now_ns);
   // To every connected router.
   void Broadcast(const v1::EngineFrame& frame);

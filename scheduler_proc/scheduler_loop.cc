@@ -30,6 +30,8 @@ StatusOr<bool> SchedulerLoop::Step() {
     CheckStepTimeout(now_ns);
     while (core_->core().PlanDueNs() <= now_ns && PublishPlan(now_ns)) progress = true;
   }
+  // Before the outputs, whose frames carry the events.
+  if (deps_.cache != nullptr) deps_.cache->Publish(&page_log_);
   progress = HandOutputs(now_ns, results) || progress;
   WriteKeyFrameIfDue();
   return progress;
@@ -70,6 +72,7 @@ Status SchedulerLoop::PollEpoch(int64_t now_ns) {
     SchedulerConfig config = options_.core;
     config.num_pages = num_pages;
     core_ = std::make_unique<RecordedScheduler>(config, deps_.flight);
+    if (deps_.cache != nullptr) core_->SetPageLog(&page_log_);
   }
   core_->BeginEpoch(deps_.epochs->epoch(), num_pages);
   deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);

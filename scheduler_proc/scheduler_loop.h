@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "scheduler_proc/cache_board.h"
 #include "scheduler_proc/core/scheduler.h"
 #include "scheduler_proc/epoch_manager.h"
 #include "scheduler_proc/inbox.h"
@@ -44,6 +45,7 @@ class SchedulerLoop {
     LoadBoard* load = nullptr;
     LoopMetrics* metrics = nullptr;
     FlightRingWriter* flight = nullptr;  // null: nothing is recorded
+    CacheBoard* cache = nullptr;         // null: nobody wants to know what is cached
     // The replica began (true) or stopped (false) serving; before the first true the core is
     // not there and nothing may be submitted.
     std::function<void(bool serving, uint32_t num_pages)> on_serving;
@@ -94,6 +96,7 @@ class SchedulerLoop {
   std::vector<Command> commands_;
   std::vector<ReqOutput> core_outputs_;
   std::vector<OutputEvent> events_;
+  PageLog page_log_;
   StepPlan plan_;
   StepResult result_;
   std::atomic<bool> stop_{false};

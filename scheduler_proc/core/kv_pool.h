@@ -74,6 +74,7 @@ class KvPool {
   const PageAllocator& allocator() const { return allocator_; }
   const RadixCache& cache() const { return cache_; }
   void set_observer(RadixObserver* observer) { cache_.set_observer(observer); }
+  void set_page_log(PageLog* log) { cache_.set_page_log(log); }
   bool prefix_cache_enabled() const { return enable_prefix_cache_; }
 
   // Every page is free, or in the tree, or held by exactly one of `running`; locks agree.

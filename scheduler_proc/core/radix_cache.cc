@@ -36,6 +36,7 @@ void RadixCache::Reset(uint32_t num_pages, uint32_t page_size) {
     if (nodes_[id].in_use) DropRootIfUnused(id);
   }
   if (observer_ != nullptr) observer_->OnReset();
+  if (page_log_ != nullptr) page_log_->push_back({PageEvent::Kind::kCleared, 0});
 }
 
 // --- roots ---
@@ -158,6 +159,7 @@ NodeId RadixCache::AddLeaf(NodeId parent, std::span<const int32_t> tokens,
   TableInsert(leaf);
   node.born = ++num_born_;
   if (observer_ != nullptr) observer_->OnAddLeaf(leaf);
+  if (page_log_ != nullptr) LogStored(node);
   return leaf;
 }
 
@@ -273,6 +275,7 @@ void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
     evictable_pages_ -= taken;
     total_pages_ -= taken;
     count -= taken;
+    if (page_log_ != nullptr) LogRemoved(node, taken);
     if (node.num_pages > 0) {
       if (observer_ != nullptr) observer_->OnShorten(id);
       break;

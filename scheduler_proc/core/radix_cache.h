@@ -27,6 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 #include "scheduler_proc/core/page_allocator.h"
+#include "scheduler_proc/core/page_event.h"
 #include "scheduler_proc/core/run_arena.h"
 
 namespace flotilla {
@@ -109,6 +110,9 @@ class RadixCache {
   uint32_t total_pages() const { return total_pages_; }
   // One, or nullptr.
   void set_observer(RadixObserver* observer) { observer_ = observer; }
+  // Appends to it each page that the tree gains or loses from now on, while it is empty. nullptr:
+  // to nothing.
+  void set_page_log(PageLog* log);
   // For observers. kNoNode: of a root.
   NodeId parent(NodeId node) const { return nodes_[node].parent; }
   uint32_t end_pages(NodeId node) const { return nodes_[node].end_pages; }
@@ -177,6 +181,13 @@ class RadixCache {
     return runs_[node.run].block.tokens + size_t{node.offset} * page_size_;
   }
   const PageId* Pages(const Node& node) const { return runs_[node.run].block.pages + node.offset; }
+  const uint64_t* Hashes(const Node& node) const {
+    return runs_[node.run].block.hashes + node.offset;
+  }
+  // With a page log.
+  uint64_t EndHash(NodeId node) const;
+  void LogStored(const Node& node);
+  void LogRemoved(const Node& node, uint32_t num_pages);
   size_t FindBucket(NodeId parent, uint64_t key, const int32_t* first_page) const;
   NodeId FindChild(NodeId parent, const int32_t* first_page) const;
   void TableInsert(NodeId node);
@@ -225,6 +236,7 @@ class RadixCache {
   uint32_t evictable_pages_ = 0, total_pages_ = 0;
   uint64_t num_born_ = 0;
   RadixObserver* observer_ = nullptr;
+  PageLog* page_log_ = nullptr;
   absl::flat_hash_map<std::string, NodeId> roots_;
   absl::flat_hash_map<NodeId, std::string> salts_;
 };

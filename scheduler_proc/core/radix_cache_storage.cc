@@ -1,9 +1,10 @@
-// RadixCache: its memory (nodes, runs), the child table, and checks.
+// RadixCache: its memory (nodes, runs), the child table, the page log, and checks.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/page_hash.h"
 #include "scheduler_proc/core/radix_cache.h"
 
 namespace flotilla {
@@ -102,6 +103,37 @@ void RadixCache::TableErase(NodeId id) {
     }
   }
   table_[gap] = kNoNode;
+}
+
+// --- page log ---
+
+void RadixCache::set_page_log(PageLog* log) {
+  CHECK(total_pages_ == 0);
+  page_log_ = log;
+}
+
+uint64_t RadixCache::EndHash(NodeId id) const {
+  const Node& node = nodes_[id];
+  if (node.is_root) return RootPageHash(salts_.at(id));
+  return Hashes(node)[node.num_pages - 1];
+}
+
+// A new leaf's pages.
+void RadixCache::LogStored(const Node& node) {
+  uint64_t* hashes = runs_[node.run].block.hashes;
+  uint64_t hash = EndHash(node.parent);
+  for (uint32_t i = 0; i < node.num_pages; ++i) {
+    hash = NextPageHash(hash, Tokens(node) + size_t{i} * page_size_, page_size_);
+    hashes[i] = hash;
+    page_log_->push_back({PageEvent::Kind::kStored, hash});
+  }
+}
+
+// The `num_pages` that were behind the node's last one.
+void RadixCache::LogRemoved(const Node& node, uint32_t num_pages) {
+  for (uint32_t i = num_pages; i > 0; --i) {
+    page_log_->push_back({PageEvent::Kind::kRemoved, Hashes(node)[node.num_pages + i - 1]});
+  }
 }
 
 // --- checks ---

@@ -1,5 +1,5 @@
-// Memory for the radix tree's runs: blocks for a power of two of pages, their tokens and ids,
-// carved from few large slabs and reused by size.
+// Memory for the radix tree's runs: blocks for a power of two of pages, their hashes, tokens and
+// ids, carved from few large slabs and reused by size.
 //
 // The first slab is for four times the cache's pages, so that hardly ever another is needed; what
 // nobody has written is no memory yet. Units: pages of page_size tokens. Threads: one. Ownership:
@@ -21,6 +21,7 @@ namespace flotilla {
 class RunArena {
  public:
   struct Block {
+    uint64_t* hashes = nullptr;
     int32_t* tokens = nullptr;
     PageId* pages = nullptr;
     uint32_t size_class = 0;  // it holds 2^size_class pages
@@ -60,8 +61,10 @@ class RunArena {
     if (++num_blocks_[size_class] > free_[size_class].capacity()) {
       free_[size_class].reserve(std::max(kReservedBlocks, 2 * num_blocks_[size_class]));
     }
-    auto* tokens = reinterpret_cast<int32_t*>(memory);
-    return {tokens, reinterpret_cast<PageId*>(tokens + capacity * page_size_), size_class};
+    auto* hashes = reinterpret_cast<uint64_t*>(memory);
+    auto* tokens = reinterpret_cast<int32_t*>(hashes + capacity);
+    auto* pages = reinterpret_cast<PageId*>(tokens + capacity * page_size_);
+    return {hashes, tokens, pages, size_class};
   }
   void GiveBack(const Block& block) { free_[block.size_class].push_back(block); }
 
@@ -70,7 +73,7 @@ class RunArena {
   static constexpr size_t kMinSlabBytes = 64 * 1024;
 
   static size_t PageBytes(uint32_t page_size) {
-    return page_size * sizeof(int32_t) + sizeof(PageId);
+    return sizeof(uint64_t) + page_size * sizeof(int32_t) + sizeof(PageId);
   }
   void AddSlab(size_t bytes) {
     const size_t more = slabs_.empty() ? slab_bytes_ : slab_bytes_ / 8;

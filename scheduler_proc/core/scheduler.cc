@@ -101,6 +101,7 @@ int64_t Scheduler::PlanDueNs() const {
   return impl_->step_begin_ns + step_ns - std::max(kMinPlanLeadNs, step_ns / kPlanLeadShare);
 }
 
+void Scheduler::SetPageLog(PageLog* log) { impl_->kv.set_page_log(log); }
 bool Scheduler::HasWork() const {
   return !impl_->waiting_queue.empty() || !impl_->running_batch.empty();
 }

@@ -26,6 +26,7 @@
 
 #include "common/base/status.h"
 #include "scheduler_proc/core/grammar.h"
+#include "scheduler_proc/core/page_event.h"
 #include "scheduler_proc/core/wait_clock.h"
 #include "shm/step_plan.h"
 #include "shm/step_result.h"
@@ -164,6 +165,10 @@ class Scheduler {
   // requests retracted to the front of the queue with their tokens. Plans carry `epoch` from now
   // on. num_pages may change at the first call only.
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
+
+  // Before the first BeginEpoch: later calls append to *log what the prefix cache gains or loses.
+  // The caller empties it.
+  void SetPageLog(PageLog* log);
 
   bool HasWork() const;  // something waits or runs
   uint32_t plans_in_flight() const;

@@ -26,6 +26,13 @@ v1::Delta Piece(int32_t token, bool last = false) {
   return delta;
 }
 
+v1::Hello HelloOf(const std::string& router_id, const Reattaches& list = {}) {
+  v1::Hello hello;
+  hello.set_router_id(router_id);
+  *hello.mutable_reattach() = list;
+  return hello;
+}
+
 class RouterChannelTest : public testing::Test {
  protected:
   RouterChannelTest() {
@@ -38,7 +45,7 @@ class RouterChannelTest : public testing::Test {
   }
   std::shared_ptr<RouterChannel> Attach(FakeConnection* connection, const Reattaches& list = {}) {
     std::shared_ptr<RouterChannel> channel;
-    EXPECT_TRUE(hub_->Attach("r", connection, list, {}, &channel).ok());
+    EXPECT_TRUE(hub_->Attach(connection, HelloOf("r", list), {}, &channel).ok());
     return channel;
   }
 
@@ -165,11 +172,13 @@ TEST_F(RouterChannelTest, RoutersAreBounded) {
   RouterHub hub(options_, Deps(), [] {});
   FakeConnection a, b;
   std::shared_ptr<RouterChannel> channel;
-  ASSERT_TRUE(hub.Attach("a", &a, {}, {}, &channel).ok());
-  EXPECT_EQ(hub.Attach("b", &b, {}, {}, &channel).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(hub.Attach(&a, HelloOf("a"), {}, &channel).ok());
+  EXPECT_EQ(hub.Attach(&b, HelloOf("b"), {}, &channel).code(),
+            absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(channel->Open(1, 11, 0).ok());
   channel->Detach(&a);
-  EXPECT_FALSE(hub.Attach("b", &b, {}, {}, &channel).ok()) << "it may come back for its stream";
+  EXPECT_FALSE(hub.Attach(&b, HelloOf("b"), {}, &channel).ok())
+      << "it may come back for its stream";
 }
 
 TEST_F(RouterChannelTest, ARouterThatLeftNothingBehindIsForgottenForANewOne) {
@@ -177,9 +186,9 @@ TEST_F(RouterChannelTest, ARouterThatLeftNothingBehindIsForgottenForANewOne) {
   RouterHub hub(options_, Deps(), [] {});
   FakeConnection a, b;
   std::shared_ptr<RouterChannel> channel;
-  ASSERT_TRUE(hub.Attach("a", &a, {}, {}, &channel).ok());
+  ASSERT_TRUE(hub.Attach(&a, HelloOf("a"), {}, &channel).ok());
   channel->Detach(&a);
-  EXPECT_TRUE(hub.Attach("b", &b, {}, {}, &channel).ok());
+  EXPECT_TRUE(hub.Attach(&b, HelloOf("b"), {}, &channel).ok());
   EXPECT_EQ(hub.size(), 1u);
 }
 
@@ -221,7 +230,7 @@ TEST(RouterChannelThreads, AppendAckTickAndAttachRace) {
       [] {});
   ThreadedConnection connection;
   std::shared_ptr<RouterChannel> channel;
-  ASSERT_TRUE(hub.Attach("r", &connection, {}, {}, &channel).ok());
+  ASSERT_TRUE(hub.Attach(&connection, HelloOf("r"), {}, &channel).ok());
   constexpr uint64_t kStreams = 20;
   constexpr int kTokens = 200;
   for (uint64_t s = 1; s <= kStreams; ++s) ASSERT_TRUE(channel->Open(s, s, 0).ok());
@@ -247,6 +256,39 @@ TEST(RouterChannelThreads, AppendAckTickAndAttachRace) {
   ticker.join();
   EXPECT_EQ(connection.tokens, kStreams * kTokens);
   EXPECT_EQ(aborts.load(), 0);
+}
+
+TEST_F(RouterChannelTest, WhoAsksGetsWhatIsCachedAtOnceAndThenTheEventsWithItsSteps) {
+  CacheBoard board(16);
+  PageLog log = {{PageEvent::Kind::kStored, 5}};
+  board.Publish(&log);
+  RouterChannel::Deps deps = Deps();
+  deps.cache = &board;
+  RouterHub hub(options_, deps, [] {});
+  FakeConnection asks, does_not;
+  std::shared_ptr<RouterChannel> channel, other;
+  v1::Hello hello = HelloOf("asks");
+  hello.set_cache_events(true);
+  ASSERT_TRUE(hub.Attach(&asks, hello, {}, &channel).ok());
+  ASSERT_TRUE(hub.Attach(&does_not, HelloOf("does not"), {}, &other).ok());
+  for (RouterChannel* each : {channel.get(), other.get()})
+    each->OnWritten(each == channel.get() ? &asks : &does_not, true);
+  EXPECT_EQ(does_not.frames.size(), 1u) << "the welcome";
+  ASSERT_EQ(asks.frames.size(), 2u);
+  ASSERT_EQ(asks.frames[1].step().cache_events_size(), 2);
+  EXPECT_EQ(asks.frames[1].step().cache_events(0).kind(), v1::CacheEvent::CLEARED);
+  EXPECT_EQ(asks.frames[1].step().cache_events(1).page_hashes(0), 5u);
+  channel->OnWritten(&asks, true);
+  EXPECT_EQ(asks.frames.size(), 2u) << "nothing more is due";
+
+  log = {{PageEvent::Kind::kRemoved, 5}};
+  board.Publish(&log);
+  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  channel->Append(1, Piece(1));
+  channel->Flush();
+  ASSERT_EQ(asks.frames.size(), 3u);
+  ASSERT_EQ(asks.frames[2].step().cache_events_size(), 1);
+  EXPECT_EQ(asks.frames[2].step().cache_events(0).kind(), v1::CacheEvent::REMOVED);
 }
 
 }  // namespace
