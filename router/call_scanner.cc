@@ -66,7 +66,7 @@ void CallScanner::TakeStructure(char c) {
   if (at_ == At::kBegin && c == '{') {
     at_ = At::kFirstKey;
   } else if ((at_ == At::kFirstKey || at_ == At::kKey) && c == '"') {
-    key_ = "\"";
+    key_.assign(1, c);
     in_key_ = true;
   } else if (at_ == At::kColon && c == ':') {
     at_ = At::kValue;
