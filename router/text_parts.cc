@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/status.h"
 #include "router/json_reader.h"
 
 namespace flotilla {
