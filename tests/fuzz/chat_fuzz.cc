@@ -1,13 +1,15 @@
-// libFuzzer: any bytes as the body of POST /v1/chat/completions, with a model whose template uses
-// what a conversation can bring. It becomes an error that can be written as JSON, or a request
-// whose prompt scheduler and workers accept too.
+// libFuzzer: any bytes as the body of POST /v1/chat/completions, /v1/responses and /v1/messages,
+// with a model whose template uses what a conversation can bring. It becomes an error that can be
+// written as JSON, or a request whose prompt scheduler and workers accept too.
 #include "router/chat_request.h"
+#include "router/messages_request.h"
+#include "router/responses_request.h"
 #include "tests/fuzz/checked_by_scheduler.h"
 
 namespace {
 
 constexpr const char* kTemplate =
-    "{{ bos_token }}{% if tools %}{{ tools | length }}{% endif %}{% for m in messages %}"
+    "{{ bos_token }}{% if tools %}<tool_call>{{ tools | length }}{% endif %}{% for m in messages %}"
     "{{ m.role[0] }}{{ m.name }}{{ m.content }}{{ m.tool_call_id }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
     "{% if loud %}{{ raise_exception('loud') }}{% endif %}{{ extra }}"
@@ -22,6 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto* const mute = new ModelTable(fuzz::OneModel(absl::NotFoundError("none")));
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   fuzz::CheckParsed(ParseChat(body, *models));
+  fuzz::CheckParsed(ParseResponses(body, *models, {}));
+  fuzz::CheckParsed(ParseMessages(body, *models, {}));
   const auto refused = ParseChat(body, *mute);
   CHECK(std::holds_alternative<ApiError>(refused));
   return 0;
