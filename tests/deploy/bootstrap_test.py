@@ -150,6 +150,17 @@ class BootstrapTest(unittest.TestCase):
             run = self.shell(f"needs_default_model {arguments}")
             self.assertEqual(run.returncode == 0, needed, arguments)
 
+    def test_image_builds_all_programs_before_it_packs_and_tries_them(self):
+        for name in ("build", "try"):
+            self.program(self.tree / f"deploy/images/{name}.sh", f"#!/bin/bash\necho {name}.sh\n")
+        run = self.shell('need_packages() { :; }; need_model() { :; }; configure() { :; }; '
+                         'build() { echo "$@"; }; command_image')
+        self.assertEqual(run.returncode, 0, run.stderr)
+        built, *rest = run.stdout.splitlines()
+        self.assertTrue(built.startswith("release flotilla flotilla-router flotilla-scheduler "), built)
+        self.assertEqual(rest, ["build.sh", "try.sh"])
+        self.assertIn("unknown argument 'x'", self.shell("command_image x").stderr)
+
     def test_help_needs_no_build(self):
         run = subprocess.run([str(self.tree / "flotilla"), "help"], env=self.env,
                              capture_output=True, text=True)

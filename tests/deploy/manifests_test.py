@@ -167,6 +167,16 @@ class ManifestsTest(unittest.TestCase):
                     found.add(item["data"]["SHA256SUMS"].strip())
         self.assertEqual(found, sums)
 
+    def test_every_image_is_one_that_we_build(self):
+        script = (manifests.DEPLOY / "images/build.sh").read_text(encoding="utf-8")
+        version = re.search(r"^project\(.* VERSION (\S+)", (manifests.ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+        built = {f"flotilla/{target}:{version}" for target in re.findall(r"^commit (\S+) ", script, re.M)}
+        used = set()
+        for objects in self.sets.values():
+            used |= {image for _, image in policies.images(objects)}
+        self.assertLessEqual(used, built)
+        self.assertGreaterEqual(len(used), 4)
+
     def dry_run(self, server, text):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "all.yaml")

@@ -33,6 +33,16 @@ def containers(objects, init=True):
             yield f'{owner}/{container["name"]}', container
 
 
+def images(objects):
+    """(where, image) of containers and of volumes."""
+    for where, container in containers(objects):
+        yield where, container["image"]
+    for owner, spec in pods(objects):
+        for volume in spec.get("volumes", []):
+            if "image" in volume:
+                yield f'{owner}/{volume["name"]}', volume["image"]["reference"]
+
+
 def flag(container, name):
     """The value of --name=value in args; None without it."""
     for arg in container.get("args", []):
@@ -118,11 +128,7 @@ def memory_volumes_have_a_size(objects):
 
 
 def images_have_a_version(objects):
-    images = [(where, container["image"]) for where, container in containers(objects)]
-    for owner, spec in pods(objects):
-        images += [(f'{owner}/{volume["name"]}', volume["image"]["reference"])
-                   for volume in spec.get("volumes", []) if "image" in volume]
-    for where, image in images:
+    for where, image in images(objects):
         tag = image.rsplit("/", 1)[-1].partition(":")[2]
         if tag in ("", "latest") and "@sha256:" not in image:
             yield f"{where}: image {image} has no version"
@@ -314,5 +320,5 @@ def models_are_verified_before_they_are_read(objects):
 
 RULES = [value for name, value in sorted(globals().items())
          if callable(value) and getattr(value, "__module__", "") == __name__
-         and name not in ("of_kind", "name_of", "pods", "containers", "flag", "matches", "pod_labels",
+         and name not in ("of_kind", "name_of", "pods", "containers", "images", "flag", "matches", "pod_labels",
                           "pods_a_workload_may_have")]

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# stage.sh OUT PROGRAM...: a root file system of programs, stripped, and all that they load. Ours are taken from
+# build/release/bin, others from PATH. Beside them: users, the order of name lookup, the folders that an engine
+# writes to, and the licences of the packages that the libraries are from.
+#
+# Errors: a program or library that is not there ends it. Run as root, on Debian 12 (its dpkg knows the licences).
+set -euo pipefail
+
+out=$1
+shift
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+install_program() {
+  local name=$1 from=$root/build/release/bin/$1
+  [[ -x $from ]] || from=$(command -v "$name")
+  install -D -m 0755 "$from" "$out/usr/bin/$name"
+  strip "$out/usr/bin/$name"
+}
+
+# libraries_of FILE...: paths as the loader finds them, itself included.
+libraries_of() { ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3} $1 ~ /^\// && $2 ~ /^\(/ {print $1}' | sort -u; }
+
+# Under the name that programs ask for; merged /usr as Debian has it.
+install_library() {
+  local path=$1
+  [[ $path == /usr/* ]] || path=/usr$path
+  install -D -m 0755 "$(readlink -f "$1")" "$out$path"
+}
+
+# install_licences LIBRARY...: dpkg knows a file with or without /usr in front.
+install_licences() {
+  local real package
+  mapfile -t real < <(readlink -f "$@")
+  { dpkg-query --search "${real[@]}" "${real[@]#/usr}" 2>/dev/null || true; } | sed 's/:.*//' | sort -u |
+    while read -r package; do
+      install -D -m 0644 "/usr/share/doc/$package/copyright" "$out/usr/share/doc/$package/copyright"
+    done
+}
+
+make_folders() {
+  local folder
+  ln -s usr/lib "$out/lib"
+  ln -s usr/lib64 "$out/lib64"
+  ln -s usr/bin "$out/bin"
+  mkdir -p "$out"/{dev,proc,sys,etc,models}
+  install -d -m 1777 "$out/tmp"
+  for folder in run/flotilla var/cache/flotilla var/lib/flotilla; do
+    install -d -m 0700 -o 65532 -g 65532 "$out/$folder"
+  done
+  printf 'root:x:0:0::/:/nologin\nflotilla:x:65532:65532::/var/lib/flotilla:/nologin\n' >"$out/etc/passwd"
+  printf 'root:x:0:\nflotilla:x:65532:\n' >"$out/etc/group"
+  printf 'hosts: files dns\n' >"$out/etc/nsswitch.conf"
+}
+
+for program in "$@"; do install_program "$program"; done
+mapfile -t libraries < <(libraries_of "$out"/usr/bin/*)
+for library in "${libraries[@]}"; do install_library "$library"; done
+install_licences "${libraries[@]}"
+make_folders
+install -D -m 0644 "$root/LICENSE" "$out/usr/share/doc/flotilla/copyright"
+# What can't be loaded would be found by nobody before the image runs.
+for program in "$@"; do
+  chroot "$out" "/usr/bin/$program" --help >/dev/null
+done

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# try.sh: starts an engine and a router from the images that build.sh made, as the manifests would have them run (user
+# 65532, read-only root, no capabilities, no new privileges, the same writable folders), asks them something, once with
+# a grammar (which is compiled in a sandbox of its own), reads both metrics pages, compares the model with its
+# checksum, and stops both in order.
+#
+# Prints the answer. Errors: an image that does not start, an answer without "Paris", an exit status that is not 0.
+# Environment: TAG, as build.sh. Run as root.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+tag=${TAG:-$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")}
+wait_s=120
+export BUILDAH_ISOLATION=chroot
+say() { printf 'image: %s\n' "$*" >&2; }
+
+work=$(mktemp -d)
+containers=() running=()
+cleanup() {
+  local pid
+  for pid in "${running[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+  ((${#containers[@]} == 0)) || buildah rm "${containers[@]}" >/dev/null
+  rm -rf "$work"
+}
+trap cleanup EXIT
+die() {
+  say "error: $*"
+  tail -n 20 "$work"/*.log >&2 || true
+  exit 1
+}
+
+# mount_image IMAGE: sets `mounted`, its root file system.
+mount_image() {
+  local container
+  container=$(buildah from --pull-never "localhost/flotilla/$1:$tag")
+  containers+=("$container")
+  mounted=$(buildah mount "$container")
+}
+
+# The pod's view of a root file system, then the command, as process 1 of its own.
+inside='
+  folder=$1; shift
+  mount --bind "$folder" "$folder"
+  for writable in run/flotilla var/cache/flotilla var/lib/flotilla; do
+    [ ! -d "$folder/$writable" ] || mount -t tmpfs -o size=1g,mode=0700,uid=65532,gid=65532 tmpfs "$folder/$writable"
+  done
+  mount -t proc proc "$folder/proc"
+  mount --rbind /sys "$folder/sys"
+  mount -t tmpfs -o mode=0755 tmpfs "$folder/dev"
+  for device in null zero urandom; do touch "$folder/dev/$device"; mount --bind "/dev/$device" "$folder/dev/$device"; done
+  mount -o remount,bind,ro "$folder"
+  cd /
+  exec env -i PATH=/usr/bin XDG_RUNTIME_DIR=/run/flotilla \
+    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+setuid,+setgid,+sys_chroot \
+    /usr/sbin/chroot --userspec=65532:65532 --groups=65532 "$folder" "$@"'
+# To be called in a subshell, which it becomes.
+sandboxed() { exec unshare --mount --pid --fork --kill-child bash -euc "$inside" inside "$@"; }
+
+# start NAME COMMAND...: in the background, its output in a log.
+start() {
+  local name=$1
+  shift
+  (sandboxed "$@") >"$work/$name.log" 2>&1 &
+  running+=($!)
+}
+
+# wait_for NAME PATTERN: sets `found`, the first match of the (extended) pattern's group in the log.
+wait_for() {
+  local deadline=$((SECONDS + wait_s))
+  until found=$(sed -nE "s/.*$2.*/\1/p" "$work/$1.log" | head -n 1) && [[ -n $found ]]; do
+    ((SECONDS < deadline)) || die "$1 did not say '$2' within $wait_s s"
+    sleep 0.1
+  done
+}
+
+# stop PID NAME: SIGTERM for the process within; it must end by itself, with status 0.
+stop() {
+  kill -TERM "$(pgrep -P "$1")"
+  wait "$1" || die "$2 ended with status $?"
+}
+
+mount_image engine-cpu-smollm2
+engine=$mounted
+mount_image router
+router=$mounted
+model=/models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+sed "s#  #  /models/#" "$root/deploy/components/model-pvc/SHA256SUMS" >"$engine/SHA256SUMS"
+(sandboxed "$engine" sha256sum --check --strict /SHA256SUMS) >&2
+start engine "$engine" /usr/bin/flotilla engine --grpc-port=0 --metrics-port=0 --model="$model" \
+  --pack-cache-dir=/var/cache/flotilla --flight-recorder-dir=/var/lib/flotilla
+wait_for engine 'ready grpc=([0-9.:]+) metrics=.*'
+grpc=$found
+wait_for engine 'ready .* metrics=(http:\S+)'
+metrics=("$found")
+start router "$router" /usr/bin/flotilla-router --port=0 --grpc-port=0 --metrics-port=0 --replica="$grpc"
+wait_for router 'metrics port=([0-9]+)'
+metrics+=("http://127.0.0.1:$found/metrics")
+wait_for router 'ready http=([0-9]+)'
+url=http://127.0.0.1:$found
+answer=$(sandboxed "$engine" /usr/bin/flotilla ask --url "$url" "What is the capital of France?")
+echo "$answer"
+[[ $answer == *Paris* ]] || die "that is no answer"
+choice=$(python3 "$root/deploy/images/choose.py" "$url")
+[[ $choice == red || $choice == blue ]] || die "'$choice' is none of the choices: the grammar's sandbox does not work"
+for page in "${metrics[@]}"; do
+  python3 -c 'import sys, urllib.request
+page = urllib.request.urlopen(sys.argv[1], timeout=10).read()
+sys.exit(b"\nflotilla_build_info{" not in page)' "$page" || die "$page has no metrics of Flotilla"
+done
+stop "${running[1]}" router
+stop "${running[0]}" engine
+running=()
+say "an engine and a router from the images answered and stopped in order"
