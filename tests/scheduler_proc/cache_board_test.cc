@@ -30,10 +30,11 @@ class Router {
         ++clears;
       }
       for (const uint64_t hash : event.page_hashes()) {
-        if (event.kind() == v1::CacheEvent::STORED)
+        if (event.kind() == v1::CacheEvent::STORED) {
           EXPECT_TRUE(pages.insert(hash).second) << hash;
-        else
+        } else {
           EXPECT_EQ(pages.erase(hash), 1u) << hash;
+        }
       }
     }
     EXPECT_LE(hashes, CacheBoard::kMaxHashesPerStep);

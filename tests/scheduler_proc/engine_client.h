@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,6 +144,7 @@ class TestRouter {
   bool welcomed_ = false;
   v1::Load load_;
   uint64_t steps_ = 0, submits_ = 0;
+  std::set<uint64_t> pages_;  // that are cached, as the events say
   int64_t pong_ = 0;
   bool goodbye_ = false;
   bool ended_ = false;
@@ -170,6 +172,7 @@ class TestRouter {
     ++steps_;
     load_ = frame.step().load();
     submits_ = frame.step().submits();
+    for (const v1::CacheEvent& event : frame.step().cache_events()) OnCacheEvent(event);
     for (const v1::Delta& delta : frame.step().deltas()) {
       Received& r = streams_[delta.stream_id()];
       for (const auto& entry : delta.prompt_logprobs()) r.prompt_logprobs.push_back(entry);
@@ -184,6 +187,16 @@ class TestRouter {
       r.last = delta;
       if (large != 0) r.last.set_large_result_id(large);
       r.done = true;
+    }
+  }
+
+  void OnCacheEvent(const v1::CacheEvent& event) {
+    if (event.kind() == v1::CacheEvent::CLEARED) pages_.clear();
+    for (const uint64_t hash : event.page_hashes()) {
+      if (event.kind() == v1::CacheEvent::STORED)
+        pages_.insert(hash);
+      else
+        pages_.erase(hash);
     }
   }
 

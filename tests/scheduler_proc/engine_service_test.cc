@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
+#include "common/base/page_hash.h"
 #include "common/base/sha256.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/scheduler_proc/engine_client.h"
@@ -92,6 +94,36 @@ TEST(EngineConnect, RefusesWhatIsNoProtocolOfOurs) {
   twice.Submit(7, TokenRequest(Prompt(1, 10), 10));
   EXPECT_EQ(twice.Finish().error_code(), grpc::StatusCode::ALREADY_EXISTS);
   engine.replica().Hold(false);
+}
+
+// Hashes of the pages of 16 that a prompt fills.
+std::set<uint64_t> PagesOf(const std::vector<int32_t>& prompt) {
+  std::set<uint64_t> pages;
+  uint64_t hash = RootPageHash("");
+  for (size_t i = 0; i + 16 <= prompt.size(); i += 16)
+    pages.insert(hash = NextPageHash(hash, prompt.data() + i, 16));
+  return pages;
+}
+
+TEST(EngineConnect, TellsRoutersThatAskWhatIsCached) {
+  FakeEngine engine;
+  v1::Hello asks = TestRouter::MakeHello(), comes_late = TestRouter::MakeHello("router-b");
+  asks.set_cache_events(true);
+  comes_late.set_cache_events(true);
+  TestRouter router(engine.Channel()), does_not_ask(engine.Channel());
+  router.Hello(asks);
+  does_not_ask.Hello(TestRouter::MakeHello("router-c"));
+  const std::vector<int32_t> prompt = Prompt(1, 100);
+  const std::set<uint64_t> pages = PagesOf(prompt);
+  ASSERT_EQ(pages.size(), 6u);
+  router.Submit(1, TokenRequest(prompt, 2));
+  EXPECT_TRUE(router.Wait([&] { return router.pages_ == pages; }));
+  TestRouter late(engine.Channel());
+  late.Hello(comes_late);
+  EXPECT_TRUE(late.Wait([&] { return late.pages_ == pages; }));
+  does_not_ask.Submit(1, TokenRequest(prompt, 2));
+  ASSERT_TRUE(does_not_ask.WaitDone(1));
+  EXPECT_TRUE(does_not_ask.Wait([&] { return does_not_ask.pages_.empty(); }));
 }
 
 TEST(EngineConnect, AbortEndsTheStream) {
