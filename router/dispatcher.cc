@@ -21,6 +21,23 @@ std::string RandomId() {
   return StrCat("router-", text);
 }
 
+std::unique_ptr<Policy> MakePolicy(const std::string& name) {
+  StatusOr<std::unique_ptr<Policy>> policy = CreatePolicy(name, RandomU64());
+  CHECK_OK(policy.status());  // main checked the name
+  return std::move(*policy);
+}
+
+FleetOptions FleetOptionsOf(const DispatcherOptions& options) {
+  FleetOptions fleet;
+  fleet.router_id = RandomId();
+  fleet.backoff_min_ms = options.backoff_min_ms;
+  fleet.backoff_max_ms = options.backoff_max_ms;
+  fleet.max_replicas = options.max_replicas;
+  fleet.cache_events = MakePolicy(options.policy)->uses_cache();
+  fleet.max_index_pages = options.max_index_pages;
+  return fleet;
+}
+
 PolicyRequest PolicyRequestOf(const v1::GenerateRequest& request) {
   PolicyRequest out;
   out.prompt_tokens = static_cast<uint64_t>(request.token_ids().ids_size());
@@ -36,9 +53,9 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
       io_(io),
       calls_(calls),
       metrics_(metrics),
+      random_(RandomU64()),
       tokenizers_(io->get_executor(), pool, calls),
-      fleet_({RandomId(), options_.backoff_min_ms, options_.backoff_max_ms, options_.max_replicas},
-             {io, &tokenizers_, calls, this}),
+      fleet_(FleetOptionsOf(options_), {io, &tokenizers_, calls, this}),
       park_timer_(*io) {}
 
 Dispatcher::~Dispatcher() = default;
@@ -90,7 +107,7 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitEmbed(v1::GenerateRequest req
 
 std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
   group.num_live = group.streams.size();
-  if (num_streams_ + group.num_live > options_.max_requests) {
+  if (num_streams_ + group.num_live > MostStreams(group.streams[0]->request)) {
     metrics_->Rejection("max_requests");
     ApiError error = Unavailable(
         StrCat("This router already has ", num_streams_, " requests; try again."), kRetryAfterMs);
@@ -108,6 +125,7 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
     if (!stream.request.has_deadline_ms() || stream.request.deadline_ms() > options_.max_request_ms)
       stream.request.set_deadline_ms(options_.max_request_ms);
   }
+  retry_budget_.OnRequest();
   const RequestStream& first = *group.streams[0];
   ReplicaClient* replica = Pick(first, /*again=*/false);
   if (replica == nullptr && options_.failover_wait_ms == 0) {
@@ -138,22 +156,37 @@ bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& strea
          (!stream.begun() || replica.model()->fingerprint == *stream.fingerprint);
 }
 
+size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
+  if (request.priority() >= 0) return options_.max_requests;
+  return static_cast<size_t>(options_.low_priority_share * options_.max_requests);
+}
+
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
-  std::vector<ReplicaView> candidates;
-  for (const auto& [index, replica] : fleet_.replicas()) {
-    const bool tried = stream.tried.contains(index);
-    if (Usable(*replica, stream) && (again || !tried)) candidates.push_back(replica->view());
-  }
+  std::vector<ReplicaView> candidates = Candidates(stream, again);
   if (candidates.empty()) return nullptr;
   std::unique_ptr<Policy>& policy = policies_[stream.model->name];
-  if (policy == nullptr) {
-    StatusOr<std::unique_ptr<Policy>> created = CreatePolicy(options_.policy, RandomU64());
-    CHECK_OK(created.status());  // main checked the name
-    policy = std::move(*created);
-  }
+  if (policy == nullptr) policy = MakePolicy(options_.policy);
+  if (policy->uses_cache()) AddCached(stream, &candidates);
   const size_t pick = policy->Pick(PolicyRequestOf(stream.request), candidates);
   CHECK(pick < candidates.size());
+  if (policy->uses_cache())
+    metrics_->Routed(stream.prompt_tokens(), candidates[pick].cached_tokens);
   return &fleet_.at(candidates[pick].index);
+}
+
+void Dispatcher::AddCached(const RequestStream& stream,
+                           std::vector<ReplicaView>* candidates) const {
+  const auto& ids = stream.request.token_ids().ids();
+  std::map<uint32_t, std::vector<uint64_t>> hashes;  // by page size: mostly one
+  for (ReplicaView& view : *candidates) {
+    const PageIndex& pages = fleet_.at(view.index).pages();
+    if (pages.size() == 0) continue;
+    const auto [of_size, added] = hashes.try_emplace(pages.page_size());
+    if (added)
+      of_size->second = PromptPageHashes(
+          stream.sink->tenant(), {ids.data(), static_cast<size_t>(ids.size())}, pages.page_size());
+    view.cached_tokens = uint64_t{pages.page_size()} * pages.Match(of_size->second);
+  }
 }
 
 ReplicaClient* Dispatcher::PickForRetry(const RequestStream& stream, bool again) {

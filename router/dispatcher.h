@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -42,10 +43,13 @@ struct DispatcherOptions {
   ResolveFunction resolve = &ResolveBySystem;
   uint32_t max_replicas = 1024;
   std::string policy = "round_robin";
-  uint32_t max_requests = 4096;        // choices in flight, both APIs
-  int64_t max_request_ms = 3'600'000;  // no deadline is later
-  uint32_t max_attempts = 3;           // without a new token for the client
-  int64_t failover_wait_ms = 30'000;   // for a replica that can take a request
+  uint32_t max_index_pages = 1'000'000;  // of a replica's cache that are known here
+  uint32_t max_requests = 4096;          // choices in flight, both APIs
+  int64_t max_request_ms = 3'600'000;    // no deadline is later
+  uint32_t max_attempts = 3;             // without a new token for the client
+  int64_t failover_wait_ms = 30'000;     // for a replica that can take a request
+  int64_t slow_start_ms = 10'000;        // of a replica that became ready; 0: none
+  double low_priority_share = 0.8;       // of max_requests that those below priority 0 may take
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
 };
@@ -101,6 +105,15 @@ class Dispatcher final : public ReplicaListener {
   ReplicaClient* Pick(const RequestStream& stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
   ReplicaClient* PickForRetry(const RequestStream& stream, bool again);
+  // Of those that can take it, the ones that should; all, if none should.
+  std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again);
+  double Warmth(const ReplicaClient& replica, int64_t now_ns) const;
+  void EjectOutliers(int64_t now_ns);
+  void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);
+  // Choices that a request of this priority may find in flight.
+  size_t MostStreams(const v1::GenerateRequest& request) const;
+  // Fills in what each replica has cached of the prompt.
+  void AddCached(const RequestStream& stream, std::vector<ReplicaView>* candidates) const;
   bool Usable(const ReplicaClient& replica, const RequestStream& stream) const;
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
@@ -134,6 +147,9 @@ class Dispatcher final : public ReplicaListener {
   boost::asio::io_context* const io_;
   CallTracker* const calls_;
   RouterMetrics* const metrics_;
+  std::mt19937_64 random_;
+  RetryBudget retry_budget_;
+  int64_t outliers_checked_ns_ = 0;
   TokenizerCache tokenizers_;
   Fleet fleet_;
   std::vector<std::unique_ptr<DnsWatch>> watches_;           // by source - 1

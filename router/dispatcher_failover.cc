@@ -50,6 +50,11 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
   ReplicaClient* replica = PickForRetry(*stream, /*again=*/false);
   if (replica == nullptr && same_replica_too) replica = PickForRetry(*stream, /*again=*/true);
   if (replica == nullptr) return false;
+  // What replicas refuse must not become more work for all of them. What they lost goes on.
+  if (!stream->begun() && !same_replica_too && !retry_budget_.Take(RealClock::Now())) {
+    metrics_->RetryDenied();
+    return false;
+  }
   SubmitAgain(stream, replica, reason);
   return true;
 }
@@ -77,6 +82,7 @@ bool Dispatcher::Park(const std::shared_ptr<RequestStream>& stream) {
   if (stream->parked_ns == 0) stream->parked_ns = RealClock::Now();
   stream->parked = true;
   parked_.push_back(stream);
+  metrics_->Parked(parked_.size());
   if (parked_.size() == 1) ArmParkTimer();
   return true;
 }
@@ -94,6 +100,7 @@ void Dispatcher::PlaceParked() {
   for (auto& stream : std::exchange(parked_, {})) {
     if (IsLive(*stream) && !PlaceOrGiveUp(stream)) parked_.push_back(std::move(stream));
   }
+  metrics_->Parked(parked_.size());
 }
 
 bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {

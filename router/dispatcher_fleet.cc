@@ -8,6 +8,11 @@
 #include "router/dispatcher.h"
 
 namespace flotilla {
+namespace {
+
+constexpr int64_t kOutlierIntervalNs = 10 * kNsPerSecond;
+
+}  // namespace
 
 void Dispatcher::StartDiscovery() {
   for (size_t i = 0; i < options_.replica_dns.size(); ++i) {
@@ -98,6 +103,61 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
   if (!label.empty() && label != now) metrics_->ForgetBackend(label);
   label = now;
   metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
+  metrics_->Circuit(label, static_cast<int>(replica.health().circuit(RealClock::Now())));
+  if (replica.options().cache_events)
+    metrics_->CacheIndex(label, replica.pages().size(), replica.pages().left_out());
+}
+
+// --- Which of them should take a request -------------------------------------------------------
+
+std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, bool again) {
+  const int64_t now_ns = RealClock::Now();
+  EjectOutliers(now_ns);
+  std::vector<ReplicaClient*> able;
+  double warmest = 0;
+  for (const auto& [index, replica] : fleet_.replicas()) {
+    if (!Usable(*replica, stream) || (!again && stream.tried.contains(index))) continue;
+    able.push_back(replica.get());
+    warmest = std::max(warmest, Warmth(*replica, now_ns));
+  }
+  std::vector<ReplicaView> should, can;
+  for (ReplicaClient* replica : able) {
+    // One that opened a moment ago is half open by now, or what it is called has changed.
+    if (replica->health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed)
+      UpdateBackendMetrics(*replica);
+    can.push_back(replica->view());
+    const double draw = std::uniform_real_distribution<>(0, 1)(random_);
+    if (replica->health().Allows(now_ns) && TakesItsTurn(Warmth(*replica, now_ns), warmest, draw))
+      should.push_back(can.back());
+  }
+  return should.empty() ? can : should;
+}
+
+double Dispatcher::Warmth(const ReplicaClient& replica, int64_t now_ns) const {
+  return replica.health().Warmth(now_ns, options_.slow_start_ms * kNsPerMs);
+}
+
+void Dispatcher::EjectOutliers(int64_t now_ns) {
+  if (now_ns - outliers_checked_ns_ < kOutlierIntervalNs) return;
+  outliers_checked_ns_ = now_ns;
+  std::map<std::string, std::vector<LatencySample>> by_model;
+  for (const auto& [index, replica] : fleet_.replicas()) {
+    const double shortest_s = replica->mutable_health()->TakeShortest();
+    if (replica->ready()) by_model[replica->model()->name].push_back({index, shortest_s});
+  }
+  for (const auto& [model, samples] : by_model) EjectOutliersOf(samples, now_ns);
+}
+
+void Dispatcher::EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns) {
+  for (const uint32_t index : FindOutliers(samples)) {
+    ReplicaClient& replica = fleet_.at(index);
+    if (replica.health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed) continue;
+    Log().warn("replica is much slower than the others: it gets nothing for a while {}",
+               Kv("replica", replica.replica_id()));
+    replica.mutable_health()->Eject(now_ns);
+    metrics_->Ejection();
+    UpdateBackendMetrics(replica);
+  }
 }
 
 }  // namespace flotilla

@@ -34,6 +34,8 @@ void Fleet::Add(const std::string& address) {
   replica.router_id = options_.router_id;
   replica.backoff_min_ms = options_.backoff_min_ms;
   replica.backoff_max_ms = options_.backoff_max_ms;
+  replica.cache_events = options_.cache_events;
+  replica.max_index_pages = options_.max_index_pages;
   auto client = std::make_shared<ReplicaClient>(std::move(replica), deps_.io, deps_.tokenizers,
                                                 deps_.calls, deps_.listener);
   replicas_.emplace(client->options().index, client);

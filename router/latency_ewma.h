@@ -24,6 +24,8 @@ class LatencyEwma {
   }
   // 0: nothing is known.
   double Value(int64_t now_ns) const { return seconds_ * Kept(now_ns); }
+  // As of the last sample: while answers are awaited, silence is no good sign.
+  double Unfaded() const { return seconds_; }
 
  private:
   double Kept(int64_t now_ns) const {

@@ -51,6 +51,8 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
         "gRPC calls at once on a connection");
   count("--max-replicas", &flags->router.dispatcher.max_replicas,
         "Replicas that the router connects to; further addresses are left out");
+  count("--max-cache-index-pages", &flags->router.dispatcher.max_index_pages,
+        "Pages of a replica's prefix cache that --policy prefix_aware knows of");
   count("--max-requests", &flags->router.dispatcher.max_requests,
         "Requests in flight, HTTP and gRPC together");
   ms("--header-timeout-ms", &http.header_timeout_ms, "For a request's header to come in");
@@ -63,6 +65,16 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
                   "For a replica to be there that can take a request, or go on with one whose own "
                   "was lost; 0: it fails at once")
       ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
+  app->add_option(
+         "--slow-start-ms", flags->router.dispatcher.slow_start_ms,
+         "A replica that became ready gets a growing share of the requests for so long, if "
+         "others are warm; 0: its whole share at once")
+      ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
+  app->add_option("--low-priority-share", flags->router.dispatcher.low_priority_share,
+                  "Of --max-requests, that requests of a priority below 0 may take")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
 }

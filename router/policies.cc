@@ -1,5 +1,6 @@
 #include "router/policies.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/base/check.h"
@@ -33,13 +34,19 @@ bool ShorterQueue(const ReplicaView& a, const ReplicaView& b) {
   return a.active_requests < b.active_requests;
 }
 
-double ExpectedLatency(const ReplicaView& view) {
-  return view.first_token_s * (view.active_requests + 1.0);
-}
-
-bool Faster(const ReplicaView& a, const ReplicaView& b) {
-  const double latency_a = ExpectedLatency(a), latency_b = ExpectedLatency(b);
-  return latency_a != latency_b ? latency_a < latency_b : ShorterQueue(a, b);
+// The lowest time to a first token of those that work, else of all, else 1.
+double FastestKnown(std::span<const ReplicaView> candidates) {
+  double busy_s = 0, any_s = 0;
+  const auto note = [](double seconds, double* least_s) {
+    if (*least_s == 0 || seconds < *least_s) *least_s = seconds;
+  };
+  for (const ReplicaView& view : candidates) {
+    if (view.first_token_s == 0) continue;
+    note(view.first_token_s, &any_s);
+    if (view.active_requests > 0) note(view.first_token_s, &busy_s);
+  }
+  if (busy_s > 0) return busy_s;
+  return any_s > 0 ? any_s : 1;
 }
 
 // The splitmix64 finaliser: every bit of both depends on every bit.
@@ -75,7 +82,15 @@ size_t PowerOfTwo::Pick(const PolicyRequest&, std::span<const ReplicaView> candi
 }
 
 size_t LeastLatency::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
-  const size_t pick = LeastAfter(last_, candidates, Faster);
+  const double fastest_s = FastestKnown(candidates);
+  const auto expected_s = [&](const ReplicaView& view) {
+    return std::max(view.first_token_s, fastest_s) * (view.active_requests + 1.0);
+  };
+  const size_t pick =
+      LeastAfter(last_, candidates, [&](const ReplicaView& a, const ReplicaView& b) {
+        const double a_s = expected_s(a), b_s = expected_s(b);
+        return a_s != b_s ? a_s < b_s : ShorterQueue(a, b);
+      });
   last_ = candidates[pick].index;
   return pick;
 }
@@ -98,6 +113,30 @@ size_t ConsistentHash::Pick(const PolicyRequest& request, std::span<const Replic
   }
   CHECK(best < candidates.size());
   return best;
+}
+
+double PrefixAware::Load(const ReplicaView& view) {
+  return static_cast<double>(view.queued_tokens + view.unreported_tokens) +
+         kRunningWeight * static_cast<double>(view.running_tokens);
+}
+
+size_t PrefixAware::Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) {
+  double total = 0;
+  for (const ReplicaView& view : candidates) total += Load(view);
+  const auto prompt = static_cast<double>(request.prompt_tokens);
+  const double bound = kMaxShare * total / static_cast<double>(candidates.size()) + prompt;
+  const auto cost = [&](const ReplicaView& view) {
+    const double load = Load(view);
+    const double cached = load > bound ? 0 : static_cast<double>(view.cached_tokens);
+    return load + prompt - cached;
+  };
+  const size_t pick =
+      LeastAfter(last_, candidates, [&](const ReplicaView& a, const ReplicaView& b) {
+        const double cost_a = cost(a), cost_b = cost(b);
+        return cost_a != cost_b ? cost_a < cost_b : a.active_requests < b.active_requests;
+      });
+  last_ = candidates[pick].index;
+  return pick;
 }
 
 }  // namespace flotilla

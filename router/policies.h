@@ -39,7 +39,8 @@ class PowerOfTwo final : public Policy {
 };
 
 // The lowest recent time to a first token, times the requests that would share it. A replica of
-// which none is known counts as fast, so that it gets known.
+// which none is known, or none of late, counts as the fastest that is: it gets known again, by a
+// few requests.
 class LeastLatency final : public Policy {
  public:
   size_t Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) override;
@@ -58,6 +59,23 @@ class ConsistentHash final : public Policy {
 
  private:
   ShortestQueue shortest_queue_;
+};
+
+// The least work before the first token: what waits there, and of the prompt what is not cached
+// there. Running requests count too, as the work that they take meanwhile. A replica whose load is
+// kMaxShare times the mean, and more by a prompt than the least loaded, is no candidate, however
+// much it has cached.
+class PrefixAware final : public Policy {
+ public:
+  static constexpr double kMaxShare = 1.5;
+  static constexpr double kRunningWeight = 0.1;
+  size_t Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) override;
+  bool uses_cache() const override { return true; }
+
+ private:
+  static double Load(const ReplicaView& view);
+
+  int64_t last_ = -1;
 };
 
 }  // namespace flotilla

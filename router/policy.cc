@@ -22,23 +22,23 @@ struct Entry {
   std::unique_ptr<Policy> (*create)(uint64_t seed);
 };
 
-constexpr std::array kPolicies = {
+constexpr std::array kTable = {
     Entry{"round_robin", &Make<RoundRobin>},         Entry{"shortest_queue", &Make<ShortestQueue>},
     Entry{"power_of_two", &Make<PowerOfTwo>},        Entry{"least_latency", &Make<LeastLatency>},
-    Entry{"consistent_hash", &Make<ConsistentHash>},
+    Entry{"consistent_hash", &Make<ConsistentHash>}, Entry{"prefix_aware", &Make<PrefixAware>},
 };
 
 }  // namespace
 
 std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
-  names.reserve(kPolicies.size());
-  for (const Entry& entry : kPolicies) names.emplace_back(entry.name);
+  names.reserve(kTable.size());
+  for (const Entry& entry : kTable) names.emplace_back(entry.name);
   return names;
 }
 
 StatusOr<std::unique_ptr<Policy>> CreatePolicy(std::string_view name, uint64_t seed) {
-  for (const Entry& entry : kPolicies) {
+  for (const Entry& entry : kTable) {
     if (name == entry.name) return entry.create(seed);
   }
   return absl::InvalidArgumentError(

@@ -28,7 +28,9 @@ struct ReplicaView {
   uint64_t running_tokens = 0;     // as the replica's last frame said
   uint64_t unreported_tokens = 0;  // prompt tokens sent to it that no frame has counted yet
   uint32_t active_requests = 0;    // of this router
-  double first_token_s = 0;        // recent time to a first token; 0: not known
+  double first_token_s = 0;        // recent time to a first token, not fading while it has
+                                   // requests; 0: not known
+  uint64_t cached_tokens = 0;      // of the request's prompt; if the policy uses_cache
 
   uint64_t load_tokens() const { return queued_tokens + running_tokens + unreported_tokens; }
 };
@@ -41,6 +43,8 @@ struct PolicyRequest {
 class Policy {
  public:
   virtual ~Policy() = default;
+  // It asks for cached_tokens, which replicas must tell.
+  virtual bool uses_cache() const { return false; }
   // Position in `candidates` (not empty, ordered by index).
   virtual size_t Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) = 0;
 };

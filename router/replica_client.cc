@@ -16,6 +16,13 @@ constexpr uint32_t kProtocol = 1;
 constexpr int kMissedHeartbeats = 3;
 constexpr int kMaxFrameBytes = 64 << 20;
 
+// Not the request's, nor that of too many of them.
+bool IsReplicasFault(const v1::Error& error) {
+  const auto code = static_cast<absl::StatusCode>(error.code());
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kInternal ||
+         code == absl::StatusCode::kUnknown || code == absl::StatusCode::kDataLoss;
+}
+
 std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxFrameBytes);
@@ -43,6 +50,7 @@ ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io
       random_(std::random_device{}()),
       identity_(Xxh64(options_.address)),
       replica_id_(options_.address),
+      pages_(options_.max_index_pages),
       reconnect_timer_(*io),
       watchdog_timer_(*io),
       reattach_timer_(*io) {}
@@ -107,6 +115,7 @@ void ReplicaClient::SendHello() {
   hello->set_protocol_min(kProtocol);
   hello->set_protocol_max(kProtocol);
   hello->set_router_id(options_.router_id);
+  hello->set_cache_events(options_.cache_events);
   if (model_ != nullptr) {
     hello->set_model_digest(model_->digest);
     hello->set_fingerprint(model_->fingerprint);
@@ -158,6 +167,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   reattach_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), 0, 60'000);
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
+  pages_.Reset();
   ArmWatchdog();
   for (uint64_t id : aborted_while_down_) Abort(id, v1::FINISH_REASON_ABORT);
   aborted_while_down_.clear();
@@ -214,6 +224,7 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   model_ = std::move(model);
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));
+  health_.OnReady(RealClock::Now());
   SetState(State::kReady);
   // Only now, so that they may start again on this very replica.
   for (uint64_t id : std::exchange(unknown_there_, {})) {
@@ -290,6 +301,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   streams_[stream->id] = stream;
   stream->replica = options_.index;
   stream->submitted_ns = RealClock::Now();
+  health_.OnSubmit(stream->submitted_ns);
   load_.OnSubmit(stream->id, stream->prompt_tokens());
   v1::RouterFrame frame;
   v1::Submit* submit = frame.mutable_submit();
@@ -316,6 +328,7 @@ void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
 
 void ReplicaClient::OnStep(v1::Step step) {
   load_.OnStep(step);
+  for (const v1::CacheEvent& event : step.cache_events()) pages_.Apply(event);
   if (draining_ != load_.draining()) {
     draining_ = load_.draining();
     listener_->OnReplicaChanged(this);
@@ -325,9 +338,12 @@ void ReplicaClient::OnStep(v1::Step step) {
     if (found == streams_.end()) continue;  // aborted while it was on its way
     const std::shared_ptr<RequestStream> stream = found->second;
     const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
+    const int64_t now_ns = RealClock::Now();
+    if (delta.has_error() && IsReplicasFault(delta.error())) health_.OnFailure(now_ns);
     if (submitted_ns != 0 && !delta.has_error()) {
-      const int64_t now_ns = RealClock::Now();
-      first_token_.Add(static_cast<double>(now_ns - submitted_ns) / kNsPerSecond, now_ns);
+      const double seconds = static_cast<double>(now_ns - submitted_ns) / kNsPerSecond;
+      health_.OnAnswer(seconds);
+      first_token_.Add(seconds, now_ns);
     }
     if (delta.last() || delta.has_error()) streams_.erase(found);
     listener_->OnStreamDelta(stream, std::move(delta));
@@ -373,7 +389,8 @@ ReplicaView ReplicaClient::view() const {
   view.running_tokens = load_.running_tokens();
   view.unreported_tokens = load_.unreported_tokens();
   view.active_requests = static_cast<uint32_t>(streams_.size());
-  view.first_token_s = first_token_.Value(RealClock::Now());
+  view.first_token_s =
+      streams_.empty() ? first_token_.Value(RealClock::Now()) : first_token_.Unfaded();
   return view;
 }
 

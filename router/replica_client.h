@@ -22,7 +22,9 @@
 #include "router/engine_stream.h"
 #include "router/latency_ewma.h"
 #include "router/load_tracker.h"
+#include "router/page_index.h"
 #include "router/policy.h"
+#include "router/replica_health.h"
 #include "router/request_stream.h"
 #include "router/tokenizer_cache.h"
 
@@ -51,6 +53,8 @@ struct ReplicaOptions {
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   int64_t handshake_ms = 5000;
+  bool cache_events = false;           // ask for them
+  size_t max_index_pages = 1'000'000;  // of the replica's cached pages that are noted
 };
 
 class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
@@ -79,6 +83,9 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   // Null until known; stays while the replica is away.
   const std::shared_ptr<const ModelHandle>& model() const { return model_; }
   size_t active() const { return streams_.size(); }
+  const PageIndex& pages() const { return pages_; }
+  const ReplicaHealth& health() const { return health_; }
+  ReplicaHealth* mutable_health() { return &health_; }
 
  private:
   enum class State { kIdle, kConnecting, kFetching, kReady, kBackoff, kStopped };
@@ -129,6 +136,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::vector<uint64_t> unknown_there_;  // the replica has lost these; handled once it is ready
   LoadTracker load_;
   LatencyEwma first_token_;
+  PageIndex pages_;
+  ReplicaHealth health_;
   boost::asio::steady_timer reconnect_timer_;
   boost::asio::steady_timer watchdog_timer_;
   boost::asio::steady_timer reattach_timer_;

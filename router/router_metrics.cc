@@ -28,6 +28,14 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                          "1 while the replica takes requests.")),
       active_(AddGauges(registry, "flotilla_router_backend_requests_active",
                         "Requests of this router that the replica has.")),
+      circuits_(AddGauges(registry, "flotilla_router_circuit_state",
+                          "Circuit breaker of the replica: 0 closed, 1 half open, 2 open.")),
+      index_pages_(AddGauges(registry, "flotilla_router_cache_index_pages",
+                             "Pages that the replica has cached, as far as the router knows; only "
+                             "with --policy prefix_aware.")),
+      index_left_out_(AddGauges(registry, "flotilla_router_cache_index_left_out",
+                                "Times that a page was not noted because of "
+                                "--max-cache-index-pages.")),
       duration_(AddHistogram(registry,
                              {"flotilla_router_request_duration_seconds",
                               "From the request's last byte to the answer's end."},
@@ -43,6 +51,8 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                    kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
+      parked_(AddGauge(registry, {"flotilla_router_requests_parked",
+                                  "Requests that wait for a replica to be there."})),
       replicas_(AddGauge(registry, {"flotilla_router_replicas",
                                     "Replicas that the router knows, healthy or not."})),
       replicas_left_out_(AddGauge(
@@ -53,7 +63,19 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
       stream_buffer_(AddGauge(registry, {"flotilla_router_stream_buffer_bytes",
                                          "Bytes of answers that clients have not taken yet."})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
-                                         "Clients that went away before the answer's end."})) {
+                                         "Clients that went away before the answer's end."})),
+      ejections_(AddCounter(registry, {"flotilla_router_ejections_total",
+                                       "Times that a replica got nothing for a while because it "
+                                       "was much slower than the others."})),
+      retries_denied_(AddCounter(registry, {"flotilla_router_retries_denied_total",
+                                            "Refused requests that were not given to another "
+                                            "replica because too many were already."})),
+      routed_prompt_tokens_(AddCounter(registry, {"flotilla_router_routed_prompt_tokens_total",
+                                                  "Tokens of prompts given to a replica, with "
+                                                  "--policy prefix_aware."})),
+      routed_cached_tokens_(AddCounter(
+          registry, {"flotilla_router_routed_cached_tokens_total",
+                     "Of these, tokens that the replica had cached when it was chosen."})) {
   // All reasons from the start: a rate needs the 0 before the first.
   for (const char* reason :
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",

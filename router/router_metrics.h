@@ -39,10 +39,28 @@ class RouterMetrics {
     replicas_.Set(static_cast<double>(known));
     replicas_left_out_.Set(static_cast<double>(left_out));
   }
+  // By a policy that knows what is cached.
+  void Routed(uint64_t prompt_tokens, uint64_t cached_tokens) {
+    routed_prompt_tokens_.Increment(static_cast<double>(prompt_tokens));
+    routed_cached_tokens_.Increment(static_cast<double>(cached_tokens));
+  }
+  void Circuit(const std::string& replica, int state) {
+    circuits_.Add({{"replica", replica}}).Set(state);
+  }
+  void Ejection() { ejections_.Increment(); }
+  void RetryDenied() { retries_denied_.Increment(); }
+  void Parked(size_t requests) { parked_.Set(static_cast<double>(requests)); }
+  void CacheIndex(const std::string& replica, size_t pages, uint64_t left_out) {
+    index_pages_.Add({{"replica", replica}}).Set(static_cast<double>(pages));
+    index_left_out_.Add({{"replica", replica}}).Set(static_cast<double>(left_out));
+  }
   void Discovery(const std::string& result) { discoveries_.Add({{"result", result}}).Increment(); }
   void ForgetBackend(const std::string& replica) {
     healthy_.Remove(&healthy_.Add({{"replica", replica}}));
     active_.Remove(&active_.Add({{"replica", replica}}));
+    circuits_.Remove(&circuits_.Add({{"replica", replica}}));
+    index_pages_.Remove(&index_pages_.Add({{"replica", replica}}));
+    index_left_out_.Remove(&index_left_out_.Add({{"replica", replica}}));
   }
 
  private:
@@ -53,15 +71,23 @@ class RouterMetrics {
   prometheus::Family<prometheus::Counter>& discoveries_;
   prometheus::Family<prometheus::Gauge>& healthy_;
   prometheus::Family<prometheus::Gauge>& active_;
+  prometheus::Family<prometheus::Gauge>& circuits_;
+  prometheus::Family<prometheus::Gauge>& index_pages_;
+  prometheus::Family<prometheus::Gauge>& index_left_out_;
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
   prometheus::Histogram& failover_pause_;
   prometheus::Gauge& in_flight_;
+  prometheus::Gauge& parked_;
   prometheus::Gauge& replicas_;
   prometheus::Gauge& replicas_left_out_;
   prometheus::Gauge& body_bytes_;
   prometheus::Gauge& stream_buffer_;
   prometheus::Counter& disconnects_;
+  prometheus::Counter& ejections_;
+  prometheus::Counter& retries_denied_;
+  prometheus::Counter& routed_prompt_tokens_;
+  prometheus::Counter& routed_cached_tokens_;
 };
 
 }  // namespace flotilla

@@ -117,15 +117,16 @@ inline constexpr SharedChoice kReasoningParserFlag = {
     "How models mark what they think before they answer. think: between <think> and </think>; "
     "auto: the same, if their chat template has these tags; none: it stays text",
     kReasoningParsers};
-inline constexpr std::array kPolicies = {"round_robin", "shortest_queue", "power_of_two",
-                                         "least_latency", "consistent_hash"};
+inline constexpr std::array kPolicies = {"round_robin",   "shortest_queue",  "power_of_two",
+                                         "least_latency", "consistent_hash", "prefix_aware"};
 inline constexpr SharedChoice kPolicyFlag = {
     "--policy",
     "Which replica takes a request. round_robin: the next one, for equal requests; shortest_queue: "
     "the fewest tokens, for unequal ones; power_of_two: the shorter queue of two that are drawn, "
     "for several routers over the same replicas; least_latency: the lowest recent time to a first "
     "token, for unequal machines; consistent_hash: a session stays with one replica, unless that "
-    "has a quarter more requests than the others",
+    "has a quarter more requests than the others; prefix_aware: where most of the prompt is "
+    "cached, unless too much waits there, for prompts with common beginnings and conversations",
     kPolicies};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
+#include <set>
 
+#include "common/base/sha256.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {
@@ -142,6 +145,104 @@ TEST(FleetTest, EachModelHasItsReplicas) {
   const HttpAnswer models = Get(harness.port(), "/v1/models");
   EXPECT_NE(models.body.find("\"smol\""), std::string::npos) << models.body;
   EXPECT_NE(models.body.find("\"large\""), std::string::npos) << models.body;
+}
+
+TEST(SessionTest, StaysOnOneReplica) {
+  HarnessOptions options;
+  options.replicas = 4;
+  options.policy = "consistent_hash";
+  RouterHarness harness(options);
+  std::set<size_t> used;
+  for (int user = 0; user < 12; ++user) {
+    const std::string body =
+        StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":1,"user":"u)", user, R"("})");
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(harness.Complete(body).status, 200);
+    size_t holders = 0;
+    for (size_t engine = 0; engine < 4; ++engine) {
+      const auto submits = harness.engine(engine).submits();
+      const auto own = std::count_if(submits.begin(), submits.end(), [&](const v1::Submit& submit) {
+        return submit.request().session() == StrCat("u", user);
+      });
+      EXPECT_TRUE(own == 0 || own == 3) << own;
+      holders += own > 0 ? 1 : 0;
+      if (own > 0) used.insert(engine);
+    }
+    EXPECT_EQ(holders, 1u);
+  }
+  EXPECT_GT(used.size(), 1u);
+}
+
+TEST(SessionTest, IsThePromptCacheKeyBeforeTheUser) {
+  RouterHarness harness;
+  const std::string user(300, 'u');  // longer than a session may be
+  EXPECT_EQ(harness
+                .Complete(R"({"model":"smol","prompt":"Hi","max_tokens":1,"user":"u",)"
+                          R"("prompt_cache_key":"k"})")
+                .status,
+            200);
+  EXPECT_EQ(harness
+                .Complete(StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":1,"user":")", user,
+                                 R"("})"))
+                .status,
+            200);
+  const auto submits = harness.engine().submits();
+  ASSERT_EQ(submits.size(), 2u);
+  EXPECT_EQ(submits[0].request().session(), "k");
+  EXPECT_EQ(submits[1].request().session(), Sha256Hex(user));
+}
+
+TEST(HealthTest, AReplicaThatFailsItsRequestsGetsNoMore) {
+  HarnessOptions options;
+  options.replicas = 2;
+  RouterHarness harness(options);
+  harness.engine(0).RefuseNext(100, 14, "its disk is full");
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(0).submits().size(), ReplicaHealth::kFailures);
+  EXPECT_EQ(harness.engine(1).submits().size(), 30u);
+  EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-0\"}"), 2);
+  EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-1\"}"), 0);
+}
+
+TEST(HealthTest, TheOnlyReplicaIsTriedWhateverItDid) {
+  RouterHarness harness;
+  const int failures = ReplicaHealth::kFailures;
+  harness.engine().RefuseNext(failures, 14, "its disk is full");
+  for (int i = 0; i < failures; ++i) EXPECT_EQ(harness.Complete(kBody).status, 503);
+  EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-0\"}"), 2);
+  EXPECT_EQ(harness.Complete(kBody).status, 200);
+}
+
+TEST(HealthTest, RetriesEndWhenTheirBudgetDoes) {
+  HarnessOptions options;
+  options.replicas = 2;
+  RouterHarness harness(options);
+  for (size_t i = 0; i < 2; ++i) harness.engine(i).RefuseNext(1'000'000, 8, "queue full");
+  const std::string sixteen = R"({"model":"smol","prompt":"Hi","max_tokens":4,"n":16})";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(harness.Complete(sixteen).status, 429);
+  EXPECT_GT(harness.Metric("flotilla_router_retries_denied_total"), 0);
+  EXPECT_LT(harness.Metric("flotilla_router_retries_total{reason=\"refused\"}"), 5 * 16);
+}
+
+TEST(AdmissionTest, LowPrioritiesLeaveRoomForOthers) {
+  HarnessOptions options;
+  options.max_requests = 10;
+  RouterHarness harness(options);
+  harness.engine().Hold();
+  const auto body = [](int priority, int n) {
+    return StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":4,"priority":)", priority,
+                  R"(,"n":)", n, "}");
+  };
+  auto low = std::async(std::launch::async, [&] { return harness.Complete(body(-1, 8)); });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(8));
+  const HttpAnswer refused = harness.Complete(body(-1, 1));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1u);
+  auto normal = std::async(std::launch::async, [&] { return harness.Complete(body(0, 2)); });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(10));
+  EXPECT_EQ(harness.Complete(body(0, 1)).status, 429);
+  harness.engine().RunFreely();
+  EXPECT_EQ(low.get().status, 200);
+  EXPECT_EQ(normal.get().status, 200);
 }
 
 }  // namespace

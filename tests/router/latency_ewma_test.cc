@@ -26,6 +26,7 @@ TEST(LatencyEwmaTest, WithoutSamplesItFades) {
   ewma.Add(4, 0);
   EXPECT_NEAR(ewma.Value(LatencyEwma::kTimeConstantNs), 4 * std::exp(-1.0), 1e-12);
   EXPECT_LT(ewma.Value(100 * kNsPerSecond), 0.001);
+  EXPECT_EQ(ewma.Unfaded(), 4);
 }
 
 }  // namespace

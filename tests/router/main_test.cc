@@ -206,6 +206,7 @@ TEST_F(MainTest, WrongFlagsAreExitCode2) {
                                                {"--replica"},
                                                {"--replica", "x", "--policy", "fastest"},
                                                {"--replica", "x", "--port", "70000"},
+                                               {"--replica-dns", "engine"},
                                                {"--replica", "x", "--max-body-bytes", "many"},
                                                {"--replica", "x", "--nonsense"}}) {
     Process router(args);

@@ -125,12 +125,41 @@ TEST(PolicyTest, LeastLatencyAvoidsTheSlowMachine) {
 TEST(PolicyTest, LeastLatencyTriesWhatIsNotKnownAndSharesAmongEquals) {
   auto policy = Make("least_latency");
   auto views = Views(3);
-  views[0].first_token_s = views[2].first_token_s = 0.1;
-  EXPECT_EQ(policy->Pick({}, views), 1u);
-  views[1].first_token_s = 0.1;
+  views[0].first_token_s = 0.1;
+  views[2].first_token_s = 0.2;
   std::vector<int> count(3);
+  for (int i = 0; i < 10; ++i) ++count[policy->Pick({}, views)];
+  EXPECT_EQ(count, std::vector<int>({5, 5, 0}));
+  views[1].first_token_s = views[2].first_token_s = 0.1;
+  count.assign(3, 0);
   for (int i = 0; i < 30; ++i) ++count[policy->Pick({}, views)];
   EXPECT_EQ(count, std::vector<int>({10, 10, 10}));
+}
+
+TEST(PolicyTest, LeastLatencyDoesNotFloodWhatIsNotKnown) {
+  auto policy = Make("least_latency");
+  auto views = Views(4);
+  for (size_t i = 1; i < 4; ++i) views[i].first_token_s = 0.1;
+  // No answer comes from the first one.
+  for (int i = 0; i < 400; ++i) ++views[policy->Pick({}, views)].active_requests;
+  for (const ReplicaView& view : views) EXPECT_EQ(view.active_requests, 100u) << view.index;
+}
+
+TEST(PolicyTest, LeastLatencyTriesWhatHasFadedWithAFewRequests) {
+  auto policy = Make("least_latency");
+  auto views = Views(4);
+  for (size_t i = 1; i < 4; ++i) {
+    views[i].first_token_s = 0.1;
+    views[i].active_requests = 1;
+  }
+  views[0].first_token_s = 1e-6;
+  for (int i = 0; i < 400; ++i) {
+    const size_t pick = policy->Pick({}, views);
+    ++views[pick].active_requests;
+    if (pick == 0) views[0].first_token_s = 4;  // as it was, now that it has requests
+  }
+  EXPECT_GE(views[0].active_requests, 1u);
+  EXPECT_LE(views[0].active_requests, 4u);
 }
 
 TEST(PolicyTest, ConsistentHashKeepsASessionInEveryRouter) {
@@ -157,7 +186,9 @@ TEST(PolicyTest, ConsistentHashMovesOnlyTheSessionsOfAReplicaThatGoes) {
   for (uint64_t session = 1; session <= 2000; ++session) {
     const uint64_t before = all[policy->Pick({.session = session}, all)].identity;
     const uint64_t after = fewer[policy->Pick({.session = session}, fewer)].identity;
-    if (before != all[3].identity) EXPECT_EQ(after, before);
+    if (before != all[3].identity) {
+      EXPECT_EQ(after, before);
+    }
   }
 }
 

@@ -33,6 +33,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.dispatcher.max_requests = options_.max_requests;
   router.dispatcher.max_request_ms = options_.max_request_ms;
   router.dispatcher.failover_wait_ms = options_.failover_wait_ms;
+  router.dispatcher.slow_start_ms = options_.slow_start_ms;
   router.dispatcher.max_replicas = options_.max_replicas;
   if (options_.discover) {
     router.dispatcher.replica_dns = {"replicas:1"};

@@ -30,6 +30,7 @@ struct HarnessOptions {
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
+  int64_t slow_start_ms = 0;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
   // The router finds by --replica-dns those that Discover names, at first none; no --replica.
   bool discover = false;
