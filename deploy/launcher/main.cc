@@ -136,7 +136,9 @@ constexpr OtherProgram kOtherPrograms[] = {
     {"trace", "flotilla-flight", "trace",
      "Turns a flight recording into a trace for Perfetto or chrome://tracing"},
     {"simulate", "flotilla-simulate", "simulate",
-     "How long requests would take: the real scheduler under virtual time"},
+     "How long requests would take: the real scheduler under virtual time; simulate fleet: what "
+     "the "
+     "router's policies do to many replicas"},
 };
 
 // Those of `flotilla bench`.
@@ -175,6 +177,8 @@ int Bench(int argc, char** argv) {
 
 int Main(int argc, char** argv) {
   if (argc >= 2 && std::strcmp(argv[1], "bench") == 0) return Bench(argc, argv);
+  if (argc >= 3 && std::strcmp(argv[1], "simulate") == 0 && std::strcmp(argv[2], "fleet") == 0)
+    return Exec("flotilla-fleet", nullptr, argv + 3);
   const OtherProgram* other = argc >= 2 ? Find(kOtherPrograms, argv[1]) : nullptr;
   if (other != nullptr) return Exec(other->program, other->first, argv + 2);
 
