@@ -37,8 +37,7 @@ StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string
   out["content"] = message.content();
   if (!message.name().empty()) out["name"] = message.name();
   if (!message.tool_call_id().empty()) out["tool_call_id"] = message.tool_call_id();
-  if (!message.reasoning_content().empty())
-    out["reasoning_content"] = message.reasoning_content();
+  if (!message.reasoning_content().empty()) out["reasoning_content"] = message.reasoning_content();
   if (!message.tool_calls_json().empty()) {
     const std::string calls_field = field + ".tool_calls_json";
     ASSIGN_OR_RETURN(json::value calls, ParseField(calls_field, message.tool_calls_json()));

@@ -1,5 +1,5 @@
-// Prints every route of the router's HTTP API, "METHOD /path", a line each: what docs/openapi.yaml is
-// held to.
+// Prints every route of the router's HTTP API, "METHOD /path", a line each: what docs/openapi.yaml
+// is held to.
 #include <cstdio>
 
 #include "router/http_routes.h"
