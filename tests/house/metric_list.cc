@@ -24,6 +24,8 @@ std::string AllMetrics() {
   RouterMetrics router_metrics(&router);
   router_metrics.Request("/v1/completions", "200", 0);
   router_metrics.Backend("r0", true, 0);
+  router_metrics.Circuit("r0", 0);
+  router_metrics.CacheIndex("r0", 0, 0);
   const GrammarMetrics grammar_metrics(&scheduler);
   LoopMetrics loop_metrics({.model = "model", .replica = "r0"}, &scheduler);
   loop_metrics.OnServing(true, 1);
