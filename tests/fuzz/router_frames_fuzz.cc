@@ -89,8 +89,7 @@ class Replica {
   void Hello(const v1::Hello& hello) {
     auto connection = std::make_unique<Connection>();
     std::shared_ptr<RouterChannel> channel;
-    if (!hub_.Attach(hello.router_id(), connection.get(), hello.reattach(), {}, &channel).ok())
-      return;
+    if (!hub_.Attach(connection.get(), hello, {}, &channel).ok()) return;
     channel_ = std::move(channel);
     connection_ = std::move(connection);
   }
