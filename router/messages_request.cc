@@ -129,27 +129,23 @@ MaybeError ReadMessages(const json::object& body, MessageList* list) {
   return std::nullopt;
 }
 
+MaybeError ReadAnthropicTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader fields(tool, field + ".");
+  if (fields.String("type").value_or("custom") != "custom")
+    return NotBuiltYet(field + ".type",
+                       StrCat("'", field, ".type': this server has no tools of its own."));
+  const json::object* schema = fields.Object("input_schema");
+  if (schema == nullptr) return Missing(fields, field + ".input_schema");
+  const json::value shown = ShownTool(tool, "input_schema");
+  if (auto error = AddFunction(shown.at("function").as_object(), field, out)) return error;
+  out->tools.back().field = field + ".input_schema";
+  out->shown.push_back(shown);
+  return std::nullopt;
+}
+
 MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadAnthropicTool, out)) return error;
   FieldReader reader(body);
-  const json::value* tools = reader.Find("tools");
-  if (tools != nullptr && !tools->is_array())
-    return InvalidField("tools", "'tools' must be an array.");
-  const size_t count = tools == nullptr ? 0 : tools->get_array().size();
-  for (size_t i = 0; i < count; ++i) {
-    const std::string field = StrCat("tools[", i, "]");
-    const json::value& tool = tools->get_array()[i];
-    if (!tool.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
-    FieldReader fields(tool.get_object(), field + ".");
-    if (fields.String("type").value_or("custom") != "custom")
-      return NotBuiltYet(field + ".type",
-                         StrCat("'", field, ".type': this server has no tools of its own."));
-    const json::object* schema = fields.Object("input_schema");
-    if (schema == nullptr) return Missing(fields, field + ".input_schema");
-    const json::value shown = ShownTool(tool.get_object(), "input_schema");
-    if (auto error = AddFunction(shown.at("function").as_object(), field, out)) return error;
-    out->tools.back().field = field + ".input_schema";
-    out->shown.push_back(shown);
-  }
   const json::object* choice = reader.Object("tool_choice");
   if (reader.error().has_value() || choice == nullptr) return reader.error();
   FieldReader fields(*choice, "tool_choice.");

@@ -143,27 +143,23 @@ MaybeError ReadInput(const json::object& body, MessageList* list) {
 }
 
 // {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's.
+MaybeError ReadFlatTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader fields(tool, field + ".");
+  const auto type = fields.String("type");
+  if (fields.error().has_value()) return fields.error();
+  if (type != "function")
+    return NotBuiltYet(field + ".type",
+                       StrCat("'", field,
+                              ".type' must be 'function': this server has no tools "
+                              "of its own."));
+  if (auto error = AddFunction(tool, field, out)) return error;
+  out->shown.push_back(ShownTool(tool, "parameters"));
+  return std::nullopt;
+}
+
 MaybeError ReadFlatTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadFlatTool, out)) return error;
   FieldReader reader(body);
-  const json::value* tools = reader.Find("tools");
-  if (tools != nullptr && !tools->is_array())
-    return InvalidField("tools", "'tools' must be an array.");
-  const size_t count = tools == nullptr ? 0 : tools->get_array().size();
-  for (size_t i = 0; i < count; ++i) {
-    const std::string field = StrCat("tools[", i, "]");
-    const json::value& tool = tools->get_array()[i];
-    if (!tool.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
-    FieldReader fields(tool.get_object(), field + ".");
-    const auto type = fields.String("type");
-    if (fields.error().has_value()) return fields.error();
-    if (type != "function")
-      return NotBuiltYet(field + ".type",
-                         StrCat("'", field,
-                                ".type' must be 'function': this server has no tools "
-                                "of its own."));
-    if (auto error = AddFunction(tool.get_object(), field, out)) return error;
-    out->shown.push_back(ShownTool(tool.get_object(), "parameters"));
-  }
   out->parallel = reader.Bool("parallel_tool_calls").value_or(true);
   const json::value* choice = reader.Find("tool_choice");
   if (reader.error().has_value()) return reader.error();

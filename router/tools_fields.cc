@@ -24,16 +24,15 @@ bool IsToolName(std::string_view name) {
 }
 
 // One entry of `tools`, {"type": "function", "function": {…}}.
-MaybeError ReadTool(const json::value& value, const std::string& field, ToolSet* out) {
-  if (!value.is_object()) return MustBe(field, "an object");
-  FieldReader reader(value.get_object(), field + ".");
+MaybeError ReadTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader reader(tool, field + ".");
   const auto type = reader.String("type");
   if (!reader.error().has_value() && type != "function") reader.Fail("type", "must be 'function'");
   const json::object* function = reader.Object("function");
   if (!reader.error().has_value() && function == nullptr) reader.Fail("function", "is missing");
   if (reader.error().has_value()) return reader.error();
   if (auto error = AddFunction(*function, field + ".function", out)) return error;
-  out->shown.push_back(value);
+  out->shown.push_back(tool);
   return std::nullopt;
 }
 
@@ -104,6 +103,19 @@ MaybeError Demand(ToolSet* tools, CompletionRequest* request) {
 
 }  // namespace
 
+MaybeError ReadToolList(const json::object& body, ReadOneTool read_one, ToolSet* out) {
+  const json::value* tools = FieldReader(body).Find("tools");
+  if (tools == nullptr) return std::nullopt;
+  if (!tools->is_array()) return MustBe("tools", "an array");
+  size_t i = 0;
+  for (const json::value& tool : tools->get_array()) {
+    const std::string field = StrCat("tools[", i++, "]");
+    if (!tool.is_object()) return MustBe(field, "an object");
+    if (auto error = read_one(tool.get_object(), field, out)) return error;
+  }
+  return std::nullopt;
+}
+
 MaybeError AddFunction(const json::object& function, const std::string& field, ToolSet* out) {
   FieldReader reader(function, field + ".");
   const auto name = reader.String("name");
@@ -132,14 +144,8 @@ MaybeError NameTool(std::string_view name, const std::string& field, ToolSet* ou
 }
 
 MaybeError ReadTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadTool, out)) return error;
   FieldReader reader(body);
-  if (const json::value* tools = reader.Find("tools")) {
-    if (!tools->is_array()) return MustBe("tools", "an array");
-    size_t i = 0;
-    for (const json::value& tool : tools->get_array()) {
-      if (auto error = ReadTool(tool, StrCat("tools[", i++, "]"), out)) return error;
-    }
-  }
   out->parallel = reader.Bool("parallel_tool_calls").value_or(true);
   if (reader.error().has_value()) return reader.error();
   const json::value* choice = reader.Find("tool_choice");

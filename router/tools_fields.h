@@ -37,6 +37,11 @@ struct ToolSet {
   bool parallel = true;
 };
 
+// The body's `tools`: `read_one` takes each entry, an object; `field`: its own.
+using ReadOneTool = std::optional<ApiError> (*)(const boost::json::object& tool,
+                                                const std::string& field, ToolSet* out);
+std::optional<ApiError> ReadToolList(const boost::json::object& body, ReadOneTool read_one,
+                                     ToolSet* out);
 // One function's description: {"name", "description", "parameters", "strict"}. `field`: its own.
 std::optional<ApiError> AddFunction(const boost::json::object& function, const std::string& field,
                                     ToolSet* out);

@@ -32,6 +32,14 @@ class Argv {
   Argv& Log(const LogOptions& log) {
     return Flag("--log-level", log.level).Flag("--log-format", log.format);
   }
+  // Of the model runner: what all ranks of a replica agree on.
+  Argv& Runner(const ServeOptions& o) {
+    return Flag("--kv-cache-memory", o.kv_cache_memory)
+        .Flag("--page-size", o.page_size)
+        .Flag("--context-length", o.context_length)
+        .Flag("--max-running-requests", o.max_running_requests)
+        .Flag("--chunked-prefill-size", o.chunked_prefill_size);
+  }
   std::vector<std::string> Take() { return std::move(args_); }
 
  private:
@@ -108,11 +116,7 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--result-ring-fd", w.result_ring_fd)
       .Flag("--collective-fd", w.collective_fd)
-      .Flag("--kv-cache-memory", o.kv_cache_memory)
-      .Flag("--page-size", o.page_size)
-      .Flag("--context-length", o.context_length)
-      .Flag("--max-running-requests", o.max_running_requests)
-      .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .Runner(o)
       .List("--precompile-token-paddings", o.precompile_token_paddings)
       .List("--precompile-bs-paddings", o.precompile_bs_paddings)
       .Switch("--disable-precompile", o.disable_precompile)
@@ -134,11 +138,7 @@ std::vector<std::string> RankProxyArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--model", r.model_path)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)
-      .Flag("--kv-cache-memory", o.kv_cache_memory)
-      .Flag("--page-size", o.page_size)
-      .Flag("--context-length", o.context_length)
-      .Flag("--max-running-requests", o.max_running_requests)
-      .Flag("--chunked-prefill-size", o.chunked_prefill_size)
+      .Runner(o)
       .Flag("--control-fd", w.control_fd)
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--metrics-socket", SocketPath(r, w.index, absl::StrCat("worker-", rank, ".metrics")))
