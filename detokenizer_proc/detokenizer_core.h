@@ -14,6 +14,7 @@
 // resync.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -64,13 +65,13 @@ class DetokenizerCore {
           matcher(open.stop),
           request_id(open.request_id),
           include_stop(open.include_stop),
-          min_tokens(open.min_tokens) {}
+          min_tokens(std::max(open.min_tokens, open.emitted_tokens)) {}
 
     IncrementalDetokenizer detokenizer;
     StopMatcher matcher;
     std::string request_id;
     bool include_stop;
-    uint32_t min_tokens;
+    uint32_t min_tokens;  // no stop string ends it before; what was sent on before had none
     uint32_t num_tokens = 0;
     std::string held;  // certain as text, but perhaps the beginning of a stop string
     int32_t stop_index = -1;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/rpc/retry_status.h"
 #include "common/text/incremental_detokenizer.h"
 
 namespace flotilla {
@@ -97,6 +98,7 @@ ApiError FromEngineError(const v1::Error& engine_error) {
   error.message = engine_error.message();
   error.param = engine_error.field();
   error.retry_after_ms = engine_error.retry_after_ms();
+  if (error.code == absl::StatusCode::kAlreadyExists) error.http_status = 422;  // another body
   return error;
 }
 
@@ -160,7 +162,8 @@ std::string ErrorJson(const ApiError& error, ErrorForm form) {
 }
 
 grpc::Status ToGrpcStatus(const ApiError& error) {
-  return grpc::Status(static_cast<grpc::StatusCode>(error.code), Utf8(error.message));
+  return RetryStatus(static_cast<grpc::StatusCode>(error.code), Utf8(error.message),
+                     error.retry_after_ms);
 }
 
 }  // namespace flotilla

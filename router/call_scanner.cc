@@ -113,7 +113,7 @@ void CallScanner::EndValue(std::string* arguments) {
   if (is_arguments_) {
     has_arguments_ = true;
     is_arguments_ = false;
-    if (name_.empty()) arguments_ = std::move(value_);
+    if (name_.empty()) arguments_ = std::exchange(value_, {});
     return;
   }
   if (!name_.empty() || StringOf(key_) != "name") return;

@@ -40,7 +40,7 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
   if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
   FieldReader reader(value.get_object(), field + ".");
   const std::optional<std::string_view> role = reader.String("role");
-  if (!reader.error().has_value() && !role.has_value()) reader.Fail("role", "is missing");
+  if (!role.has_value()) reader.Fail("role", "is missing");
   const auto name = reader.String("name");
   const auto call_id = reader.String("tool_call_id");
   if (reader.error().has_value()) return reader.error();
@@ -158,7 +158,14 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
   // A grammar decides from the first token on what is written: an answer.
   if (!request->params.has_structured())
     request->syntax.reasoning = ReasoningStartOf(chat_template, text.text, parsers);
-  return FitToContext(text.ids.size(), model, &request->params, conversation.field);
+  return std::nullopt;
+}
+
+MaybeError SetPromptThatFits(Conversation conversation, const ParserChoice& parsers,
+                             CompletionRequest* request) {
+  const std::string field = conversation.field;
+  if (auto error = SetPrompt(std::move(conversation), parsers, request)) return error;
+  return FitToContext(request->prompts.back().ids.size(), *request->model, &request->params, field);
 }
 
 std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body, const ModelTable& models,
@@ -177,7 +184,7 @@ std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body, const
   Conversation conversation;
   if (auto error = ReadTools(object, &conversation.tools)) return *error;
   if (auto error = ReadConversation(object, &conversation.request)) return *error;
-  if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) return *error;
   return request;
 }
 

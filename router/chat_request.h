@@ -32,6 +32,9 @@ struct Conversation {
 // the request are set and checked.
 std::optional<ApiError> SetPrompt(Conversation conversation, const ParserChoice& parsers,
                                   CompletionRequest* request);
+// The same for an API that generates: the model's context has room for an answer, too.
+std::optional<ApiError> SetPromptThatFits(Conversation conversation, const ParserChoice& parsers,
+                                          CompletionRequest* request);
 
 // The conversation's part of the body, without ranges: those are RenderChat's business.
 std::optional<ApiError> ReadConversation(const boost::json::object& body, v1::ChatRequest* out);

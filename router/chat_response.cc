@@ -17,7 +17,7 @@ void AppendToken(TokenId id, float logprob, const CompletionRequest& request, st
   if (request.return_tokens_as_token_ids)
     StrAppend(out, "\"token_id:", id, "\"");
   else
-    AppendJsonString(tokenizer.Decode({&id, 1}, false), out);
+    AppendJsonString(tokenizer.DecodeRest({&id, 1}, false), out);
   out->append(",\"logprob\":");
   AppendJsonFloat(logprob, out);
   std::string bytes;

@@ -1,4 +1,5 @@
-// A server-streaming call whose messages are gathered and handed over at the end.
+// A server-streaming call whose messages are gathered and handed over at the end. It fails with
+// DEADLINE_EXCEEDED after kTimeout: a replica that hangs must not keep who waits for ever.
 //
 // `take` runs on gRPC's threads, one call at a time; returning false cancels the call. `done` is
 // posted to the executor once. Ownership: the call deletes itself. The executor must outlive it.
@@ -8,6 +9,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,12 +28,15 @@ class CollectCall final : public grpc::ClientReadReactor<Message> {
                     std::function<bool(Message&)> take, std::function<void(grpc::Status)> done) {
     auto* call = new CollectCall(std::move(executor), calls, std::move(take), std::move(done));
     calls->Add();
+    call->context_.set_deadline(std::chrono::system_clock::now() + kTimeout);
     start(&call->context_, call);
     call->StartRead(&call->message_);
     call->StartCall();
   }
 
  private:
+  static constexpr auto kTimeout = std::chrono::seconds(30);
+
   CollectCall(boost::asio::any_io_executor executor, CallTracker* calls,
               std::function<bool(Message&)> take, std::function<void(grpc::Status)> done)
       : executor_(std::move(executor)),

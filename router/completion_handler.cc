@@ -23,6 +23,7 @@ class CompletionHandler::Sink final : public GenerateSink {
   }
   void OnError(const ApiError& error) override { handler_->OnError(error); }
   const std::string& tenant() const override { return handler_->context_.caller.tenant(); }
+  const std::string& traceparent() const override { return handler_->traceparent_; }
 
  private:
   const std::shared_ptr<CompletionHandler> handler_;
@@ -30,39 +31,35 @@ class CompletionHandler::Sink final : public GenerateSink {
 };
 
 CompletionHandler::CompletionHandler(const HandlerContext& context, const ApiForm& form,
-                                     std::shared_ptr<HttpExchange> exchange, int64_t received_ns)
-    : context_(context),
-      form_(form),
-      exchange_(std::move(exchange)),
-      received_ns_(received_ns),
-      keep_alive_(*context.io) {
+                                     std::shared_ptr<HttpExchange> exchange)
+    : context_(context), form_(form), exchange_(std::move(exchange)), keep_alive_(*context.io) {
   context_.metrics->InFlight(1);
 }
 
 CompletionHandler::~CompletionHandler() { context_.metrics->InFlight(-1); }
 
-void CompletionHandler::Start(std::string body) {
+void CompletionHandler::Start(HttpRequest request) {
+  received_ns_ = request.received_ns;
+  traceparent_ = std::move(request.head.traceparent);
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
+  if (const std::optional<std::string>& key = request.head.idempotency_key) {
+    if (const auto error = CheckIdempotencyKey(*key)) return OnError(*error);
+    idempotency_key_ = *key;
+  }
+  Parse(std::move(request));
+}
+
+void CompletionHandler::Parse(HttpRequest request) {
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
-  if (!form_.renders && body.size() <= kParseOffThreadBytes) {
-    OnParsed(form_.parse(body, *models, context_.parsers));
+  if (!form_.renders && request.body.size() <= kParseOffThreadBytes) {
+    OnParsed(form_.parse(request.body, *models, context_.parsers));
     return;
   }
-  context_.calls->Add();
-  boost::asio::thread_pool* const pool =
-      body.size() > kParseOffThreadBytes ? context_.large_pool : context_.pool;
-  boost::asio::post(*pool, [self = shared_from_this(), body = std::move(body),
-                            models = std::move(models)]() mutable {
-    auto parsed =
-        std::make_shared<Parsed>(self->form_.parse(body, *models, self->context_.parsers));
-    CallTracker* const calls = self->context_.calls;
-    boost::asio::io_context* const io = self->context_.io;
-    // The handler's last reference must not go on this thread.
-    boost::asio::post(*io, [self = std::move(self), parsed = std::move(parsed)] {
-      self->OnParsed(std::move(*parsed));
-    });
-    calls->Remove();
-  });
+  WorkOffThread(
+      context_, std::move(request),
+      [&form = form_, parsers = context_.parsers, models = std::move(models)](
+          const std::string& body) { return form.parse(body, *models, parsers); },
+      [self = shared_from_this()](Parsed parsed) { self->OnParsed(std::move(parsed)); });
 }
 
 void CompletionHandler::OnParsed(Parsed parsed) {
@@ -72,6 +69,7 @@ void CompletionHandler::OnParsed(Parsed parsed) {
     return;
   }
   request_ = std::move(std::get<CompletionRequest>(parsed));
+  request_.params.set_idempotency_key(idempotency_key_);
   SetSeed(RandomU64(), &request_.params);
   envelope_.id = StrCat(form_.id_prefix, RandomHex128());
   Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),
@@ -93,20 +91,30 @@ void CompletionHandler::SubmitAll() {
   choices_.resize(num_prompts * num_choices_);
   formatters_.reserve(choices_.size());
   for (size_t i = 0; i < choices_.size(); ++i) formatters_.emplace_back(request_, i / num_choices_);
+  RequestKey key{context_.caller.tenant(), idempotency_key_, 0, ""};
+  if (!idempotency_key_.empty()) key.digest = Digest();
   for (size_t i = 0; i < num_prompts; ++i) {
+    key.prompt = i;
     v1::GenerateRequest request = request_.params;
     request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.prompts[i].ids;
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
     context_.caller.Charge(ids.size());
     auto submitted = context_.dispatcher->Submit(request, request_.model,
-                                                 std::make_shared<Sink>(shared_from_this(), i));
+                                                 std::make_shared<Sink>(shared_from_this(), i),
+                                                 idempotency_key_.empty() ? nullptr : &key);
     if (auto* error = std::get_if<ApiError>(&submitted)) {
       OnError(*error);
       return;
     }
     handles_.push_back(std::get<uint64_t>(submitted));
   }
+}
+
+std::string CompletionHandler::Digest() const {
+  std::vector<std::span<const int32_t>> prompts;
+  for (const CompletionPrompt& prompt : request_.prompts) prompts.emplace_back(prompt.ids);
+  return RequestDigest(request_.params, prompts);
 }
 
 void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta) {
@@ -184,7 +192,7 @@ void CompletionHandler::Finish() {
     WriteStream(writer_->End(end));
     if (ended_) return;
     ended_ = true;
-    exchange_->EndStream();
+    exchange_->EndStream(200);
     return;
   }
   ended_ = true;
@@ -203,7 +211,7 @@ void CompletionHandler::OnError(const ApiError& error) {
     return;
   }
   exchange_->Write(writer_->Failure(told));
-  exchange_->EndStream();
+  exchange_->EndStream(HttpStatus(told));
 }
 
 void CompletionHandler::OnDisconnect() {

@@ -10,53 +10,34 @@
 // and by the exchange's disconnect callback.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/rpc/choices.h"
-#include "router/api_forms.h"
 #include "router/completions_request.h"
 #include "router/completions_response.h"
-#include "router/dispatcher.h"
-#include "router/http_types.h"
-#include "router/tenant_limits.h"
+#include "router/handler_context.h"
 
 namespace flotilla {
-
-// A larger body is parsed off the io thread.
-inline constexpr size_t kParseOffThreadBytes = 64 << 10;
-
-struct HandlerContext {
-  boost::asio::io_context* io = nullptr;
-  boost::asio::thread_pool* pool = nullptr;
-  boost::asio::thread_pool* large_pool = nullptr;  // of low priority: these wait for each other
-  CallTracker* calls = nullptr;
-  Dispatcher* dispatcher = nullptr;
-  RouterMetrics* metrics = nullptr;
-  ParserChoice parsers;
-  int64_t sse_keepalive_ms = 0;  // 0: none
-  Access* access = nullptr;      // null: everybody may call
-  Caller caller;                 // of the request that a handler is made for
-};
 
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
   CompletionHandler(const HandlerContext& context, const ApiForm& form,
-                    std::shared_ptr<HttpExchange> exchange, int64_t received_ns);
+                    std::shared_ptr<HttpExchange> exchange);
   ~CompletionHandler();
 
-  void Start(std::string body);
+  void Start(HttpRequest request);
 
  private:
   class Sink;
   using Parsed = ApiForm::Parsed;
 
+  void Parse(HttpRequest request);
   void OnParsed(Parsed parsed);
   void SubmitAll();
+  std::string Digest() const;
   void OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta);
   void OnMerged(size_t prompt, const v1::Delta& delta);
   void OnError(const ApiError& error);
@@ -71,7 +52,9 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const HandlerContext context_;
   const ApiForm& form_;
   const std::shared_ptr<HttpExchange> exchange_;
-  const int64_t received_ns_;
+  int64_t received_ns_ = 0;
+  std::string idempotency_key_;  // empty: it has none
+  std::string traceparent_;      // the same
   CompletionRequest request_;
   CompletionEnvelope envelope_;
   std::unique_ptr<AnswerWriter> writer_;  // null: not parsed yet

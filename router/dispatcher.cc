@@ -7,8 +7,10 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/unix_time.h"
 #include "common/base/xxh64.h"
 #include "common/rpc/choices.h"
+#include "common/rpc/message_limits.h"
 #include "router/random.h"
 
 namespace flotilla {
@@ -30,12 +32,17 @@ std::unique_ptr<Policy> MakePolicy(const std::string& name) {
 FleetOptions FleetOptionsOf(const DispatcherOptions& options) {
   FleetOptions fleet;
   fleet.router_id = RandomId();
+  fleet.tls = options.tls;
   fleet.backoff_min_ms = options.backoff_min_ms;
   fleet.backoff_max_ms = options.backoff_max_ms;
   fleet.max_replicas = options.max_replicas;
   fleet.cache_events = MakePolicy(options.policy)->uses_cache();
   fleet.max_index_pages = options.max_index_pages;
   return fleet;
+}
+
+AdmissionLimits AdmissionLimitsOf(const DispatcherOptions& options) {
+  return {options.admission_queue, options.admission_queue_per_tenant, options.low_priority_share};
 }
 
 PolicyRequest PolicyRequestOf(const v1::GenerateRequest& request) {
@@ -56,7 +63,10 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
       random_(RandomU64()),
       tokenizers_(io->get_executor(), pool, calls),
       fleet_(FleetOptionsOf(options_), {io, &tokenizers_, calls, this}),
-      park_timer_(*io) {}
+      finished_(options_.ui_requests, options_.tracer),
+      park_timer_(*io),
+      admission_(AdmissionLimitsOf(options_)),
+      admission_timer_(*io) {}
 
 Dispatcher::~Dispatcher() = default;
 
@@ -72,6 +82,7 @@ void Dispatcher::Stop() {
   num_streams_ = 0;
   parked_.clear();
   park_timer_.cancel();
+  admission_timer_.cancel();
   for (const auto& watch : watches_) watch->Stop();
   fleet_.Stop();
 }
@@ -80,13 +91,17 @@ void Dispatcher::Stop() {
 
 std::variant<uint64_t, ApiError> Dispatcher::Submit(const v1::GenerateRequest& request,
                                                     const std::shared_ptr<const ModelHandle>& model,
-                                                    const std::shared_ptr<GenerateSink>& sink) {
+                                                    const std::shared_ptr<GenerateSink>& sink,
+                                                    const RequestKey* key) {
   RequestGroup group;
   for (size_t i = 0; i < ChoicesOf(request).num_candidates; ++i) {
     group.streams.push_back(std::make_shared<RequestStream>());
-    group.streams.back()->request = ChoiceRequest(request, i);
-    group.streams.back()->model = model;
-    group.streams.back()->sink = sink;
+    RequestStream& stream = *group.streams.back();
+    stream.request = ChoiceRequest(request, i);
+    stream.request.clear_idempotency_key();
+    stream.model = model;
+    stream.sink = sink;
+    if (key != nullptr) stream.keyed = KeyedOf(*key, i);
   }
   return SubmitGroup(std::move(group));
 }
@@ -114,40 +129,62 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
     error.code = absl::StatusCode::kResourceExhausted;
     return error;
   }
+  const size_t bytes = group.streams[0]->request.ByteSizeLong();
+  if (bytes > kMaxRequestBytes)
+    return HttpError(413,
+                     StrCat("The request takes ", bytes, " bytes on its way to a replica; at most ",
+                            kMaxRequestBytes, " are allowed."));
   const uint64_t handle = next_id_;
-  const int64_t arrival_unix_ms = UnixMs();
+  const int64_t arrival_unix_ms = UnixMs(), arrival_ns = RealClock::Now();
   for (size_t i = 0; i < group.num_live; ++i) {
     RequestStream& stream = *group.streams[i];
     stream.handle = handle;
     stream.choice = i;
     stream.id = next_id_++;
     stream.arrival_unix_ms = arrival_unix_ms;
+    stream.arrival_ns = arrival_ns;
+    finished_.OnArrival(*group.streams[0], &stream);
     if (!stream.request.has_deadline_ms() || stream.request.deadline_ms() > options_.max_request_ms)
       stream.request.set_deadline_ms(options_.max_request_ms);
   }
   retry_budget_.OnRequest();
+  if (group.streams[0]->keyed.has_value()) return Locate(std::move(group));
+  return Place(std::move(group));
+}
+
+std::variant<uint64_t, ApiError> Dispatcher::Place(RequestGroup group) {
   const RequestStream& first = *group.streams[0];
-  ReplicaClient* replica = Pick(first, /*again=*/false);
-  if (replica == nullptr && options_.failover_wait_ms == 0) {
-    metrics_->Rejection("no_replica");
-    return NoReplica(first);
-  }
+  const bool others_wait = admission_.size() > 0 && admission_.Waits(LaneOf(first));
+  ReplicaClient* replica = others_wait ? nullptr : Pick(first, /*again=*/false);
+  if (replica == nullptr) return Wait(std::move(group));
+  RequestGroup* const entered = Enter(std::move(group));
+  Dispatch(entered, replica);
+  return entered->streams[0]->handle;
+}
+
+RequestGroup* Dispatcher::Enter(RequestGroup group) {
+  const uint64_t handle = group.streams[0]->handle;
   num_streams_ += group.num_live;
-  if (replica == nullptr) {
-    for (const auto& stream : group.streams) Park(stream);
-    groups_.emplace(handle, std::move(group));
-    return handle;
-  }
-  Log().debug("dispatched {} {}", Kv("request_id", first.request.request_id()),
+  return &groups_.emplace(handle, std::move(group)).first->second;
+}
+
+RequestGroup Dispatcher::TakeOut(Groups::iterator group) {
+  RequestGroup out = std::move(group->second);
+  groups_.erase(group);
+  num_streams_ -= out.num_live;
+  return out;
+}
+
+void Dispatcher::Dispatch(RequestGroup* group, ReplicaClient* replica) {
+  Log().debug("dispatched {} {}", Kv("request_id", group->streams[0]->request.request_id()),
               Kv("replica", replica->replica_id()));
-  group.replica = replica->options().index;
-  for (const auto& stream : group.streams) {
+  group->replica = replica->options().index;
+  for (const auto& stream : group->streams) {
     stream->attempts = 1;
+    stream->parked = false;
     replica->Submit(stream);
   }
-  groups_.emplace(handle, std::move(group));
   UpdateBackendMetrics(*replica);
-  return handle;
 }
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
@@ -164,6 +201,8 @@ size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
   std::vector<ReplicaView> candidates = Candidates(stream, again);
   if (candidates.empty()) return nullptr;
+  if (stream.keyed.has_value())
+    return &fleet_.at(candidates[PickByRendezvous(Xxh64(stream.keyed->key()), candidates)].index);
   std::unique_ptr<Policy>& policy = policies_[stream.model->name];
   if (policy == nullptr) policy = MakePolicy(options_.policy);
   if (policy->uses_cache()) AddCached(stream, &candidates);
@@ -206,25 +245,37 @@ bool Dispatcher::IsLive(const RequestStream& stream) const {
   return found != groups_.end() && found->second.streams[stream.choice] != nullptr;
 }
 
+const std::string& Dispatcher::LastReplica(const RequestStream& stream) const {
+  static const std::string none;
+  const ReplicaClient* replica = stream.attempts == 0 ? nullptr : fleet_.Find(stream.replica);
+  return replica == nullptr ? none : replica->replica_id();
+}
+
 void Dispatcher::End(const RequestStream& stream) {
   const auto found = groups_.find(stream.handle);
   found->second.streams[stream.choice].reset();
   --num_streams_;
   if (--found->second.num_live == 0) groups_.erase(found);
+  ServeQueueSoon();
 }
 
-void Dispatcher::Cancel(uint64_t handle) {
+void Dispatcher::Drop(uint64_t handle, bool detach) {
   const auto found = groups_.find(handle);
   if (found == groups_.end()) return;
-  const RequestGroup group = std::move(found->second);
-  groups_.erase(found);
-  num_streams_ -= group.num_live;
+  const RequestGroup group = TakeOut(found);
+  LeaveQueue(handle);
   for (const auto& stream : group.streams) {
-    if (stream == nullptr || stream->parked) continue;
+    if (stream == nullptr) continue;
+    finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
+    if (stream->parked) continue;
     ReplicaClient& replica = fleet_.at(stream->replica);
-    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
+    if (detach && stream->keyed.has_value())
+      replica.Detach(stream->id);
+    else
+      replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     UpdateBackendMetrics(replica);
   }
+  ServeQueueSoon();
 }
 
 bool Dispatcher::AbortByRequestId(const std::string& request_id, const std::string& tenant) {
@@ -237,7 +288,7 @@ bool Dispatcher::AbortByRequestId(const std::string& request_id, const std::stri
     }
   }
   for (const auto& stream : matching) {
-    Cancel(stream->handle);
+    Drop(stream->handle, /*detach=*/false);
     Finish(*stream, v1::FINISH_REASON_ABORT);
   }
   return !matching.empty();
@@ -267,8 +318,11 @@ void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1:
 void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   if (delta.has_error()) {
     const ApiError error = FromEngineError(delta.error());
-    // What has begun was right once: whatever is wrong now may be right elsewhere, or later.
-    const bool begun = stream->begun();
+    // What has begun was right once: whatever is wrong now may be right elsewhere, or later. But
+    // what a replica has served and then blames on the request would end so again.
+    const bool own_fault = stream->begun() && stream->attempts == 1 &&
+                           error.code == absl::StatusCode::kInvalidArgument;
+    const bool begun = stream->begun() && !own_fault;
     const bool elsewhere = begun || error.code == absl::StatusCode::kUnavailable ||
                            error.code == absl::StatusCode::kResourceExhausted;
     if (elsewhere && Retry(stream, "refused", /*same_replica_too=*/false)) return;
@@ -296,7 +350,10 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
   if (IsEmpty(delta)) return;
   if (!stream->begun()) stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
-  if (delta.last()) End(*stream);
+  if (delta.last()) {
+    finished_.OnLast(*stream, LastReplica(*stream), &delta);
+    End(*stream);
+  }
   stream->sink->OnDelta(stream->choice, std::move(delta));
 }
 
@@ -305,6 +362,7 @@ void Dispatcher::OnProgress(RequestStream* stream) {
   stream->attempts = 1;
   stream->tried.clear();
   stream->parked_ns = 0;
+  if (stream->first_token_ns == 0) stream->first_token_ns = RealClock::Now();
   if (stream->lost_ns == 0) return;
   metrics_->FailoverPause(static_cast<double>(RealClock::Now() - stream->lost_ns) / kNsPerSecond);
   stream->lost_ns = 0;
@@ -319,7 +377,9 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
       .FetchLargeResult(
           large_id, [this, stream, shared, id = stream->id](
                         const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
-            if (!IsLive(*stream) || stream->id != id) return;
+            // Else the replica was lost meanwhile, and the stream is parked or runs elsewhere.
+            const bool waits = stream->fetching_large && stream->id == id;
+            if (!IsLive(*stream) || !waits) return;
             if (entries == nullptr) {
               fleet_.at(stream->replica).Abort(id, v1::FINISH_REASON_ABORT);
               OnStreamLost(stream);
@@ -340,8 +400,9 @@ void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::De
 }
 
 void Dispatcher::Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error) {
+  finished_.OnEnd(*stream, LastReplica(*stream), "error");
   End(*stream);
-  Cancel(stream->handle);  // its siblings
+  Drop(stream->handle, /*detach=*/false);  // its siblings
   stream->sink->OnError(error);
 }
 

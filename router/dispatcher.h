@@ -7,8 +7,15 @@
 // same, byte for byte. While there is no such replica the request is parked, at most
 // failover_wait_ms; so is a new one while no replica of its model is there.
 //
+// With an admission queue (admission_queue.h) a new one that no replica may take now waits there
+// instead: because each has max_inflight_per_replica choices of this router, or as many requests as
+// it takes, or because none is ready. What has begun passes by queue and limit.
+//
 // Each choice of a request is a stream of its own. A policy chooses one replica for all of them;
 // those that must move go where the first of them went. If one fails for good, all end.
+//
+// A request with an idempotency key is computed once however often it comes, and goes on when its
+// client leaves (dispatcher_keyed.cc).
 //
 // Threads: the io thread, except models() and ready(). Ownership: keeps the sink until the request
 // ended or was cancelled; a sink is never called after that. Sinks may call Cancel from a callback.
@@ -27,10 +34,13 @@
 #include <variant>
 #include <vector>
 
+#include "router/admission_queue.h"
 #include "router/completions_request.h"
 #include "router/dns_watch.h"
+#include "router/finished_requests.h"
 #include "router/fleet.h"
-#include "router/policy.h"
+#include "router/policies.h"
+#include "router/request_key.h"
 #include "router/request_stream.h"
 #include "router/router_metrics.h"
 
@@ -42,16 +52,23 @@ struct DispatcherOptions {
   int64_t replica_dns_interval_ms = 5000;
   ResolveFunction resolve = &ResolveBySystem;
   uint32_t max_replicas = 1024;
+  ReplicaTls tls;
   std::string policy = "round_robin";
-  uint32_t max_index_pages = 1'000'000;  // of a replica's cache that are known here
-  uint32_t max_requests = 4096;          // choices in flight, both APIs
-  int64_t max_request_ms = 3'600'000;    // no deadline is later
-  uint32_t max_attempts = 3;             // without a new token for the client
-  int64_t failover_wait_ms = 30'000;     // for a replica that can take a request
-  int64_t slow_start_ms = 10'000;        // of a replica that became ready; 0: none
-  double low_priority_share = 0.8;       // of max_requests that those below priority 0 may take
+  uint32_t max_index_pages = 1'000'000;     // of a replica's cache that are known here
+  uint32_t max_requests = 4096;             // choices in flight, both APIs
+  int64_t max_request_ms = 3'600'000;       // no deadline is later
+  uint32_t max_attempts = 3;                // without a new token for the client
+  int64_t failover_wait_ms = 30'000;        // for a replica that can take a request
+  int64_t slow_start_ms = 10'000;           // of a replica that became ready; 0: none
+  double low_priority_share = 0.8;          // of max_requests that those below priority 0 may take
+  uint32_t max_inflight_per_replica = 0;    // choices, of this router; 0: no limit
+  uint32_t admission_queue = 0;             // requests; 0: none waits
+  uint32_t admission_queue_per_tenant = 0;  // 0: as admission_queue
+  int64_t admission_queue_timeout_ms = 30'000;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
+  uint32_t ui_requests = 64;        // finished ones that /ui shows; 0: none
+  RequestTracer* tracer = nullptr;  // null: nothing is traced
 };
 
 class Dispatcher final : public ReplicaListener {
@@ -70,16 +87,19 @@ class Dispatcher final : public ReplicaListener {
 
   // `request` passed generate_check and has token ids and a seed. Returns the handle for Cancel;
   // the sink's first call comes later, never from within.
+  // `key`: null without an idempotency key.
   std::variant<uint64_t, ApiError> Submit(const v1::GenerateRequest& request,
                                           const std::shared_ptr<const ModelHandle>& model,
-                                          const std::shared_ptr<GenerateSink>& sink);
+                                          const std::shared_ptr<GenerateSink>& sink,
+                                          const RequestKey* key = nullptr);
   // The prompt's embedding: the sink gets it with its only delta.
   std::variant<uint64_t, ApiError> SubmitEmbed(v1::GenerateRequest request,
                                                const v1::EmbedOptions& embed,
                                                std::shared_ptr<const ModelHandle> model,
                                                std::shared_ptr<GenerateSink> sink);
-  // All choices. Unknown handles are fine: the request may just have ended.
-  void Cancel(uint64_t handle);
+  // The client wants no more of it, of all choices. Unknown handles are fine: the request may just
+  // have ended.
+  void Cancel(uint64_t handle) { Drop(handle, /*detach=*/true); }
   // Ends the tenant's requests with this id as ABORT; their sinks get a last delta a choice. False
   // if there is none.
   bool AbortByRequestId(const std::string& request_id, const std::string& tenant);
@@ -88,6 +108,9 @@ class Dispatcher final : public ReplicaListener {
   std::shared_ptr<const ModelTable> models() const;
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   size_t active() const { return groups_.size(); }
+  size_t parked() const { return parked_.size(); }
+  const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
+  const FinishedRequests& finished() const { return finished_; }
 
   // ReplicaListener
   void OnReplicaChanged(ReplicaClient* replica) override;
@@ -98,9 +121,21 @@ class Dispatcher final : public ReplicaListener {
 
  private:
   static constexpr int64_t kRetryAfterMs = 1000;
+  using Groups = std::unordered_map<uint64_t, RequestGroup>;  // by handle
 
   // Submits the streams, which share request id, deadline, model and sink.
   std::variant<uint64_t, ApiError> SubmitGroup(RequestGroup group);
+  RequestGroup* Enter(RequestGroup group);  // into groups_
+  RequestGroup TakeOut(Groups::iterator group);
+  // At a replica, or where those wait that no replica can take.
+  std::variant<uint64_t, ApiError> Place(RequestGroup group);
+  // At the replica that has this keyed request already, else as Place.
+  std::variant<uint64_t, ApiError> Locate(RequestGroup group);
+  void OnLocated(uint64_t handle, std::optional<uint32_t> home);
+  // The replicas that may have it, the one that should first.
+  std::vector<ReplicaClient*> HomesOf(const RequestStream& stream) const;
+  // Ends all choices; the sink hears nothing. `detach`: a keyed one goes on at its replica.
+  void Drop(uint64_t handle, bool detach);
   // `again`: also replicas that failed it before. Null: none is ready.
   ReplicaClient* Pick(const RequestStream& stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
@@ -110,6 +145,21 @@ class Dispatcher final : public ReplicaListener {
   double Warmth(const ReplicaClient& replica, int64_t now_ns) const;
   void EjectOutliers(int64_t now_ns);
   void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);
+  void Dispatch(RequestGroup* group, ReplicaClient* replica);
+  // No replica may take it now.
+  std::variant<uint64_t, ApiError> Wait(RequestGroup group);
+  std::variant<uint64_t, ApiError> WaitInQueue(RequestGroup group);
+  ApiError NotAdmitted(AdmissionQueue::Refusal refusal, const std::string& tenant);
+  // Requests of one lane can be run by the same replicas.
+  static std::string LaneOf(const RequestStream& stream);
+  bool MayTakeNew(const ReplicaClient& replica) const;
+  bool AnyUsable(const RequestStream& stream) const;
+  // A replica may have room.
+  void ServeQueueSoon();
+  void LeaveQueue(uint64_t handle);
+  void ServeQueue();
+  void EndExpired(RequestGroup group);
+  void ArmAdmissionTimer();
   // Choices that a request of this priority may find in flight.
   size_t MostStreams(const v1::GenerateRequest& request) const;
   // Fills in what each replica has cached of the prompt.
@@ -129,7 +179,6 @@ class Dispatcher final : public ReplicaListener {
   void GiveUp(const std::shared_ptr<RequestStream>& stream);
   void Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error);
   static ApiError NoReplica(const RequestStream& stream);
-  static int64_t UnixMs();
   // The router itself says that the stream is over.
   static void Finish(const RequestStream& stream, v1::FinishReason reason);
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
@@ -142,6 +191,8 @@ class Dispatcher final : public ReplicaListener {
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
   void End(const RequestStream& stream);
+  void EndByDeadline(const RequestStream& stream);  // the caller keeps it alive
+  const std::string& LastReplica(const RequestStream& stream) const;
 
   const DispatcherOptions options_;
   boost::asio::io_context* const io_;
@@ -156,10 +207,14 @@ class Dispatcher final : public ReplicaListener {
   std::map<size_t, std::string> discovery_errors_;           // the last one, by source
   std::map<uint32_t, std::string> backend_labels_;           // of metrics, by replica
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
-  std::unordered_map<uint64_t, RequestGroup> groups_;        // by handle; those with a live stream
+  Groups groups_;                                            // those with a live stream
   size_t num_streams_ = 0;
   std::vector<std::shared_ptr<RequestStream>> parked_;
+  FinishedRequests finished_;
   boost::asio::steady_timer park_timer_;
+  AdmissionQueue admission_;  // of groups_
+  boost::asio::steady_timer admission_timer_;
+  bool serve_posted_ = false;
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};

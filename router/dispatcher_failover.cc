@@ -14,12 +14,6 @@ constexpr int64_t kParkTickMs = 250;
 
 }  // namespace
 
-int64_t Dispatcher::UnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 ApiError Dispatcher::NoReplica(const RequestStream& stream) {
   return Unavailable(StrCat("No replica of '", stream.model->name, "' is ready; try again."),
                      kRetryAfterMs);
@@ -28,6 +22,7 @@ ApiError Dispatcher::NoReplica(const RequestStream& stream) {
 void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
   if (!IsLive(*stream)) return;
   UpdateBackendMetrics(fleet_.at(stream->replica));
+  ServeQueueSoon();
   stream->fetching_large = false;
   stream->waiting.clear();
   if (stream->lost_ns == 0) stream->lost_ns = RealClock::Now();
@@ -39,7 +34,7 @@ bool Dispatcher::CanMove(const RequestStream& stream) const {
   if (stream.attempts >= options_.max_attempts) return false;
   return std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(), [&](const auto& each) {
     return !stream.tried.contains(each.first) && each.first != stream.replica &&
-           Usable(*each.second, stream);
+           Usable(*each.second, stream) && (stream.begun() || MayTakeNew(*each.second));
   });
 }
 
@@ -103,14 +98,19 @@ void Dispatcher::PlaceParked() {
   metrics_->Parked(parked_.size());
 }
 
+void Dispatcher::EndByDeadline(const RequestStream& stream) {
+  finished_.OnEnd(stream, LastReplica(stream), "deadline");
+  End(stream);
+  Finish(stream, v1::FINISH_REASON_DEADLINE);
+}
+
 bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
   if (ReplicaClient* replica = PickForRetry(*stream, /*again=*/true)) {
     SubmitAgain(stream, replica, "replica_lost");
     return true;
   }
-  if (UnixMs() - stream->arrival_unix_ms >= stream->request.deadline_ms()) {
-    End(*stream);
-    Finish(*stream, v1::FINISH_REASON_DEADLINE);
+  if (RealClock::Now() - stream->arrival_ns >= stream->request.deadline_ms() * kNsPerMs) {
+    EndByDeadline(*stream);
     return true;
   }
   if (RealClock::Now() - stream->parked_ns < options_.failover_wait_ms * kNsPerMs) return false;

@@ -1,5 +1,6 @@
 // Dispatcher: which replicas there are, what they serve, and whether they can.
 #include <algorithm>
+#include <array>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -68,7 +69,9 @@ void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
   if (replica->ready()) RebuildModels();
   UpdateBackendMetrics(*replica);
   UpdateReady();
-  if (replica->ready()) PlaceParked();
+  if (!replica->ready()) return;
+  PlaceParked();
+  ServeQueueSoon();
 }
 
 void Dispatcher::UpdateReady() {
@@ -120,17 +123,23 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
     able.push_back(replica.get());
     warmest = std::max(warmest, Warmth(*replica, now_ns));
   }
-  std::vector<ReplicaView> should, can;
+  // By how much they should: not, but for want of another one; later; now.
+  std::array<std::vector<ReplicaView>, 3> candidates;
+  bool any_healthy = false;
   for (ReplicaClient* replica : able) {
     // One that opened a moment ago is half open by now, or what it is called has changed.
     if (replica->health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed)
       UpdateBackendMetrics(*replica);
-    can.push_back(replica->view());
     const double draw = std::uniform_real_distribution<>(0, 1)(random_);
-    if (replica->health().Allows(now_ns) && TakesItsTurn(Warmth(*replica, now_ns), warmest, draw))
-      should.push_back(can.back());
+    const bool healthy = replica->health().Allows(now_ns);
+    const bool now = healthy && TakesItsTurn(Warmth(*replica, now_ns), warmest, draw);
+    any_healthy = any_healthy || healthy;
+    if (stream.begun() || MayTakeNew(*replica))
+      candidates[now ? 2 : healthy ? 1 : 0].push_back(replica->view());
   }
-  return should.empty() ? can : should;
+  if (!candidates[2].empty()) return std::move(candidates[2]);
+  if (any_healthy) return std::move(candidates[1]);
+  return std::move(candidates[0]);
 }
 
 double Dispatcher::Warmth(const ReplicaClient& replica, int64_t now_ns) const {

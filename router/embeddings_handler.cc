@@ -1,6 +1,5 @@
 #include "router/embeddings_handler.h"
 
-#include <boost/asio/post.hpp>
 #include <ctime>
 #include <utility>
 
@@ -15,6 +14,7 @@ class EmbeddingsHandler::Sink final : public GenerateSink {
   void OnDelta(size_t, v1::Delta&& delta) override { handler_->OnDelta(input_, std::move(delta)); }
   void OnError(const ApiError& error) override { handler_->OnError(error); }
   const std::string& tenant() const override { return handler_->context_.caller.tenant(); }
+  const std::string& traceparent() const override { return handler_->traceparent_; }
 
  private:
   const std::shared_ptr<EmbeddingsHandler> handler_;
@@ -29,25 +29,20 @@ EmbeddingsHandler::EmbeddingsHandler(const HandlerContext& context,
 
 EmbeddingsHandler::~EmbeddingsHandler() { context_.metrics->InFlight(-1); }
 
-void EmbeddingsHandler::Start(std::string body) {
+void EmbeddingsHandler::Start(HttpRequest request) {
+  traceparent_ = std::move(request.head.traceparent);
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
-  if (body.size() <= kParseOffThreadBytes) {
-    OnParsed(ParseEmbeddings(body, *models));
+  if (request.body.size() <= kParseOffThreadBytes) {
+    OnParsed(ParseEmbeddings(request.body, *models));
     return;
   }
-  context_.calls->Add();
-  boost::asio::post(*context_.large_pool, [self = shared_from_this(), body = std::move(body),
-                                           models = std::move(models)]() mutable {
-    auto parsed = std::make_shared<Parsed>(ParseEmbeddings(body, *models));
-    CallTracker* const calls = self->context_.calls;
-    boost::asio::io_context* const io = self->context_.io;
-    // The handler's last reference must not go on this thread.
-    boost::asio::post(*io, [self = std::move(self), parsed = std::move(parsed)] {
-      self->OnParsed(std::move(*parsed));
-    });
-    calls->Remove();
-  });
+  WorkOffThread(
+      context_, std::move(request),
+      [models = std::move(models)](const std::string& body) {
+        return ParseEmbeddings(body, *models);
+      },
+      [self = shared_from_this()](Parsed parsed) { self->OnParsed(std::move(parsed)); });
 }
 
 void EmbeddingsHandler::OnParsed(Parsed parsed) {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "router/completion_handler.h"
 #include "router/embeddings_request.h"
+#include "router/handler_context.h"
 
 namespace flotilla {
 
@@ -19,7 +19,7 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   EmbeddingsHandler(const HandlerContext& context, std::shared_ptr<HttpExchange> exchange);
   ~EmbeddingsHandler();
 
-  void Start(std::string body);
+  void Start(HttpRequest request);
 
  private:
   class Sink;
@@ -33,6 +33,7 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
 
   const HandlerContext context_;
   const std::shared_ptr<HttpExchange> exchange_;
+  std::string traceparent_;
   EmbeddingsRequest request_;
   EmbeddingsAnswer answer_;
   std::vector<uint64_t> handles_;

@@ -32,6 +32,7 @@ void Fleet::Add(const std::string& address) {
   replica.address = address;
   replica.index = next_index_++;
   replica.router_id = options_.router_id;
+  replica.tls = options_.tls;
   replica.backoff_min_ms = options_.backoff_min_ms;
   replica.backoff_max_ms = options_.backoff_max_ms;
   replica.cache_events = options_.cache_events;
@@ -46,7 +47,7 @@ void Fleet::Add(const std::string& address) {
 void Fleet::DropRetired() {
   for (auto it = replicas_.begin(); it != replicas_.end();) {
     const std::shared_ptr<ReplicaClient> replica = it->second;
-    if (!replica->retired() || replica->active() > 0) {
+    if (!replica->retired() || replica->in_use()) {
       ++it;
       continue;
     }

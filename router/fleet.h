@@ -18,6 +18,7 @@ namespace flotilla {
 
 struct FleetOptions {
   std::string router_id;
+  ReplicaTls tls;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   uint32_t max_replicas = 1024;

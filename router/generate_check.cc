@@ -4,6 +4,8 @@
 
 #include "common/base/request_id.h"
 #include "common/rpc/choices.h"
+#include "common/rpc/key_seed.h"
+#include "router/request_key.h"
 
 namespace flotilla {
 namespace {
@@ -15,11 +17,6 @@ MaybeError OutOfRange(std::string_view field, std::string_view range) {
                       StrCat("'", std::string(field), "' must be ", std::string(range), "."));
 }
 
-MaybeError NotBuilt(std::string_view field, std::string_view what) {
-  return NotBuiltYet(std::string(field), StrCat("'", std::string(field), "': ", std::string(what),
-                                                " is not built yet."));
-}
-
 bool Within(double value, double min, double max) { return value >= min && value <= max; }
 
 MaybeError CheckPenalties(const v1::SamplingParams& s) {
@@ -27,8 +24,9 @@ MaybeError CheckPenalties(const v1::SamplingParams& s) {
     return OutOfRange("presence_penalty", "a number from -2 to 2");
   if (s.has_frequency_penalty() && !Within(s.frequency_penalty(), -2, 2))
     return OutOfRange("frequency_penalty", "a number from -2 to 2");
-  if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && s.repetition_penalty() <= 2))
-    return OutOfRange("repetition_penalty", "a number above 0 and at most 2");
+  if (s.has_repetition_penalty() &&
+      !(s.repetition_penalty() >= 0.01f && s.repetition_penalty() <= 2))
+    return OutOfRange("repetition_penalty", "a number from 0.01 to 2");
   return std::nullopt;
 }
 
@@ -118,10 +116,8 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
   if (request.has_deadline_ms() &&
       (request.deadline_ms() < 1 || request.deadline_ms() > 86'400'000))
     return OutOfRange("deadline_ms", "from 1 to 86400000");
-  if (request.idempotency_key().size() > 255)
-    return OutOfRange("idempotency_key", "at most 255 bytes");
-  if (!request.idempotency_key().empty())
-    return NotBuilt("idempotency_key", "attaching to a running request");
+  if (request.idempotency_key().size() > kMaxIdempotencyKeyBytes)
+    return OutOfRange("idempotency_key", StrCat("at most ", kMaxIdempotencyKeyBytes, " bytes"));
   if (request.session().size() > kMaxSessionBytes)
     return OutOfRange("session", "at most 255 bytes");
   return std::nullopt;
@@ -155,7 +151,8 @@ void SetSeed(uint64_t random, v1::GenerateRequest* request) {
   v1::SamplingParams* sampling = request->mutable_sampling();
   if (sampling->has_seed()) return;
   const bool greedy = sampling->has_temperature() && sampling->temperature() == 0;
-  sampling->set_seed(greedy ? 0 : random);
+  const std::string& key = request->idempotency_key();
+  sampling->set_seed(greedy ? 0 : key.empty() ? random : SeedOfKey(key));
 }
 
 }  // namespace flotilla

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxStopTokenIds = 64;
 inline constexpr size_t kMaxLogitBiasTokens = 1024;
 inline constexpr size_t kMaxSessionBytes = 255;
 
-// Ranges of every field but the prompt; UNIMPLEMENTED for what a later part brings.
+// Ranges of every field but the prompt.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);
 
 // Before tokenising, which takes a second for some megabytes.
@@ -38,7 +38,7 @@ std::optional<ApiError> FitToContext(size_t prompt_tokens, const ModelHandle& mo
                                      v1::GenerateRequest* request,
                                      const std::string& field = "prompt");
 
-// Sets the seed if absent: 0 with temperature 0, else `random`.
+// Sets the seed if absent: 0 with temperature 0, a hash of the idempotency key, else `random`.
 void SetSeed(uint64_t random, v1::GenerateRequest* request);
 
 }  // namespace flotilla

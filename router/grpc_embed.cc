@@ -30,6 +30,7 @@ GrpcEmbed* GrpcEmbed::Start(const HandlerContext& context,
   v1::EmbedOptions embed;
   generate.set_request_id(TakeRequestId(server_context, request.request_id()));
   call->request_id_ = generate.request_id();
+  call->traceparent_ = MetadataText(*server_context, "traceparent");
   if (const auto error = call->Prepare(request, &generate, &embed)) {
     call->OnError(*error);
     return call.get();

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "flotilla/v1/inference.grpc.pb.h"
-#include "router/completion_handler.h"
+#include "router/handler_context.h"
 
 namespace flotilla {
 
@@ -30,6 +30,7 @@ class GrpcEmbed final : public grpc::ServerUnaryReactor,
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
   const std::string& tenant() const override { return context_.caller.tenant(); }
+  const std::string& traceparent() const override { return traceparent_; }
 
  private:
   GrpcEmbed(const HandlerContext& context, v1::EmbedResponse* response);
@@ -48,7 +49,7 @@ class GrpcEmbed final : public grpc::ServerUnaryReactor,
   const int64_t received_ns_;
   std::shared_ptr<GrpcEmbed> self_;
   std::shared_ptr<const ModelHandle> model_;
-  std::string request_id_;
+  std::string request_id_, traceparent_;
 
   // The io thread's.
   uint64_t handle_ = 0;

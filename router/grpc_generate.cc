@@ -49,6 +49,7 @@ GrpcGenerate* GrpcGenerate::StartCall(const std::shared_ptr<GrpcGenerate>& call,
   call->self_ = call;
   request.set_request_id(TakeRequestId(server_context, request.request_id()));
   call->request_id_ = request.request_id();
+  call->traceparent_ = MetadataText(*server_context, "traceparent");
   if (const std::optional<ApiError> error = call->Prepare(chat, &request)) {
     call->Fail(*error);
     return call.get();
@@ -119,7 +120,12 @@ void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
   context_.caller.Charge(prompt_ids_.size());
-  auto submitted = context_.dispatcher->Submit(request, model_, shared_from_this());
+  const std::span<const int32_t> prompt = prompt_ids_;
+  RequestKey key{context_.caller.tenant(), request.idempotency_key(), 0, ""};
+  const bool keyed = !key.idempotency_key.empty();
+  if (keyed) key.digest = RequestDigest(request, {&prompt, 1});
+  auto submitted =
+      context_.dispatcher->Submit(request, model_, shared_from_this(), keyed ? &key : nullptr);
   if (auto* error = std::get_if<ApiError>(&submitted))
     Fail(*error);
   else

@@ -16,8 +16,9 @@
 #include <optional>
 #include <string>
 
+#include "common/rpc/choices.h"
 #include "flotilla/v1/inference.grpc.pb.h"
-#include "router/completion_handler.h"
+#include "router/handler_context.h"
 
 namespace flotilla {
 
@@ -37,6 +38,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
   const std::string& tenant() const override { return context_.caller.tenant(); }
+  const std::string& traceparent() const override { return traceparent_; }
 
  private:
   GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);
@@ -69,7 +71,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   // Set before submission, constant afterwards.
   std::shared_ptr<const ModelHandle> model_;
-  std::string request_id_;
+  std::string request_id_, traceparent_;
   std::string echo_text_;
   std::vector<int32_t> prompt_ids_;
   int64_t created_ = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/rpc/tls_credentials.h"
 #include "router/chat_request.h"
 #include "router/generate_check.h"
 #include "router/grpc_embed.h"
@@ -35,8 +36,8 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMet
 
 }  // namespace
 
-GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context)
-    : options_(std::move(options)), context_(context), health_({kServiceName}) {}
+GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context, const TlsFiles* tls)
+    : options_(std::move(options)), context_(context), tls_(tls), health_({kServiceName}) {}
 
 GrpcServer::~GrpcServer() { Shutdown(); }
 
@@ -45,7 +46,8 @@ Status GrpcServer::Start() {
   const std::string address = StrCat(options_.host, ":", options_.grpc_port);
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  credentials_ = MakeServerCredentials(tls_);
+  builder.AddListeningPort(address, credentials_, &port);
   // Else a second server binds the same port and takes half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,

@@ -13,8 +13,9 @@
 
 #include "common/base/status.h"
 #include "common/rpc/health_service.h"
+#include "common/tls/tls_files.h"
 #include "flotilla/v1/inference.grpc.pb.h"
-#include "router/completion_handler.h"
+#include "router/handler_context.h"
 
 namespace flotilla {
 
@@ -29,7 +30,8 @@ struct GrpcOptions {
 
 class GrpcServer final : public v1::Inference::CallbackService {
  public:
-  GrpcServer(GrpcOptions options, const HandlerContext& context);
+  // `tls`, if not null, is loaded before Start.
+  GrpcServer(GrpcOptions options, const HandlerContext& context, const TlsFiles* tls = nullptr);
   ~GrpcServer() override;
 
   Status Start();
@@ -73,7 +75,9 @@ class GrpcServer final : public v1::Inference::CallbackService {
 
   const GrpcOptions options_;
   const HandlerContext context_;
+  const TlsFiles* const tls_;
   HealthService health_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // while the server is there
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> draining_{false};
   uint16_t port_ = 0;

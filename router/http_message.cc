@@ -23,10 +23,12 @@ const std::string& DateNow() {
   return text;
 }
 
+bool HasBody(int status) { return status != 204 && status != 304; }
+
 std::string Head(const ResponseHead& head) {
   std::string out = StrCat("HTTP/1.1 ", head.status, " ", ReasonPhrase(head.status),
                            "\r\nServer: flotilla\r\nDate: ", DateNow(), "\r\n");
-  if (head.status != 204) StrAppend(&out, "Content-Type: ", head.content_type, "\r\n");
+  if (HasBody(head.status)) StrAppend(&out, "Content-Type: ", head.content_type, "\r\n");
   if (!head.request_id.empty()) StrAppend(&out, "X-Request-Id: ", head.request_id, "\r\n");
   if (!head.allow_origin.empty()) {
     StrAppend(&out, "Access-Control-Allow-Origin: ", head.allow_origin,
@@ -36,7 +38,7 @@ std::string Head(const ResponseHead& head) {
   if (head.keep_alive_10 && !head.close) out.append("Connection: keep-alive\r\n");
   if (head.retry_after_s > 0) StrAppend(&out, "Retry-After: ", head.retry_after_s, "\r\n");
   if (!head.allow.empty()) StrAppend(&out, "Allow: ", head.allow, "\r\n");
-  return out;
+  return out.append(head.more);
 }
 
 }  // namespace
@@ -47,6 +49,10 @@ const char* ReasonPhrase(int status) {
       return "OK";
     case 204:
       return "No Content";
+    case 304:
+      return "Not Modified";
+    case 308:
+      return "Permanent Redirect";
     case 400:
       return "Bad Request";
     case 401:
@@ -92,6 +98,7 @@ const char* ReasonPhrase(int status) {
 
 std::string FormatResponse(const ResponseHead& head, std::string_view body) {
   std::string out = Head(head);
+  if (!HasBody(head.status)) return out.append("\r\n");
   StrAppend(&out, "Content-Length: ", body.size(), "\r\n\r\n",
             head.head_only ? std::string_view() : body);
   return out;

@@ -21,6 +21,7 @@ struct ResponseHead {
   std::string_view request_id;  // X-Request-Id; empty: none
   ErrorForm error_form = ErrorForm::kOpenAi;
   std::string_view allow_origin;  // Access-Control-Allow-Origin; empty: none
+  std::string_view more;          // further headers, each with its end of line
 };
 
 const char* ReasonPhrase(int status);

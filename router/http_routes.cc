@@ -1,14 +1,15 @@
 #include "router/http_routes.h"
 
 #include <array>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 
+#include "router/completion_handler.h"
 #include "router/embeddings_handler.h"
 #include "router/json_writer.h"
+#include "router/operator_page.h"
 
 namespace flotilla {
 namespace {
@@ -33,11 +34,15 @@ constexpr std::array<HttpRoutes::Route, 13> kRoutes = {{{"/v1/chat/completions",
                                                         {"/health/ready", "GET"},
                                                         {"/version", "GET"}}};
 constexpr HttpRoutes::Route kModelRoute = {kModelPath, "GET"};
+constexpr HttpRoutes::Route kUiFleetRoute = {kUiFleetPath, "GET"};
+constexpr HttpRoutes::Route kUiFileRoute = {"/ui/{file}", "GET"};
 
 const HttpRoutes::Route* FindRoute(std::string_view path) {
   for (const HttpRoutes::Route& route : kRoutes) {
     if (path == route.path) return &route;
   }
+  if (path == kUiFleetPath) return &kUiFleetRoute;
+  if (IsUiFile(path)) return &kUiFileRoute;
   return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute
                                                                              : nullptr;
 }
@@ -72,8 +77,17 @@ void AppendModel(const ModelHandle& model, std::string* out) {
 
 }  // namespace
 
+const HttpRoutes::Route* HttpRoutes::Find(std::string_view path) const {
+  const Route* route = FindRoute(path);
+  const bool of_ui = route == &kUiFleetRoute || route == &kUiFileRoute;
+  return of_ui && !ui_ ? nullptr : route;
+}
+
 std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
-  const bool open = context_.access == nullptr || head.path.starts_with(kHealthPrefix);
+  const Route* route = Find(head.path);
+  // A browser has no key before it has the page that asks for it.
+  const bool open =
+      context_.access == nullptr || head.path.starts_with(kHealthPrefix) || route == &kUiFileRoute;
   if (!open) {
     const auto caller = context_.access->Identify(head.authorization, head.x_api_key);
     if (const auto* refusal = std::get_if<ApiError>(&caller)) {
@@ -81,7 +95,6 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
       return *refusal;
     }
   }
-  const Route* route = FindRoute(head.path);
   if (route == nullptr) {
     ApiError error = HttpError(404, "There is nothing at this path.");
     error.type_code = "unknown_url";
@@ -116,21 +129,23 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
     }
     const HandlerContext& context = std::get<HandlerContext>(admitted);
     if (form == nullptr) {
-      std::make_shared<EmbeddingsHandler>(context, std::move(exchange))
-          ->Start(std::move(request.body));
+      std::make_shared<EmbeddingsHandler>(context, std::move(exchange))->Start(std::move(request));
       return;
     }
-    auto handler = std::make_shared<CompletionHandler>(context, *form, std::move(exchange),
-                                                       request.received_ns);
-    handler->Start(std::move(request.body));
+    auto handler = std::make_shared<CompletionHandler>(context, *form, std::move(exchange));
+    handler->Start(std::move(request));
   } else if (const TextForm* text = FindTextForm(path)) {
-    ReplyText(*text, std::move(request.body), std::move(exchange));
+    ReplyText(*text, std::move(request), std::move(exchange));
   } else if (path == "/v1/models") {
     ReplyModels(exchange.get());
   } else if (path == "/health/live") {
     ReplyHealth(true, exchange.get());
   } else if (path == "/health/ready") {
     ReplyHealth(!draining_ && context_.dispatcher->ready(), exchange.get());
+  } else if (path == kUiFleetPath) {
+    ReplyFleet(request.head, exchange.get());
+  } else if (IsUiFile(path)) {
+    ReplyUiFile(request.head, exchange.get());
   } else if (path == "/version") {
     exchange->Reply(200, kJson, "{\"version\":\"" FLOTILLA_VERSION "\"}");
   } else {
@@ -156,25 +171,19 @@ void HttpRoutes::CountRefusal(const ApiError& error) const {
 }
 
 // Off the io thread: a template or a long text takes its time.
-void HttpRoutes::ReplyText(const TextForm& form, std::string body,
+void HttpRoutes::ReplyText(const TextForm& form, HttpRequest request,
                            std::shared_ptr<HttpExchange> exchange) const {
-  context_.calls->Add();
-  boost::asio::thread_pool* const pool =
-      body.size() > kParseOffThreadBytes ? context_.large_pool : context_.pool;
-  boost::asio::post(*pool, [this, &form, body = std::move(body), exchange = std::move(exchange),
-                            models = context_.dispatcher->models()]() mutable {
-    auto answer = std::make_shared<std::variant<std::string, ApiError>>(
-        form.answer(body, *models, context_.parsers));
-    CallTracker* const calls = context_.calls;
-    // The exchange's last reference must not go on this thread.
-    boost::asio::post(*context_.io, [exchange = std::move(exchange), answer] {
-      if (const auto* error = std::get_if<ApiError>(answer.get()))
-        exchange->ReplyError(*error);
-      else
-        exchange->Reply(200, kJson, std::move(std::get<std::string>(*answer)));
-    });
-    calls->Remove();
-  });
+  WorkOffThread(
+      context_, std::move(request),
+      [this, &form, models = context_.dispatcher->models()](const std::string& body) {
+        return form.answer(body, *models, context_.parsers);
+      },
+      [exchange = std::move(exchange)](const std::variant<std::string, ApiError>& answer) {
+        if (const auto* error = std::get_if<ApiError>(&answer))
+          exchange->ReplyError(*error);
+        else
+          exchange->Reply(200, kJson, std::get<std::string>(answer));
+      });
 }
 
 ErrorForm HttpRoutes::error_form(const std::string& path) const {
@@ -183,7 +192,7 @@ ErrorForm HttpRoutes::error_form(const std::string& path) const {
 
 std::vector<HttpRoutes::Route> HttpRoutes::All() {
   std::vector<Route> all(kRoutes.begin(), kRoutes.end());
-  all.push_back(kModelRoute);
+  all.insert(all.end(), {kModelRoute, kUiFleetRoute, kUiFileRoute});
   return all;
 }
 
@@ -211,7 +220,22 @@ void HttpRoutes::ReplyModel(std::string_view id, HttpExchange* exchange) const {
   }
   std::string body;
   AppendModel(*std::get<std::shared_ptr<const ModelHandle>>(found), &body);
-  exchange->Reply(200, kJson, std::move(body));
+  exchange->Reply(200, kJson, body);
+}
+
+// A tenant sees its own requests alone.
+void HttpRoutes::ReplyFleet(const HttpHead& head, HttpExchange* exchange) const {
+  std::optional<std::string> tenant;
+  if (context_.access != nullptr) {
+    const auto caller = context_.access->Identify(head.authorization, head.x_api_key);
+    if (const auto* error = std::get_if<ApiError>(&caller)) {
+      exchange->ReplyError(*error);  // the file of keys has changed just now
+      return;
+    }
+    tenant = std::get<Caller>(caller).tenant();
+  }
+  exchange->ReplyWith("Cache-Control: no-store\r\n", 200, kJson,
+                      FleetJson(*context_.dispatcher, draining_, tenant));
 }
 
 void HttpRoutes::OnAnswered(const std::string& path, int status, double seconds) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "router/api_forms.h"
-#include "router/completion_handler.h"
+#include "router/handler_context.h"
 #include "router/http_types.h"
 
 namespace flotilla {
@@ -23,7 +23,8 @@ class HttpRoutes final : public HttpService {
   // Every route there is; {…} stands for a part of a path.
   static std::vector<Route> All();
 
-  explicit HttpRoutes(const HandlerContext& context) : context_(context) {}
+  // `ui`: the operator's page is there.
+  HttpRoutes(const HandlerContext& context, bool ui) : context_(context), ui_(ui) {}
 
   // From now on /health/ready and new completions answer 503.
   void BeginDrain() { draining_ = true; }
@@ -39,14 +40,18 @@ class HttpRoutes final : public HttpService {
  private:
   // What a handler of this request gets.
   std::variant<HandlerContext, ApiError> Admit(const HttpHead& head) const;
+  // Null: there is nothing at the path.
+  const Route* Find(std::string_view path) const;
   void CountRefusal(const ApiError& error) const;
-  void ReplyText(const TextForm& form, std::string body,
+  void ReplyFleet(const HttpHead& head, HttpExchange* exchange) const;
+  void ReplyText(const TextForm& form, HttpRequest request,
                  std::shared_ptr<HttpExchange> exchange) const;
   void ReplyHealth(bool serving, HttpExchange* exchange) const;
   void ReplyModels(HttpExchange* exchange) const;
   void ReplyModel(std::string_view id, HttpExchange* exchange) const;
 
   const HandlerContext context_;
+  const bool ui_;
   bool draining_ = false;
 };
 

@@ -12,10 +12,19 @@ namespace flotilla {
 
 using boost::asio::ip::tcp;
 
-HttpServer::HttpServer(HttpOptions options, boost::asio::io_context* io, HttpService* service)
-    : options_(std::move(options)), io_(io), service_(service), acceptor_(*io), retry_timer_(*io) {}
+HttpServer::HttpServer(HttpOptions options, boost::asio::io_context* io, HttpService* service,
+                       const TlsFiles* tls)
+    : options_(std::move(options)),
+      io_(io),
+      service_(service),
+      tls_(tls),
+      acceptor_(*io),
+      retry_timer_(*io) {}
 
-HttpServer::~HttpServer() { Stop(); }
+HttpServer::~HttpServer() {
+  Stop();
+  *self_ = nullptr;
+}
 
 Status HttpServer::Listen() {
   boost::system::error_code error;
@@ -62,6 +71,7 @@ void HttpServer::OnAccept(tcp::socket socket) {
   socket.set_option(tcp::no_delay(true), ignored);
   if (sessions_.size() >= options_.max_connections) {
     service_->OnRefused("max_connections");
+    if (tls_ != nullptr) return;  // no word is worth a handshake now
     ResponseHead head;
     head.close = true;
     const std::string answer =
@@ -90,16 +100,18 @@ void HttpServer::Stop() {
   for (HttpSession* session : sessions) session->Close();
 }
 
-bool HttpServer::ReserveBody(uint64_t bytes) {
-  if (bytes > options_.max_buffered_body_bytes - buffered_body_bytes_) return false;
-  buffered_body_bytes_ += bytes;
-  if (bytes > 0) service_->OnBodyBytes(static_cast<int64_t>(bytes));
-  return true;
+BodyLease HttpServer::ReserveBody(uint64_t bytes) {
+  if (bytes > options_.max_buffered_body_bytes - buffered_body_bytes_) return nullptr;
+  TakeBodyBytes(static_cast<int64_t>(bytes));
+  return {new BodyRoom, [self = self_, bytes](BodyRoom* room) {
+            delete room;
+            if (*self != nullptr) (*self)->TakeBodyBytes(-static_cast<int64_t>(bytes));
+          }};
 }
 
-void HttpServer::ReturnBody(uint64_t bytes) {
-  buffered_body_bytes_ -= bytes;
-  if (bytes > 0) service_->OnBodyBytes(-static_cast<int64_t>(bytes));
+void HttpServer::TakeBodyBytes(int64_t delta) {
+  buffered_body_bytes_ += static_cast<uint64_t>(delta);
+  if (delta != 0) service_->OnBodyBytes(delta);
 }
 
 }  // namespace flotilla

@@ -12,7 +12,6 @@
 
 namespace flotilla {
 namespace http = boost::beast::http;
-using boost::asio::ip::tcp;
 
 namespace {
 
@@ -47,26 +46,24 @@ ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
 
 }  // namespace
 
-HttpSession::HttpSession(HttpServer* server, tcp::socket socket)
+HttpSession::HttpSession(HttpServer* server, ClientStream::Socket socket)
     : server_(server),
-      socket_(std::move(socket)),
-      read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()),
+      stream_(std::move(socket), server->tls_context()),
+      read_timer_(stream_.get_executor()),
+      write_timer_(stream_.get_executor()),
       buffer_(server->options().max_header_bytes + kMaxReadAheadBytes + sizeof(ahead_)) {}
 
 HttpSession::~HttpSession() {
   if (server_ != nullptr) server_->Forget(this);
 }
 
-void HttpSession::Start() { NextRequest(); }
-
 void HttpSession::Close() {
   if (phase_ == Phase::kClosed) return;
   const bool handling = phase_ == Phase::kHandling;
   phase_ = Phase::kClosed;
-  ReturnBody();
-  ErrorCode ignored;
-  socket_.close(ignored);
+  if (body_lease_ != nullptr) body_lease_->abandoned = true;
+  body_lease_.reset();
+  stream_.Close();
   read_timer_.cancel();
   write_timer_.cancel();
   std::function<void()> callback = std::move(on_disconnect_);
@@ -110,7 +107,7 @@ void HttpSession::ReadHeader() {
   parser_->header_limit(static_cast<uint32_t>(server_->options().max_header_bytes));
   parser_->body_limit(server_->options().max_body_bytes);
   SetDeadline(server_->options().header_timeout_ms);
-  http::async_read_header(socket_, buffer_, *parser_,
+  http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](ErrorCode error, size_t) {
                             if (self->phase_ == Phase::kHeader) self->OnHeader(error);
                           });
@@ -153,7 +150,7 @@ void HttpSession::OnHeader(ErrorCode error) {
     return;
   }
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  boost::asio::async_write(socket_, boost::asio::buffer(kContinue),
+  boost::asio::async_write(stream_, boost::asio::buffer(kContinue),
                            [self = shared_from_this()](ErrorCode write_error, size_t) {
                              if (self->phase_ != Phase::kBody) return;
                              if (write_error)
@@ -182,6 +179,10 @@ HttpHead HttpSession::Head() const {
   head.content_type = std::string(View(message[http::field::content_type]));
   head.authorization = std::string(View(message[http::field::authorization]));
   head.x_api_key = std::string(View(message["X-Api-Key"]));
+  head.if_none_match = std::string(View(message[http::field::if_none_match]));
+  head.traceparent = std::string(View(message["traceparent"]));
+  if (const auto key = message.find("Idempotency-Key"); key != message.end())
+    head.idempotency_key = std::string(View(key->value()));
   head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
   return head;
 }
@@ -205,16 +206,10 @@ std::optional<ApiError> HttpSession::ReserveBody() {
   const uint64_t most = server_->options().max_body_bytes;
   const auto length = parser_->content_length();
   const uint64_t bytes = parser_->chunked() ? most : length ? std::min<uint64_t>(*length, most) : 0;
-  if (!server_->ReserveBody(bytes)) {
-    server_->service()->OnRefused("body_memory");
-    return Unavailable("This router has no memory for another body now; try again.", 1000);
-  }
-  reserved_ = bytes;
-  return std::nullopt;
-}
-
-void HttpSession::ReturnBody() {
-  if (server_ != nullptr) server_->ReturnBody(std::exchange(reserved_, 0));
+  body_lease_ = server_->ReserveBody(bytes);
+  if (body_lease_ != nullptr) return std::nullopt;
+  server_->service()->OnRefused("body_memory");
+  return Unavailable("This router has no memory for another body now; try again.", 1000);
 }
 
 void HttpSession::ReadBody() {
@@ -222,7 +217,7 @@ void HttpSession::ReadBody() {
     OnBody({});
     return;
   }
-  http::async_read(socket_, buffer_, *parser_,
+  http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](ErrorCode error, size_t) {
                      if (self->phase_ == Phase::kBody) self->OnBody(error);
                    });
@@ -245,6 +240,7 @@ void HttpSession::Dispatch() {
   request.head = Head();
   request.body = std::move(message.body());
   request.received_ns = received_ns_;
+  request.body_lease = body_lease_;
   parser_.reset();
   ReadAhead();
   server_->service()->Handle(std::move(request), MakeExchange());
@@ -271,8 +267,9 @@ void HttpSession::RefuseBytes(ErrorCode error) {
 // --- Watching the socket -----------------------------------------------------------------------
 
 void HttpSession::ReadAhead() {
+  if (buffer_.size() >= kMaxReadAheadBytes) return;
   ahead_pending_ = true;
-  socket_.async_read_some(boost::asio::buffer(ahead_),
+  stream_.async_read_some(boost::asio::buffer(ahead_),
                           [self = shared_from_this()](ErrorCode error, size_t bytes) {
                             self->ahead_pending_ = false;
                             self->OnReadAhead(error, bytes);
@@ -294,7 +291,7 @@ void HttpSession::OnReadAhead(ErrorCode error, size_t bytes) {
   if (phase_ == Phase::kHandling) {
     if (error && error != boost::asio::error::operation_aborted) {
       ClientGone("disconnect");
-    } else if (!error && buffer_.size() < kMaxReadAheadBytes) {
+    } else if (!error) {
       ReadAhead();
     }
     return;
@@ -332,12 +329,12 @@ void HttpSession::SetDeadline(int64_t ms) {
 void HttpSession::OnDeadline() {
   // Set anew while this was already on its way.
   if (read_timer_.expiry() > std::chrono::steady_clock::now()) return;
-  if (phase_ == Phase::kIdle || phase_ == Phase::kLinger) {
+  if (phase_ == Phase::kHandshake) server_->service()->OnRefused("timeout");
+  if (phase_ == Phase::kHandshake || phase_ == Phase::kIdle || phase_ == Phase::kLinger) {
     Close();
   } else if (phase_ == Phase::kHeader || phase_ == Phase::kBody) {
     timed_out_ = true;
-    ErrorCode ignored;
-    socket_.cancel(ignored);
+    stream_.Cancel();
   }
 }
 

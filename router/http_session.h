@@ -1,4 +1,4 @@
-// One HTTP/1.1 connection: reads a request, has it answered, reads the next.
+// One HTTP/1.1 connection, plain or TLS: reads a request, has it answered, reads the next.
 //
 // While a request is being answered the socket is read on (up to a bound), so that a client that
 // goes away is noticed at once. Unsent bytes of a stream are bounded: a client that reads too
@@ -10,7 +10,6 @@
 #pragma once
 
 #include <array>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -20,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "router/client_stream.h"
 #include "router/http_message.h"
 #include "router/http_types.h"
 
@@ -29,7 +29,7 @@ class HttpServer;
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(HttpServer* server, boost::asio::ip::tcp::socket socket);
+  HttpSession(HttpServer* server, ClientStream::Socket socket);
   ~HttpSession();
 
   void Start();
@@ -40,7 +40,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   friend class SessionExchange;
   using ErrorCode = boost::system::error_code;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-  enum class Phase { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+  enum class Phase { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+
+  void OnHandshake(ErrorCode error);
 
   // Reading a request.
   void NextRequest();
@@ -55,9 +57,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // Whether a script of the request's origin may read the answer.
   void CheckOrigin();
   bool IsPreflight() const;
-  // Memory for the body, until the answer begins.
   std::optional<ApiError> ReserveBody();
-  void ReturnBody();
 
   // Watching the socket while a request is answered.
   void ReadAhead();
@@ -82,7 +82,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void SetWriteDeadline();
 
   HttpServer* server_;  // null once the session is forgotten
-  boost::asio::ip::tcp::socket socket_;
+  ClientStream stream_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
   boost::beast::flat_buffer buffer_;
@@ -109,7 +109,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   std::string out_;           // waits for writing_
   std::string in_write_;      // being written
   size_t written_ = 0;        // of in_write_
-  uint64_t reserved_ = 0;     // bytes of the body
+  BodyLease body_lease_;      // until the answer begins
   size_t unsent_ = 0;         // as last told to the service
   std::function<void()> on_disconnect_;
 };

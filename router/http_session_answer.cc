@@ -21,9 +21,11 @@ class SessionExchange final : public HttpExchange {
 
   const std::string& request_id() const override { return request_id_; }
 
-  void Reply(int status, const std::string& content_type, std::string body) override {
+  void ReplyWith(std::string_view headers, int status, std::string_view content_type,
+                 std::string_view body) override {
     if (!Current()) return;
     ResponseHead head = session_->MakeHead();
+    head.more = headers;
     head.status = status;
     head.content_type = content_type;
     session_->SendFinal(FormatResponse(head, body), status);
@@ -35,7 +37,7 @@ class SessionExchange final : public HttpExchange {
   void StartStream() override {
     if (!Current()) return;
     session_->streaming_ = true;
-    session_->ReturnBody();
+    session_->body_lease_.reset();
     if (!session_->http_11_) session_->keep_alive_ = false;  // the end of the stream is the close
     session_->Send(FormatStreamHead(session_->MakeHead(), session_->http_11_));
   }
@@ -49,9 +51,9 @@ class SessionExchange final : public HttpExchange {
     AppendChunk(data, &chunk);
     session_->Send(chunk);
   }
-  void EndStream() override {
+  void EndStream(int status) override {
     if (!Current()) return;
-    session_->SendFinal(session_->http_11_ ? kLastChunk : std::string_view(), 200);
+    session_->SendFinal(session_->http_11_ ? kLastChunk : std::string_view(), status);
   }
   void set_on_disconnect(std::function<void()> callback) override {
     if (Current()) session_->on_disconnect_ = std::move(callback);
@@ -86,7 +88,7 @@ ResponseHead HttpSession::MakeHead() const {
 void HttpSession::SendFinal(std::string_view bytes, int status) {
   if (server_->draining()) keep_alive_ = false;
   answered_ = true;
-  ReturnBody();
+  body_lease_.reset();
   on_disconnect_ = nullptr;
   streaming_ = false;
   CountAnswer(status);
@@ -124,7 +126,7 @@ void HttpSession::StartWrite() {
     written_ = 0;
   }
   SetWriteDeadline();
-  socket_.async_write_some(
+  stream_.async_write_some(
       boost::asio::buffer(in_write_.data() + written_, in_write_.size() - written_),
       [self = shared_from_this()](ErrorCode error, size_t bytes) {
         self->writing_ = false;
@@ -160,8 +162,7 @@ void HttpSession::ResponseDone() {
   if (ahead_pending_ && buffer_.size() > 0) {
     // A pipelined request is here; its read starts when the one ahead has ended.
     phase_ = Phase::kIdle;
-    ErrorCode ignored;
-    socket_.cancel(ignored);
+    stream_.Cancel();
     return;
   }
   NextRequest();
@@ -174,15 +175,14 @@ void HttpSession::Linger() {
     return;
   }
   phase_ = Phase::kLinger;
-  ErrorCode ignored;
-  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_.EndSending(shared_from_this());
   SetDeadline(kLingerMs);
   if (!ahead_pending_) ReadAndDiscard();
 }
 
 void HttpSession::ReadAndDiscard() {
   buffer_.clear();
-  socket_.async_read_some(boost::asio::buffer(ahead_),
+  stream_.async_read_some(boost::asio::buffer(ahead_),
                           [self = shared_from_this()](ErrorCode error, size_t) {
                             if (self->phase_ != Phase::kLinger) return;
                             if (error)

@@ -4,11 +4,13 @@
 // the client is gone, its methods do nothing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,12 +39,23 @@ struct HttpHead {
   std::string content_type;
   std::string authorization;  // as sent
   std::string x_api_key;
+  std::string if_none_match;
+  std::string traceparent;  // as sent
+  std::optional<std::string> idempotency_key;
   bool has_length = false;  // Content-Length or chunked
 };
+
+// Room for a body in max_buffered_body_bytes, until the last copy of the lease is destroyed, on the
+// io thread.
+struct BodyRoom {
+  std::atomic<bool> abandoned = false;  // the client has left: nobody wants what is made of it
+};
+using BodyLease = std::shared_ptr<BodyRoom>;
 
 struct HttpRequest {
   HttpHead head;
   std::string body;
+  BodyLease body_lease;     // kept by who works on the body, even if the client leaves
   int64_t received_ns = 0;  // CLOCK_MONOTONIC, last byte
 };
 
@@ -51,12 +64,18 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   // The client's X-Request-Id, or one made here.
   virtual const std::string& request_id() const = 0;
-  virtual void Reply(int status, const std::string& content_type, std::string body) = 0;
+  void Reply(int status, std::string_view content_type, std::string_view body) {
+    ReplyWith("", status, content_type, body);
+  }
+  // `headers`: more of them, each with its end of line.
+  virtual void ReplyWith(std::string_view headers, int status, std::string_view content_type,
+                         std::string_view body) = 0;
   virtual void ReplyError(const ApiError& error) = 0;
-  // Server-sent events: header, then pieces, then the end.
+  // Server-sent events: header, then pieces, then the end, with the status that is counted: the
+  // client has been told 200, whatever became of it.
   virtual void StartStream() = 0;
   virtual void Write(std::string_view data) = 0;
-  virtual void EndStream() = 0;
+  virtual void EndStream(int status) = 0;
   // Called once if the client goes away, or reads too slowly, before the answer's end.
   virtual void set_on_disconnect(std::function<void()> callback) = 0;
 };

@@ -22,7 +22,13 @@ class LoadTracker {
   uint64_t queued_tokens() const { return load_.queued_tokens(); }
   uint64_t running_tokens() const { return load_.running_tokens(); }
   uint64_t unreported_tokens() const { return unreported_tokens_; }
+  // Of all routers, as far as the last frame said, and those that it did not count in.
+  uint64_t requests() const {
+    return uint64_t{load_.running_requests()} + load_.waiting_requests() + pending_.size();
+  }
+  uint64_t waiting_requests() const { return load_.waiting_requests(); }
   bool draining() const { return load_.draining(); }
+  const v1::Load& load() const { return load_; }  // as the last frame said
 
  private:
   struct Pending {

@@ -9,6 +9,8 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/metrics_http.h"
+#include "common/cli/flag_sources.h"
+#include "common/tls/tls_flags.h"
 #include "router/router_app.h"
 
 namespace flotilla {
@@ -17,9 +19,12 @@ namespace {
 struct Flags {
   RouterOptions router;
   LogOptions log;
+  std::string ui = "on";
   std::string metrics_socket;
   std::optional<uint16_t> metrics_port;
   int notify_fd = -1;
+  uint32_t admission_queue_timeout_s =
+      static_cast<uint32_t>(DispatcherOptions().admission_queue_timeout_ms / 1000);
   uint32_t sse_keepalive_s = static_cast<uint32_t>(RouterOptions().sse_keepalive_ms / 1000);
 };
 
@@ -72,11 +77,46 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
          "others are warm; 0: its whole share at once")
       ->check(CLI::Range(0, 3'600'000))
       ->capture_default_str();
-  app->add_option("--low-priority-share", flags->router.dispatcher.low_priority_share,
-                  "Of --max-requests, that requests of a priority below 0 may take")
+  app->add_option(
+         "--low-priority-share", flags->router.dispatcher.low_priority_share,
+         "Of --max-requests, and of --admission-queue, that requests of a priority below 0 "
+         "may take")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
+}
+
+void AddAdmissionFlags(CLI::App* app, Flags* flags) {
+  DispatcherOptions& dispatcher = flags->router.dispatcher;
+  auto count = [&](const char* name, uint32_t* value, const char* help) {
+    app->add_option(name, *value, help)->check(CLI::Range(0, 1'000'000))->capture_default_str();
+  };
+  count("--max-inflight-per-replica", &dispatcher.max_inflight_per_replica,
+        "Requests (each of best_of choices is one) that this router gives to a replica at once; "
+        "further ones wait in the admission queue. 0: as many as the replica takes");
+  count("--admission-queue", &dispatcher.admission_queue,
+        "New requests that may wait while no replica may take one, the highest priority first, "
+        "then tenants in turn; beyond it clients get 429. 0: none waits for a busy replica");
+  count("--admission-queue-per-tenant", &dispatcher.admission_queue_per_tenant,
+        "Of these, those of one tenant; 0: as many as may wait");
+  app->add_option("--admission-queue-timeout", flags->admission_queue_timeout_s,
+                  "Seconds after which a request in the admission queue is refused")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+}
+
+void AddTlsFlags(CLI::App* app, RouterOptions* router) {
+  AddServerTlsFlags(app, &router->tls);
+  TlsPaths& replica = router->replica_tls;
+  app->add_option(kTlsToReplicas.ca_flag, replica.ca_file,
+                  "PEM file of CAs: replicas are reached by TLS, but for unix:/path, and must have "
+                  "a certificate of one of them. Read again when it changes, as are the next two");
+  app->add_option(kTlsToReplicas.cert_flag, replica.cert_file,
+                  "PEM file of this router's certificate, for replicas that want one");
+  app->add_option(kTlsToReplicas.key_flag, replica.key_file,
+                  "PEM file of that certificate's private key");
+  app->add_option("--replica-tls-server-name", router->replica_tls_server_name,
+                  "Name that replicas' certificates must have. Default: the address' host");
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -99,7 +139,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
   AddFlag(app, kPolicyFlag, &router.dispatcher.policy);
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
   AddFlag(app, kApiKeysFileFlag, &router.api_keys_file);
+  AddTlsFlags(app, &router);
   AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin);
+  AddFlag(app, kOtlpTracesEndpointFlag, &router.traces.endpoint);
+  AddTraceSampleRatioFlag(app, &router.traces.sample_ratio);
+  AddFlag(app, kUiFlag, &flags->ui);
+  AddFlag(app, kUiRequestsFlag, &router.dispatcher.ui_requests);
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
   app->add_option("--notify-fd", flags->notify_fd,
@@ -109,6 +154,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--metrics-port", flags->metrics_port,
                   "Port of /metrics for Prometheus; 0: any. Not given: none");
   AddLimitFlags(app, flags);
+  AddAdmissionFlags(app, flags);
   AddLogFlags(app, &flags->log);
 }
 
@@ -126,13 +172,12 @@ void NotifyReady(const Flags& flags, const RouterApp& app) {
 StatusOr<std::unique_ptr<MetricsHttpServer>> ServeMetrics(const Flags& flags,
                                                           const RouterApp& app) {
   if (!flags.metrics_port) return nullptr;
-  const auto page = [registry = app.metrics_registry()](const std::string& target) {
-    const bool known = target.substr(0, target.find('?')) == "/metrics";
-    return known ? std::optional(RenderMetrics(*registry) + RenderProcessMetrics("router"))
-                 : std::nullopt;
+  const auto page = [&app](const std::string& target) -> std::optional<MetricsPage> {
+    if (target.substr(0, target.find('?')) != "/metrics") return HealthPage(target, app.serving());
+    return MetricsPage{RenderMetrics(*app.metrics_registry()) + RenderProcessMetrics("router")};
   };
-  auto server = MetricsHttpServer::Start(
-      {flags.router.http.host, *flags.metrics_port, page, "here is /metrics\n"});
+  auto server = MetricsHttpServer::Start({flags.router.http.host, *flags.metrics_port, page,
+                                          "here are /metrics, /health/live and /health/ready\n"});
   if (server.ok()) Log().info("metrics {}", Kv("port", (*server)->port()));
   return server;
 }
@@ -142,7 +187,8 @@ int Run(int argc, char** argv) {
   flags.log.process = "router";
   CLI::App app("HTTP and gRPC front of a Flotilla cluster", "flotilla-router");
   AddFlags(&app, &flags);
-  ParseOrExit(&app, argc, argv);
+  AddConfigFlag(&app);
+  ParseWithSourcesOrExit(&app, argc, argv);
   InitLog(flags.log);
   if (flags.router.dispatcher.replicas.empty() && flags.router.dispatcher.replica_dns.empty()) {
     std::fprintf(stderr, "flotilla-router: give --replica or --replica-dns\n");
@@ -153,7 +199,11 @@ int Run(int argc, char** argv) {
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
 
+  flags.router.dispatcher.admission_queue_timeout_ms =
+      int64_t{1000} * flags.admission_queue_timeout_s;
   flags.router.sse_keepalive_ms = int64_t{1000} * flags.sse_keepalive_s;
+  flags.router.ui = flags.ui == "on";
+  if (!flags.router.ui) flags.router.dispatcher.ui_requests = 0;
 
   // Blocked before any thread starts: every thread inherits it, and one waits for them.
   sigset_t signals;

@@ -232,7 +232,7 @@ std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
   if (auto error = ReadMessageFields(root.get_object(), &request)) return *error;
   Conversation conversation;
   if (auto error = ReadConversation(root.get_object(), &conversation)) return *error;
-  if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) return *error;
   return request;
 }
 

@@ -50,14 +50,27 @@ double FastestKnown(std::span<const ReplicaView> candidates) {
 }
 
 // The splitmix64 finaliser: every bit of both depends on every bit.
-uint64_t Rendezvous(uint64_t session, uint64_t identity) {
-  uint64_t x = session ^ (identity * 0x9E3779B97F4A7C15ull);
+uint64_t Rendezvous(uint64_t key, uint64_t identity) {
+  uint64_t x = key ^ (identity * 0x9E3779B97F4A7C15ull);
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
 }
 
 }  // namespace
+
+size_t PickByRendezvous(uint64_t key, std::span<const ReplicaView> candidates, double bound) {
+  size_t best = candidates.size();
+  uint64_t best_score = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].active_requests >= bound) continue;
+    const uint64_t score = Rendezvous(key, candidates[i].identity);
+    if (best < candidates.size() && score <= best_score) continue;
+    best = i;
+    best_score = score;
+  }
+  return best;
+}
 
 size_t RoundRobin::Pick(const PolicyRequest&, std::span<const ReplicaView> candidates) {
   CHECK(!candidates.empty());
@@ -102,15 +115,7 @@ size_t ConsistentHash::Pick(const PolicyRequest& request, std::span<const Replic
   for (const ReplicaView& view : candidates) total += view.active_requests;
   // At least one replica is below it, since not all can be above the mean.
   const double bound = std::ceil(kMaxShare * total / static_cast<double>(candidates.size()));
-  size_t best = candidates.size();
-  uint64_t best_score = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].active_requests >= bound) continue;
-    const uint64_t score = Rendezvous(request.session, candidates[i].identity);
-    if (best < candidates.size() && score <= best_score) continue;
-    best = i;
-    best_score = score;
-  }
+  const size_t best = PickByRendezvous(request.session, candidates, bound);
   CHECK(best < candidates.size());
   return best;
 }

@@ -3,11 +3,18 @@
 // Units, threads, errors: as policy.h. Ties go round, so that equals share.
 #pragma once
 
+#include <limits>
 #include <random>
 
 #include "router/policy.h"
 
 namespace flotilla {
+
+// Which of those with fewer than `bound` requests what hashes to `key` belongs to, by rendezvous
+// hashing: each key ranks the replicas in an order of its own, which those that come and go do not
+// change for the others. candidates.size() if all are above the bound.
+size_t PickByRendezvous(uint64_t key, std::span<const ReplicaView> candidates,
+                        double bound = std::numeric_limits<double>::infinity());
 
 // One after the other.
 class RoundRobin final : public Policy {

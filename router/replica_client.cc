@@ -5,16 +5,17 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/listen.h"
 #include "common/base/log.h"
 #include "common/base/xxh64.h"
-#include "router/collect_call.h"
+#include "common/rpc/message_limits.h"
+#include "common/rpc/tls_credentials.h"
 
 namespace flotilla {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr int kMissedHeartbeats = 3;
-constexpr int kMaxFrameBytes = 64 << 20;
 
 // Not the request's, nor that of too many of them.
 bool IsReplicasFault(const v1::Error& error) {
@@ -23,17 +24,25 @@ bool IsReplicasFault(const v1::Error& error) {
          code == absl::StatusCode::kUnknown || code == absl::StatusCode::kDataLoss;
 }
 
-std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options) {
+std::shared_ptr<const TlsMaterial> CurrentTls(const ReplicaOptions& options) {
+  if (options.tls.files == nullptr || IsUnixAddress(options.address)) return nullptr;
+  return options.tls.files->current();
+}
+
+std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options,
+                                           const std::shared_ptr<const TlsMaterial>& tls) {
   grpc::ChannelArguments args;
-  args.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Back-off is ours; the channel must not sit in one of its own when we try.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (tls != nullptr && !options.tls.server_name.empty())
+    args.SetSslTargetNameOverride(options.tls.server_name);
   return v1::Engine::NewStub(
-      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), args));
+      grpc::CreateCustomChannel(options.address, MakeChannelCredentials(tls), args));
 }
 
 }  // namespace
@@ -46,7 +55,8 @@ ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io
       tokenizers_(tokenizers),
       calls_(calls),
       listener_(listener),
-      stub_(MakeStub(options_)),
+      tls_(CurrentTls(options_)),
+      stub_(MakeStub(options_, tls_)),
       random_(std::random_device{}()),
       identity_(Xxh64(options_.address)),
       replica_id_(options_.address),
@@ -89,6 +99,19 @@ void ReplicaClient::SetState(State state) {
   if (was_ready != ready()) listener_->OnReplicaChanged(this);
 }
 
+const char* ReplicaClient::state_name() const {
+  switch (state_) {
+    case State::kReady:
+      return "ready";
+    case State::kFetching:
+      return "fetching";
+    case State::kConnecting:
+      return "connecting";
+    default:
+      return "unreachable";
+  }
+}
+
 // --- Connection --------------------------------------------------------------------------------
 
 void ReplicaClient::Connect() {
@@ -96,6 +119,7 @@ void ReplicaClient::Connect() {
   welcomed_ = false;
   SetState(State::kConnecting);
   Log().debug("connecting {}", Kv("address", options_.address));
+  UseCurrentCertificates();
   auto on_end = [weak = weak_from_this(), connection = connection_](const grpc::Status& status) {
     const std::shared_ptr<ReplicaClient> self = weak.lock();
     if (self == nullptr || self->connection_ != connection) return;
@@ -107,6 +131,14 @@ void ReplicaClient::Connect() {
   SendHello();
   ArmWatchdog();
   // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the stream owns itself until it ends
+}
+
+// A connection keeps the certificates that it began with; the next one has those of now.
+void ReplicaClient::UseCurrentCertificates() {
+  std::shared_ptr<const TlsMaterial> now = CurrentTls(options_);
+  if (now == tls_) return;
+  tls_ = std::move(now);
+  stub_ = MakeStub(options_, tls_);
 }
 
 void ReplicaClient::SendHello() {
@@ -169,8 +201,8 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   load_.Reset(welcome.load());
   pages_.Reset();
   ArmWatchdog();
-  for (uint64_t id : aborted_while_down_) Abort(id, v1::FINISH_REASON_ABORT);
-  aborted_while_down_.clear();
+  for (uint64_t id : std::exchange(aborted_while_down_, {})) Abort(id, v1::FINISH_REASON_ABORT);
+  for (uint64_t id : std::exchange(lost_while_down_, {})) Detach(id);
   unknown_there_.assign(welcome.lost_stream_ids().begin(), welcome.lost_stream_ids().end());
   SetState(State::kFetching);
   OnModelInfo(welcome.model());
@@ -222,6 +254,8 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
                Kv("error", std::string(model->chat_format.status().message())));
   }
   model_ = std::move(model);
+  max_running_requests_ = info.max_running_requests();
+  max_queued_requests_ = info.max_queued_requests();
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));
   health_.OnReady(RealClock::Now());
@@ -309,6 +343,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   *submit->mutable_request() = stream->request;
   submit->set_tenant(stream->sink->tenant());
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
+  if (stream->keyed.has_value()) *submit->mutable_keyed() = *stream->keyed;
   if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
   submit->set_arrival_unix_ms(stream->arrival_unix_ms);
   stream_->Write(std::move(frame));
@@ -323,6 +358,16 @@ void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
   v1::RouterFrame frame;
   frame.mutable_abort()->set_stream_id(stream_id);
   frame.mutable_abort()->set_reason(reason);
+  stream_->Write(std::move(frame));
+}
+
+void ReplicaClient::Detach(uint64_t stream_id) {
+  streams_.erase(stream_id);
+  if (!welcomed_) return;  // a Hello without it says the same
+  v1::RouterFrame frame;
+  frame.mutable_abort()->set_stream_id(stream_id);
+  frame.mutable_abort()->set_reason(v1::FINISH_REASON_ABORT);
+  frame.mutable_abort()->set_detach(true);
   stream_->Write(std::move(frame));
 }
 
@@ -345,6 +390,8 @@ void ReplicaClient::OnStep(v1::Step step) {
       health_.OnAnswer(seconds);
       first_token_.Add(seconds, now_ns);
     }
+    for (const v1::ChoiceDelta& choice : delta.choices())
+      generated_tokens_ += static_cast<uint64_t>(choice.token_ids_size());
     if (delta.last() || delta.has_error()) streams_.erase(found);
     listener_->OnStreamDelta(stream, std::move(delta));
   }
@@ -358,27 +405,30 @@ void ReplicaClient::Lose(const std::shared_ptr<RequestStream>& stream) {
 void ReplicaClient::LoseAll() {
   std::vector<std::shared_ptr<RequestStream>> lost;
   for (const auto& [id, stream] : streams_) lost.push_back(stream);
-  for (const auto& stream : lost) Lose(stream);
-  aborted_while_down_.clear();  // the replica has dropped them by now
+  for (const auto& stream : lost) {
+    lost_while_down_.push_back(stream->id);  // a Hello that names it may be on its way
+    Lose(stream);
+  }
 }
 
-void ReplicaClient::FetchLargeResult(
-    uint64_t id, std::function<void(std::shared_ptr<std::vector<v1::TokenLogprobs>>)> callback) {
-  auto request = std::make_shared<v1::FetchLargeResultRequest>();
-  request->set_large_result_id(id);
-  auto entries = std::make_shared<std::vector<v1::TokenLogprobs>>();
-  auto take = [entries](v1::GenerateResponse& piece) {
-    for (v1::TokenLogprobs& entry : *piece.mutable_prompt_logprobs())
-      entries->push_back(std::move(entry));
-    return true;
-  };
-  auto done = [callback = std::move(callback), entries, request, stub = stub_](
-                  const grpc::Status& status) { callback(status.ok() ? entries : nullptr); };
-  CollectCall<v1::GenerateResponse>::Start(
-      [&](grpc::ClientContext* context, grpc::ClientReadReactor<v1::GenerateResponse>* reactor) {
-        stub_->async()->FetchLargeResult(context, request.get(), reactor);
-      },
-      io_->get_executor(), calls_, std::move(take), std::move(done));
+void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) {
+  ++fetches_;
+  flotilla::FetchLargeResult(
+      {stub_, io_->get_executor(), calls_}, id,
+      [self = shared_from_this(), callback = std::move(callback)](const auto& entries) {
+        callback(entries);
+        --self->fetches_;
+      });
+}
+
+void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> callback) {
+  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key, std::move(callback));
+}
+
+bool ReplicaClient::full() const {
+  if (max_queued_requests_ == 0) return false;
+  return load_.waiting_requests() >= max_queued_requests_ ||
+         load_.requests() >= uint64_t{max_running_requests_} + max_queued_requests_;
 }
 
 ReplicaView ReplicaClient::view() const {

@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/tls/tls_files.h"
+#include "router/engine_calls.h"
 #include "router/engine_stream.h"
 #include "router/latency_ewma.h"
 #include "router/load_tracker.h"
@@ -46,10 +48,17 @@ class ReplicaListener {
   virtual bool CanMove(const RequestStream& stream) const = 0;
 };
 
+// How replicas are reached, but for those on this host by unix:/path.
+struct ReplicaTls {
+  const TlsFiles* files = nullptr;  // null: plain text
+  std::string server_name;          // that their certificates have; empty: the address' host
+};
+
 struct ReplicaOptions {
   std::string address;  // as gRPC spells it: host:port or unix:/path
   uint32_t index = 0;
   std::string router_id;
+  ReplicaTls tls;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   int64_t handshake_ms = 5000;
@@ -73,16 +82,28 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   bool retired() const { return retired_; }
   void Submit(const std::shared_ptr<RequestStream>& stream);
   void Abort(uint64_t stream_id, v1::FinishReason reason);
+  // Wants no more of a keyed request, which goes on.
+  void Detach(uint64_t stream_id);
+  // Calls back with whether it has this request (Keyed.key); false also if it does not answer.
+  void FindKeyed(const std::string& key, std::function<void(bool)> callback);
   // Calls back with the large result's prompt logprobs; empty pointer if it can't be had.
-  void FetchLargeResult(
-      uint64_t id, std::function<void(std::shared_ptr<std::vector<v1::TokenLogprobs>>)> callback);
+  void FetchLargeResult(uint64_t id, LargeResultCallback callback);
 
   ReplicaView view() const;
+  // By its own bounds it would refuse one more request.
+  bool full() const;
   const ReplicaOptions& options() const { return options_; }
   const std::string& replica_id() const { return replica_id_; }
   // Null until known; stays while the replica is away.
   const std::shared_ptr<const ModelHandle>& model() const { return model_; }
   size_t active() const { return streams_.size(); }
+  // A request needs it still, if only for a large result.
+  bool in_use() const { return !streams_.empty() || fetches_ > 0; }
+  uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
+  const v1::Load& load() const { return load_.load(); }
+  bool draining() const { return draining_; }
+  // "connecting", "fetching" (its tokenizer), "ready" or "unreachable".
+  const char* state_name() const;
   const PageIndex& pages() const { return pages_; }
   const ReplicaHealth& health() const { return health_; }
   ReplicaHealth* mutable_health() { return &health_; }
@@ -91,6 +112,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   enum class State { kIdle, kConnecting, kFetching, kReady, kBackoff, kStopped };
 
   void Connect();
+  void UseCurrentCertificates();
   void SendHello();
   void OnFrame(v1::EngineFrame frame);
   void OnWelcome(const v1::Welcome& welcome);
@@ -113,6 +135,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   TokenizerCache* const tokenizers_;
   CallTracker* const calls_;
   ReplicaListener* const listener_;
+  std::shared_ptr<const TlsMaterial> tls_;  // of stub_; null: plain text
   std::shared_ptr<v1::Engine::Stub> stub_;
   std::mt19937_64 random_;
   const uint64_t identity_;
@@ -132,9 +155,14 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::shared_ptr<const ModelHandle> model_;
   std::shared_ptr<EngineStream> stream_;
   std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> streams_;
+  size_t fetches_ = 0;  // of large results, under way
   std::vector<uint64_t> aborted_while_down_;
-  std::vector<uint64_t> unknown_there_;  // the replica has lost these; handled once it is ready
+  std::vector<uint64_t> lost_while_down_;  // given up, should the replica hold on to them
+  std::vector<uint64_t> unknown_there_;    // the replica has lost these; handled once it is ready
+  uint32_t max_running_requests_ = 0;
+  uint32_t max_queued_requests_ = 0;  // 0: it has not said
   LoadTracker load_;
+  uint64_t generated_tokens_ = 0;
   LatencyEwma first_token_;
   PageIndex pages_;
   ReplicaHealth health_;

@@ -177,7 +177,7 @@ std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& mod
   if (!root->is_object()) return InvalidField("", "The body must be a JSON object.");
   FieldReader reader(root->get_object());
   const std::optional<std::string_view> name = reader.String("model");
-  if (!reader.error().has_value() && !name.has_value()) reader.Fail("model", "is missing");
+  if (!name.has_value()) reader.Fail("model", "is missing");
   if (reader.error().has_value()) return reader.error();
   if (name->empty()) return InvalidField("model", "'model' is empty.");
   auto model = FindModel(models, *name);

@@ -18,6 +18,7 @@
 #include "router/api_error.h"
 #include "router/model_handle.h"
 #include "router/stream_progress.h"
+#include "router/trace_context.h"
 
 namespace flotilla {
 
@@ -34,6 +35,11 @@ class GenerateSink {
     static const std::string nobody;
     return nobody;
   }
+  // The call's W3C trace context, as sent. Empty: none.
+  virtual const std::string& traceparent() const {
+    static const std::string none;
+    return none;
+  }
 };
 
 struct RequestStream {
@@ -42,7 +48,12 @@ struct RequestStream {
   uint64_t id = 0;              // on the replica; a retry gets a new one
   v1::GenerateRequest request;  // of this choice alone
   std::optional<v1::EmbedOptions> embed;
-  int64_t arrival_unix_ms = 0;
+  std::optional<v1::Keyed> keyed;  // it has an idempotency key, and goes on when its client leaves
+  int64_t arrival_unix_ms = 0;     // for the replica, whose host may be another
+  int64_t arrival_ns = 0;
+  int64_t first_token_ns = 0;   // 0: it has none yet
+  bool timing_is_ours = false;  // the client did not ask for it
+  std::optional<TraceContext> trace;
   std::shared_ptr<const ModelHandle> model;
   std::shared_ptr<GenerateSink> sink;
 

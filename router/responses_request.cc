@@ -55,9 +55,9 @@ MaybeError CheckResponseWishes(const json::object& body) {
 MaybeError ReadMessageItem(const json::object& item, const std::string& field, MessageList* list) {
   FieldReader reader(item, field + ".");
   const auto role = reader.String("role");
-  if (!reader.error().has_value() && !role.has_value()) reader.Fail("role", "is missing");
+  if (!role.has_value()) reader.Fail("role", "is missing");
   const json::value* content = reader.Find("content");
-  if (!reader.error().has_value() && content == nullptr) reader.Fail("content", "is missing");
+  if (content == nullptr) reader.Fail("content", "is missing");
   if (!reader.error().has_value() && *role != "user" && *role != "assistant" && *role != "system" &&
       *role != "developer")
     reader.Fail("role", "must be user, assistant, system or developer");
@@ -72,9 +72,9 @@ MaybeError ReadCall(const json::object& item, const std::string& field, MessageL
   FieldReader reader(item, field + ".");
   const auto id = reader.String("call_id"), name = reader.String("name");
   const auto arguments = reader.String("arguments");
-  if (!reader.error().has_value() && !id.has_value()) reader.Fail("call_id", "is missing");
-  if (!reader.error().has_value() && !name.has_value()) reader.Fail("name", "is missing");
-  if (!reader.error().has_value() && !arguments.has_value()) reader.Fail("arguments", "is missing");
+  if (!id.has_value()) reader.Fail("call_id", "is missing");
+  if (!name.has_value()) reader.Fail("name", "is missing");
+  if (!arguments.has_value()) reader.Fail("arguments", "is missing");
   if (reader.error().has_value()) return reader.error();
   json::value parsed;
   if (ParseJson(*arguments, &parsed).has_value()) reader.Fail("arguments", "is not valid JSON");
@@ -85,9 +85,9 @@ MaybeError ReadCall(const json::object& item, const std::string& field, MessageL
 MaybeError ReadCallOutput(const json::object& item, const std::string& field, MessageList* list) {
   FieldReader reader(item, field + ".");
   const auto id = reader.String("call_id");
-  if (!reader.error().has_value() && !id.has_value()) reader.Fail("call_id", "is missing");
+  if (!id.has_value()) reader.Fail("call_id", "is missing");
   const json::value* output = reader.Find("output");
-  if (!reader.error().has_value() && output == nullptr) reader.Fail("output", "is missing");
+  if (output == nullptr) reader.Fail("output", "is missing");
   if (reader.error().has_value()) return reader.error();
   std::string text;
   if (auto error = ReadText(*output, field + ".output", kResponseParts, &text)) return error;
@@ -193,9 +193,9 @@ MaybeError ReadResponseFields(const json::object& body, CompletionRequest* reque
 // What an answer repeats of its request.
 json::object Repeated(const json::object& body, const CompletionRequest& request) {
   json::object out;
-  const auto copy = [&](const char* name, json::value absent) {
+  const auto copy = [&](const char* name, const json::value& absent) {
     const json::value* value = body.if_contains(name);
-    out[name] = value == nullptr || value->is_null() ? std::move(absent) : *value;
+    out[name] = value == nullptr || value->is_null() ? absent : *value;
   };
   copy("instructions", nullptr);
   copy("max_output_tokens", nullptr);
@@ -232,7 +232,7 @@ std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
   MessageList list(&conversation.request);
   if (auto error = ReadInput(object, &list)) return *error;
   list.Finish();
-  if (auto error = SetPrompt(std::move(conversation), parsers, &request)) {
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     if (error->param == "max_tokens") error->param = "max_output_tokens";
     return *error;
   }

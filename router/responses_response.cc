@@ -93,7 +93,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   // Adds the text to the item that is open, or to a new one of that kind.
-  std::string Grow(Item piece) {
+  std::string Grow(const Item& piece) {
     std::string out;
     if (!open_ || items_.back().kind != piece.kind) {
       out = CloseItem();

@@ -1,7 +1,5 @@
 #include "router/router_app.h"
 
-#include <grpc/grpc.h>
-#include <grpc/support/log.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,15 +10,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/rpc/grpc_library.h"
+#include "common/tls/certificate_metric.h"
 
 namespace flotilla {
 namespace {
 
-// gRPC's own words are for debugging; what matters is in the statuses it returns.
-void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc {}", Kv("says", args->message)); }
-
 constexpr int kLargeTextNice = 10;
-constexpr std::chrono::seconds kKeysPeriod{1};
 
 std::unique_ptr<Access> MakeAccess(const std::string& file) {
   static const RealClock clock;
@@ -29,15 +25,16 @@ std::unique_ptr<Access> MakeAccess(const std::string& file) {
   return std::unique_ptr<Access>(new Access{ApiKeys(file), std::make_shared<TenantLimits>(&clock)});
 }
 
-// Keeps the library up until the process ends: when its last user goes, gRPC 1.51 may join a thread
-// that sleeps in a poll for up to 10 s.
-void PrepareGrpc() {
-  static const bool once = [] {
-    gpr_set_log_function(&LogFromGrpc);
-    grpc_init();
-    return true;
-  }();
-  static_cast<void>(once);
+std::unique_ptr<TlsFiles> MakeTls(const TlsSide& side, const TlsPaths& paths,
+                                  prometheus::Registry* registry) {
+  if (paths.empty()) return nullptr;
+  return std::make_unique<TlsFiles>(side, paths, CertificateExpiryMetric("router", registry));
+}
+
+DispatcherOptions Wired(DispatcherOptions options, ReplicaTls tls, RequestTracer* tracer) {
+  options.tls = std::move(tls);
+  options.tracer = tracer;
+  return options;
 }
 
 }  // namespace
@@ -47,18 +44,22 @@ RouterApp::RouterApp(RouterOptions options)
       registry_(std::make_shared<prometheus::Registry>()),
       metrics_(registry_.get()),
       work_(io_.get_executor()),
-      dispatcher_(options_.dispatcher, &io_, &large_pool_, &calls_, &metrics_),
+      tls_(MakeTls(kTlsServer, options_.tls, registry_.get())),
+      replica_tls_(MakeTls(kTlsToReplicas, options_.replica_tls, registry_.get())),
+      traces_(options_.traces, &metrics_),
+      dispatcher_(Wired(options_.dispatcher, {replica_tls_.get(), options_.replica_tls_server_name},
+                        options_.traces.endpoint.empty() ? nullptr : &traces_),
+                  &io_, &large_pool_, &calls_, &metrics_),
       access_(MakeAccess(options_.api_keys_file)),
-      keys_timer_(io_),
       context_{&io_,          &pool_,    &large_pool_,     &calls_,
                &dispatcher_,  &metrics_, options_.parsers, options_.sse_keepalive_ms,
                access_.get(), {}},
-      routes_(context_),
-      http_(options_.http, &io_, &routes_),
-      grpc_(options_.grpc, context_) {}
+      routes_(context_, options_.ui),
+      http_(options_.http, &io_, &routes_, tls_.get()),
+      grpc_(options_.grpc, context_, tls_.get()) {}
 
 RouterApp::~RouterApp() {
-  if (io_thread_.joinable() && !drained_) {
+  if (io_thread_.joinable() && !draining_) {
     Interrupt();
     Drain();
   }
@@ -76,11 +77,8 @@ auto RouterApp::OnIo(Function function) {
 Status RouterApp::Start() {
   // Megabytes of one client's text must not take a core from the next step of all others.
   boost::asio::post(large_pool_, [] { setpriority(PRIO_PROCESS, gettid(), kLargeTextNice); });
-  if (access_ != nullptr) {
-    if (Status status = access_->keys.Load(); !status.ok())
-      return Annotate(status, "--api-keys-file");
-    WatchKeys();
-  }
+  RETURN_IF_ERROR(LoadFiles());
+  RETURN_IF_ERROR(traces_.Start());
   if (Status status = http_.Listen(); !status.ok()) return Annotate(status, "--port");
   if (Status status = grpc_.Start(); !status.ok()) return Annotate(status, "--grpc-port");
   dispatcher_.set_on_ready_changed([this] { OnReadyChanged(); });
@@ -89,19 +87,25 @@ Status RouterApp::Start() {
   return OkStatus();
 }
 
-// A file that has changed is the truth from then on, unless it is wrong.
-void RouterApp::WatchKeys() {
-  keys_timer_.expires_after(kKeysPeriod);
-  keys_timer_.async_wait([this](boost::system::error_code error) {
-    if (error) return;
-    const StatusOr<bool> changed = access_->keys.Reload();
-    if (!changed.ok())
-      Log().error("--api-keys-file is wrong, the keys before it stay {}",
-                  Kv("error", std::string(changed.status().message())));
-    else if (*changed)
-      Log().info("--api-keys-file was read again");
-    WatchKeys();
-  });
+// What a file says when it has changed is the truth from then on, unless it is wrong.
+Status RouterApp::LoadFiles() {
+  std::vector<WatchedFile> files;
+  if (access_ != nullptr) {
+    if (Status status = access_->keys.Load(); !status.ok())
+      return Annotate(status, "--api-keys-file");
+    files.push_back({"--api-keys-file", [this] { return access_->keys.Reload(); }});
+  }
+  if (replica_tls_ == nullptr && !options_.replica_tls_server_name.empty())
+    return absl::InvalidArgumentError("--replica-tls-server-name needs --replica-tls-ca-file");
+  for (TlsFiles* const each : {tls_.get(), replica_tls_.get()}) {
+    if (each == nullptr) continue;
+    RETURN_IF_ERROR(each->Load());
+    const TlsSide& side = each->side();
+    files.push_back(
+        {side.server ? side.cert_flag : side.ca_flag, [each] { return each->Reload(); }});
+  }
+  if (!files.empty()) watch_.emplace(std::move(files));
+  return OkStatus();
 }
 
 void RouterApp::OnReadyChanged() {
@@ -144,7 +148,7 @@ void RouterApp::WaitIdle() {
 }
 
 void RouterApp::Drain() {
-  drained_ = true;
+  draining_ = true;
   OnIo([this] {
     dispatcher_.set_on_ready_changed(nullptr);
     routes_.BeginDrain();
@@ -163,6 +167,7 @@ void RouterApp::Drain() {
   work_.reset();
   io_.stop();
   io_thread_.join();
+  traces_.Stop();
 }
 
 }  // namespace flotilla

@@ -5,19 +5,23 @@
 // these. Errors: Start says which flag's address can't be had.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "common/base/file_watch.h"
+#include "common/tls/tls_files.h"
 #include "router/dispatcher.h"
 #include "router/grpc_service.h"
 #include "router/http_routes.h"
 #include "router/http_server.h"
+#include "router/trace_exporter.h"
 
 namespace flotilla {
 
@@ -25,10 +29,15 @@ struct RouterOptions {
   HttpOptions http;
   GrpcOptions grpc;
   DispatcherOptions dispatcher;
+  TraceOptions traces;
   ParserChoice parsers;
-  std::string api_keys_file;          // empty: everybody may call
+  std::string api_keys_file;  // empty: everybody may call
+  TlsPaths tls;               // of both ports for clients; none: plain text
+  TlsPaths replica_tls;       // none: plain text
+  std::string replica_tls_server_name;
   int64_t sse_keepalive_ms = 15'000;  // without a byte of a stream; 0: no comments
   uint32_t drain_grace_ms = 30'000;
+  bool ui = true;  // the operator's page
 };
 
 class RouterApp {
@@ -39,6 +48,8 @@ class RouterApp {
   Status Start();
   uint16_t http_port() const { return http_.port(); }
   uint16_t grpc_port() const { return grpc_.port(); }
+  // Any thread; as /health/ready.
+  bool serving() const { return !draining_ && dispatcher_.ready(); }
   const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }
 
   // True as soon as a replica has been ready; false if Interrupt was called first.
@@ -50,7 +61,7 @@ class RouterApp {
  private:
   void OnReadyChanged();
   void WaitIdle();
-  void WatchKeys();
+  Status LoadFiles();
   template <typename Function>
   auto OnIo(Function function);
 
@@ -62,20 +73,23 @@ class RouterApp {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::thread_pool pool_{1};
   boost::asio::thread_pool large_pool_{1};
+  const std::unique_ptr<TlsFiles> tls_;          // null: plain text
+  const std::unique_ptr<TlsFiles> replica_tls_;  // the same
+  TraceExporter traces_;
   Dispatcher dispatcher_;
   const std::unique_ptr<Access> access_;  // null: everybody may call
-  boost::asio::steady_timer keys_timer_;
   const HandlerContext context_;
   HttpRoutes routes_;
   HttpServer http_;
   GrpcServer grpc_;
   std::thread io_thread_;
-  bool drained_ = false;
+  std::atomic<bool> draining_{false};
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ready_seen_ = false;
   bool interrupted_ = false;
+  std::optional<FileWatch> watch_;
 };
 
 }  // namespace flotilla

@@ -16,6 +16,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                             "Requests answered, by route and status code.")),
       rejections_(AddCounters(registry, "flotilla_router_rejections_total",
                               "Requests refused for a limit or for want of a replica, by reason.")),
+      traces_(AddCounters(registry, "flotilla_router_traces_total",
+                          "Requests whose spans were exported, could not be (failed), or found no "
+                          "room to wait (queue_full); with --otlp-traces-endpoint.")),
       retries_(AddCounters(registry, "flotilla_router_retries_total",
                            "Requests given to another replica before their first token.")),
       failovers_(
@@ -49,17 +52,25 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                     "From the loss of a request with its replica to its next "
                                     "token."},
                                    kSeconds)),
+      admission_wait_(AddHistogram(registry,
+                                   {"flotilla_router_admission_wait_seconds",
+                                    "In the admission queue, of requests that a replica took from "
+                                    "there."},
+                                   kSeconds)),
       in_flight_(AddGauge(registry, {"flotilla_router_requests_in_flight",
                                      "Requests that wait for their answer or its end."})),
       parked_(AddGauge(registry, {"flotilla_router_requests_parked",
                                   "Requests that wait for a replica to be there."})),
+      admission_queue_(AddGauge(
+          registry, {"flotilla_router_admission_queue_depth", "Requests in the admission queue."})),
       replicas_(AddGauge(registry, {"flotilla_router_replicas",
                                     "Replicas that the router knows, healthy or not."})),
       replicas_left_out_(AddGauge(
           registry, {"flotilla_router_replicas_left_out", "Addresses beyond --max-replicas."})),
-      body_bytes_(
-          AddGauge(registry, {"flotilla_router_http_buffered_body_bytes",
-                              "Memory for bodies of HTTP requests that are not answered yet."})),
+      body_bytes_(AddGauge(
+          registry,
+          {"flotilla_router_http_buffered_body_bytes",
+           "Memory for bodies of HTTP requests that are not answered yet, or still worked on."})),
       stream_buffer_(AddGauge(registry, {"flotilla_router_stream_buffer_bytes",
                                          "Bytes of answers that clients have not taken yet."})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
@@ -80,8 +91,10 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
   for (const char* reason :
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
         "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
-        "tenant_limit"})
+        "tenant_limit", "admission_full", "admission_tenant", "admission_timeout"})
     rejections_.Add({{"reason", reason}});
+  for (const char* outcome : {"exported", "failed", "queue_full"})
+    traces_.Add({{"outcome", outcome}});
   for (const char* result : {"found", "nothing", "failed"}) discoveries_.Add({{"result", result}});
   for (const char* reason : {"refused", "replica_lost"}) {
     retries_.Add({{"reason", reason}});

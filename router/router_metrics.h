@@ -27,6 +27,9 @@ class RouterMetrics {
   void Failover(const std::string& reason) { failovers_.Add({{"reason", reason}}).Increment(); }
   // From the loss of a request to its next token for the client.
   void FailoverPause(double seconds) { failover_pause_.Observe(seconds); }
+  void Traces(const char* outcome, size_t count) {
+    traces_.Add({{"outcome", outcome}}).Increment(static_cast<double>(count));
+  }
   void ClientDisconnect() { disconnects_.Increment(); }
   void BodyBytes(double delta) { body_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
@@ -50,6 +53,8 @@ class RouterMetrics {
   void Ejection() { ejections_.Increment(); }
   void RetryDenied() { retries_denied_.Increment(); }
   void Parked(size_t requests) { parked_.Set(static_cast<double>(requests)); }
+  void AdmissionDepth(size_t requests) { admission_queue_.Set(static_cast<double>(requests)); }
+  void AdmissionWait(double seconds) { admission_wait_.Observe(seconds); }
   void CacheIndex(const std::string& replica, size_t pages, uint64_t left_out) {
     index_pages_.Add({{"replica", replica}}).Set(static_cast<double>(pages));
     index_left_out_.Add({{"replica", replica}}).Set(static_cast<double>(left_out));
@@ -66,6 +71,7 @@ class RouterMetrics {
  private:
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& rejections_;
+  prometheus::Family<prometheus::Counter>& traces_;
   prometheus::Family<prometheus::Counter>& retries_;
   prometheus::Family<prometheus::Counter>& failovers_;
   prometheus::Family<prometheus::Counter>& discoveries_;
@@ -77,8 +83,10 @@ class RouterMetrics {
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
   prometheus::Histogram& failover_pause_;
+  prometheus::Histogram& admission_wait_;
   prometheus::Gauge& in_flight_;
   prometheus::Gauge& parked_;
+  prometheus::Gauge& admission_queue_;
   prometheus::Gauge& replicas_;
   prometheus::Gauge& replicas_left_out_;
   prometheus::Gauge& body_bytes_;

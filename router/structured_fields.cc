@@ -84,7 +84,7 @@ class Reader {
     if (!is_schema) return std::nullopt;
     FieldReader fields(*format, "response_format.");
     const json::object* named = fields.Object("json_schema");
-    if (!fields.error().has_value() && named == nullptr) fields.Fail("json_schema", "is missing");
+    if (named == nullptr) fields.Fail("json_schema", "is missing");
     if (fields.error().has_value()) return fields.error();
     return ReadNamedSchema(*named, "response_format.json_schema.");
   }
@@ -117,7 +117,7 @@ class Reader {
   MaybeError ReadType(const json::object& format, const std::string& prefix, bool* is_schema) {
     FieldReader fields(format, prefix);
     const std::optional<std::string_view> type = fields.String("type");
-    if (!fields.error().has_value() && !type.has_value()) fields.Fail("type", "is missing");
+    if (!type.has_value()) fields.Fail("type", "is missing");
     if (fields.error().has_value()) return fields.error();
     *is_schema = *type == "json_schema";
     if (*type == "json_object")
@@ -134,8 +134,8 @@ class Reader {
     fields.String("description");
     fields.Bool("strict");
     const json::value* schema = fields.Find("schema");
-    if (!fields.error().has_value() && schema == nullptr) fields.Fail("schema", "is missing");
-    if (fields.error().has_value()) return fields.error();
+    if (schema == nullptr) fields.Fail("schema", "is missing");
+    if (schema == nullptr || fields.error().has_value()) return fields.error();
     return Set(SetSchema, *schema, prefix + "schema");
   }
 

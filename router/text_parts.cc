@@ -17,12 +17,12 @@ MaybeError AppendPart(const json::value& part, const std::string& field,
   if (!part.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
   FieldReader reader(part.get_object(), field + ".");
   const std::optional<std::string_view> type = reader.String("type");
-  if (!reader.error().has_value() && !type.has_value()) reader.Fail("type", "is missing");
+  if (!type.has_value()) reader.Fail("type", "is missing");
   if (!reader.error().has_value() && std::ranges::find(types, *type) == types.end())
     reader.Fail("type",
                 StrCat("must be '", types[0], "': this model takes no images, audio or files"));
   const std::optional<std::string_view> text = reader.String("text");
-  if (!reader.error().has_value() && !text.has_value()) reader.Fail("text", "is missing");
+  if (!text.has_value()) reader.Fail("text", "is missing");
   if (reader.error().has_value()) return reader.error();
   out->append(*text);
   return std::nullopt;

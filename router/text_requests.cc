@@ -72,7 +72,7 @@ TextAnswer Detokenize(std::string_view body, const ModelTable& models, const Par
   // Whatever came in the body is held in memory already; this is a matter of sense.
   const size_t most = request.model->max_model_len;
   const auto ids = reader.Ints("tokens", most, INT32_MIN, INT32_MAX);
-  if (!reader.error().has_value() && !ids.has_value()) reader.Fail("tokens", "is missing");
+  if (!ids.has_value()) reader.Fail("tokens", "is missing");
   if (reader.error().has_value()) return *reader.error();
   if (auto error = CheckTokenIds(*ids, "tokens", *request.model)) return *error;
   std::string out = "{\"prompt\":";

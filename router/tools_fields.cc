@@ -29,8 +29,8 @@ MaybeError ReadTool(const json::object& tool, const std::string& field, ToolSet*
   const auto type = reader.String("type");
   if (!reader.error().has_value() && type != "function") reader.Fail("type", "must be 'function'");
   const json::object* function = reader.Object("function");
-  if (!reader.error().has_value() && function == nullptr) reader.Fail("function", "is missing");
-  if (reader.error().has_value()) return reader.error();
+  if (function == nullptr) reader.Fail("function", "is missing");
+  if (function == nullptr || reader.error().has_value()) return reader.error();
   if (auto error = AddFunction(*function, field + ".function", out)) return error;
   out->shown.push_back(tool);
   return std::nullopt;
@@ -119,7 +119,7 @@ MaybeError ReadToolList(const json::object& body, ReadOneTool read_one, ToolSet*
 MaybeError AddFunction(const json::object& function, const std::string& field, ToolSet* out) {
   FieldReader reader(function, field + ".");
   const auto name = reader.String("name");
-  if (!reader.error().has_value() && !name.has_value()) reader.Fail("name", "is missing");
+  if (!name.has_value()) reader.Fail("name", "is missing");
   if (!reader.error().has_value() && !IsToolName(*name))
     reader.Fail("name", StrCat("must be 1 to ", kMaxToolNameBytes, " of A-Z a-z 0-9 _ - ."));
   reader.String("description");
@@ -177,12 +177,12 @@ MaybeError ReadToolChoice(const json::value& value, ToolChoiceForm form, ToolSet
   if (reader.String("type") != "function") return MustBe(field, what);
   const bool nested = form == ToolChoiceForm::kNested;
   const json::object* function = nested ? reader.Object("function") : &value.get_object();
-  if (!reader.error().has_value() && function == nullptr) reader.Fail("function", "is missing");
+  if (function == nullptr) reader.Fail("function", "is missing");
   if (reader.error().has_value()) return reader.error();
   const std::string prefix = nested ? "tool_choice.function." : "tool_choice.";
   FieldReader inner(*function, prefix);
   const auto name = inner.String("name");
-  if (!inner.error().has_value() && !name.has_value()) inner.Fail("name", "is missing");
+  if (!name.has_value()) inner.Fail("name", "is missing");
   if (inner.error().has_value()) return inner.error();
   return NameTool(*name, prefix + "name", out);
 }

@@ -1,10 +1,10 @@
 #include "scheduler_proc/connect_reactor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/unix_time.h"
 #include "scheduler_proc/errors.h"
 
 namespace flotilla {
@@ -17,10 +17,7 @@ constexpr int64_t kMaxClockSkewMs = 60'000;
 // How long ago the router took the request, by wall clocks; nonsense counts as 0.
 int64_t ElapsedMs(int64_t arrival_unix_ms) {
   if (arrival_unix_ms <= 0) return 0;
-  const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          std::chrono::system_clock::now().time_since_epoch())
-                          .count();
-  const int64_t elapsed = now - arrival_unix_ms;
+  const int64_t elapsed = UnixMs() - arrival_unix_ms;
   return elapsed < 0 || elapsed > kMaxClockSkewMs ? 0 : elapsed;
 }
 
@@ -90,14 +87,9 @@ Status ConnectReactor::OnFrame() {
       channel_->CountSubmit();
       return status;
     }
-    case v1::RouterFrame::kAbort: {
-      const ReqId id = channel_->Find(in_.abort().stream_id());
-      if (id != 0)
-        deps_->front->Abort(id, in_.abort().reason() == v1::FINISH_REASON_DEADLINE
-                                    ? Finish::kDeadline
-                                    : Finish::kAbort);
+    case v1::RouterFrame::kAbort:
+      OnAbort(in_.abort());
       return OkStatus();
-    }
     case v1::RouterFrame::kPing: {
       v1::EngineFrame frame;
       frame.mutable_pong()->set_sent_ns(in_.ping().sent_ns());
@@ -112,31 +104,58 @@ Status ConnectReactor::OnFrame() {
   return OkStatus();
 }
 
+void ConnectReactor::OnAbort(const v1::AbortStream& abort) {
+  if (abort.detach()) return channel_->Drop(abort.stream_id());
+  const ReqId id = channel_->Find(abort.stream_id());
+  if (id == 0) return;
+  const bool deadline = abort.reason() == v1::FINISH_REASON_DEADLINE;
+  deps_->front->Abort(id, deadline ? Finish::kDeadline : Finish::kAbort);
+}
+
 Status ConnectReactor::OnSubmit(v1::Submit* submit) {
   const uint64_t stream = submit->stream_id();
   const ReqId id = deps_->front->NewId();
   const uint32_t resumed =
       submit->resume_size() > 0 ? static_cast<uint32_t>(submit->resume(0).output_ids_size()) : 0;
   RETURN_IF_ERROR(channel_->Open(stream, id, resumed));
-  StatusOr<CheckedRequest> checked =
-      submit->has_embed()
-          ? deps_->front->CheckEmbed(submit->request(), submit->embed(), /*text_allowed=*/false)
-          : deps_->front->Check(submit->request(), submit->resume(), /*text_allowed=*/false);
-  if (checked.ok() && submit->tenant().size() > kMaxTenantBytes)
-    checked = absl::InvalidArgumentError(StrCat("tenant: more than ", kMaxTenantBytes, " bytes"));
-  if (checked.ok() && checked->choices.num_candidates > 1)
-    checked = absl::InvalidArgumentError("sampling.n: a Submit is one choice");
-  Status status = checked.status();
-  if (status.ok())
-    status = deps_->front->Enqueue(id, *std::move(checked), submit->tenant(),
-                                   ElapsedMs(submit->arrival_unix_ms()), channel_, stream);
-  if (!status.ok()) Refuse(stream, status);
+  StatusOr<CheckedRequest> checked = Check(*submit);
+  if (!checked.ok()) {
+    Refuse(channel_.get(), stream, checked.status());
+    return OkStatus();
+  }
+  std::shared_ptr<OutputSink> sink = channel_;
+  if (submit->has_keyed()) {
+    const auto place =
+        deps_->keyed->AttachOrBegin(submit->keyed(), id, {channel_, stream, resumed});
+    if (!place.ok()) {
+      Refuse(channel_.get(), stream, place.status());
+      return OkStatus();
+    }
+    if (place->shared) channel_->Share(stream, place->id);
+    if (place->sink == nullptr) return OkStatus();
+    sink = place->sink;
+  }
+  const Status status = deps_->front->Enqueue(id, *std::move(checked), submit->tenant(),
+                                              ElapsedMs(submit->arrival_unix_ms()), sink, stream);
+  if (!status.ok()) Refuse(sink.get(), stream, status);
   return OkStatus();
 }
 
-void ConnectReactor::Refuse(uint64_t stream, const Status& status) {
-  channel_->Append(stream, RefusalDelta(status));
-  channel_->Flush();
+StatusOr<CheckedRequest> ConnectReactor::Check(const v1::Submit& submit) const {
+  if (submit.tenant().size() > kMaxTenantBytes)
+    return absl::InvalidArgumentError(StrCat("tenant: more than ", kMaxTenantBytes, " bytes"));
+  if (submit.has_embed())
+    return deps_->front->CheckEmbed(submit.request(), submit.embed(), /*text_allowed=*/false);
+  ASSIGN_OR_RETURN(CheckedRequest checked, deps_->front->Check(submit.request(), submit.resume(),
+                                                               /*text_allowed=*/false));
+  if (checked.choices.num_candidates > 1)
+    return absl::InvalidArgumentError("sampling.n: a Submit is one choice");
+  return checked;
+}
+
+void ConnectReactor::Refuse(OutputSink* sink, uint64_t stream, const Status& status) {
+  sink->Append(stream, RefusalDelta(status));
+  sink->Flush();
 }
 
 }  // namespace flotilla

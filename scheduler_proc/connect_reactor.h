@@ -28,8 +28,10 @@ class ConnectReactor final : public grpc::ServerBidiReactor<v1::RouterFrame, v1:
   Status OnHello();
   Status OnFrame();
   Status OnSubmit(v1::Submit* submit);
+  void OnAbort(const v1::AbortStream& abort);
+  StatusOr<CheckedRequest> Check(const v1::Submit& submit) const;
   // The stream ends at once with an error.
-  void Refuse(uint64_t stream, const Status& status);
+  static void Refuse(OutputSink* sink, uint64_t stream, const Status& status);
   void Leave(const grpc::Status& status);
   void FinishOnce(const grpc::Status& status);
 

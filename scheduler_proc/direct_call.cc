@@ -22,21 +22,31 @@ DirectCall::DirectCall(const ServiceDeps* deps, Options options, GenerateReactor
 }
 
 void DirectCall::Submit(const std::shared_ptr<DirectCall>& self, const CheckedRequest& checked) {
-  std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < options_.choices.num_candidates; ++i) {
-    const ReqId id = deps_->front->NewId();
-    const Status status = deps_->front->Enqueue(id, ForCandidate(checked, i), /*tenant=*/"",
-                                                /*elapsed_ms=*/0, self, /*stream=*/i);
-    if (!status.ok()) return AbandonLocked(ToGrpc(status));
-    ids_.push_back(id);
+  std::vector<ReqId> ids;
+  for (size_t i = 0; i < options_.choices.num_candidates; ++i) ids.push_back(deps_->front->NewId());
+  {
+    std::lock_guard lock(mutex_);
+    ids_ = ids;
   }
+  // Without the lock: a grammar that is known to be none is refused by Append, within Enqueue.
+  Status status = OkStatus();
+  for (size_t i = 0; i < ids.size() && status.ok(); ++i)
+    status = deps_->front->Enqueue(ids[i], ForCandidate(checked, i), /*tenant=*/"",
+                                   /*elapsed_ms=*/0, self, /*stream=*/i);
+  std::lock_guard lock(mutex_);
+  if (!status.ok()) AbandonLocked(ToGrpc(status));
+  // Cancelled or refused meanwhile, perhaps before the last of them was there to be aborted.
+  if (reactor_ != nullptr) return;
+  for (const ReqId id : ids) deps_->front->Abort(id, Finish::kAbort);
 }
 
-void DirectCall::Append(uint64_t stream, v1::Delta&& piece) {
+bool DirectCall::Append(uint64_t stream, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
-  if (reactor_ == nullptr) return;
-  if (piece.has_error() && options_.choices.num_candidates > 1)
-    return AbandonLocked(ToGrpc(piece.error()));
+  if (reactor_ == nullptr) return false;
+  if (piece.has_error() && options_.choices.num_candidates > 1) {
+    AbandonLocked(ToGrpc(piece.error()));
+    return false;
+  }
   std::vector<v1::Delta> merged;
   merger_.Add(stream, std::move(piece), &merged);
   for (v1::Delta& delta : merged) {
@@ -48,6 +58,7 @@ void DirectCall::Append(uint64_t stream, v1::Delta&& piece) {
   if (UnsentBytesLocked() > deps_->max_call_unsent_bytes && !options_.choices.ranked())
     AbandonLocked({grpc::StatusCode::RESOURCE_EXHAUSTED,
                    StrCat("the client left ", UnsentBytesLocked(), " bytes unread")});
+  return true;
 }
 
 void DirectCall::Flush() {

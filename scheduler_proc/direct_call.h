@@ -42,7 +42,7 @@ class DirectCall final : public OutputSink {
   // the call. Once, before anything else.
   void Submit(const std::shared_ptr<DirectCall>& self, const CheckedRequest& checked);
 
-  void Append(uint64_t stream, v1::Delta&& piece) override;
+  bool Append(uint64_t stream, v1::Delta&& piece) override;
   void Flush() override;
 
   void OnWritten(bool ok);

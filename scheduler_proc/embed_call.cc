@@ -34,15 +34,17 @@ grpc::Status StatusOf(const v1::Delta& delta) {
 
 }  // namespace
 
-void EmbedCall::Append(uint64_t, v1::Delta&& piece) {
+bool EmbedCall::Append(uint64_t, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
-  if (reactor_ == nullptr || !piece.last()) return;
+  if (reactor_ == nullptr) return false;
+  if (!piece.last()) return true;
   const grpc::Status status = StatusOf(piece);
   if (status.ok()) {
     response_->mutable_embedding()->Swap(piece.mutable_embedding());
     *response_->mutable_usage() = piece.usage();
   }
   FinishLocked(status);
+  return true;
 }
 
 void EmbedCall::Cancel() {

@@ -22,7 +22,7 @@ class EmbedCall final : public OutputSink {
   EmbedCall(const ServiceDeps* deps, ReqId id, EmbedReactor* reactor, v1::EmbedResponse* response)
       : deps_(deps), id_(id), reactor_(reactor), response_(response) {}
 
-  void Append(uint64_t stream, v1::Delta&& piece) override;
+  bool Append(uint64_t stream, v1::Delta&& piece) override;
   void Flush() override {}
 
   // The client is gone: the request is aborted.

@@ -46,12 +46,13 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options, In
   deps.info = &engine->info_;
   deps.load = &engine->load_;
   deps.large_results = &engine->large_results_;
+  deps.keyed = &engine->keyed_;
   deps.clock = engine->inputs_.clock;
   deps.on_drain = [e = engine.get()] { e->BeginDrain(); };
   deps.channel = options.channel;
   deps.max_call_unsent_bytes = options.max_call_unsent_bytes;
   engine->server_ = std::make_unique<EngineServer>(deps);
-  RETURN_IF_ERROR(engine->server_->Listen(options.listen));
+  RETURN_IF_ERROR(engine->server_->Listen(options.listen, engine->inputs_.tls));
   engine->output_side_->Start();
   engine->loop_thread_ = std::thread([e = engine.get()] { e->RunLoop(); });
   return engine;
@@ -69,6 +70,9 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
       inbox_(options.core.max_queued_requests + options.core.max_running_requests,
              [control = inputs_.control] { ReplicaControl::Ring(&control->doorbell); }),
       large_results_(inputs_.clock, options.max_large_result_bytes),
+      keyed_(options.keyed, inputs_.clock,
+             KeyedMetrics(inputs_.registry,
+                          {{"model", options.model_name}, {"replica", options.replica_id}})),
       front_({&inbox_, &load_, inputs_.tokenizer, inputs_.chat_format, inputs_.clock,
               [this](absl::StatusCode code) { metrics_.OnRejected(code); }, inputs_.grammars}),
       hub_(options.channel,
@@ -85,7 +89,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
                       detok_.get(),      &inbox_,
                       &large_results_,   [this](ReqId id) { front_.OnFinished(id); }};
   output.queue = &outputs_;
-  output.tick = [this](int64_t now_ns) { return hub_.Tick(now_ns); };
+  output.tick = [this](int64_t now_ns) { return std::min(hub_.Tick(now_ns), keyed_.Tick(now_ns)); };
   output_side_ = std::make_unique<OutputSide>(std::move(output));
   if (inputs_.flight != nullptr) flight_ = *FlightRingWriter::Attach(inputs_.flight);
   SchedulerLoop::Options loop;

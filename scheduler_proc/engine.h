@@ -31,6 +31,7 @@ struct EngineOptions {
   uint32_t decode_log_interval = 40;
   size_t max_large_result_bytes = 256 << 20;
   RouterChannelOptions channel;
+  KeyedResultsOptions keyed;
   size_t max_call_unsent_bytes = 4 << 20;
   uint64_t max_grammar_bytes = 64 << 10;  // of a text
 };
@@ -47,6 +48,7 @@ class Engine {
     const Segment* result_ring = nullptr;
     const Segment* collective = nullptr;  // may be null with one rank
     const Segment* flight = nullptr;      // null: no flight recorder
+    const TlsFiles* tls = nullptr;        // null: plain text
     std::string model_digest;
     std::string tokenizer_file;  // bytes of "tokenizer"
     prometheus::Registry* registry = nullptr;
@@ -89,6 +91,7 @@ class Engine {
   Inbox inbox_;
   OutputQueue outputs_;
   LargeResults large_results_;
+  KeyedResults keyed_;
   RequestFront front_;
   RouterHub hub_;
   EngineInfo info_;

@@ -1,35 +1,39 @@
 #include "scheduler_proc/engine_server.h"
 
-#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
 
 #include "common/base/clock.h"
+#include "common/base/listen.h"
+#include "common/rpc/grpc_library.h"
+#include "common/rpc/message_limits.h"
+#include "common/rpc/tls_credentials.h"
 
 namespace flotilla {
 
-Status EngineServer::Listen(const std::vector<std::string>& addresses) {
-  // Never given back: the library's last shutdown can wait 10 s for its backup poller, and so would
-  // every orderly exit.
-  static const bool keep_library = (grpc_init(), true);
-  (void)keep_library;
+Status EngineServer::Listen(const std::vector<std::string>& addresses, const TlsFiles* tls) {
+  PrepareGrpc();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   ports_.assign(addresses.size(), -1);
   grpc::ServerBuilder builder;
   // Two replicas must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  credentials_ = MakeServerCredentials(tls);
   for (size_t i = 0; i < addresses.size(); ++i)
-    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports_[i]);
+    builder.AddListeningPort(
+        addresses[i],
+        IsUnixAddress(addresses[i]) ? grpc::InsecureServerCredentials() : credentials_, &ports_[i]);
   builder.RegisterService(&health_);
   builder.RegisterService(&engine_);
   builder.RegisterService(&inference_);
   server_ = builder.BuildAndStart();
   if (server_ != nullptr) return OkStatus();
   for (size_t i = 0; i < addresses.size(); ++i)
-    if (ports_[i] <= 0 && addresses[i].rfind("unix:", 0) != 0)
+    if (ports_[i] <= 0 && !IsUnixAddress(addresses[i]))
       return absl::UnavailableError(
           StrCat("can't listen on ", addresses[i], "; is the address in use?"));
   return absl::UnavailableError("can't listen on any of the --listen addresses");

@@ -1,9 +1,13 @@
 // The gRPC server of an engine: both services, grpc.health.v1 and reflection, on any number of
 // addresses (host:port, unix:/path). Not healthy until SetServing(true).
 //
+// With certificates, host:port speaks TLS; a Unix socket, which other users can't reach, never
+// does.
+//
 // Threads: SetServing from any; the rest by one.
 #pragma once
 
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 
 #include <memory>
@@ -12,6 +16,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/health_service.h"
+#include "common/tls/tls_files.h"
 #include "scheduler_proc/engine_service.h"
 #include "scheduler_proc/inference_service.h"
 
@@ -22,8 +27,9 @@ class EngineServer {
   explicit EngineServer(const ServiceDeps& deps) : engine_(deps), inference_(deps) {}
   ~EngineServer();  // Shutdown at once
 
-  // Once. Calls come in from now on. Unavailable: an address can't be listened on (named).
-  Status Listen(const std::vector<std::string>& addresses);
+  // Once. Calls come in from now on. `tls` may be null: plain text. Unavailable: an address can't
+  // be listened on (named).
+  Status Listen(const std::vector<std::string>& addresses, const TlsFiles* tls);
   void SetServing(bool serving) { health_.SetServing(serving); }
   // Calls that still run get until deadline_ns (CLOCK_MONOTONIC), then they are cancelled.
   void Shutdown(int64_t deadline_ns);
@@ -35,6 +41,7 @@ class EngineServer {
   EngineService engine_;
   InferenceService inference_;
   std::vector<int> ports_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // while the server is there
   std::unique_ptr<grpc::Server> server_;
 };
 

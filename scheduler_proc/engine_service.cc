@@ -125,4 +125,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* EngineService::FetchLargeResult(
   return new LargeResultReactor(deps_.large_results->Take(request->large_result_id()));
 }
 
+grpc::ServerUnaryReactor* EngineService::FindKeyed(grpc::CallbackServerContext* context,
+                                                   const v1::FindKeyedRequest* request,
+                                                   v1::FindKeyedResponse* response) {
+  response->set_found(deps_.keyed->Contains(request->key()));
+  return Answer(context, grpc::Status::OK);
+}
+
 }  // namespace flotilla

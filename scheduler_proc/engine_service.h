@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "flotilla/v1/engine.grpc.pb.h"
 #include "scheduler_proc/engine_info.h"
+#include "scheduler_proc/keyed_results.h"
 #include "scheduler_proc/large_results.h"
 #include "scheduler_proc/load_board.h"
 #include "scheduler_proc/request_front.h"
@@ -23,6 +24,7 @@ struct ServiceDeps {
   EngineInfo* info = nullptr;
   LoadBoard* load = nullptr;
   LargeResults* large_results = nullptr;
+  KeyedResults* keyed = nullptr;
   const Clock* clock = nullptr;
   // Drain was called: not ready from now on.
   std::function<void()> on_drain;
@@ -48,6 +50,9 @@ class EngineService final : public v1::Engine::CallbackService {
       grpc::CallbackServerContext* context, const v1::FetchModelFileRequest* request) override;
   grpc::ServerWriteReactor<v1::GenerateResponse>* FetchLargeResult(
       grpc::CallbackServerContext* context, const v1::FetchLargeResultRequest* request) override;
+  grpc::ServerUnaryReactor* FindKeyed(grpc::CallbackServerContext* context,
+                                      const v1::FindKeyedRequest* request,
+                                      v1::FindKeyedResponse* response) override;
 
  private:
   const ServiceDeps deps_;

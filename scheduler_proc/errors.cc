@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/rpc/retry_status.h"
+
 namespace flotilla {
 namespace {
 
@@ -27,7 +29,8 @@ v1::Error ToError(const Status& status) {
   const std::string message(status.message());
   error.set_code(static_cast<int32_t>(status.code()));
   error.set_message(message);
-  if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsNotFound(status))
+  if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+      absl::IsNotFound(status) || absl::IsAlreadyExists(status))
     error.set_field(std::string(FieldOf(message)));
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
     error.set_retry_after_ms(kRetryAfterMs);
@@ -42,12 +45,11 @@ v1::Delta RefusalDelta(const Status& status) {
   return delta;
 }
 
-grpc::Status ToGrpc(const Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
+grpc::Status ToGrpc(const Status& status) { return ToGrpc(ToError(status)); }
 
 grpc::Status ToGrpc(const v1::Error& error) {
-  return {static_cast<grpc::StatusCode>(error.code()), error.message()};
+  return RetryStatus(static_cast<grpc::StatusCode>(error.code()), error.message(),
+                     error.retry_after_ms());
 }
 
 }  // namespace flotilla

@@ -113,8 +113,9 @@ grpc::ServerUnaryReactor* InferenceService::ApplyTemplate(grpc::CallbackServerCo
                                                           const v1::ChatRequest* request,
                                                           v1::ApplyTemplateResponse* response) {
   StatusOr<v1::ApplyTemplateResponse> rendered = Render(*deps_.front, *request);
-  if (rendered.ok()) *response = *std::move(rendered);
-  return Answer(context, rendered.status());
+  if (!rendered.ok()) return Answer(context, rendered.status());
+  *response = *std::move(rendered);
+  return Answer(context, OkStatus());
 }
 
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,

@@ -11,9 +11,12 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "common/base/file_watch.h"
 #include "common/base/flags.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/text/model_text.h"
+#include "common/tls/certificate_metric.h"
+#include "common/tls/tls_flags.h"
 #include "scheduler_proc/core_flags.h"
 #include "scheduler_proc/engine.h"
 #include "scheduler_proc/grammar_vocabulary.h"
@@ -26,7 +29,9 @@ struct Flags {
   EngineOptions engine;
   int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1, flight_fd = -1;
   std::string metrics_socket;
+  TlsPaths tls;
   uint32_t drain_grace_ms = 30'000;
+  uint32_t idempotency_ttl_ms = 600'000;
   CoreFlags core;
   GrammarCompiler::Options grammar;
   LogOptions log;
@@ -66,6 +71,7 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->required();
   app->add_option("--model-name", e.model_name, "Name clients use (default: the file's stem)");
   app->add_option("--listen", e.listen, "host:port or unix:/path; repeatable")->required();
+  AddServerTlsFlags(app, &f->tls);
   app->add_option("--control-fd", f->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", f->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", f->result_ring_fd, "Inherited result ring")->required();
@@ -81,6 +87,12 @@ void AddFlags(CLI::App* app, Flags* f) {
                   "Decode steps between log lines; 0: none");
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
   AddGrammarFlags(app, f);
+  app->add_option("--idempotency-memory", e.keyed.max_bytes,
+                  "Memory for what requests with an Idempotency-Key have given")
+      ->transform(BytesFlag());
+  app->add_option("--idempotency-ttl-ms", f->idempotency_ttl_ms,
+                  "Milliseconds for which such a request's answer is kept after its end")
+      ->check(CLI::Range(0u, 86'400'000u));
   AddLogFlags(app, &f->log);
 }
 
@@ -151,6 +163,23 @@ int Fail(const Status& status, int code) {
   return code;
 }
 
+// The certificates of the ports, and who reads them again when they change.
+struct Tls {
+  std::unique_ptr<TlsFiles> files;  // null: plain text
+  std::unique_ptr<FileWatch> watch;
+};
+
+StatusOr<Tls> LoadTls(const TlsPaths& paths, prometheus::Registry* registry) {
+  Tls tls;
+  if (paths.empty()) return tls;
+  tls.files =
+      std::make_unique<TlsFiles>(kTlsServer, paths, CertificateExpiryMetric("scheduler", registry));
+  RETURN_IF_ERROR(tls.files->Load());
+  tls.watch = std::make_unique<FileWatch>(std::vector<WatchedFile>{
+      {kTlsServer.cert_flag, [files = tls.files.get()] { return files->Reload(); }}});
+  return tls;
+}
+
 sigset_t BlockSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -166,6 +195,7 @@ int Run(Flags flags) {
   const sigset_t signals = BlockSignals();
   EngineOptions& options = flags.engine;
   options.core = flags.core.Config();
+  options.keyed.ttl_ns = int64_t{flags.idempotency_ttl_ms} * kNsPerMs;
   StatusOr<Segments> segments = MapSegments(flags);
   if (!segments.ok()) return Fail(segments.status(), 2);
   ReplicaControlBlock* control = segments->control.operator->();
@@ -186,6 +216,8 @@ int Run(Flags flags) {
   auto registry = std::make_shared<prometheus::Registry>();
   auto metrics = MetricsServer::Start(flags.metrics_socket, "scheduler", registry);
   if (!metrics.ok()) return Fail(metrics.status(), 2);
+  const StatusOr<Tls> tls = LoadTls(flags.tls, registry.get());
+  if (!tls.ok()) return Fail(tls.status(), 2);
   auto grammars = GrammarCompiler::Start(
       flags.grammar, GrammarVocabulary(*model->tokenizer, options.core.vocab_size), &clock,
       registry.get());
@@ -201,6 +233,7 @@ int Run(Flags flags) {
   inputs.result_ring = &segments->results;
   inputs.collective = segments->collective.has_value() ? &*segments->collective : nullptr;
   inputs.flight = segments->flight.has_value() ? &*segments->flight : nullptr;
+  inputs.tls = tls->files.get();
   inputs.model_digest = model->digest;
   inputs.tokenizer_file = std::move(model->tokenizer_file);
   inputs.registry = registry.get();

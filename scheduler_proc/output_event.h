@@ -23,8 +23,8 @@ namespace flotilla {
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
-  // The next piece of `stream`; nothing follows one with `last`.
-  virtual void Append(uint64_t stream, v1::Delta&& piece) = 0;
+  // The next piece of `stream`; nothing follows one with `last`. False: nobody waits for it.
+  virtual bool Append(uint64_t stream, v1::Delta&& piece) = 0;
   // All pieces of this round were appended: send.
   virtual void Flush() = 0;
 };

@@ -14,18 +14,19 @@ constexpr size_t kAbandonFactor = 4;
 
 }  // namespace
 
-void RouterChannel::Append(uint64_t stream, v1::Delta&& piece) {
+bool RouterChannel::Append(uint64_t stream, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
   auto it = streams_.find(stream);
-  if (it == streams_.end()) return;
+  if (it == streams_.end()) return false;
   unsent_bytes_ += it->second.log.Append(std::move(piece));
   if (it->second.log.complete()) it->second.id = 0;
   MarkDirtyLocked(stream, &it->second);
-  if (unsent_bytes_ <= options_.max_unsent_bytes) return;
+  if (unsent_bytes_ <= options_.max_unsent_bytes) return true;
   if (connection_ != nullptr)
     DropConnectionLocked(
         absl::ResourceExhaustedError(StrCat("the router left ", unsent_bytes_, " bytes unread")));
   if (unsent_bytes_ > kAbandonFactor * options_.max_unsent_bytes) AbortAllLocked();
+  return true;
 }
 
 void RouterChannel::Flush() {
@@ -54,7 +55,7 @@ void RouterChannel::Attach(FrameConnection* connection, const v1::Hello& hello,
   for (auto it = streams_.begin(); it != streams_.end();) {
     Stream& stream = it->second;
     if (kept.count(it->first) == 0) {
-      if (stream.id != 0) deps_.abort(stream.id);
+      AbandonLocked(stream);
       it = streams_.erase(it);
       continue;
     }
@@ -93,10 +94,30 @@ void RouterChannel::OnWritten(FrameConnection* connection, bool ok) {
 
 Status RouterChannel::Open(uint64_t stream, ReqId id, uint32_t first_token) {
   std::lock_guard lock(mutex_);
-  const auto [it, added] =
-      streams_.try_emplace(stream, Stream{StreamLog(stream, first_token), id, false, 0});
+  const auto [it, added] = streams_.try_emplace(stream, Stream{StreamLog(stream, first_token), id});
   if (!added) return absl::AlreadyExistsError(StrCat("stream_id: ", stream, " is already in use"));
   return OkStatus();
+}
+
+void RouterChannel::Share(uint64_t stream, ReqId id) {
+  std::lock_guard lock(mutex_);
+  const auto it = streams_.find(stream);
+  if (it == streams_.end()) return;
+  it->second.shared = true;
+  it->second.id = it->second.log.complete() ? 0 : id;
+}
+
+void RouterChannel::Drop(uint64_t stream) {
+  std::lock_guard lock(mutex_);
+  const auto it = streams_.find(stream);
+  if (it == streams_.end()) return;
+  unsent_bytes_ -= it->second.log.unsent_bytes();
+  AbandonLocked(it->second);
+  streams_.erase(it);
+}
+
+void RouterChannel::AbandonLocked(const Stream& stream) {
+  if (stream.id != 0 && !stream.shared) deps_.abort(stream.id);
 }
 
 void RouterChannel::CountSubmit() {
@@ -214,8 +235,7 @@ void RouterChannel::DropConnectionLocked(const Status& status) {
 }
 
 void RouterChannel::AbortAllLocked() {
-  for (const auto& [number, stream] : streams_)
-    if (stream.id != 0) deps_.abort(stream.id);
+  for (const auto& [number, stream] : streams_) AbandonLocked(stream);
   streams_.clear();
   dirty_.clear();
   unsent_bytes_ = 0;

@@ -57,7 +57,7 @@ class RouterChannel final : public OutputSink {
       : options_(options), deps_(std::move(deps)) {}
 
   // OutputSink, by the output thread.
-  void Append(uint64_t stream, v1::Delta&& piece) override;
+  bool Append(uint64_t stream, v1::Delta&& piece) override;
   void Flush() override;
 
   // A new connection takes over; an older one is closed. Streams that `hello` does not name are
@@ -69,6 +69,11 @@ class RouterChannel final : public OutputSink {
 
   // AlreadyExists: the router used this number before.
   Status Open(uint64_t stream, ReqId id, uint32_t first_token);
+  // The stream shows request `id`, which others may be given too: it goes on when this router
+  // leaves.
+  void Share(uint64_t stream, ReqId id);
+  // The router wants no more of it. The request goes on if it is shared, else it is aborted.
+  void Drop(uint64_t stream);
   // A Submit of the attached connection was handled: from now on the load counts it in.
   void CountSubmit();
   // 0: unknown or finished.
@@ -88,11 +93,13 @@ class RouterChannel final : public OutputSink {
     StreamLog log;
     ReqId id = 0;
     bool dirty = false;
+    bool shared = false;
     int64_t finished_ns = 0;  // its last frame was built; 0: not yet
   };
   void PumpLocked();
   bool NextFrameLocked(v1::EngineFrame* frame);
   void TakeStepLocked(v1::Step* step);
+  void AbandonLocked(const Stream& stream);
   void MarkDirtyLocked(uint64_t number, Stream* stream);
   void DropConnectionLocked(const Status& status);
   void AbortAllLocked();

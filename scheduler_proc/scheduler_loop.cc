@@ -114,7 +114,7 @@ void SchedulerLoop::Submit(SubmitCommand&& command, int64_t now_ns) {
   open.arrival_ns = command.spec.arrival_ns;
   ++taken_;
   taken_tokens_ += open.prompt_tokens;
-  const LiveReq live{command.spec.arrival_ns, 0, command.spec.deadline_ns};
+  const LiveReq live{command.spec.arrival_ns, 0, command.spec.deadline_ns, 0};
   events_.emplace_back(std::move(open));
   const Status added = core_->Add(std::move(command.spec), now_ns);
   if (added.ok()) {
@@ -138,13 +138,14 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
     if (!parsed.ok()) {
       Log().error("result frame refused {}", Kv("error", std::string(parsed.message())));
       deps_.metrics->OnRejectedResult();
-      OnRestart("a result frame was malformed");
+      OnStepFailed("a result frame was malformed", {});
     } else if (!deps_.epochs->serving() || result_.epoch != deps_.epochs->epoch()) {
       continue;  // of an epoch that is over
     } else if (result_.code != 0) {
-      OnStepFailed(result_);
+      Log().error("step failed {} {} {}", Kv("step", result_.step_id), Kv("code", result_.code),
+                  Kv("error", result_.message));
+      OnStepFailed("a step failed", result_.rows);
     } else {
-      failed_epochs_ = 0;
       last_progress_ns_ = now_ns;
       deps_.control->batch.answered_step.store(result_.step_id, std::memory_order_relaxed);
       core_->OnResult(result_, now_ns, &core_outputs_);
@@ -166,21 +167,27 @@ void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
   OnRestart("a step was not answered in time");
 }
 
-void SchedulerLoop::OnStepFailed(const StepResult& result) {
-  Log().error("step failed {} {} {}", Kv("step", result.step_id), Kv("code", result.code),
-              Kv("error", result.message));
-  OnRestart("a step failed");
-  if (++failed_epochs_ < options_.max_failed_epochs) return;
-  failed_epochs_ = 0;
-  FailAll(absl::InternalError("the replica's workers failed to run the request repeatedly"));
-}
-
-void SchedulerLoop::FailAll(const Status& status) {
-  for (const auto& [id, live] : live_) {
-    core_->Abort(id, Finish::kAbort);
-    events_.emplace_back(FailOutput{id, status});
+// All begin anew, but for a request with which steps fail again and again: the one that the worker
+// names, or, if it knows none, all of such a step. Who has got a token since is none of them.
+void SchedulerLoop::OnStepFailed(const std::string& reason, std::span<const RowResult> blamed) {
+  if (!deps_.epochs->serving())
+    return OnRestart(reason);                      // nobody's plan: there may be no core yet
+  for (const ReqOutput& output : core_outputs_) {  // not handed out yet
+    const auto it = live_.find(output.id);
+    if (it != live_.end() && output.token.has_value()) it->second.failed_steps = 0;
   }
-  live_.clear();
+  const std::vector<Scheduler::PlannedReq> planned = core_->core().RequestsOfNextResult();
+  OnRestart(reason);
+  for (const Scheduler::PlannedReq& req : planned) {
+    const auto is_it = [&](const RowResult& row) { return row.slot == req.slot; };
+    if (!blamed.empty() && std::ranges::none_of(blamed, is_it)) continue;
+    const auto it = live_.find(req.id);
+    if (it == live_.end() || ++it->second.failed_steps < options_.max_failed_steps) continue;
+    if (!core_->Abort(req.id, Finish::kAbort)) continue;  // it has ended
+    live_.erase(it);
+    events_.emplace_back(FailOutput{
+        req.id, absl::InternalError("the replica's workers failed to run the request repeatedly")});
+  }
 }
 
 bool SchedulerLoop::PublishPlan(int64_t now_ns) {
@@ -217,6 +224,7 @@ bool SchedulerLoop::HandOutputs(int64_t now_ns, bool results) {
       if (output.token.has_value()) {
         deps_.metrics->OnToken(live.arrival_ns, live.last_token_ns, now_ns);
         live.last_token_ns = now_ns;
+        live.failed_steps = 0;
       }
       if (output.finish != Finish::kNone) {
         deps_.metrics->OnFinished(output, live.arrival_ns, now_ns);

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -29,8 +31,8 @@ class SchedulerLoop {
  public:
   struct Options {
     SchedulerConfig core;  // num_pages comes from the ranks
-    // So many epochs in a row that end in a failed step fail the requests that are live.
-    uint32_t max_failed_epochs = 3;
+    // A request that was in so many failed steps since its last token is ended.
+    uint32_t max_failed_steps = 3;
     // A plan that is not answered for this long is given up: next epoch. 0: never.
     int64_t step_timeout_ns = 120 * kNsPerSecond;
   };
@@ -66,6 +68,7 @@ class SchedulerLoop {
     int64_t arrival_ns = 0;
     int64_t last_token_ns = 0;
     int64_t deadline_ns = INT64_MAX;
+    uint32_t failed_steps = 0;  // since last_token_ns
   };
   Status PollEpoch(int64_t now_ns);
   bool DrainInbox(int64_t now_ns);
@@ -73,8 +76,7 @@ class SchedulerLoop {
   void CheckStepTimeout(int64_t now_ns);
   StatusOr<bool> TakeResults(int64_t now_ns);
   void OnRestart(const std::string& reason);
-  void OnStepFailed(const StepResult& result);
-  void FailAll(const Status& status);
+  void OnStepFailed(const std::string& reason, std::span<const RowResult> blamed);
   bool PublishPlan(int64_t now_ns);
   void ReportBatch(int64_t now_ns);
   bool HandOutputs(int64_t now_ns, bool results);
@@ -88,8 +90,7 @@ class SchedulerLoop {
   std::unique_ptr<RecordedScheduler> core_;
   std::unordered_map<ReqId, LiveReq> live_;
   uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
-  uint32_t failed_epochs_ = 0;
-  int64_t step_ns_ = 0;           // now, for the last Step
+  int64_t step_ns_ = 0;                    // now, for the last Step
   int64_t last_progress_ns_ = 0;  // a plan was published while none was in flight, or a result came
   int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
   // Reused each step.

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "common/base/request_id.h"
-#include "common/base/sha256.h"
+#include "common/rpc/key_seed.h"
 #include "scheduler_proc/random_id.h"
 
 namespace flotilla {
@@ -52,7 +52,8 @@ Status CheckPenalties(const v1::SamplingParams& in, SamplingParams* out) {
   out->presence_penalty = in.presence_penalty();
   out->frequency_penalty = in.frequency_penalty();
   if (!in.has_repetition_penalty()) return OkStatus();
-  RETURN_IF_ERROR(Above0("sampling.repetition_penalty", in.repetition_penalty(), kMaxPenalty));
+  RETURN_IF_ERROR(InRange("sampling.repetition_penalty", in.repetition_penalty(),
+                          kMinRepetitionPenalty, kMaxPenalty));
   out->repetition_penalty = in.repetition_penalty();
   return OkStatus();
 }
@@ -79,7 +80,7 @@ uint64_t SeedOf(const v1::GenerateRequest& request, float temperature) {
   if (request.sampling().has_seed()) return request.sampling().seed();
   if (temperature == 0) return 0;
   if (request.idempotency_key().empty()) return RandomU64();
-  return std::stoull(Sha256Hex(request.idempotency_key()).substr(0, 16), nullptr, 16);
+  return SeedOfKey(request.idempotency_key());
 }
 
 Status CheckSampling(const v1::GenerateRequest& request, uint32_t vocab_size, ReqSpec* spec) {

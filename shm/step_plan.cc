@@ -57,7 +57,8 @@ Status CheckSampling(const SamplingParams& params) {
     return absl::InvalidArgumentError("step plan: sampling.presence_penalty");
   if (!(std::abs(params.frequency_penalty) <= kMaxPenalty))
     return absl::InvalidArgumentError("step plan: sampling.frequency_penalty");
-  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= kMaxPenalty))
+  if (!(params.repetition_penalty >= kMinRepetitionPenalty &&
+        params.repetition_penalty <= kMaxPenalty))
     return absl::InvalidArgumentError("step plan: sampling.repetition_penalty");
   return OkStatus();
 }

@@ -37,7 +37,9 @@ inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
 inline constexpr uint32_t kMaxLogitBias = 1024;      // tokens a slot
 inline constexpr float kMaxLogitBiasValue = 100.0f;  // either way, as OpenAI's
-inline constexpr float kMaxPenalty = 2.0f;           // repetition; presence, frequency: either way
+// Of repetition_penalty, which divides: a logit divided by less might be infinite.
+inline constexpr float kMinRepetitionPenalty = 0.01f;
+inline constexpr float kMaxPenalty = 2.0f;  // repetition; presence, frequency: either way
 
 enum class StepCommand : uint32_t {
   kReset = 1,  // join the epoch, allocate num_pages if not yet done, run the probe, be ready

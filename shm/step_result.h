@@ -27,6 +27,9 @@ struct PositionLogprobs {
   std::vector<TokenLogprob> top;
 };
 
+// Of a position in a frame, at most.
+inline constexpr size_t kMaxPositionBytes = 16 + kMaxLogprobs * sizeof(TokenLogprob);
+
 struct RowResult {
   uint32_t slot = 0;
   int32_t token = -1;  // sampled; -1: the row did not sample
@@ -44,7 +47,9 @@ struct StepResult {
   std::string message;
   int64_t start_ns = 0;  // the worker began / ended the step (CLOCK_MONOTONIC)
   int64_t end_ns = 0;
-  std::vector<RowResult> rows;  // in the plan's order
+  // In the plan's order; of a step that failed the one that made it fail, by its slot alone, if
+  // known.
+  std::vector<RowResult> rows;
 };
 
 void BuildStepResult(const StepResult& result, std::string* frame);

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/flag_list.h"
+
 namespace flotilla {
 namespace {
 
@@ -92,6 +94,16 @@ CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value) 
   return app->add_option(flag.name, *value, flag.help)->capture_default_str();
 }
 
+CLI::Option* AddTraceSampleRatioFlag(CLI::App* app, double* value) {
+  return app
+      ->add_option(
+          "--trace-sample-ratio", *value,
+          "Share of the requests without a traceparent that are traced; a request with one "
+          "is if that says so")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
 CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values) {
   return app->add_option(flag.name, *values, flag.help)
       ->check(CLI::Range(flag.min, flag.max))
@@ -112,6 +124,7 @@ void AddLogFlags(CLI::App* app, LogOptions* options) {
 }
 
 void ParseOrExit(CLI::App* app, int argc, char** argv) {
+  PrintFlagsIfAsked(app, argc, argv);
   try {
     app->parse(argc, argv);
   } catch (const CLI::Success& done) {

@@ -67,6 +67,8 @@ inline constexpr SharedFlag kSseKeepaliveFlag = {
     "Seconds without a byte of a stream after which a comment is sent, so that no proxy takes it "
     "for dead; it also sends the status line, so a failure after it is an event. 0: none",
     0, 86'400};
+inline constexpr SharedFlag kUiRequestsFlag = {
+    "--ui-requests", "Finished requests that the page /ui shows, the last ones; 0: none", 0, 1000};
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
 
 struct SharedChoice {
@@ -128,6 +130,9 @@ inline constexpr SharedChoice kPolicyFlag = {
     "has a quarter more requests than the others; prefix_aware: where most of the prompt is "
     "cached, unless too much waits there, for prompts with common beginnings and conversations",
     kPolicies};
+inline constexpr std::array kOnOff = {"on", "off"};
+inline constexpr SharedChoice kUiFlag = {
+    "--ui", "The page /ui of the HTTP port: a chat, and the fleet as it is now", kOnOff};
 CLI::Option* AddFlag(CLI::App* app, const SharedChoice& flag, std::string* value);
 
 // A text that several processes take as it is.
@@ -145,7 +150,14 @@ inline constexpr SharedText kApiKeysFileFlag = {
     "File with a line a key: a tenant, the key's SHA-256, limits (docs/api_keys.md). Read again "
     "when "
     "it changes. None: everybody may call"};
+inline constexpr SharedText kOtlpTracesEndpointFlag = {
+    "--otlp-traces-endpoint",
+    "Where spans of requests go, OTLP over HTTP as JSON, such as http://collector:4318/v1/traces "
+    "(docs/observability.md). None: there are none"};
 CLI::Option* AddFlag(CLI::App* app, const SharedText& flag, std::string* value);
+
+// Share of the requests without a traceparent that are traced.
+CLI::Option* AddTraceSampleRatioFlag(CLI::App* app, double* value);
 
 // Texts; the flag may be given several times.
 struct SharedTexts {

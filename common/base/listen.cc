@@ -62,4 +62,6 @@ std::string HostPort(const std::string& host, uint16_t port) {
                                              : absl::StrCat("[", host, "]:", port);
 }
 
+bool IsUnixAddress(std::string_view address) { return address.starts_with("unix:"); }
+
 }  // namespace flotilla

@@ -1,9 +1,11 @@
-// TCP listening sockets: for the metrics page, and to learn early whether a port can be had.
+// Addresses and TCP listening sockets: for the metrics page, and to learn early whether a port can
+// be had.
 // Threads: any. Errors: InvalidArgument (host), AlreadyExists (port in use), Unavailable.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -19,5 +21,8 @@ Status CheckPortFree(const std::string& host, uint16_t port, const std::string& 
 
 // "127.0.0.1:80", "[::1]:80"
 std::string HostPort(const std::string& host, uint16_t port);
+
+// "unix:/path", gRPC's spelling: who connects is on this host and allowed to by the file.
+bool IsUnixAddress(std::string_view address);
 
 }  // namespace flotilla

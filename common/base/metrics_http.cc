@@ -52,6 +52,12 @@ std::string HttpResponse(const char* status, const char* type, const std::string
 
 }  // namespace
 
+std::optional<MetricsPage> HealthPage(const std::string& target, bool ready) {
+  if (target == "/health/live") return MetricsPage{"alive\n"};
+  if (target == "/health/ready") return MetricsPage{ready ? "ready\n" : "not ready\n", ready};
+  return std::nullopt;
+}
+
 StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(Options options) {
   uint16_t bound = 0;
   ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(options.host, options.port, &bound));
@@ -88,9 +94,10 @@ std::string MetricsHttpServer::Respond(const std::string& request) const {
   if (!request.starts_with("GET "))
     return HttpResponse("405 Method Not Allowed", kText, "GET only\n");
   const std::string target = request.substr(4, request.find_first_of(" \r\n", 4) - 4);
-  const std::optional<std::string> page = options_.page(target);
+  const std::optional<MetricsPage> page = options_.page(target);
   if (!page) return HttpResponse("404 Not Found", kText, options_.hint);
-  return HttpResponse("200 OK", "text/plain; version=0.0.4; charset=utf-8", *page);
+  return HttpResponse(page->ok ? "200 OK" : "503 Service Unavailable",
+                      "text/plain; version=0.0.4; charset=utf-8", page->text);
 }
 
 }  // namespace flotilla

@@ -1,4 +1,5 @@
-// /metrics over HTTP/1.1, for Prometheus: a small server for a port that only scrapers reach.
+// /metrics over HTTP/1.1, for Prometheus: a small server for a port that only scrapers reach, and
+// probes, which have no certificate where clients need one.
 //
 // Threads: one of its own, which sleeps in accept; a scrape is answered before the next is taken,
 // so `page` is called by one thread at a time. Errors: Start fails if the port can't be bound. A
@@ -22,13 +23,21 @@ namespace flotilla {
 
 inline constexpr int64_t kMetricsClientTimeoutNs = 2 * kNsPerSecond;
 
+struct MetricsPage {
+  std::string text;
+  bool ok = true;  // false: 503
+};
+
+// /health/live and /health/ready; nothing for other targets.
+std::optional<MetricsPage> HealthPage(const std::string& target, bool ready);
+
 class MetricsHttpServer {
  public:
   struct Options {
     std::string host;
     uint16_t port = 0;  // 0: any free one
     // The page of a target such as "/metrics?names=vllm"; nothing: 404, with `hint` as its text.
-    std::function<std::optional<std::string>(const std::string& target)> page;
+    std::function<std::optional<MetricsPage>(const std::string& target)> page;
     std::string hint;
   };
   // Error AlreadyExists: the port is taken.

@@ -44,6 +44,8 @@ const TensorView* FindTensor(const GgufFile& gguf, std::string_view gguf_name) {
 
 Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConfig* config) {
   constexpr ConfigField kType = {"rope.scaling.type", ""};
+  constexpr ConfigField kFactor = {"rope.scaling.factor", ""};
+  constexpr ConfigField kOldFactor = {"rope.scale_linear", ""};
   const uint32_t half = config->rope_dim / 2;
   if (source.Has(kType)) {
     ASSIGN_OR_RETURN(const std::string_view type, source.String(kType));
@@ -52,9 +54,14 @@ Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConf
                           StrCat("is ", Quote(type), "; only 'none' and 'linear' are supported"));
     }
     if (type == "linear") {
-      ASSIGN_OR_RETURN(const float factor, source.FloatIn({"rope.scaling.factor", ""}, 1, 1e6));
+      ASSIGN_OR_RETURN(const float factor, source.FloatIn(kFactor, 1, 1e6));
       config->rope_divisors.assign(half, factor);
     }
+  } else if (source.Has(kFactor) || source.Has(kOldFactor)) {
+    // Older converters name no type and mean linear; 0 is none.
+    const ConfigField& field = source.Has(kFactor) ? kFactor : kOldFactor;
+    ASSIGN_OR_RETURN(const float factor, source.FloatIn(field, 0, 1e6));
+    if (factor != 0) config->rope_divisors.assign(half, factor);
   }
   const TensorView* factors = FindTensor(gguf, kRopeFactorsTensor);
   if (factors == nullptr) return OkStatus();

@@ -4,12 +4,16 @@
 
 namespace flotilla {
 
+std::string MetadataText(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
 std::string TakeRequestId(grpc::CallbackServerContext* context, const std::string& given) {
   std::string id = given;
   if (id.empty()) {
-    const auto& metadata = context->client_metadata();
-    const auto found = metadata.find(kRequestIdHeader);
-    if (found != metadata.end()) id.assign(found->second.data(), found->second.size());
+    id = MetadataText(*context, kRequestIdHeader);
     if (!IsRequestId(id)) id = NewRequestId();
   }
   if (IsRequestId(id)) context->AddInitialMetadata(kRequestIdHeader, id);

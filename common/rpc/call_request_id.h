@@ -14,4 +14,7 @@ namespace flotilla {
 // fields to refuse; in the metadata it is passed over.
 std::string TakeRequestId(grpc::CallbackServerContext* context, const std::string& given);
 
+// What the client sent under `key`; empty: nothing.
+std::string MetadataText(const grpc::CallbackServerContext& context, const char* key);
+
 }  // namespace flotilla

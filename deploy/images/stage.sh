@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # stage.sh OUT PROGRAM...: a root file system of programs, stripped, and all that they load. Ours are taken from
 # build/release/bin, others from PATH. Beside them: users, the order of name lookup, the folders that an engine
-# writes to, and the licences of the packages that the libraries are from.
+# writes to, the licences of the packages that all of it is from, and a list of these packages (sbom.py).
 #
-# Errors: a program or library that is not there ends it. Run as root, on Debian 12 (its dpkg knows the licences).
+# Environment: SOURCE_DATE_EPOCH, the time of that list. Errors: a program or library that is not there ends it. Run as
+# root, on Debian 12 (its dpkg knows packages and licences).
 set -euo pipefail
 
 out=$1
@@ -27,7 +28,15 @@ install_library() {
   install -D -m 0755 "$(readlink -f "$1")" "$out$path"
 }
 
-# install_licences LIBRARY...: dpkg knows a file with or without /usr in front.
+# What is compiled into our programs and is in no package.
+install_static_licences() {
+  local source
+  source=$(echo "$root"/build/release/xgrammar/xgrammar-*)
+  install -D -m 0644 -t "$out/usr/share/doc/flotilla/licences/xgrammar" "$source"/{LICENSE,NOTICE}
+  install -D -m 0644 -t "$out/usr/share/doc/flotilla/licences/picojson" "$source/3rdparty/picojson/picojson.h"
+}
+
+# install_licences FILE...: dpkg knows a file with or without /usr in front.
 install_licences() {
   local real package
   mapfile -t real < <(readlink -f "$@")
@@ -55,9 +64,14 @@ make_folders() {
 for program in "$@"; do install_program "$program"; done
 mapfile -t libraries < <(libraries_of "$out"/usr/bin/*)
 for library in "${libraries[@]}"; do install_library "$library"; done
-install_licences "${libraries[@]}"
+mapfile -t others < <(for program in "$@"; do [[ -x $root/build/release/bin/$program ]] || command -v "$program"; done)
+install_licences "${libraries[@]}" "${others[@]}"
 make_folders
 install -D -m 0644 "$root/LICENSE" "$out/usr/share/doc/flotilla/copyright"
+install_static_licences
+version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
+sbom=$out/usr/share/doc/flotilla/sbom.spdx.json
+python3 "$root/deploy/images/sbom.py" "$out" "flotilla-${out##*/}" "$version" >"$sbom"
 # What can't be loaded would be found by nobody before the image runs.
 for program in "$@"; do
   chroot "$out" "/usr/bin/$program" --help >/dev/null

@@ -93,7 +93,9 @@ wait_for engine 'ready grpc=([0-9.:]+) metrics=.*'
 grpc=$found
 wait_for engine 'ready .* metrics=(http:\S+)'
 metrics=("$found")
-start router "$router" /usr/bin/flotilla-router --port=0 --grpc-port=0 --metrics-port=0 --replica="$grpc"
+printf '127.0.0.1 engine\n' >"$router/etc/hosts" # a name to look up, as the manifests' router has
+start router "$router" /usr/bin/flotilla-router --port=0 --grpc-port=0 --metrics-port=0 \
+  --replica-dns="engine:${grpc##*:}"
 wait_for router 'metrics port=([0-9]+)'
 metrics+=("http://127.0.0.1:$found/metrics")
 wait_for router 'ready http=([0-9]+)'

@@ -1,10 +1,13 @@
 #include "deploy/launcher/command_lines.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/flags.h"
+#include "common/base/listen.h"
+#include "common/tls/tls_flags.h"
 
 namespace flotilla {
 namespace {
@@ -31,6 +34,14 @@ class Argv {
   }
   Argv& Log(const LogOptions& log) {
     return Flag("--log-level", log.level).Flag("--log-format", log.format);
+  }
+  Argv& Tls(const TlsPaths& tls) {
+    for (const auto& [name, path] : {std::pair(kTlsCertFileFlag.name, &tls.cert_file),
+                                     std::pair(kTlsKeyFileFlag.name, &tls.key_file),
+                                     std::pair(kTlsClientCaFileFlag.name, &tls.ca_file)}) {
+      if (!path->empty()) Flag(name, *path);
+    }
+    return *this;
   }
   // Of the model runner: what all ranks of a replica agree on.
   Argv& Runner(const ServeOptions& o) {
@@ -61,7 +72,10 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
       .Flag("--model-name", r.model_name);
-  for (const std::string& address : w.listen) argv.Flag("--listen", address);
+  for (const std::string& address : w.listen) {
+    argv.Flag("--listen", address);
+    if (!IsUnixAddress(address)) argv.Tls(o.tls);
+  }
   return argv.Flag("--control-fd", w.control_fd)
       .Flag("--step-ring-fd", w.step_ring_fd)
       .Flag("--result-ring-fd", w.result_ring_fd)
@@ -160,13 +174,20 @@ std::vector<std::string> DetokenizerArgv(const ResolvedOptions& r, const Replica
 std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring& w) {
   const ServeOptions& o = r.options;
   Argv argv(r.bin_dir + "/flotilla-router");
+  argv.Flag("--config", "none");  // what is left out here has its default
   argv.Flag("--host", o.host).Flag("--port", w.port).Flag("--grpc-port", w.grpc_port);
   for (const std::string& address : w.replicas) argv.Flag("--replica", address);
+  argv.Tls(o.tls);
   if (!o.api_keys_file.empty()) argv.Flag(kApiKeysFileFlag.name, o.api_keys_file);
   for (const std::string& origin : o.cors_allow_origin)
     argv.Flag(kCorsAllowOriginFlag.name, origin);
+  if (!o.otlp_traces_endpoint.empty())
+    argv.Flag(kOtlpTracesEndpointFlag.name, o.otlp_traces_endpoint)
+        .Flag("--trace-sample-ratio", o.trace_sample_ratio);
   return argv.Flag("--policy", o.policy)
       .Flag(kSseKeepaliveFlag.name, o.sse_keepalive)
+      .Flag(kUiFlag.name, o.ui)
+      .Flag(kUiRequestsFlag.name, o.ui_requests)
       .Flag(kToolCallParserFlag.name, o.tool_call_parser)
       .Flag(kReasoningParserFlag.name, o.reasoning_parser)
       .Flag("--notify-fd", w.notify_fd)

@@ -29,6 +29,11 @@ void RemoveOld(const fs::path& dir, const std::string& prefix) {
 
 }  // namespace
 
+uint64_t DefaultFlightBytes(uint32_t max_running_requests) {
+  constexpr uint64_t kMib = 1 << 20;
+  return std::clamp<uint64_t>(max_running_requests * kMib / 8, 4 * kMib, 16 * kMib);
+}
+
 std::string DefaultFlightDir() {
   const auto set = [](const char* name) {
     const char* value = std::getenv(name);

@@ -13,6 +13,9 @@ namespace flotilla {
 
 inline constexpr size_t kKeptFlightRecordings = 8;
 
+// What some minutes take: a step's record grows with its rows.
+uint64_t DefaultFlightBytes(uint32_t max_running_requests);
+
 // $XDG_STATE_HOME/flotilla, else ~/.local/state/flotilla, else a folder in $TMPDIR.
 std::string DefaultFlightDir();
 

@@ -11,7 +11,7 @@ Status Bad(std::string_view flag, std::string_view what) {
 
 // Ranks from 1 to below `ranks` have ports of their own above the address's.
 StatusOr<TcpAddress> JoinAddress(std::string_view flag, const std::string& text, uint32_t ranks) {
-  const StatusOr<TcpAddress> address = ParseTcpAddress(text);
+  StatusOr<TcpAddress> address = ParseTcpAddress(text);
   if (!address.ok()) return Annotate(address.status(), flag);
   if (address->port == 0 || address->port + ranks > 65536) {
     return Bad(flag, StrCat("there must be ", ranks, " ports from ", address->port, " on"));
@@ -32,7 +32,11 @@ StatusOr<uint32_t> RanksOf(const std::string& tp, std::string_view flag) {
 StatusOr<HostSpan> SpanOfHead(const ServeOptions& options) {
   HostSpan span;
   span.remote_ranks = options.remote_ranks;
-  if (options.remote_ranks == 0) return span;
+  if (options.remote_ranks == 0) {
+    if (!options.join_address.empty()) return Bad("--join-address", "needs --remote-ranks");
+    if (!options.link_secret_file.empty()) return Bad("--link-secret-file", "needs --remote-ranks");
+    return span;
+  }
   ASSIGN_OR_RETURN(const uint32_t ranks, RanksOf(options.tp, "--remote-ranks"));
   if (options.remote_ranks >= ranks) {
     return Bad("--remote-ranks", StrCat(options.remote_ranks, " of --tp ", ranks,

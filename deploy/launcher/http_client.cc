@@ -51,6 +51,8 @@ StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
                                            11);
   message.set(http::field::host, url.host + ":" + url.port);
   message.set(http::field::user_agent, "flotilla-ask");
+  if (!request.authorization.empty())
+    message.set(http::field::authorization, request.authorization);
   if (!request.body.empty()) message.set(http::field::content_type, "application/json");
   message.body() = request.body;
   message.prepare_payload();
@@ -71,6 +73,21 @@ StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
   }
   if (error) return absl::InternalError(absl::StrCat("the connection broke: ", error.message()));
   return parser.get().result_int();
+}
+
+StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
+                             const std::string& api_key) {
+  HttpAnswer answer;
+  const HttpRequest request = {.target = target, .authorization = BearerToken(api_key)};
+  ASSIGN_OR_RETURN(answer.status, SendHttp(url, request, [&](std::string_view bytes) {
+                     answer.body.append(bytes);
+                     return true;
+                   }));
+  return answer;
+}
+
+std::string BearerToken(const std::string& api_key) {
+  return api_key.empty() ? "" : "Bearer " + api_key;
 }
 
 }  // namespace flotilla

@@ -1,4 +1,5 @@
-// A blocking HTTP/1.1 request for `ask`, with the body handed out as it comes (Boost.Beast).
+// A blocking HTTP/1.1 request for `ask` and others, with the body handed out as it comes
+// (Boost.Beast).
 //
 // Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL),
 // Internal (the connection broke, or too large a body). An answer of any status is not an error.
@@ -23,11 +24,22 @@ StatusOr<HttpUrl> ParseHttpUrl(const std::string& url);
 struct HttpRequest {
   std::string method = "GET";
   std::string target = "/";
-  std::string body;  // JSON
+  std::string body = {};           // JSON
+  std::string authorization = {};  // "Bearer …"
 };
 
 // Calls `on_body` with each piece of the body; it returns false to stop early. Returns the status.
 StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
                             const std::function<bool(std::string_view)>& on_body);
+
+struct HttpAnswer {
+  unsigned status = 0;
+  std::string body;
+};
+// api_key: empty if the server wants none.
+StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
+                             const std::string& api_key);
+// The header of a key; empty of none.
+std::string BearerToken(const std::string& api_key);
 
 }  // namespace flotilla

@@ -40,6 +40,11 @@ void PrintFatal(const LogOptions& log, absl::string_view message) {
     std::fprintf(stderr, "flotilla: error: %s\n", text.c_str());
 }
 
+int FailCommand(const Status& status) {
+  PrintFatal({}, status.message());
+  return 1;
+}
+
 std::string LogMux::Format(std::string_view process, std::string_view line) const {
   if (json_) return FormatJson(process, line);
   std::string out;

@@ -8,9 +8,11 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 
 namespace flotilla {
 
@@ -18,6 +20,7 @@ namespace flotilla {
 class LineBuffer {
  public:
   static constexpr size_t kMaxLineBytes = 16 * 1024;
+  static constexpr std::string_view kHelpHint = "Run with --help for more information.";
 
   // Calls `line(text)` for each line completed by `bytes`; empty ones are dropped.
   template <typename Line>
@@ -34,10 +37,11 @@ class LineBuffer {
   template <typename Line>
   void Flush(Line line) {
     if (partial_.empty()) return;
-    last_ = std::move(partial_);
-    partial_.clear();
-    line(last_);
+    const std::string text = std::exchange(partial_, {});
+    if (!text.ends_with(kHelpHint)) last_ = text;
+    line(text);
   }
+  // The last line that says something: of a refused command line the one before CLI11's hint.
   const std::string& last() const { return last_; }
 
  private:
@@ -51,6 +55,8 @@ std::string MessageOfLogLine(const std::string& line);
 // Why the launcher ends: "flotilla: error: …" on stderr, or an object in JSON. After InitLog, if at
 // all.
 void PrintFatal(const LogOptions& log, absl::string_view message);
+// Of a command that serves nothing: the same on stderr, and the exit status 1.
+int FailCommand(const Status& status);
 
 class LogMux {
  public:

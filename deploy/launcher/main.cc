@@ -1,18 +1,19 @@
 // The `flotilla` command: starts and supervises the processes of one host (serve, engine), hands
 // over to the router, asks a question.
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/flags.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
+#include "common/cli/flag_sources.h"
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/core_plan.h"
 #include "deploy/launcher/doctor.h"
@@ -20,7 +21,10 @@
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"
+#include "deploy/launcher/programs.h"
+#include "deploy/launcher/reference.h"
 #include "deploy/launcher/supervisor.h"
+#include "deploy/launcher/top.h"
 #include "shm/flight_ring.h"
 
 namespace flotilla {
@@ -30,6 +34,7 @@ constexpr char kLesson[] = R"(
 Try:
   flotilla serve                          one replica of the default model on this machine
   flotilla ask "Why is the sky blue?"     an answer, word by word
+  flotilla chat                           a conversation
   flotilla serve --replicas 2 --tp 1      two copies behind one address
   flotilla serve --model my.gguf --port 0 your model, any free port (the ready line says which)
   flotilla help serve                     all flags of a command
@@ -37,16 +42,11 @@ Try:
 While it serves (from another terminal):
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
     -d '{"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Hello"}]}'
+  flotilla top                            the fleet, live
   curl http://127.0.0.1:9400/metrics      what all processes count
 
 In the source tree, ./flotilla also knows `test` and `format`.
 )";
-
-std::string BinDir(const ServeOptions& options) {
-  if (!options.bin_dir.empty()) return options.bin_dir;
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
 
 int Fail(const Status& status, const LogOptions& log = {}) {
   PrintFatal(log, status.message());
@@ -56,12 +56,14 @@ int Fail(const Status& status, const LogOptions& log = {}) {
 StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& options) {
   ResolvedOptions resolved;
   resolved.options = options;
-  resolved.bin_dir = BinDir(options);
+  resolved.bin_dir = options.bin_dir.empty() ? OwnBinDir() : options.bin_dir;
   ASSIGN_OR_RETURN(resolved.model_path, ResolveModelPath(options.model));
   ASSIGN_OR_RETURN(const ModelConfig config, InspectModel(resolved.model_path));
   resolved.model_name =
       options.model_name.empty() ? ModelNameOfPath(resolved.model_path) : options.model_name;
-  const uint64_t flight_bytes = std::stoull(options.flight_recorder_size);
+  const uint64_t flight_bytes = options.flight_recorder_size.empty()
+                                    ? DefaultFlightBytes(options.max_running_requests)
+                                    : std::stoull(options.flight_recorder_size);
   if (flight_bytes > 0 && flight_bytes < kMinFlightRingBytes) {
     return absl::InvalidArgumentError("--flight-recorder-size must be 0 or at least 64KiB");
   }
@@ -108,134 +110,181 @@ int Serve(Supervisor::Mode mode, ServeOptions options) {
   return Supervisor(mode, *resolved).Run();
 }
 
-// What needs no supervisor becomes another program. `args`: its arguments, behind `first` if that
-// is not null.
-int Exec(const char* program, const char* first, char** args) {
-  const std::string path = StrCat(BinDir(ServeOptions()), "/", program);
-  std::vector<char*> argv = {const_cast<char*>(path.c_str())};
-  if (first != nullptr) argv.push_back(const_cast<char*>(first));
-  for (; *args != nullptr; ++args) argv.push_back(*args);
-  argv.push_back(nullptr);
-  execv(path.c_str(), argv.data());
-  return Fail(absl::NotFoundError(absl::StrCat("can't run ", path, ": ", std::strerror(errno))));
-}
+int Exec(const OtherProgram& program, char** args) { return Fail(ExecProgram(program, args)); }
 
-// Commands that are programs of their own.
-struct OtherProgram {
-  const char* command;
-  const char* program;
-  const char* first;  // argument; nullptr: none
-  const char* help;
-};
-constexpr OtherProgram kOtherPrograms[] = {
-    {"router", "flotilla-router", nullptr, "Only a router; its flags: flotilla router --help"},
-    {"replay", "flotilla-flight", "replay",
-     "Runs a scheduler's flight recording again: does it decide the same?"},
-    {"inspect", "flotilla-worker-bench", "inspect",
-     "What a worker prepares before its first step, by bucket, with its cost here"},
-    {"trace", "flotilla-flight", "trace",
-     "Turns a flight recording into a trace for Perfetto or chrome://tracing"},
-    {"simulate", "flotilla-simulate", "simulate",
-     "How long requests would take: the real scheduler under virtual time; simulate fleet: what "
-     "the "
-     "router's policies do to many replicas"},
-};
-
-// Those of `flotilla bench`.
-constexpr OtherProgram kBenchPrograms[] = {
-    {"roofline", "flotilla-worker-bench", nullptr,
-     "The model's kernels and steps, each beside what this machine could do at most"},
-    {"offline", "flotilla-offline", nullptr,
-     "Throughput of one replica with all requests at once, without HTTP"},
-    {"quality", "flotilla-quality", nullptr,
-     "What the fast arithmetics cost in precision: KL, top-1 and perplexity"},
-    {"fit", "flotilla-simulate", "fit",
-     "Learns from flight recordings what a step costs on this machine"},
-};
-
-const OtherProgram* Find(std::span<const OtherProgram> programs, const std::string& command) {
-  for (const OtherProgram& other : programs) {
-    if (command == other.command) return &other;
-  }
-  return nullptr;
-}
-
-int Bench(int argc, char** argv) {
-  const std::string command = argc >= 3 ? argv[2] : "--help";
-  const OtherProgram* program = Find(kBenchPrograms, command);
-  if (program != nullptr) return Exec(program->program, program->first, argv + 3);
-  if (command != "--help" && command != "-h") {
+// `flotilla bench`, or one of its programs that is not there.
+int Bench(const std::string& name) {
+  if (!name.empty() && name != "--help" && name != "-h")
     return Fail(absl::NotFoundError(
-        absl::StrCat("there is no benchmark '", command, "'; see flotilla bench --help")));
-  }
+        absl::StrCat("there is no benchmark '", name, "'; see flotilla bench --help")));
   std::printf("Measures this machine, or a replica on it\nUsage: flotilla bench NAME [--help]\n\n");
-  for (const OtherProgram& bench : kBenchPrograms) {
-    std::printf("  %-28s%s\n", bench.command, bench.help);
+  constexpr std::string_view kBench = "bench ";
+  for (const OtherProgram& program : OtherPrograms()) {
+    const std::string_view command = program.command;
+    if (command.starts_with(kBench))
+      std::printf("  %-28s%s\n", program.command + kBench.size(), program.help);
   }
   return 0;
 }
 
+int Complete(const CLI::App& app, const std::string& shell) {
+  const StatusOr<std::vector<CommandInfo>> commands = ListCommands(app);
+  if (!commands.ok()) return Fail(commands.status());
+  std::fputs(CompletionScript(shell, *commands).c_str(), stdout);
+  return 0;
+}
+
+struct ManOptions {
+  std::string topic;   // empty: all commands
+  std::string folder;  // gets every page, if not empty
+};
+
+void AddShellFlag(CLI::App* app, std::string* shell) {
+  app->add_option("shell", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+void AddManFlags(CLI::App* app, ManOptions* options) {
+  app->add_option("command", options->topic, "Of which command; none: of all");
+  app->add_option("--output", options->folder, "Folder that gets the pages of all commands");
+}
+
+void AddTopicFlag(CLI::App* app, std::string* topic) {
+  app->add_option("command", *topic, "Which one");
+}
+
+Status WriteManPages(const std::vector<CommandInfo>& commands, const std::string& folder) {
+  const auto write = [&](const std::string& page, const std::string& text) {
+    const std::string path = StrCat(folder, "/", page, ".1");
+    std::ofstream out(path);
+    out << text;
+    out.close();
+    return out ? OkStatus() : Status(absl::UnavailableError(StrCat("can't write ", path)));
+  };
+  RETURN_IF_ERROR(write("flotilla", ManOverview(commands, kLesson)));
+  for (const CommandInfo& command : commands)
+    RETURN_IF_ERROR(write(ManPageName(command), ManPage(command)));
+  return OkStatus();
+}
+
+int Man(const CLI::App& app, const ManOptions& options) {
+  const StatusOr<std::vector<CommandInfo>> commands = ListCommands(app);
+  if (!commands.ok()) return Fail(commands.status());
+  if (!options.folder.empty()) {
+    const Status status = WriteManPages(*commands, options.folder);
+    return status.ok() ? 0 : Fail(status);
+  }
+  if (options.topic.empty()) {
+    std::fputs(ManOverview(*commands, kLesson).c_str(), stdout);
+    return 0;
+  }
+  for (const CommandInfo& command : *commands) {
+    if (command.name != options.topic) continue;
+    std::fputs(ManPage(command).c_str(), stdout);
+    return 0;
+  }
+  return Fail(absl::NotFoundError(absl::StrCat("there is no command '", options.topic, "'")));
+}
+
+// The commands that are not programs of their own, with what each was given.
+class Commands {
+ public:
+  explicit Commands(CLI::App* app) : app_(app) {
+    Add("serve", "A router and its replicas, in the foreground", AddServeFlags, &serve_,
+        [this] { return Serve(Supervisor::Mode::kServe, serve_); });
+    Add("engine", "One replica that routers reach by gRPC", AddEngineFlags, &engine_,
+        [this] { return Serve(Supervisor::Mode::kEngine, engine_); });
+    Add("join", "One rank of a replica whose head is another host", AddJoinFlags, &join_,
+        [this] { return Serve(Supervisor::Mode::kJoin, join_); });
+    Add("doctor", "What this machine offers and what serve, with the same flags, makes of it",
+        AddServeFlags, &doctor_, [this] { return Doctor(doctor_); });
+    Add("ask", "Streams an answer to a question", AddAskFlags, &ask_, [this] { return Ask(ask_); });
+    Add("chat", "A conversation, in this terminal", AddChatFlags, &chat_,
+        [this] { return Chat(chat_); });
+    Add("top", "The fleet behind a router, live in this terminal", AddTopFlags, &top_,
+        [this] { return Top(top_); });
+    for (const Command& command : commands_) AddConfigFlag(command.app);
+    Add("completion", "Prints what a shell needs to complete commands and flags (docs/flags.md)",
+        AddShellFlag, &shell_, [this] { return Complete(*app_, shell_); });
+    Add("man", "Prints a manual page, for man -l -", AddManFlags, &man_,
+        [this] { return Man(*app_, man_); });
+    Add("help", "Explains a command", AddTopicFlag, &topic_, [this] { return Help(); });
+    app->add_subcommand("bench", "What this machine, or a replica on it, can do");
+    for (const OtherProgram& program : OtherPrograms()) {
+      if (NumWords(program) == 1) app->add_subcommand(program.command, program.help);
+    }
+    overview_ = app->help();  // after parsing it would be the subcommand's
+  }
+
+  const std::string& overview() const { return overview_; }
+  // Of the one that was parsed.
+  int Run() const {
+    for (const Command& command : commands_)
+      if (command.app->parsed()) return command.run();
+    return 0;
+  }
+
+ private:
+  struct Command {
+    CLI::App* app;
+    std::function<int()> run;
+  };
+  template <typename Options>
+  void Add(const char* name, const char* help, void (*add_flags)(CLI::App*, Options*),
+           Options* options, std::function<int()> run) {
+    CLI::App* command = app_->add_subcommand(name, help);
+    add_flags(command, options);
+    command->footer("");
+    commands_.push_back({command, std::move(run)});
+  }
+
+  int Help() const {
+    if (topic_ == "bench") return Bench("");
+    const char* const words[] = {topic_.c_str()};
+    char flag[] = "--help";
+    char* args[] = {flag, nullptr};
+    if (const OtherProgram* other = FindProgram(words)) return Exec(*other, args);
+    for (const Command& command : commands_) {
+      if (command.app->get_name() != topic_) continue;
+      std::printf("%s", command.app->help().c_str());
+      return 0;
+    }
+    if (!topic_.empty())
+      return Fail(absl::NotFoundError(absl::StrCat("there is no command '", topic_, "'")));
+    std::printf("%s", overview_.c_str());
+    return 0;
+  }
+
+  CLI::App* const app_;
+  std::vector<Command> commands_;
+  ServeOptions serve_, engine_, join_, doctor_;
+  AskOptions ask_;
+  ChatOptions chat_;
+  TopOptions top_;
+  ManOptions man_;
+  std::string shell_, topic_, overview_;
+};
+
 int Main(int argc, char** argv) {
-  if (argc >= 2 && std::strcmp(argv[1], "bench") == 0) return Bench(argc, argv);
-  if (argc >= 3 && std::strcmp(argv[1], "simulate") == 0 && std::strcmp(argv[2], "fleet") == 0)
-    return Exec("flotilla-fleet", nullptr, argv + 3);
-  const OtherProgram* other = argc >= 2 ? Find(kOtherPrograms, argv[1]) : nullptr;
-  if (other != nullptr) return Exec(other->program, other->first, argv + 2);
+  const std::span<char*> words(argv + 1, static_cast<size_t>(std::max(argc, 1) - 1));
+  if (const OtherProgram* other = FindProgram({words.data(), words.size()}))
+    return Exec(*other, argv + 1 + NumWords(*other));
+  if (!words.empty() && words[0] == std::string_view("bench"))
+    return Bench(words.size() > 1 ? words[1] : "");
 
   CLI::App app("Flotilla serves large language models: one command, a cluster of processes.",
                "flotilla");
   app.require_subcommand(1);
   app.footer(kLesson);
   app.set_version_flag("--version", "flotilla " FLOTILLA_VERSION);
-  ServeOptions serve_options, engine_options, join_options, doctor_options;
-  AskOptions ask_options;
-  std::string topic;
-  CLI::App* serve = app.add_subcommand("serve", "A router and its replicas, in the foreground");
-  AddServeFlags(serve, &serve_options);
-  CLI::App* engine = app.add_subcommand("engine", "One replica that routers reach by gRPC");
-  AddEngineFlags(engine, &engine_options);
-  CLI::App* join = app.add_subcommand("join", "One rank of a replica whose head is another host");
-  AddJoinFlags(join, &join_options);
-  CLI::App* doctor = app.add_subcommand(
-      "doctor", "What this machine offers and what serve, with the same flags, makes of it");
-  AddServeFlags(doctor, &doctor_options);
-  for (const OtherProgram& program : kOtherPrograms) {
-    app.add_subcommand(program.command, program.help);
-  }
-  app.add_subcommand("bench", "What this machine, or a replica on it, can do");
-  CLI::App* ask = app.add_subcommand("ask", "Streams an answer to a question");
-  AddAskFlags(ask, &ask_options);
-  CLI::App* help = app.add_subcommand("help", "Explains a command");
-  help->add_option("command", topic, "Which one");
-
-  for (CLI::App* command : {serve, engine, join, doctor, ask, help}) command->footer("");
-
-  const std::string overview = app.help();  // after parsing it would be the subcommand's
+  const Commands commands(&app);
   if (argc < 2) {
-    std::printf("%s", overview.c_str());
+    std::printf("%s", commands.overview().c_str());
     return 0;
   }
-  ParseOrExit(&app, argc, argv);
-  if (serve->parsed()) return Serve(Supervisor::Mode::kServe, serve_options);
-  if (engine->parsed()) return Serve(Supervisor::Mode::kEngine, engine_options);
-  if (join->parsed()) return Serve(Supervisor::Mode::kJoin, join_options);
-  if (doctor->parsed()) return Doctor(doctor_options);
-  if (ask->parsed()) return Ask(ask_options);
-  char flag[] = "--help";
-  char* args[] = {flag, nullptr};
-  if (topic == "bench") return Bench(0, nullptr);
-  other = Find(kOtherPrograms, topic);
-  if (other != nullptr) return Exec(other->program, other->first, args);
-  for (CLI::App* command : {serve, engine, join, doctor, ask}) {
-    if (command->get_name() == topic) {
-      std::printf("%s", command->help().c_str());
-      return 0;
-    }
-  }
-  if (!topic.empty())
-    return Fail(absl::NotFoundError(absl::StrCat("there is no command '", topic, "'")));
-  std::printf("%s", overview.c_str());
-  return 0;
+  ParseWithSourcesOrExit(&app, argc, argv);
+  return commands.Run();
 }
 
 }  // namespace

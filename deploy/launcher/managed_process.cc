@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "common/base/log.h"
@@ -40,6 +41,7 @@ Status ManagedProcess::Start(const ChildSpec& spec, int64_t now_ns) {
     return Annotate(child.status(), name_);
   }
   lines_ = LineBuffer();
+  killed_ = false;
   child_ = *std::move(child);
   wiring_.up->Set(1);
   wiring_.loop->Add(child_->output.get(), [this] { PumpOutput(); });
@@ -58,6 +60,12 @@ ProcessExit ManagedProcess::OnExit(int wait_status, int64_t now_ns) {
   exit.code = exit.exited ? WEXITSTATUS(wait_status) : 0;
   exit.signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   return exit;
+}
+
+void ManagedProcess::Signal(int signal) {
+  if (!child_) return;
+  killed_ |= signal == SIGKILL;
+  SignalGroup(child_->pid, signal);
 }
 
 void ManagedProcess::PumpOutput() {

@@ -59,9 +59,9 @@ class ManagedProcess {
   // What it last said: the reason, if it ended on its own.
   const std::string& last_line() const { return lines_.last(); }
   void SetHeartbeatAge(double seconds) const { wiring_.heartbeat_age->Set(seconds); }
-  void Signal(int signal) const {
-    if (child_) SignalGroup(child_->pid, signal);
-  }
+  void Signal(int signal);
+  // SIGKILL was sent and its end has not been seen yet.
+  bool killed() const { return killed_; }
 
  private:
   void PumpOutput();
@@ -73,6 +73,7 @@ class ManagedProcess {
   LineBuffer lines_;
   RestartPolicy policy_;
   bool started_ = false;
+  bool killed_ = false;
   uint32_t restarts_count_ = 0;
   int64_t restart_ns_ = 0;
 };

@@ -17,7 +17,7 @@ namespace flotilla {
 
 inline constexpr int64_t kSourceTimeoutNs = 500'000'000;
 inline constexpr char kMetricsPagesHint[] =
-    "here are /metrics, /metrics/vllm and /metrics?names=vllm\n";
+    "here are /metrics, /metrics/vllm, /metrics?names=vllm, /health/live and /health/ready\n";
 
 // The page that a GET's target names; nothing if there is no such page. Other parameters are
 // ignored.

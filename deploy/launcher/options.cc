@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "common/tls/tls_flags.h"
 #include "shm/replica_control.h"
 
 namespace flotilla {
@@ -114,6 +115,10 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
                   "Seconds without a heartbeat after which a process is replaced")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
+  app->add_option("--startup-timeout", o->startup_timeout,
+                  "Seconds that a process may take to load; then it is replaced")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
   app->add_option("--shutdown-timeout", o->shutdown_timeout,
                   "Seconds that running requests get to finish after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
@@ -134,10 +139,10 @@ void AddFlightFlags(CLI::App* app, ServeOptions* o) {
   app->add_option(
          "--flight-recorder-size", o->flight_recorder_size,
          "Memory of each scheduler for its last decisions, prompts included, which are saved if "
-         "it dies (see flotilla replay, flotilla trace); 0: none")
+         "it dies (see flotilla replay, flotilla trace); 0: none. Default: 128 KiB for each of "
+         "--max-running-requests, from 4 to 16 MiB")
       ->transform(BytesFlag())
-      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32))
-      ->default_str("16MiB");
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32));
   app->add_option("--flight-recorder-dir", o->flight_recorder_dir,
                   "Where they are saved; the last 8 of a replica are kept. Default: "
                   "$XDG_STATE_HOME/flotilla or ~/.local/state/flotilla");
@@ -152,11 +157,16 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  AddServerTlsFlags(app, &o->tls);
   AddFlag(app, kPolicyFlag, &o->policy);
   AddHeadFlags(app, o);
   AddFlag(app, kSseKeepaliveFlag, &o->sse_keepalive);
   AddFlag(app, kApiKeysFileFlag, &o->api_keys_file);
   AddFlag(app, kCorsAllowOriginFlag, &o->cors_allow_origin);
+  AddFlag(app, kOtlpTracesEndpointFlag, &o->otlp_traces_endpoint);
+  AddTraceSampleRatioFlag(app, &o->trace_sample_ratio);
+  AddFlag(app, kUiFlag, &o->ui);
+  AddFlag(app, kUiRequestsFlag, &o->ui_requests);
   AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);
   AddModelFlags(app, o);
@@ -179,6 +189,7 @@ void AddJoinFlags(CLI::App* app, ServeOptions* o) {
 void AddEngineFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
   app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  AddServerTlsFlags(app, &o->tls);
   AddHeadFlags(app, o);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);

@@ -11,6 +11,7 @@
 
 #include "common/base/flags.h"
 #include "common/base/log.h"
+#include "common/tls/tls_files.h"
 
 namespace flotilla {
 
@@ -20,6 +21,7 @@ struct ServeOptions {
   uint16_t port = 8000;
   uint16_t grpc_port = 50051;
   uint16_t metrics_port = 9400;
+  TlsPaths tls;                     // of these ports but the metrics' one
   bool metrics_port_given = false;  // a default that is taken gives way to any free port
 
   // The cluster.
@@ -29,6 +31,10 @@ struct ServeOptions {
   std::string api_keys_file;    // empty: everybody may call
   uint32_t sse_keepalive = 15;  // seconds
   std::vector<std::string> cors_allow_origin;
+  std::string otlp_traces_endpoint;
+  double trace_sample_ratio = 1;
+  std::string ui = "on";
+  uint32_t ui_requests = 64;
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
 
@@ -66,10 +72,11 @@ struct ServeOptions {
   bool disable_radix_cache = false, disable_mixed_chunk = false, disable_overlap = false;
 
   // Supervision.
-  std::string flight_recorder_size = "16777216";  // bytes, after BytesFlag
-  std::string flight_recorder_dir;                // empty: DefaultFlightDir()
-  double watchdog_timeout = 60;                   // seconds
-  double shutdown_timeout = 30;                   // seconds
+  std::string flight_recorder_size;  // bytes, after BytesFlag; empty: DefaultFlightBytes()
+  std::string flight_recorder_dir;   // empty: DefaultFlightDir()
+  double watchdog_timeout = 60;      // seconds
+  double startup_timeout = 600;      // seconds
+  double shutdown_timeout = 30;      // seconds
 
   // Passed on as they are (tests and experiments).
   std::vector<std::string> worker_flags;

@@ -32,7 +32,7 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
   ChildSpec spec;
   spec.argv = {launcher};
   spec.argv.insert(spec.argv.end(), args.begin(), args.end());
-  spec.argv.insert(spec.argv.end(), {"--grpc-port=0", "--metrics-port=0"});
+  spec.argv.insert(spec.argv.end(), {"--grpc-port=0", "--metrics-port=0", "--config=none"});
   ASSIGN_OR_RETURN(Child child, SpawnChild(spec));
   PrivateCluster cluster(std::move(child));
   LineBuffer lines;

@@ -10,12 +10,13 @@
 #include "shm/collective.h"
 #include "shm/ring.h"
 #include "shm/step_plan.h"
+#include "shm/step_result.h"
 
 namespace flotilla {
 namespace {
 
-constexpr size_t kStepRingBytes = 4 << 20;  // at least
-constexpr size_t kResultRingBytes = 8 << 20;
+constexpr size_t kStepRingBytes = 4 << 20;    // at least
+constexpr size_t kResultRingBytes = 8 << 20;  // at least
 constexpr size_t kCollectiveBytes = 1 << 20;  // staging a rank
 
 // A plan is a frame, of which the ring takes up to a quarter of its size: a megabyte, and a mask of
@@ -24,6 +25,12 @@ size_t StepRingBytes(const ResolvedOptions& resolved) {
   const size_t masks = size_t{resolved.options.max_running_requests} *
                        MaskWords(resolved.vocab_size) * sizeof(uint32_t);
   return std::max(kStepRingBytes, 4 * ((1 << 20) + masks));
+}
+
+// A result likewise: a megabyte, and the logprobs of every position of a step.
+size_t ResultRingBytes(const ServeOptions& options) {
+  const size_t positions = size_t{options.chunked_prefill_size} + options.max_running_requests;
+  return std::max(kResultRingBytes, 4 * ((1 << 20) + positions * kMaxPositionBytes));
 }
 
 }  // namespace
@@ -85,7 +92,8 @@ StatusOr<Replica::Segments> Replica::MakeSegments() const {
                                                  RingSegmentBytes(StepRingBytes(*env_.resolved))));
   RETURN_IF_ERROR(InitRing(step, tp));
   ASSIGN_OR_RETURN(Segment result,
-                   Segment::Create("flotilla-results", RingSegmentBytes(kResultRingBytes)));
+                   Segment::Create("flotilla-results",
+                                   RingSegmentBytes(ResultRingBytes(env_.resolved->options))));
   RETURN_IF_ERROR(InitRing(result, 1));
   ASSIGN_OR_RETURN(
       Segment collective,
@@ -187,13 +195,17 @@ void Replica::Watch(const Member& member, int64_t now_ns, int64_t watch_from_ns)
   };
   member.process->SetHeartbeatAge(age_of(beat));
   const ProcessState state = ReplicaControl::State(*member.slot);
-  if (!member.process->running() ||
-      (state != ProcessState::kReady && state != ProcessState::kWarmup))
-    return;
+  const bool starts = state == ProcessState::kStarting || state == ProcessState::kLoading;
+  const bool works = state == ProcessState::kLoaded || state == ProcessState::kWarmup ||
+                     state == ProcessState::kReady;
+  const bool alive = member.process->running() && !member.process->killed();
+  if (!alive || !(starts || works)) return;
+  const ServeOptions& options = env_.resolved->options;
   const double age = age_of(std::max(beat, watch_from_ns));
-  if (age <= env_.resolved->options.watchdog_timeout) return;
-  Log().error("no heartbeat, killing it {} {} {}", Kv("name", member.process->name()),
-              Kv("pid", member.process->pid()), Kv("heartbeat_age_seconds", age));
+  if (age <= (starts ? options.startup_timeout : options.watchdog_timeout)) return;
+  Log().error("no heartbeat, killing it {} {} {} {}", Kv("name", member.process->name()),
+              Kv("pid", member.process->pid()), Kv("state", ProcessStateName(state)),
+              Kv("heartbeat_age_seconds", age));
   Dump(now_ns);
   member.process->Signal(SIGKILL);
 }

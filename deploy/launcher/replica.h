@@ -8,7 +8,8 @@
 // (design: "Failure").
 //
 // Watchdog: a process that is kReady or kWarmup and whose heartbeat is older than
-// --watchdog-timeout is killed after a dump of all states; then it is as a death.
+// --watchdog-timeout, or that has not loaded --startup-timeout after its start, is killed after a
+// dump of all states; then it is as a death.
 //
 // Threads: the main thread. Ownership: Env's pointers outlive it.
 #pragma once

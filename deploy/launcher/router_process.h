@@ -35,6 +35,7 @@ class RouterProcess {
   bool ready() const { return ready_; }
   const RouterPorts& ports() const { return ports_; }
   const ManagedProcess& process() const { return process_; }
+  void Signal(int signal) { process_.Signal(signal); }
 
  private:
   void ReadNotify();

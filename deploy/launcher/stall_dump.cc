@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "absl/strings/str_format.h"
@@ -17,10 +16,12 @@ namespace flotilla {
 namespace fs = std::filesystem;
 namespace {
 
+// Empty if it can't be read: a thread may end meanwhile, and then a read fails where opening did
+// not. (An iterator over the buffer would throw; the stream's own operator does not.)
 std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return std::string(absl::StripTrailingAsciiWhitespace(text));
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return std::string(absl::StripTrailingAsciiWhitespace(text.str()));
 }
 
 struct ThreadStat {

@@ -38,6 +38,11 @@ std::string Hostname() {
   return name[0] != '\0' ? name : "engine";
 }
 
+void LogIfNotStarted(const Status& status) {
+  if (!status.ok())
+    Log().error("can't start a process {}", Kv("reason", std::string(status.message())));
+}
+
 }  // namespace
 
 void BlockSignals() {
@@ -63,6 +68,8 @@ Status Supervisor::Prepare() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   const ServeOptions& o = resolved_.options;
+  // Known now, not when a model was loaded.
+  if (!o.tls.empty()) RETURN_IF_ERROR(TlsFiles(kTlsServer, o.tls).Load());
   if (mode_ == Mode::kServe) RETURN_IF_ERROR(CheckPortFree(o.host, o.port, "--port"));
   if (mode_ != Mode::kJoin) RETURN_IF_ERROR(CheckPortFree(o.host, o.grpc_port, "--grpc-port"));
   MakeReplicas();
@@ -72,7 +79,10 @@ Status Supervisor::Prepare() {
   metrics_.AddSource({own_socket, {}});
   MetricsHttpServer::Options pages{
       o.host, o.metrics_port,
-      [this](const std::string& target) { return MergedMetrics(metrics_.sources(), target); },
+      [this](const std::string& target) -> std::optional<MetricsPage> {
+        std::optional<std::string> text = MergedMetrics(metrics_.sources(), target);
+        return text ? std::optional(MetricsPage{*std::move(text)}) : HealthPage(target, ready_);
+      },
       kMetricsPagesHint};
   StatusOr<std::unique_ptr<MetricsHttpServer>> http = MetricsHttpServer::Start(pages);
   if (absl::IsAlreadyExists(http.status())) {
@@ -117,10 +127,10 @@ int Supervisor::Run() {
     if (now - last_tick_ns_ > kOwnStallNs) watch_from_ns_ = now;
     last_tick_ns_ = now;
     if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
-      const Status status = Tick(now);
-      if (!status.ok())
-        Log().error("can't start a process {}", Kv("reason", std::string(status.message())));
+      Tick(now);
     } else {
+      TendWhileStopping(now);
+      ready_ = false;
       ContinueStop(now);
       if (!AnyRunning()) return exit_code_;
     }
@@ -137,12 +147,16 @@ int Supervisor::TimeoutMs() const {
              : kBusyTickMs;
 }
 
-Status Supervisor::Tick(int64_t now_ns) {
-  Status first_error;
-  for (const auto& replica : replicas_) first_error.Update(replica->Tick(now_ns, watch_from_ns_));
-  first_error.Update(StartRouterIfDue(now_ns));
+void Supervisor::Tick(int64_t now_ns) {
+  for (const auto& replica : replicas_) LogIfNotStarted(replica->Tick(now_ns, watch_from_ns_));
+  LogIfNotStarted(StartRouterIfDue(now_ns));
   if (stage_ == Stage::kStarting) AnnounceIfReady();
-  return first_error;
+  if (stage_ == Stage::kServing) ready_ = TakesRequests();
+}
+
+bool Supervisor::TakesRequests() const {
+  return (router_ == nullptr || router_->ready()) &&
+         std::any_of(replicas_.begin(), replicas_.end(), [](const auto& r) { return r->Ready(); });
 }
 
 Status Supervisor::StartRouterIfDue(int64_t now_ns) {
@@ -164,7 +178,8 @@ void Supervisor::AnnounceIfReady() {
   std::string line;
   if (router_ != nullptr) {
     if (!router_->ready()) return;
-    line = absl::StrCat("ready http=http://", HostPort(host, router_->ports().http),
+    line = absl::StrCat("ready http=", resolved_.options.tls.empty() ? "http://" : "https://",
+                        HostPort(host, router_->ports().http),
                         " grpc=", HostPort(host, router_->ports().grpc), " metrics=", metrics);
   } else {
     if (!replicas_[0]->Ready()) return;
@@ -174,6 +189,7 @@ void Supervisor::AnnounceIfReady() {
                : absl::StrCat("ready grpc=", replicas_[0]->address(), " metrics=", metrics);
   }
   stage_ = Stage::kServing;
+  ready_ = true;
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -245,6 +261,15 @@ void Supervisor::BeginStop(int exit_code, double grace_seconds) {
   SignalStage(SIGTERM);
 }
 
+// A scheduler that finishes its requests needs all its processes: one that dies or hangs meanwhile
+// is started again.
+void Supervisor::TendWhileStopping(int64_t now_ns) {
+  if (kill_now_ || stage_ == Stage::kStoppingRest) return;
+  for (const auto& replica : replicas_) {
+    if (replica->SchedulerRunning()) LogIfNotStarted(replica->Tick(now_ns, watch_from_ns_));
+  }
+}
+
 void Supervisor::ContinueStop(int64_t now_ns) {
   while (StageGone() && stage_ != Stage::kStoppingRest) {
     stage_ = stage_ == Stage::kStoppingRouter ? Stage::kStoppingSchedulers : Stage::kStoppingRest;
@@ -256,7 +281,7 @@ void Supervisor::ContinueStop(int64_t now_ns) {
 }
 
 void Supervisor::SignalStage(int signal) {
-  if (stage_ == Stage::kStoppingRouter && router_ != nullptr) router_->process().Signal(signal);
+  if (stage_ == Stage::kStoppingRouter && router_ != nullptr) router_->Signal(signal);
   for (const auto& replica : replicas_) {
     if (stage_ == Stage::kStoppingSchedulers) replica->SignalScheduler(signal);
     if (stage_ == Stage::kStoppingRest) replica->SignalOthers(signal);
@@ -282,7 +307,7 @@ bool Supervisor::AnyRunning() const {
 }
 
 void Supervisor::KillAll() {
-  if (router_ != nullptr) router_->process().Signal(SIGKILL);
+  if (router_ != nullptr) router_->Signal(SIGKILL);
   for (const auto& replica : replicas_) {
     replica->SignalScheduler(SIGKILL);
     replica->SignalOthers(SIGKILL);

@@ -11,6 +11,7 @@
 // thread is started. As process 1 or not, orphans come to us (subreaper) and are reaped.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,15 +48,17 @@ class Supervisor {
   void OnSignal();
   void ReapAll();
   void OnDeath(const ManagedProcess& process, const ProcessExit& exit);
-  Status Tick(int64_t now_ns);
+  void Tick(int64_t now_ns);
   Status StartRouterIfDue(int64_t now_ns);
   void AnnounceIfReady();
   void BeginStop(int exit_code, double grace_seconds);
+  void TendWhileStopping(int64_t now_ns);
   void ContinueStop(int64_t now_ns);
   void SignalStage(int signal);
   bool StageGone() const;
   void KillAll();
   bool AnyRunning() const;
+  bool TakesRequests() const;
   int TimeoutMs() const;
 
   const Mode mode_;
@@ -69,6 +72,7 @@ class Supervisor {
   std::unique_ptr<RouterProcess> router_;  // not in engine mode
   std::unique_ptr<MetricsHttpServer> metrics_http_;
   bool router_started_ = false;
+  std::atomic<bool> ready_{false};  // as probes are told
 
   Stage stage_ = Stage::kStarting;
   int exit_code_ = 0;

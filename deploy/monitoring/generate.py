@@ -211,7 +211,8 @@ def panel(index, title, unit, description, targets):
 def variables():
     datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
     instance = {"name": "instance", "type": "query", "label": "Host or pod", "multi": True, "includeAll": True,
-                "allValue": ".*", "datasource": {"type": "prometheus", "uid": "${datasource}"},
+                # Without an allValue, which would be the hosts of others too: all that are found here.
+                "datasource": {"type": "prometheus", "uid": "${datasource}"},
                 "query": "label_values(flotilla_build_info, instance)", "refresh": 2,
                 "current": {"text": "All", "value": "$__all"}}
     return [datasource, instance]

@@ -41,8 +41,9 @@ Status CheckSampling(const SamplingParams& sampling) {
       !within(sampling.frequency_penalty, kMaxPenalty)) {
     return Bad("presence_penalty, frequency_penalty: must be within [-2, 2]");
   }
-  if (!(sampling.repetition_penalty > 0) || !within(sampling.repetition_penalty, kMaxPenalty)) {
-    return Bad("repetition_penalty: must be within (0, 2]");
+  if (!(sampling.repetition_penalty >= kMinRepetitionPenalty) ||
+      !within(sampling.repetition_penalty, kMaxPenalty)) {
+    return Bad("repetition_penalty: must be within [0.01, 2]");
   }
   return OkStatus();
 }

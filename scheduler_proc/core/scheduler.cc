@@ -108,6 +108,14 @@ bool Scheduler::HasWork() const {
 
 uint32_t Scheduler::plans_in_flight() const { return impl_->num_in_flight; }
 
+std::vector<Scheduler::PlannedReq> Scheduler::RequestsOfNextResult() const {
+  std::vector<PlannedReq> planned;
+  if (impl_->num_in_flight == 0) return planned;
+  for (const BatchRow& row : impl_->result_queue.front().rows)
+    planned.push_back({row.req->spec.id, row.req->slot});
+  return planned;
+}
+
 const SchedulerStats& Scheduler::stats() const {
   SchedulerStats& stats = impl_->stats;
   stats.running = static_cast<uint32_t>(impl_->running_batch.size());

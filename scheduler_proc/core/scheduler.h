@@ -122,6 +122,7 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens, of all admissions
   uint64_t retractions = 0, preemptions = 0, steps = 0, aborts = 0;
+  bool operator==(const SchedulerStats&) const = default;
 };
 
 // InvalidArgument naming the field; num_pages 0 is allowed (BeginEpoch sets it).
@@ -172,6 +173,12 @@ class Scheduler {
 
   bool HasWork() const;  // something waits or runs
   uint32_t plans_in_flight() const;
+  // Those of the plan whose result comes next; empty if none is in flight.
+  struct PlannedReq {
+    ReqId id = 0;
+    uint32_t slot = 0;
+  };
+  std::vector<PlannedReq> RequestsOfNextResult() const;
   const SchedulerStats& stats() const;
   // Appends all that later calls depend on, but grammars: a core that is restored from it answers
   // them as this one does, and saves the same bytes. They name token ids and tenants.

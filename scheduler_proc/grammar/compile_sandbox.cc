@@ -129,7 +129,7 @@ StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t 
   if (reply.ok()) return reply->status;
   if (RealClock::Now() - begin_ns >= int64_t{time_ms} * kNsPerMs)
     return absl::DeadlineExceededError("compiling it takes too long");
-  return absl::InvalidArgumentError("too complex: compiling it takes too much memory or nesting");
+  return absl::ResourceExhaustedError("compiling it takes too much memory or nesting");
 }
 
 }  // namespace flotilla

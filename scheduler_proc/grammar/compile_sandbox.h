@@ -4,8 +4,9 @@
 // Compile blocks its thread until the answer is there or the time is over; the time is the child's
 // wall time, so that a grammar is refused in time however busy the cores are. Threads: Compile from
 // any, several at once. Ownership: the process ends when the CompileSandbox does.
-// Errors: InvalidArgument: the grammar is not one, or passes a limit; DeadlineExceeded: it takes
-// longer; Unavailable: the sandbox can't be started. Messages don't name the field.
+// Errors: InvalidArgument: the grammar is not one, or its result too large; DeadlineExceeded: it
+// takes longer; ResourceExhausted: its process ended, by a limit or by somebody; Unavailable: the
+// sandbox can't be started. Messages don't name the field.
 #pragma once
 
 #include <memory>

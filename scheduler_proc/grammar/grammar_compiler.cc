@@ -144,12 +144,15 @@ GrammarCompiler::Entry GrammarCompiler::CompileNow(const Job& job) {
         StrCat("too complex: compiling it takes more than ", time_ms, " ms"));
   } else {
     metrics_.invalid.Increment();
+    if (absl::IsResourceExhausted(status))
+      status = absl::InvalidArgumentError(StrCat("too complex: ", status.message()));
   }
-  // A text is refused for good, a sandbox that could not be had is not.
-  const bool timed_out = absl::IsDeadlineExceeded(entry.result.status());
-  const bool final = status.ok() || (absl::IsInvalidArgument(status) && !timed_out);
-  if (final) entry.expires_ns = INT64_MAX;
-  if (timed_out) entry.expires_ns = clock_->NowNs() + kRefusalNs;
+  // A text is refused for good. A lack of time or memory may have been the machine's, and a sandbox
+  // that could not be had says nothing of the text.
+  const Status& why = entry.result.status();
+  const bool lack = absl::IsDeadlineExceeded(why) || absl::IsResourceExhausted(why);
+  if (status.ok() || absl::IsInvalidArgument(why)) entry.expires_ns = INT64_MAX;
+  if (lack) entry.expires_ns = clock_->NowNs() + kRefusalNs;
   if (!status.ok()) entry.result = Annotate(status, GrammarField(job.spec.kind));
   metrics_.seconds.Observe(static_cast<double>(clock_->NowNs() - begin_ns) * 1e-9);
   return entry;

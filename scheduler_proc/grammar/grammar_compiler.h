@@ -3,8 +3,8 @@
 //
 // The cache holds what was compiled, least recently used first out, within cache_bytes (of the
 // compiled JSON, about what it takes in memory). It is one tokenizer's, so kind and text are the
-// whole key. Refusals are kept too, those for time for kRefusalNs only: the cores may have been
-// busy. Whoever asks for a text that is being compiled waits for that.
+// whole key. Refusals are kept too, those for time or memory for kRefusalNs only: the machine may
+// have been busy. Whoever asks for a text that is being compiled waits for that.
 //
 // Threads: Compile from any, Stop from one; `done` runs once, on the caller's thread or one of
 // ours. Ownership: no `done` is left when Stop or the destructor returns. Errors (to `done`):

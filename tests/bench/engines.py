@@ -68,7 +68,8 @@ class Flotilla:
         flags = list(self.flags)
         if load.kv_bytes_per_token:
             tokens = load.clients * load.context
-            flags += ["--kv-cache-memory", str(tokens * load.kv_bytes_per_token), "--context-length", str(load.context)]
+            flags += ["--kv-cache-memory", str(tokens * load.kv_bytes_per_token), "--context-length", str(load.context),
+                      "--max-running-requests", str(load.clients)]
         with Cluster(*flags, model=self.model, disturbed=True) as cluster:  # its warnings are no error here
             yield Running(cluster.http, cluster.model_id, cluster.process.pid, cluster.ready_s)
 

@@ -266,6 +266,21 @@ TEST_F(CheckpointTest, VariantsThatWouldComputeSomethingElseAreRefused) {
   EXPECT_THAT(ErrorOf(tokens.Build()), HasSubstr("tokenizer.ggml.tokens has 2 entries"));
 }
 
+// As older converters wrote it.
+TEST_F(CheckpointTest, ARopeFactorWithoutATypeIsLinear) {
+  const auto divisors_of = [&](const char* key, float factor) {
+    GgufBuilder builder = TinyLlama({});
+    builder.AddFloat32(key, factor);
+    const auto checkpoint = Open(builder.Build());
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return (*checkpoint)->config().rope_divisors;
+  };
+  const std::vector<double> quarter(8, 4.0);
+  EXPECT_EQ(divisors_of("llama.rope.scaling.factor", 4), quarter);
+  EXPECT_EQ(divisors_of("llama.rope.scale_linear", 4), quarter);
+  EXPECT_TRUE(divisors_of("llama.rope.scale_linear", 0).empty());
+}
+
 TEST_F(CheckpointTest, RopeFactorsAreConfigNotWeights) {
   GgufBuilder builder = TinyLlama({});
   const std::vector<float> factors = {1, 1, 1, 2, 4, 8, 8, 8};

@@ -180,7 +180,9 @@ TEST(DequantizeTest, EqualsTheGgufPackageInEveryBit) {
     const std::vector<float> values =
         Rows(View(static_cast<DType>(header[0]), 1, count, blocks), 0, 1);
     for (uint64_t i = 0; i < count; ++i, at += sizeof(float)) {
-      ASSERT_EQ(std::memcmp(&values[i], &golden[at], sizeof(float)), 0)
+      uint32_t bits;
+      std::memcpy(&bits, &golden[at], sizeof(bits));
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), bits)
           << traits->name << " value " << i << ": " << values[i];
     }
     types.insert(header[0]);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <boost/json/src.hpp>
+#include <boost/json.hpp>
 #include <random>
 
 namespace flotilla {

@@ -41,10 +41,10 @@ std::string Ask(uint16_t port, const std::string& request) {
 }
 
 MetricsHttpServer::Options SomePages() {
-  const auto page = [](const std::string& target) -> std::optional<std::string> {
-    if (target == "/big") return std::string(3 << 20, 'b');
-    if (target != "/metrics?names=x") return std::nullopt;
-    return "up 1\n";
+  const auto page = [](const std::string& target) -> std::optional<MetricsPage> {
+    if (target == "/big") return MetricsPage{std::string(3 << 20, 'b')};
+    if (target != "/metrics?names=x") return HealthPage(target, false);
+    return MetricsPage{"up 1\n"};
   };
   return {"127.0.0.1", 0, page, "here is /metrics\n"};
 }
@@ -61,6 +61,16 @@ TEST(MetricsHttpTest, AnswersWithThePageOfTheTarget) {
 TEST(MetricsHttpTest, APageMayBeLargerThanASocketTakesAtOnce) {
   const auto server = *MetricsHttpServer::Start(SomePages());
   EXPECT_GT(Ask(server->port(), "GET /big HTTP/1.1\r\n\r\n").size(), size_t{3} << 20);
+}
+
+TEST(MetricsHttpTest, AnswersProbes) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  EXPECT_THAT(Ask(server->port(), "GET /health/live HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(Ask(server->port(), "GET /health/ready HTTP/1.1\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 503 Service Unavailable\r\n"), EndsWith("not ready\n")));
+  EXPECT_TRUE(HealthPage("/health/ready", true)->ok);
+  EXPECT_FALSE(HealthPage("/health", true).has_value());
 }
 
 TEST(MetricsHttpTest, RefusesWhatItHasNot) {

@@ -164,7 +164,8 @@ class FolderTest : public ::testing::Test {
       uint64_t values = 1;
       for (const uint64_t dim : shape) values *= dim;
       const size_t begin = data.size();
-      data += Bytes<float>({static_cast<float>(tensor.size())}) + std::string(4 * values - 4, '\0');
+      data += Bytes(std::vector<float>{static_cast<float>(tensor.size())}) +
+              std::string(4 * values - 4, '\0');
       StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor,
                 R"(": {"dtype": "F32", "shape": [)", shape[0]);
       if (shape.size() > 1) StrAppend(&header, ", ", shape[1]);

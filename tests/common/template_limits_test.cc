@@ -115,14 +115,14 @@ TEST(TemplateLimitsTest, Values) {
            "{{ ([['a' * 10000] * 100] * 100)|string }}",
            "{{ ([['a' * 10000] * 100] * 100)|tojson }}",
            "{% for a in range(100000) %}{% set b = namespace(x=a) %}{% endfor %}",
-           "{% for a in range(1000) %}{% macro f() %}{% endmacro %}{% set b = [f] * 100 %}{% "
-           "endfor %}",
+           ("{% for a in range(1000) %}{% macro f() %}{% endmacro %}"
+            "{% set b = [f] * 100 %}{% endfor %}"),
            "{{ range(100000)|list|map('string')|list|unique|list|length }}",
            "{% set k = 'k' * 10000 %}{% for i in range(1000) %}{{ {}[k] }}{% endfor %}",
            "{% for i in range(20000) %}{{ nix }}{% endfor %}",
-           "{% set ns = namespace(p=[]) %}{% for i in range(100) %}"
-           "{% set ns.p = ns.p + [[i ~ '', i]] %}{% endfor %}{% set d = dict(ns.p) %}"
-           "{% for i in range(1000) %}{% set x = namespace(d) %}{% endfor %}",
+           ("{% set ns = namespace(p=[]) %}{% for i in range(100) %}"
+            "{% set ns.p = ns.p + [[i ~ '', i]] %}{% endfor %}{% set d = dict(ns.p) %}"
+            "{% for i in range(1000) %}{% set x = namespace(d) %}{% endfor %}"),
            "{% macro f() %}{% endmacro %}{% for i in range(10000) %}{{ f() }}{% endfor %}",
        }) {
     EXPECT_THAT(Rendered(source, {}, limits), HasSubstr("max_value_bytes = 1048576")) << source;

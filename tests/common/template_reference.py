@@ -1,18 +1,27 @@
 """Python's jinja2 with transformers' settings, and where templates of models are found."""
 
+import ast
 import copy
 import datetime
+import hashlib
 import json
 import mmap
+import os
 import pathlib
 import struct
 import subprocess
+import sys
+import zipfile
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "flotilla"
+UNSLOTH = "unsloth==2025.4.7"
+UNSLOTH_WHEEL = "unsloth-2025.4.7-py3-none-any.whl"
+UNSLOTH_SHA256 = "d601113b6ab4de7c420a3163ce99ab9b149d01281693dfaa1c5e7036b59bb262"
 _GGUF_STRING = 8  # its number among the types of metadata
 NOW = datetime.datetime(2025, 6, 7, 8, 9, 10)
 
@@ -104,8 +113,22 @@ def _template_of_gguf(path):
         return data[start + 8:start + 8 + length].decode("utf-8")
 
 
+def _templates_of_unsloth():
+    """Those that a wheel on PyPI has as Python's strings, Gemma 3's among them. It is read, never run."""
+    wheel = CACHE / UNSLOTH_WHEEL
+    if not wheel.exists():
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+                        "--disable-pip-version-check", "--dest", CACHE, UNSLOTH], check=True)
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == UNSLOTH_SHA256, f"{wheel} is another file"
+    with zipfile.ZipFile(wheel) as archive:
+        module = ast.parse(archive.read("unsloth/chat_templates.py"))
+    return {f"unsloth-{node.targets[0].id}": node.value.value for node in module.body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant) and "{%" in str(node.value.value)}
+
+
 def model_templates(model):
-    """name → source: of `model` (a GGUF) and of everything in llama.cpp's archive."""
+    """name → source: of `model` (a GGUF), of everything in llama.cpp's archive and of unsloth's."""
     source = subprocess.run([ROOT / "tests/bench/build_llama.sh", "--source"], check=True,
                             stdout=subprocess.PIPE, text=True).stdout.strip()
     models = pathlib.Path(source) / "models"
@@ -114,4 +137,5 @@ def model_templates(model):
         templates[path.stem] = path.read_text(encoding="utf-8")
     for path in sorted(models.glob("*.gguf")):
         templates[path.stem] = _template_of_gguf(path)
-    return {name: text for name, text in templates.items() if text is not None}
+    templates = {name: text for name, text in templates.items() if text is not None}
+    return templates | _templates_of_unsloth()

@@ -57,8 +57,8 @@ std::string Http(const std::string& status, const std::string& body) {
 int AskAt(const std::string& url, std::string* out, std::string* err) {
   AskOptions options;
   options.question = "Where?";
-  options.url = url;
-  options.url_given = true;
+  options.chat.url = url;
+  options.chat.url_given = true;
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   const int code = Ask(options);
@@ -128,9 +128,8 @@ TEST(AskTest, TakesTextAndErrorsFromChunks) {
 }
 
 TEST(AskTest, QuestionsAreEscaped) {
-  AskOptions options;
-  options.question = "say \"hi\"\n";
-  EXPECT_THAT(ChatBody(options, "m"), HasSubstr(R"("content":"say \"hi\"\n")"));
+  EXPECT_THAT(ChatBody({}, "m", {{"user", "say \"hi\"\n"}}),
+              HasSubstr(R"("content":"say \"hi\"\n")"));
 }
 
 TEST(AskTest, Urls) {

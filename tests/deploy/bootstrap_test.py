@@ -146,20 +146,36 @@ class BootstrapTest(unittest.TestCase):
                 "serve": True, "serve --port 0": True, "serve --model default": True,
                 "ask hello": True, "serve --model m.gguf": False, "serve --model=m.gguf": False,
                 "engine --model=default": True, "serve --help": False, "router --port 1": False,
-                "help serve": False}.items():
+                "size --requests 3": True, "size --num-hidden-layers=2 --requests 3": False,
+                "size --model m.gguf": False, "help serve": False}.items():
             run = self.shell(f"needs_default_model {arguments}")
             self.assertEqual(run.returncode == 0, needed, arguments)
 
     def test_image_builds_all_programs_before_it_packs_and_tries_them(self):
-        for name in ("build", "try"):
-            self.program(self.tree / f"deploy/images/{name}.sh", f"#!/bin/bash\necho {name}.sh\n")
-        run = self.shell('need_packages() { :; }; need_model() { :; }; configure() { :; }; '
-                         'build() { echo "$@"; }; command_image')
+        for name in ("build", "roots", "try"):
+            self.program(self.tree / f"deploy/images/{name}.sh", f"#!/bin/bash\necho {name}.sh $1\n")
+        fakes = ('need_packages() { [[ $1 != image ]] || echo buildah >&2; }; need_model() { :; }; configure() { :; }; '
+                 'build() { echo "$@"; }; ')
+        run = self.shell(fakes + "command_image")
         self.assertEqual(run.returncode, 0, run.stderr)
         built, *rest = run.stdout.splitlines()
         self.assertTrue(built.startswith("release flotilla flotilla-router flotilla-scheduler "), built)
-        self.assertEqual(rest, ["build.sh", "try.sh"])
+        self.assertEqual((rest, run.stderr), (["build.sh", "try.sh"], "buildah\n"))
+        run = self.shell(fakes + "command_image --stage /roots")  # within a container: no buildah
+        self.assertEqual((run.stdout.splitlines(), run.stderr), ([built, "roots.sh /roots"], ""))
         self.assertIn("unknown argument 'x'", self.shell("command_image x").stderr)
+
+    def test_package_builds_all_that_is_installed_and_says_where_the_packages_are(self):
+        self.program(self.bin / "cpack", "#!/bin/bash\necho at $SOURCE_DATE_EPOCH >&2\n"
+                     f"mkdir -p {self.tree}/build/release/packages && touch {self.tree}/build/release/packages/a.deb\n")
+        fakes = 'need_packages() { :; }; configure() { :; }; build() { echo "$@"; }; '
+        run = self.shell(fakes + "command_package")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        built, where = run.stdout.splitlines()
+        self.assertTrue(built.startswith("release flotilla flotilla-router flotilla-scheduler "), built)
+        self.assertTrue(built.endswith(" flotilla_client"), built)
+        self.assertEqual(where, f"{self.tree}/build/release/packages/a.deb")
+        self.assertIn("unknown argument 'x'", self.shell("command_package x").stderr)
 
     def test_help_needs_no_build(self):
         run = subprocess.run([str(self.tree / "flotilla"), "help"], env=self.env,

@@ -89,6 +89,7 @@ TEST(CommandLinesTest, Router) {
   EXPECT_THAT(line, HasSubstr("--notify-fd 4"));
   EXPECT_THAT(line, HasSubstr("--tool-call-parser auto --reasoning-parser auto"));
   EXPECT_THAT(line, HasSubstr("--sse-keepalive 15"));
+  EXPECT_THAT(line, HasSubstr("--ui on --ui-requests 64"));
   EXPECT_THAT(line, Not(HasSubstr("--api-keys-file")));
 }
 
@@ -100,6 +101,21 @@ TEST(CommandLinesTest, WhoMayUseTheRouterIsPassedOn) {
   EXPECT_THAT(line, HasSubstr("--api-keys-file /etc/keys"));
   EXPECT_THAT(line, HasSubstr("--cors-allow-origin https://a.example "
                               "--cors-allow-origin https://b.example"));
+}
+
+TEST(CommandLinesTest, CertificatesAreForWhoeverListensToOthers) {
+  ResolvedOptions resolved = Resolved();
+  resolved.options.tls = {"/tls.crt", "/tls.key", "/ca.crt"};
+  const std::string flags =
+      "--tls-cert-file /tls.crt --tls-key-file /tls.key --tls-client-ca-file /ca.crt";
+  EXPECT_THAT(absl::StrJoin(RouterArgv(resolved, {80, 90, {"unix:/a"}, 4}), " "), HasSubstr(flags));
+  ReplicaWiring wiring;
+  wiring.listen = {"unix:/a"};
+  EXPECT_THAT(absl::StrJoin(SchedulerArgv(resolved, wiring), " "), Not(HasSubstr("--tls")));
+  wiring.listen = {"127.0.0.1:7"};
+  EXPECT_THAT(absl::StrJoin(SchedulerArgv(resolved, wiring), " "), HasSubstr(flags));
+  resolved.options.tls.ca_file = "";
+  EXPECT_THAT(absl::StrJoin(SchedulerArgv(resolved, wiring), " "), Not(HasSubstr("client-ca")));
 }
 
 }  // namespace

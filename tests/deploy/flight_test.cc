@@ -54,5 +54,11 @@ TEST(FlightTest, TheDefaultFolderIsTheUsers) {
   EXPECT_EQ(DefaultFlightDir(), "/b/.local/state/flotilla");
 }
 
+TEST(FlightTest, TheRecorderGrowsWithTheRequestsThatMayRun) {
+  EXPECT_EQ(DefaultFlightBytes(1), 4 << 20);
+  EXPECT_EQ(DefaultFlightBytes(64), 8 << 20);
+  EXPECT_EQ(DefaultFlightBytes(100'000), 16 << 20);
+}
+
 }  // namespace
 }  // namespace flotilla

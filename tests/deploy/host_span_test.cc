@@ -76,6 +76,13 @@ TEST(HostSpanTest, ErrorsNameTheFlag) {
               HasSubstr("--join-address: there must be 3 ports from 65534 on"));
   EXPECT_THAT(of_head([](ServeOptions* o) { o->link_secret_file = ""; }),
               HasSubstr("needs --link-secret-file"));
+  EXPECT_EQ(of_head([](ServeOptions* o) { o->remote_ranks = 0; }),
+            "--join-address: needs --remote-ranks");
+  EXPECT_EQ(of_head([](ServeOptions* o) {
+              o->remote_ranks = 0;
+              o->join_address.clear();
+            }),
+            "--link-secret-file: needs --remote-ranks");
   const auto of_join = [](auto change) {
     ServeOptions options = Join();
     change(&options);

@@ -23,6 +23,8 @@ TEST(LogMuxTest, CutsBytesIntoLines) {
   buffer.Flush(take);
   EXPECT_THAT(lines, ElementsAre("one", "two", "three"));
   EXPECT_EQ(buffer.last(), "three");
+  buffer.Append("--port: not a number\nRun with --help for more information.\n", take);
+  EXPECT_EQ(buffer.last(), "--port: not a number");
 }
 
 TEST(LogMuxTest, BoundsALine) {

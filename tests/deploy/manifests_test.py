@@ -109,7 +109,7 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(unknown, set(), "kinds without a schema")
 
     def test_the_schemas_see_an_unknown_field(self):
-        for kind in ("Deployment", "NetworkPolicy", "HTTPRoute", "GRPCRoute", "ScaledObject"):
+        for kind in ("Deployment", "NetworkPolicy", "HTTPRoute", "GRPCRoute", "ScaledObject", "Certificate"):
             for objects in self.sets.values():
                 for item in policies.of_kind(objects, kind)[:1]:
                     wrong = copy.deepcopy(item)
@@ -168,9 +168,12 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(found, sums)
 
     def test_every_image_is_one_that_we_build(self):
-        script = (manifests.DEPLOY / "images/build.sh").read_text(encoding="utf-8")
+        dockerfile = (manifests.DEPLOY / "images/Dockerfile").read_text(encoding="utf-8")
         version = re.search(r"^project\(.* VERSION (\S+)", (manifests.ROOT / "CMakeLists.txt").read_text(), re.M)[1]
-        built = {f"flotilla/{target}:{version}" for target in re.findall(r"^commit (\S+) ", script, re.M)}
+        titles = re.findall(r'org.opencontainers.image.title="(\S+)"', dockerfile)
+        self.assertLessEqual({title.removeprefix("flotilla/") for title in titles},
+                             set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)))
+        built = {f"{title}:{version}" for title in titles}
         used = set()
         for objects in self.sets.values():
             used |= {image for _, image in policies.images(objects)}

@@ -7,8 +7,9 @@
 
 #include "boost/json.hpp"
 #include "deploy/launcher/offline/offline_stats.h"
-#include "deploy/launcher/offline/offline_workload.h"
 #include "deploy/launcher/private_cluster.h"
+#include "deploy/launcher/workload/nearest_rank.h"
+#include "deploy/launcher/workload/random_workload.h"
 
 namespace flotilla {
 namespace {
@@ -33,8 +34,8 @@ TEST(LengthRangeTest, NamesTheFlagOfWhatIsNone) {
   }
 }
 
-OfflineWorkload Workload() {
-  OfflineWorkload workload;
+RandomWorkload Workload() {
+  RandomWorkload workload;
   workload.requests = 400;
   workload.input_len = {10, 14};
   workload.output_len = {3, 4};
@@ -42,14 +43,14 @@ OfflineWorkload Workload() {
   return workload;
 }
 
-TEST(OfflineWorkloadTest, DrawsLengthsAndTokensFromTheWholeRange) {
-  const auto requests = MakeOfflineRequests(Workload(), 50, 18);
+TEST(RandomWorkloadTest, DrawsLengthsAndTokensFromTheWholeRange) {
+  const auto requests = MakeRandomRequests(Workload(), 50, 18);
   ASSERT_TRUE(requests.ok());
   ASSERT_EQ(requests->size(), 400u);
   std::set<size_t> inputs;
   std::set<uint32_t> outputs;
   std::set<int32_t> ids;
-  for (const OfflineRequest& request : *requests) {
+  for (const RandomRequest& request : *requests) {
     inputs.insert(request.prompt.size());
     outputs.insert(request.output_len);
     ids.insert(request.prompt.begin(), request.prompt.end());
@@ -61,19 +62,19 @@ TEST(OfflineWorkloadTest, DrawsLengthsAndTokensFromTheWholeRange) {
   EXPECT_EQ(*ids.rbegin(), 49);
 }
 
-TEST(OfflineWorkloadTest, TheSeedDecidesAll) {
-  const auto first = MakeOfflineRequests(Workload(), 50, 18);
-  const auto again = MakeOfflineRequests(Workload(), 50, 18);
-  OfflineWorkload other = Workload();
+TEST(RandomWorkloadTest, TheSeedDecidesAll) {
+  const auto first = MakeRandomRequests(Workload(), 50, 18);
+  const auto again = MakeRandomRequests(Workload(), 50, 18);
+  RandomWorkload other = Workload();
   other.seed = 6;
-  const auto different = MakeOfflineRequests(other, 50, 18);
+  const auto different = MakeRandomRequests(other, 50, 18);
   EXPECT_EQ((*first)[7].prompt, (*again)[7].prompt);
   EXPECT_NE((*first)[7].prompt, (*different)[7].prompt);
 }
 
-TEST(OfflineWorkloadTest, RefusesWhatTheContextCantHold) {
-  EXPECT_TRUE(MakeOfflineRequests(Workload(), 50, 18).ok());
-  const auto requests = MakeOfflineRequests(Workload(), 50, 17);
+TEST(RandomWorkloadTest, RefusesWhatTheContextCantHold) {
+  EXPECT_TRUE(MakeRandomRequests(Workload(), 50, 18).ok());
+  const auto requests = MakeRandomRequests(Workload(), 50, 17);
   ASSERT_FALSE(requests.ok());
   EXPECT_THAT(std::string(requests.status().message()), HasSubstr("--input-len"));
 }

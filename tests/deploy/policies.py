@@ -9,6 +9,7 @@ import re
 KINDS_WITH_PODS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
 CLUSTER_WIDE = ("Namespace",)
 PRE_STOP_MARGIN_S = 10
+DNS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
 WAITING_METRIC = "flotilla_scheduler_requests_waiting"
 
 
@@ -43,12 +44,14 @@ def images(objects):
                 yield f'{owner}/{volume["name"]}', volume["image"]["reference"]
 
 
+def flags(container, name):
+    """The values of each --name=value in args."""
+    return [arg.split("=", 1)[1] for arg in container.get("args", []) if arg.startswith(f"--{name}=")]
+
+
 def flag(container, name):
-    """The value of --name=value in args; None without it."""
-    for arg in container.get("args", []):
-        if arg.startswith(f"--{name}="):
-            return arg.split("=", 1)[1]
-    return None
+    """The value of the first --name=value in args; None without it."""
+    return next(iter(flags(container, name)), None)
 
 
 def matches(selector, labels):
@@ -143,6 +146,15 @@ def volumes_are_there(objects):
             yield f"{owner}: volume {name} is not both mounted and there"
 
 
+def files_of_flags_are_mounted(objects):
+    for where, container in containers(objects):
+        mounts = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount.get("readOnly")]
+        for arg in container.get("args", []):
+            name, _, path = arg.partition("=")
+            if name.endswith("-file") and not any(path.startswith(mount + "/") for mount in mounts):
+                yield f"{where}: {path} of {name} is on no volume that is read only"
+
+
 # --- Life of a pod -------------------------------------------------------------------------------------
 
 def containers_have_three_probes_on_their_own_ports(objects):
@@ -233,24 +245,84 @@ def routes_go_to_services(objects):
                     yield f'{name_of(item)}: no Service {backend["name"]}:{backend["port"]}'
 
 
-def pods_a_workload_may_have(objects):
-    """Name of each StatefulSet → the most pods it may have."""
-    most = {item["metadata"]["name"]: item["spec"].get("replicas", 0) for item in of_kind(objects, "StatefulSet")}
-    for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
-        spec = item["spec"]
-        most[spec["scaleTargetRef"]["name"]] = spec.get("maxReplicas", spec.get("maxReplicaCount"))
-    return most
+def engines_at(address, objects):
+    """Names of the StatefulSets whose pods a router finds at NAME:PORT; a sentence if that is no place for engines."""
+    host, _, port = address.rpartition(":")
+    service = next((item["spec"] for item in of_kind(objects, "Service") if item["metadata"]["name"] == host), {})
+    if service.get("clusterIP") != "None":
+        return f"{host} is no headless Service"
+    # Behind a headless name are the pods themselves: nothing maps a Service's port to theirs.
+    found = {item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]
+             for item in of_kind(objects, "StatefulSet")
+             if matches(service["selector"], item["spec"]["template"]["metadata"]["labels"])}
+    for name, container in found.items():
+        if flag(container, "grpc-port") != port:
+            return f"{address}, but {name} has --grpc-port={flag(container, 'grpc-port')}"
+    return set(found) or f"{host} selects no engines"
 
 
-def routers_list_every_engine(objects):
-    wanted = {f"{name}-{index}.{name}:50051" for name, count in pods_a_workload_may_have(objects).items()
-              for index in range(count)}
+def routers_find_every_engine(objects):
+    engines = {item["metadata"]["name"] for item in of_kind(objects, "StatefulSet")}
     for where, container in containers(objects, init=False):
         if not where.startswith("Deployment/router"):
             continue
-        listed = {arg.split("=", 1)[1] for arg in container["args"] if arg.startswith("--replica=")}
-        if listed != wanted:
-            yield f"{where}: --replica lists {sorted(listed)}, there may be {sorted(wanted)}"
+        found = set()
+        for address in flags(container, "replica-dns"):
+            there = engines_at(address, objects)
+            if isinstance(there, str):
+                yield f"{where}: --replica-dns={address}: {there}"
+            else:
+                found |= there
+        if found != engines:
+            yield f"{where}: finds {sorted(found)} by DNS, there are {sorted(engines)}"
+        if flags(container, "replica"):
+            yield f"{where}: --replica names engines that may go"
+
+
+def names_in_certificates(objects, usage):
+    """Secret → the names that its certificate has for this usage."""
+    return {item["spec"]["secretName"]: item["spec"].get("dnsNames", [])
+            for item in of_kind(objects, "Certificate") if usage in item["spec"].get("usages", [])}
+
+
+def secret_of(spec, path):
+    """The Secret that a container's file is of; None: of none."""
+    for mount in spec["containers"][0].get("volumeMounts", []):
+        if path and path.startswith(mount["mountPath"] + "/"):
+            volume = next(volume for volume in spec["volumes"] if volume["name"] == mount["name"])
+            return volume.get("secret", {}).get("secretName")
+    return None
+
+
+def both_sides_speak_tls_or_none(objects):
+    """Where Certificates are in the set, they have the names and usages that the other side asks for."""
+    specs = dict(pods(objects))
+    routers = {owner: spec for owner, spec in specs.items() if owner.startswith("Deployment/router")}
+    engines = {owner: spec for owner, spec in specs.items() if owner.startswith("StatefulSet/")}
+    servers, clients = (names_in_certificates(objects, f"{side} auth") for side in ("server", "client"))
+    for owner, spec in routers.items():
+        router = spec["containers"][0]
+        for other, engine_spec in engines.items():
+            engine = engine_spec["containers"][0]
+            if bool(flags(engine, "tls-cert-file")) != bool(flags(router, "replica-tls-ca-file")):
+                yield f"{owner} and {other}: one speaks TLS, the other does not"
+            if flags(engine, "tls-client-ca-file") and not flags(router, "replica-tls-cert-file"):
+                yield f"{owner} has no certificate for {other}"
+            server = secret_of(engine_spec, flag(engine, "tls-cert-file"))
+            if server in servers and flag(router, "replica-tls-server-name") not in servers[server]:
+                yield f'{other} is called {servers[server]}, {owner} asks for {flag(router, "replica-tls-server-name")}'
+        client = secret_of(spec, flag(router, "replica-tls-cert-file"))
+        if of_kind(objects, "Certificate") and client and client not in clients:
+            yield f"{owner}: the certificate in {client} is none for a client"
+
+
+def probes_need_no_certificate(objects):
+    for where, container in containers(objects, init=False):
+        metrics = ("metrics", int(flag(container, "metrics-port") or 0))
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            probe = container.get(kind, {})
+            if flags(container, "tls-cert-file") and probe.get("httpGet", {}).get("port") not in metrics:
+                yield f"{where}: {kind} asks a port that speaks TLS"
 
 
 # --- Scaling and the network --------------------------------------------------------------------------------
@@ -297,6 +369,18 @@ def only_routers_reach_engines(objects):
             yield f"{name_of(item)}: an engine calls nobody"
 
 
+def routers_may_ask_for_names(objects):
+    """--replica-dns needs DNS by UDP, and by TCP where the answer is too long for a packet."""
+    for item in of_kind(objects, "Deployment"):
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        open_to_dns = {(port["port"], port.get("protocol", "TCP")) for policy in of_kind(objects, "NetworkPolicy")
+                       if matches(policy["spec"]["podSelector"].get("matchLabels", {}), labels)
+                       for rule in policy["spec"].get("egress", [])
+                       if DNS in rule.get("to", []) for port in rule["ports"]}
+        if open_to_dns != {(53, "UDP"), (53, "TCP")}:
+            yield f"{name_of(item)} may ask the cluster's DNS by {sorted(open_to_dns)} only"
+
+
 def metrics_are_for_prometheus_only(objects):
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     for item in of_kind(objects, "NetworkPolicy"):
@@ -320,5 +404,5 @@ def models_are_verified_before_they_are_read(objects):
 
 RULES = [value for name, value in sorted(globals().items())
          if callable(value) and getattr(value, "__module__", "") == __name__
-         and name not in ("of_kind", "name_of", "pods", "containers", "images", "flag", "matches", "pod_labels",
-                          "pods_a_workload_may_have")]
+         and name not in ("of_kind", "name_of", "pods", "containers", "images", "flags", "flag", "matches",
+                          "pod_labels", "engines_at", "names_in_certificates", "secret_of")]

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
@@ -44,8 +45,26 @@ TEST(StallDumpTest, NamesEveryThreadOfAStoppedProcess) {
 #endif
   EXPECT_THAT(lines, Contains(HasSubstr("cpu_seconds=0.0")));
   kill(child, SIGKILL);
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &end, WEXITED | WNOWAIT), 0);
+  // Dead, but not waited for: its files are still there.
+  EXPECT_THAT(DescribeThreads(child), ::testing::Each(HasSubstr("state=Z")));
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(DescribeThreads(child).empty());
+}
+
+TEST(StallDumpTest, AThreadMayEndWhileItIsLookedAt) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) std::thread([] {}).join();
+  }
+  size_t most = 0;
+  for (int i = 0; i < 3000 || most < 2; ++i) most = std::max(most, DescribeThreads(child).size());
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_GE(most, 2u);
 }
 
 TEST(StallDumpTest, SaysHowFarARingsReadersAreBehind) {

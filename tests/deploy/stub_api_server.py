@@ -17,6 +17,7 @@ KINDS = {
     "autoscaling/v2": {"HorizontalPodAutoscaler": ("horizontalpodautoscalers", True)},
     "networking.k8s.io/v1": {"NetworkPolicy": ("networkpolicies", True), "Ingress": ("ingresses", True)},
     "gateway.networking.k8s.io/v1": {"HTTPRoute": ("httproutes", True), "GRPCRoute": ("grpcroutes", True)},
+    "cert-manager.io/v1": {"Certificate": ("certificates", True), "Issuer": ("issuers", True)},
     "keda.sh/v1alpha1": {"ScaledObject": ("scaledobjects", True)},
     "monitoring.coreos.com/v1": {"PodMonitor": ("podmonitors", True),
                                  "PrometheusRule": ("prometheusrules", True)},

@@ -19,7 +19,6 @@
 namespace flotilla {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -65,6 +64,19 @@ TEST_F(SupervisorTest, KillsWhatIgnoresSigtermAfterTheGrace) {
   EXPECT_EQ(Wait(), 0);
   EXPECT_EQ(Count("stop", "scheduler"), 1u);
   EXPECT_EQ(Count("stop", "router"), 0u);
+}
+
+// Its scheduler still has requests to finish.
+TEST_F(SupervisorTest, AWorkerThatDiesDuringTheGraceIsReplaced) {
+  Misbehave("scheduler", "ignore-term");
+  Start({"--tp", "2", "--shutdown-timeout", "3"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGTERM);
+  ASSERT_TRUE(WaitUntil([&] { return Count("stop", "router") == 1; }));
+  kill(Pids("worker-1").front(), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  EXPECT_EQ(Wait(), 0);
+  EXPECT_THAT(RuntimeDirs(), IsEmpty());
 }
 
 TEST_F(SupervisorTest, ASecondSigtermChangesNothing) {
@@ -162,6 +174,18 @@ TEST_F(SupervisorTest, WatchdogReplacesAStoppedProcess) {
   EXPECT_THAT(Stderr(), HasSubstr("state name=worker-0 state=ready"));
 }
 
+TEST_F(SupervisorTest, WatchdogReplacesAProcessThatNeverLoads) {
+  Start({"--tp", "1", "--startup-timeout", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Misbehave("worker-0", "hang-in-load");
+  kill(Pids("worker-0").front(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() == 2; }));
+  Behave("worker-0");
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() == 3; }));
+  EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=worker-0"));
+  EXPECT_THAT(Pids("scheduler"), SizeIs(1));
+}
+
 TEST_F(SupervisorTest, WatchdogReplacesAWorkerThatHangsInItsWarmup) {
   Start({"--tp", "2", "--watchdog-timeout", "1"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
@@ -243,6 +267,13 @@ TEST_F(SupervisorTest, RefusesWhatIsNoModel) {
   EXPECT_THAT(Events(), IsEmpty());
 }
 
+TEST_F(SupervisorTest, RefusesCertificatesThatAreWrongBeforeAnythingStarts) {
+  Start({"--tls-cert-file", "/none/tls.crt"});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Stderr(), HasSubstr("flotilla: error: --tls-cert-file needs --tls-key-file"));
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
 TEST_F(SupervisorTest, RefusesMoreRanksThanQueryHeads) {
   Start({"--tp", "10"});
   EXPECT_EQ(Wait(), 2);
@@ -251,7 +282,10 @@ TEST_F(SupervisorTest, RefusesMoreRanksThanQueryHeads) {
 
 TEST_F(SupervisorTest, EngineHasNoRouter) {
   Start({"--tp", "1"}, "engine");
-  EXPECT_THAT(ReadyLine(), StartsWith("ready grpc=127.0.0.1:"));
+  const std::string ready = ReadyLine();
+  EXPECT_THAT(ready, StartsWith("ready grpc=127.0.0.1:"));
+  EXPECT_EQ(HttpGet(PortOf(ready, "metrics"), "/health/live"), "alive\n");
+  EXPECT_EQ(HttpGet(PortOf(ready, "metrics"), "/health/ready"), "ready\n");
   EXPECT_EQ(Count("start", "router"), 0u);
   Kill(SIGTERM);
   EXPECT_EQ(Wait(), 0);

@@ -133,6 +133,14 @@ TEST_F(DetokenizerCoreTest, StopStringsDoNotCountWithinMinTokens) {
   EXPECT_EQ(text.num_tokens, 5u);
 }
 
+// Whoever resumes a request may send what it likes; to end within it would be an end that nobody
+// takes.
+TEST_F(DetokenizerCoreTest, AStopStringWithinWhatWasSentOnBeforeIsNone) {
+  Apply({Open(1, {"ab"}, Bytes("xaby"), /*emitted=*/4)});
+  EXPECT_EQ(One(Tokens(1, 4, Bytes("z"))).text, "z");
+  EXPECT_EQ(One(Tokens(1, 5, Bytes("ab"))).stop_index, 0);
+}
+
 TEST_F(DetokenizerCoreTest, ControlTokensAreHiddenUnlessAskedFor) {
   DetokStreamEvent open = Open(2);
   open.skip_special = false;

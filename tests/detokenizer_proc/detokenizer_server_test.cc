@@ -41,8 +41,8 @@ class DetokenizerServerTest : public ::testing::Test {
     return scheduler_.ReceiveText();
   }
 
-  const testing::ByteVocabulary vocabulary_;
-  const RealClock clock_;
+  const testing::ByteVocabulary vocabulary_{};
+  const RealClock clock_{};
   prometheus::Registry registry_;
   DetokenizerMetrics metrics_{&registry_};
   ProcessSlot slot_{};

@@ -10,7 +10,7 @@
 
 namespace flotilla::testing {
 
-class ByteVocabulary final : public Tokenizer {
+class ByteVocabulary : public Tokenizer {
  public:
   static constexpr TokenId kControl = 256;
 

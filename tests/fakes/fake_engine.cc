@@ -46,6 +46,7 @@ FakeEngine::FakeEngine(FakeEngineOptions options)
   inputs.model_digest = std::string(64, 'd');
   inputs.tokenizer_file = std::string(600'000, 't');
   inputs.registry = &registry_;
+  inputs.grammars = options_.grammars;
   auto started = Engine::Start(engine, std::move(inputs));
   CHECK_OK(started.status());
   engine_ = *std::move(started);

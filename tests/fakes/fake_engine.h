@@ -19,6 +19,7 @@ struct FakeEngineOptions {
   FakeReplicaOptions replica;
   EngineOptions engine;  // sockets and model limits are filled in
   bool start_detokenizer = true;
+  GrammarCompiler* grammars = nullptr;  // null: no structured output
 };
 
 class FakeEngine {

@@ -93,6 +93,17 @@ size_t FakeEngineService::ResumedTokens(const v1::Submit& submit) {
   return submit.resume_size() == 0 ? 0 : static_cast<size_t>(submit.resume(0).output_ids_size());
 }
 
+v1::Timing FakeEngineService::Timing() {
+  v1::Timing timing;
+  timing.set_arrival_ns(1000);
+  timing.set_queued_ns(3000);
+  timing.set_first_scheduled_ns(6000);
+  timing.set_first_token_ns(10'000);
+  timing.set_finished_ns(15'000);
+  timing.set_wait_reason("next_step");
+  return timing;
+}
+
 std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
   if (submit.has_embed()) return {MakeEmbedding(submit)};
   const v1::GenerateRequest& request = submit.request();
@@ -119,6 +130,7 @@ std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
   last.mutable_usage()->set_completion_tokens(static_cast<int32_t>(ids.size()));
   last.mutable_usage()->set_cached_tokens(request.token_ids().ids_size() / 2);
   last.set_last(true);
+  if (request.output().return_timing()) *last.mutable_timing() = Timing();
   for (v1::Delta& piece : pieces) piece.set_stream_id(submit.stream_id());
   return pieces;
 }

@@ -61,7 +61,9 @@ void FakeEngineService::Start() {
   live_.clear();
   lock.unlock();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials());
+  const bool again = port_ > 0 && options_.address.ends_with(":0");
+  builder.AddListeningPort(again ? StrCat("127.0.0.1:", port_) : options_.address,
+                           options_.credentials, &port_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr);
@@ -129,6 +131,12 @@ void FakeEngineService::RefuseNext(int count, int code, const std::string& messa
   refusal_message_ = message;
 }
 
+void FakeEngineService::FailLive(int code, const std::string& message) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [stream_id, live] : live_) SendError(stream_id, code, message);
+  live_.clear();
+}
+
 void FakeEngineService::SetScript(std::vector<int32_t> ids) {
   std::lock_guard<std::mutex> lock(mutex_);
   script_ = std::move(ids);
@@ -159,6 +167,12 @@ void FakeEngineService::SetFingerprint(const std::string& fingerprint) {
 void FakeEngineService::SetLargeResultsLost(bool lost) {
   std::lock_guard<std::mutex> lock(mutex_);
   large_lost_ = lost;
+}
+
+void FakeEngineService::HoldLargeResults(bool hold) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  large_held_ = hold;
+  changed_.notify_all();
 }
 
 // --- Observing ---------------------------------------------------------------------------------
@@ -198,6 +212,15 @@ bool FakeEngineService::WaitForAborts(size_t count) const {
   return WaitFor([&] { return aborted_.size() >= count; });
 }
 
+bool FakeEngineService::WaitForDetaches(size_t count) const {
+  return WaitFor([&] { return detached_.size() >= count; });
+}
+
+size_t FakeEngineService::aborts() const {
+  std::lock_guard lock(mutex_);
+  return aborted_.size();
+}
+
 bool FakeEngineService::WaitForConnections(size_t count) const {
   return WaitFor([&] { return hellos_.size() >= count; });
 }
@@ -210,7 +233,13 @@ v1::Load FakeEngineService::MakeLoad() const {
   for (const auto& [id, live] : live_) {
     if (live.next >= live.pieces.size()) continue;
     (live.next == 0 ? queued : running) += live.prompt_tokens;
+    if (live.next == 0)
+      load.set_waiting_requests(load.waiting_requests() + 1);
+    else
+      load.set_running_requests(load.running_requests() + 1);
   }
+  load.set_total_pages(kTotalPages);
+  load.set_free_pages(kTotalPages - load.running_requests());
   load.set_queued_tokens(queued);
   load.set_running_tokens(running);
   load.set_draining(draining_);
@@ -240,6 +269,8 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   info->set_vocab_size(GetTestModel().tokenizer->vocab_size());
   info->set_hidden_size(kHiddenSize);
   info->set_created(1'700'000'000);
+  info->set_max_running_requests(options_.max_running_requests);
+  info->set_max_queued_requests(options_.max_queued_requests);
   v1::ModelFile* file = info->add_files();
   file->set_name("tokenizer");
   file->set_sha256(GetTestModel().sha256);
@@ -277,7 +308,7 @@ grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* st
     if (frame.has_submit()) OnSubmit(frame.submit());
     if (frame.has_abort()) {
       live_.erase(frame.abort().stream_id());
-      aborted_.insert(frame.abort().stream_id());
+      (frame.abort().detach() ? detached_ : aborted_).insert(frame.abort().stream_id());
     }
     changed_.notify_all();
   }
@@ -294,7 +325,7 @@ void FakeEngineService::OnSubmit(const v1::Submit& submit) {
   submits_.push_back(submit);
   if (refusals_ > 0) {
     --refusals_;
-    Refuse(submit.stream_id());
+    SendError(submit.stream_id(), refusal_code_, refusal_message_);
     return;
   }
   Live live;
@@ -304,12 +335,12 @@ void FakeEngineService::OnSubmit(const v1::Submit& submit) {
   live_[submit.stream_id()] = std::move(live);
 }
 
-void FakeEngineService::Refuse(uint64_t stream_id) {
+void FakeEngineService::SendError(uint64_t stream_id, int code, const std::string& message) {
   v1::EngineFrame frame;
   v1::Delta* delta = frame.mutable_step()->add_deltas();
   delta->set_stream_id(stream_id);
-  delta->mutable_error()->set_code(refusal_code_);
-  delta->mutable_error()->set_message(refusal_message_);
+  delta->mutable_error()->set_code(code);
+  delta->mutable_error()->set_message(message);
   delta->mutable_error()->set_retry_after_ms(2500);
   stream_->Write(frame);
 }
@@ -363,10 +394,24 @@ grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeEngineService::FindKeyed(grpc::ServerContext*, const v1::FindKeyedRequest* request,
+                                          v1::FindKeyedResponse* response) {
+  std::lock_guard lock(mutex_);
+  response->set_found(std::any_of(submits_.begin(), submits_.end(), [&](const v1::Submit& submit) {
+    return submit.keyed().key() == request->key();
+  }));
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeEngineService::FetchLargeResult(grpc::ServerContext*,
                                                  const v1::FetchLargeResultRequest* request,
                                                  grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  ++large_fetches_;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return !large_held_ || stopping_; });
+  ++large_answers_;
+  changed_.notify_all();
   const auto found = large_.find(request->large_result_id());
   if (found == large_.end() || large_lost_) return {grpc::StatusCode::NOT_FOUND, "gone"};
   v1::GenerateResponse response;

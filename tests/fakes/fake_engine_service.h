@@ -37,6 +37,7 @@ const TestModel& GetTestModel();
 
 struct FakeEngineServiceOptions {
   std::string address;  // unix:/path or 127.0.0.1:port
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   std::string replica_id = "fake-0";
   std::string model = "smol";
   std::string fingerprint = "fp-fake";
@@ -44,6 +45,8 @@ struct FakeEngineServiceOptions {
   uint32_t heartbeat_ms = 200;
   uint32_t reattach_ms = 2000;
   bool reports_submits = true;
+  uint32_t max_running_requests = 0;       // as it says; it takes all
+  uint32_t max_queued_requests = 0;        // the same; 0: it does not say
   uint32_t large_result_over = 1'000'000;  // prompt logprobs; more go by FetchLargeResult
 };
 
@@ -61,14 +64,17 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetSilent(bool silent);        // sends nothing, not even heartbeats
   void LoseRequests();                // forgets all requests, as a restarted process would
   void RefuseNext(int count, int code, const std::string& message);
-  void SetScript(std::vector<int32_t> ids);  // tokens of every answer, over and over
+  void FailLive(int code, const std::string& message);  // all requests end with it, where they are
+  void SetScript(std::vector<int32_t> ids);             // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);
   void SetDraining(bool draining);
   void SetModel(const std::string& model);              // from the next connection
   void SetFingerprint(const std::string& fingerprint);  // the same
   void SetLargeResultsLost(bool lost);
-  void Stop();   // the process is gone
-  void Start();  // …and back, empty
+  void HoldLargeResults(bool hold);  // who fetches one waits
+  void Stop();                       // the process is gone
+  void Start();                      // …and back, empty
+  int port() const { return port_; }
 
   // Observing.
   std::vector<v1::Submit> submits() const;
@@ -77,15 +83,22 @@ class FakeEngineService final : public v1::Engine::Service {
   size_t active() const;  // requests with something left to send
   bool WaitForSubmits(size_t count) const;
   bool WaitForAborts(size_t count) const;
+  bool WaitForDetaches(size_t count) const;
+  size_t aborts() const;
   bool WaitForConnections(size_t count) const;
   bool WaitFor(const std::function<bool()>& condition) const;  // called with the lock held
   // For WaitFor's conditions.
   int64_t permits() const { return permits_; }
   bool has_live() const { return HasPiece(); }
+  int large_fetches() const { return large_fetches_; }
+  int large_answers() const { return large_answers_; }
 
   // What the toy model answers; an embedding of kHiddenSize numbers.
   static constexpr uint32_t kHiddenSize = 3;
   static std::vector<float> Embedding(std::span<const int32_t> prompt, bool mean);
+  // Of every answer whose request asks for it.
+  static v1::Timing Timing();
+  static constexpr uint64_t kTotalPages = 100;
   std::vector<int32_t> AnswerIds(const v1::GenerateRequest& request) const;
 
  private:
@@ -104,12 +117,15 @@ class FakeEngineService final : public v1::Engine::Service {
   grpc::Status FetchLargeResult(grpc::ServerContext* context,
                                 const v1::FetchLargeResultRequest* request,
                                 grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  // Whether a submit with this key has come.
+  grpc::Status FindKeyed(grpc::ServerContext* context, const v1::FindKeyedRequest* request,
+                         v1::FindKeyedResponse* response) override;
 
   void StepLoop();
   void SendStep(bool heartbeat);
   bool HasPiece() const;
   void OnSubmit(const v1::Submit& submit);
-  void Refuse(uint64_t stream_id);
+  void SendError(uint64_t stream_id, int code, const std::string& message);
   static size_t ResumedTokens(const v1::Submit& submit);
   std::vector<v1::Delta> MakePieces(const v1::Submit& submit);
   static v1::Delta MakeEmbedding(const v1::Submit& submit);
@@ -125,7 +141,7 @@ class FakeEngineService final : public v1::Engine::Service {
   std::map<uint64_t, Live> live_;
   std::vector<v1::Submit> submits_;
   std::vector<v1::Hello> hellos_;
-  std::set<uint64_t> aborted_;
+  std::set<uint64_t> aborted_, detached_;
   std::map<uint64_t, std::vector<v1::TokenLogprobs>> large_;
   std::string model_ = options_.model;
   std::string fingerprint_ = options_.fingerprint;
@@ -143,8 +159,11 @@ class FakeEngineService final : public v1::Engine::Service {
   bool silent_ = false;
   bool draining_ = false;
   bool large_lost_ = false;
+  bool large_held_ = false;
+  int large_fetches_ = 0, large_answers_ = 0;
   bool stopping_ = false;
   std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
   std::thread step_thread_;
 };
 

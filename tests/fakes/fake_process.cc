@@ -8,6 +8,7 @@
 //   stuck           never becomes ready
 //   ignore-term     does not end on SIGTERM
 //   silent-metrics  takes a scrape's connection and never answers
+//   hang-in-load    stops for good before it has loaded
 //   hang-in-warmup  a worker that stops for good once it is admitted
 #include <fcntl.h>
 #include <poll.h>
@@ -136,6 +137,7 @@ class Fake {
             : role_ == "detokenizer" ? &block->detokenizer
                                      : &block->workers[std::atoi(Flag("--rank").c_str())];
     ReplicaControl::SetState(slot_, ProcessState::kLoading);
+    if (misbehaviour_ == "hang-in-load") raise(SIGSTOP);
     return true;
   }
 

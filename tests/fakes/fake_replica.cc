@@ -1,6 +1,9 @@
 #include "tests/fakes/fake_replica.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <span>
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
@@ -173,15 +176,23 @@ class FakeReplica::Rank {
     result.start_ns = RealClock::Now();
     for (const PlanOpen& open : plan_.opens) slots_[open.slot] = {open.sampling, {}, -1};
     size_t token = 0, page = 0;
+    std::optional<uint32_t> bad_slot;
     for (const PlanRow& row : plan_.rows) {
-      result.rows.push_back(RunRow(row, std::span(plan_.input_ids).subspan(token, row.num_tokens),
-                                   std::span(plan_.new_pages).subspan(page, row.num_new_pages)));
+      const auto ids = std::span(plan_.input_ids).subspan(token, row.num_tokens);
+      if (std::ranges::count(ids, replica_->fail_token_.load()) > 0) bad_slot = row.slot;
+      result.rows.push_back(
+          RunRow(row, ids, std::span(plan_.new_pages).subspan(page, row.num_new_pages)));
       token += row.num_tokens;
       page += row.num_new_pages;
     }
     for (uint32_t closed : plan_.closes) slots_.erase(closed);
     if (rank_ != 0) return;
-    if (replica_->fail_steps_.load() > 0) {
+    if (bad_slot.has_value()) {
+      result.code = static_cast<uint32_t>(absl::StatusCode::kDataLoss);
+      result.message = "a token that fails";
+      result.rows.assign(1, RowResult());
+      result.rows[0].slot = *bad_slot;
+    } else if (replica_->fail_steps_.load() > 0) {
       replica_->fail_steps_.fetch_sub(1);
       result.code = replica_->fail_code_.load();
       result.message = "injected";

@@ -73,6 +73,8 @@ class FakeReplica {
     fail_code_.store(static_cast<uint32_t>(code));
     fail_steps_.store(count);
   }
+  // Every step that has this token among its input does, with DATA_LOSS and the row.
+  void FailStepsWith(int32_t token) { fail_token_.store(token); }
   uint64_t steps() const { return steps_.load(); }
   // Slots that are open on rank 0 (by its plans), after the last answered step.
   uint32_t open_slots() const { return open_slots_.load(); }
@@ -90,6 +92,7 @@ class FakeReplica {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<uint32_t> fail_steps_{0};
   std::atomic<uint32_t> fail_code_{0};
+  std::atomic<int32_t> fail_token_{INT32_MIN};  // no token
   std::atomic<uint64_t> steps_{0};
   std::atomic<uint32_t> open_slots_{0};
   std::atomic<uint64_t> bad_plans_{0};

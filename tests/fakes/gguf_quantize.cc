@@ -65,10 +65,10 @@ void QuantizeBlock(DType dtype, const float* x, std::string* out) {
   const bool has_min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1;
   const bool five = dtype == DType::kQ5_0 || dtype == DType::kQ5_1;
   CHECK(has_min || five || dtype == DType::kQ4_0);
-  const uint32_t largest = five ? 31 : 15;
-  const float zero = has_min ? 0.0f : static_cast<float>(largest / 2 + 1);
+  const uint32_t largest = five ? 31 : 15, half = largest / 2;
+  const float zero = has_min ? 0.0f : static_cast<float>(half + 1);
   const uint16_t d = FloatToHalf(has_min ? (high - low) / static_cast<float>(largest)
-                                         : widest / static_cast<float>(largest / 2));
+                                         : widest / static_cast<float>(half));
   Put(out, d);
   if (has_min) Put(out, FloatToHalf(low));
   uint32_t quants[kBlock];

@@ -69,7 +69,7 @@ class Service final : public HttpService {
       const std::string data(request.body.size(), 'x');
       for (int i = 0; i < 3; ++i) exchange->Write("data: " + data + "\n\n");
       exchange->Write("");
-      exchange->EndStream();
+      exchange->EndStream(200);
       exchange->Write("too late");
     } else if (request.head.path == "/error") {
       exchange->ReplyError(Unavailable("No replica is ready.", 1500));

@@ -1,4 +1,4 @@
-"""README's flag tables are made from the binaries' --help, so that they can't drift.
+"""README's flag tables are made of what the binaries' --list-flags says, as --help is, so that they can't drift.
 
     flag_tables.py --bin-dir build/release/bin --check    fails if README differs
     flag_tables.py --bin-dir build/release/bin --write    brings README up to date
@@ -7,48 +7,35 @@
 import argparse
 import difflib
 import pathlib
-import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Marker in README → command whose --help it holds.
+# Marker in README → command whose flags it holds.
 TABLES = {
-    "serve": ["flotilla", "serve", "--help"],
-    "engine": ["flotilla", "engine", "--help"],
-    "join": ["flotilla", "join", "--help"],
-    "ask": ["flotilla", "ask", "--help"],
-    "router": ["flotilla-router", "--help"],
-    "bench roofline": ["flotilla-worker-bench", "--help"],
-    "bench quality": ["flotilla-quality", "--help"],
-    "bench offline": ["flotilla-offline", "--help"],
+    "serve": ["flotilla", "serve", "--list-flags"],
+    "engine": ["flotilla", "engine", "--list-flags"],
+    "join": ["flotilla", "join", "--list-flags"],
+    "ask": ["flotilla", "ask", "--list-flags"],
+    "chat": ["flotilla", "chat", "--list-flags"],
+    "top": ["flotilla", "top", "--list-flags"],
+    "router": ["flotilla-router", "--list-flags"],
+    "size": ["flotilla-worker-bench", "size", "--list-flags"],
+    "bench roofline": ["flotilla-worker-bench", "--list-flags"],
+    "bench quality": ["flotilla-quality", "--list-flags"],
+    "bench offline": ["flotilla-offline", "--list-flags"],
+    "bench serve": ["flotilla-served", "--list-flags"],
 }
-FLAG = re.compile(r"^  (?:(-\w),)?(--[\w-]+|\w+)\s*(.*)$")
-
-
-def rows(help_text):
-    """CLI11's help: '  --name TYPE:CHECK=default  description'; the description may be on its own line."""
-    entries = []
-    for line in help_text.splitlines():
-        match = FLAG.match(line)
-        if match and not line.startswith("   "):
-            entries.append([match.group(2), match.group(3)])
-        elif entries and line.startswith("      "):
-            entries[-1][1] += "  " + line.strip()
-        elif not line.strip():
+def rows(flag_lines):
+    """Of what --list-flags prints, a line a flag: name, short name, what it takes, choices, default, whether it is
+    required, whether it is a list, help."""
+    for line in flag_lines.splitlines():
+        name, _, _, choices, default, _, _, description = line.split("\t")
+        if name in ("--version", "command"):
             continue
-    for name, rest in entries:
-        if name in ("--help", "--version", "command", "flotilla"):  # the last: examples
-            continue
-        # The syntax ends where two spaces begin the description: TYPE:CHECK=DEFAULT  description
-        parts = re.split(r"\s{2,}", rest.strip(), maxsplit=1)
-        if len(parts) == 1 and " REQUIRED " in parts[0]:  # too long for a gap of two spaces
-            parts = parts[0].split(" REQUIRED ", 1)
-        syntax, description = parts if len(parts) == 2 else ("", parts[0])
-        choices = re.search(r"\{(.*)\}", syntax)
         if choices:
-            description += " (" + choices.group(1).replace(",", ", ") + ")"
-        yield name, syntax.rsplit("=", 1)[1] if "=" in syntax else "", description
+            description += " (" + choices.replace(",", ", ") + ")"
+        yield name, default, description
 
 
 def table(command, bin_dir):
@@ -86,7 +73,7 @@ def main():
     if args.write:
         path.write_text(new, encoding="utf-8")
     elif new != old:
-        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), "README.md", "--help",
+        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), "README.md", "--list-flags",
                                     lineterm="")
         sys.exit("\n".join(diff) + "\nrun tests/house/flag_tables.py --write")
 

@@ -4,11 +4,13 @@
 #include <memory>
 
 #include "common/base/clock.h"
+#include "common/tls/certificate_metric.h"
 #include "deploy/launcher/metrics_merge.h"
 #include "deploy/launcher/process_metrics.h"
 #include "detokenizer_proc/detokenizer_metrics.h"
 #include "router/router_metrics.h"
 #include "scheduler_proc/grammar/grammar_compiler.h"
+#include "scheduler_proc/keyed_results.h"
 #include "scheduler_proc/loop_metrics.h"
 #include "shm/ring_metrics.h"
 #include "worker_proc/comm/plan_link_metrics.h"
@@ -26,7 +28,10 @@ std::string AllMetrics() {
   router_metrics.Backend("r0", true, 0);
   router_metrics.Circuit("r0", 0);
   router_metrics.CacheIndex("r0", 0, 0);
+  CertificateExpiryMetric("router", &router)("tls-cert-file", 0);
+  CertificateExpiryMetric("scheduler", &scheduler)("tls-cert-file", 0);
   const GrammarMetrics grammar_metrics(&scheduler);
+  const KeyedMetrics keyed_metrics(&scheduler, {{"model", "model"}, {"replica", "r0"}});
   LoopMetrics loop_metrics({.model = "model", .replica = "r0"}, &scheduler);
   loop_metrics.OnServing(true, 1);
   AddGauge(&scheduler, RingFillRatioSpec("step"));

@@ -6,7 +6,6 @@ process then refuses.
 
 import argparse
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -18,17 +17,15 @@ DIFFERENT = {
     "--tp": "the launcher also takes auto, the processes only what came of it",
     "--isa": "the worker's table of kernels decides what there is",
 }
-FLAG = re.compile(r"^  (?:-\w,)?(--[\w-]+) ?(\S.*?)?(?:  .*)?$", re.MULTILINE)
 
 
 def flags_of(command, bin_dir):
-    """name → how its value is checked: 'UINT in [1 - 4096]' of 'UINT:UINT in [1 - 4096]=64'."""
-    run = subprocess.run([bin_dir / command[0], *command[1:], "--help"], capture_output=True,
+    """name → how its value is checked: "UINT in [1 - 4096]", or its choices."""
+    run = subprocess.run([bin_dir / command[0], *command[1:], "--list-flags"], capture_output=True,
                          text=True, check=True)
-    found = {name: re.sub(r"( \.\.\.)?( REQUIRED.*)?$", "", takes)
-             .split("=")[0].partition(":")[2].strip()
-             for name, takes in FLAG.findall(run.stdout)}
-    assert len(found) > 5, f"{command}: --help shows only {found}"
+    lines = [line.split("\t") for line in run.stdout.splitlines()]
+    found = {name: choices or (takes if " in [" in takes else "") for name, _, takes, choices, *_ in lines}
+    assert len(found) > 5, f"{command}: --list-flags shows only {found}"
     return found
 
 

@@ -101,6 +101,7 @@ LIST = [
     ("deep schema", text_schema(json.dumps(nested(200)))),
     ("deep array", text_schema("[" * 30000 + "]" * 30000)),
     ("long regex", regex("a" * 70_000)),
+    ("megabytes of regex", regex("a" * 5_000_000)),  # more than gRPC takes unless told to
     ("long grammar", ebnf("root ::= " + words(20_000))),
     ("long schema", schema({"enum": [f"value {i}" for i in range(10_000)]})),
     ("many choices", choice([f"choice {i}" for i in range(5000)])),

@@ -3,12 +3,17 @@ business here: others may use the machine."""
 
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
-from cluster import BIN, MODEL, SANITIZED, children_of, wait_until
+from cluster import BIN, MODEL, SANITIZED, Cluster, children_of, wait_until
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import plots  # noqa: E402 - found by the line above
 
 KERNELS = {"gemm", "gate_up", "attention", "norm_quantize", "sampler", "forward"}
 
@@ -70,6 +75,56 @@ def test_offline_ends_with_its_replica_when_interrupted():
     assert process.returncode == 130, err
     assert out == "" and "stopped" in err
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in replica), 30, "the replica's end")
+
+
+def served(url, *args):
+    return bench("serve", "--url", url, "--input-len", "9", "--output-len", "6", *args)
+
+
+def test_serve_measures_a_running_server(tmp_path):
+    with Cluster() as cluster:
+        run = served(cluster.http, "--requests", "12", "--max-concurrency", "3", "--shared-prefix", "64", "--json",
+                     "--goodput", "e2el:600000", "--label", "here")
+        assert run.returncode == 0, run.stderr
+        figures = json.loads(run.stdout)
+        assert (figures["label"], figures["c"], figures["requests"], figures["failed"]) == ("here", 3, 12, 0)
+        assert figures["prompt_tokens"] == 12 * 73 and figures["output_tokens"] == 12 * 6
+        assert figures["cached_tokens"] >= 64 * (12 - 3), "the prefix, but for those that came first"
+        assert figures["good"] == 12
+        assert 0 < figures["ttft_p50"] <= figures["ttft_p99"] <= figures["e2el_p99"] < figures["seconds"] * 1000 + 1
+        # What plots.py draws.
+        loads = tmp_path / "load.jsonl"
+        loads.write_text(run.stdout)
+        assert ("here", "out_tok_s") in plots.read_loads(loads.read_text().splitlines())
+        run = served(cluster.http, "--requests", "5", "--request-rate", "20")
+        assert run.returncode == 0, run.stderr
+        assert "5 requests answered" in run.stdout and re.search(r"^ttft +\d", run.stdout, re.M)
+        run = served(cluster.http, "--requests", "2", "--model", "no-such")
+        assert run.returncode == 1
+        assert "2 failed" in run.stdout and "no-such" in run.stdout
+
+
+def test_serve_says_what_was_answered_when_interrupted():
+    with Cluster() as cluster:
+        process = subprocess.Popen([os.path.join(BIN, "flotilla"), "bench", "serve", "--url", cluster.http,
+                                    "--requests", "1000", "--request-rate", "1", "--output-len", "2"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: sum(v for k, v in cluster.metrics().items()
+                                   if k.startswith("flotilla_router_requests_total")) > 0, 60, "a request")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130, err
+        assert "requests answered" in out
+
+
+def test_serve_needs_a_server():
+    run = served("http://127.0.0.1:1")
+    assert run.returncode == 1 and "can't reach 127.0.0.1:1" in run.stderr
+    assert served("ftp://x").returncode == 2
+    assert served("http://127.0.0.1:1", "--goodput", "x:1").returncode == 2
 
 
 @pytest.mark.skipif(SANITIZED, reason="its shares would be those of the sanitizer")

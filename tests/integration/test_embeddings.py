@@ -166,7 +166,7 @@ def test_a_killed_process_changes_nothing(victim, replicas):
     """A worker's requests begin again in the next epoch, a scheduler's on the other replica."""
     with Cluster("--replicas", replicas, "--tp", "2", "--kv-cache-memory", "256MiB", disturbed=True) as c:
         client = openai_client(c)
-        inputs = [[(31 * i + 7 * j) % 9000 for j in range(700)] for i in range(16)]
+        inputs = [[(31 * i + 7 * j) % 9000 for j in range(700)] for i in range(6)]
 
         def run():
             return vectors(client, c.model_id, inputs, {"pooling": "mean"})

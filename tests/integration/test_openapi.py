@@ -19,7 +19,8 @@ schema = schemathesis.openapi.from_path("docs/openapi.yaml")
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster("--kv-cache-memory", "512MiB") as c:
+    # An answer without a limit of its own ends with the context.
+    with Cluster("--kv-cache-memory", "512MiB", "--context-length", "256") as c:
         c.model = requests.get(c.http + "/v1/models", timeout=60).json()["data"][0]["id"]
         c.statuses = {}
         yield c

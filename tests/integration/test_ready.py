@@ -1,12 +1,11 @@
 """Nothing between a router and its replica may wait for a timer: a router that finds a replica serves
 within a fraction of a heartbeat (1 s). Usually it takes 0.05 s."""
 
-import os
 import re
-import subprocess
 import time
 
-from cluster import BIN, Cluster
+from cluster import Cluster
+from router import Router
 
 LIMIT_S = 0.5
 ROUTERS = 300
@@ -16,17 +15,10 @@ FLAGS = ["--tp", "1", "--kv-cache-memory", "384MiB"]
 
 def start_router(address, log):
     """Seconds from a router's start to its ready line."""
-    reading, writing = os.pipe()
     begin = time.monotonic()
-    router = subprocess.Popen(
-        [os.path.join(BIN, "flotilla-router"), "--replica", address, "--port", "0", "--grpc-port", "0",
-         "--log-level", "debug", "--notify-fd", str(writing)], pass_fds=[writing], stderr=log)
-    os.close(writing)
-    with os.fdopen(reading) as notify:
-        line = notify.readline()
+    router = Router([address], "--log-level", "debug", log=log)
     seconds = time.monotonic() - begin
-    router.terminate()
-    assert router.wait(30) == 0 and line.startswith("READY "), line
+    assert router.stop() == 0
     return seconds
 
 
@@ -35,8 +27,7 @@ def test_every_router_is_ready_at_once(tmp_path):
     with Cluster(*FLAGS, command="engine") as engine:
         for number in range(ROUTERS):
             path = tmp_path / str(number)
-            with open(path, "wb") as log:
-                seconds = start_router(engine.grpc, log)
+            seconds = start_router(engine.grpc, path)
             if seconds > LIMIT_S:
                 slow.append(f"router {number}: {seconds:.3f} s\n{path.read_text()}")
     assert not slow, "\n".join(slow)

@@ -1,6 +1,6 @@
 """Embeddings of real clusters against transformers.
 
-  python run_embeddings.py [--tp 1 2 3] [--chunk 16 512] [--concurrency 1 8] [--dtype float32 int8]
+  python run_embeddings.py [--setups 1:512 2:16 …] [--concurrency 1 8] [--dtype float32 int8]
 
 The golden hidden states (make_golden.py: transformers in fp32) pooled in float64 are the reference:
 the last one, and the mean over all. For each number of ranks and prefill chunk size a cluster embeds
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import check_logits
+from setups import add_setups
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import MODEL, Cluster  # noqa: E402 - found by the line above
@@ -82,8 +83,7 @@ def differing(golden, first, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--chunk", type=int, nargs="+", default=[16, 512])
+    add_setups(parser)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--dtype", nargs="+", choices=list(MIN_COSINE), default=list(MIN_COSINE))
     options = parser.parse_args()
@@ -91,7 +91,7 @@ def main():
         sys.exit("FLOTILLA_TEST_MODEL is not set; `./flotilla test` does so")
     golden = check_logits.Golden.load()
     first, failed = {}, False
-    for dtype, tp, chunk in itertools.product(options.dtype, options.tp, options.chunk):
+    for dtype, (tp, chunk) in itertools.product(options.dtype, options.setups):
         with Cluster("--tp", str(tp), "--chunked-prefill-size", str(chunk), "--dtype", dtype) as cluster:
             for concurrency in options.concurrency:
                 found = embed_all(cluster, golden, concurrency)

@@ -1,7 +1,6 @@
 """The oracle: real clusters against the golden data.
 
-  python run_oracle.py [--tp 1 2 3] [--chunk 16 512] [--concurrency 1 8] [--isa auto]
-                       [--dtype float32]
+  python run_oracle.py [--setups 1:512 2:16 …] [--concurrency 1 8] [--isa auto] [--dtype float32]
 
 For each number of ranks and prefill chunk size a cluster is started, and the golden prompts are sent
 over HTTP as token ids, one at a time and eight at once, each with a few greedy tokens after it, so
@@ -32,6 +31,7 @@ import numpy as np
 
 import check_logits
 from logits_dump import Dump, DumpError
+from setups import add_setups
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import MODEL, Cluster, ClusterError  # noqa: E402 - found by the line above
@@ -127,8 +127,7 @@ class Oracle:
         print(f"{name}: {text}", *(f"  FAILED: {p}" for p in problems), sep="\n", flush=True)
 
     def run_all(self):
-        for isa, tp, chunk in itertools.product(self.options.isa, self.options.tp,
-                                                self.options.chunk):
+        for isa, (tp, chunk) in itertools.product(self.options.isa, self.options.setups):
             self.run_cluster(isa, tp, chunk)
         return 1 if self.failures else 0
 
@@ -175,8 +174,7 @@ class Oracle:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--chunk", type=int, nargs="+", default=[16, 512])
+    add_setups(parser)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--isa", nargs="+", default=["auto"])
     parser.add_argument("--dtype", choices=["float32", "int8"], default="float32")

@@ -2,34 +2,19 @@
 // docs/api_keys.md.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "common/base/sha256.h"
 #include "flotilla/v1/inference.grpc.pb.h"
+#include "tests/router/keys_file.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {
 namespace {
 
-std::string Line(std::string_view tenant, std::string_view key, std::string_view rest = "") {
-  return StrCat(tenant, " ", Sha256Hex(key), " ", rest, "\n");
-}
-
 class AccessTest : public ::testing::Test {
  protected:
-  AccessTest() {
-    char name[] = "/tmp/flotilla-keys-XXXXXX";
-    const int fd = mkstemp(name);
-    close(fd);
-    file_ = name;
-  }
-  ~AccessTest() override { std::filesystem::remove(file_); }
-
   void Start(const std::string& keys) {
-    std::ofstream(file_) << keys;
+    file_.Write(keys);
     HarnessOptions options;
-    options.api_keys_file = file_;
+    options.api_keys_file = file_.path();
     harness_ = std::make_unique<RouterHarness>(options);
     stub_ = v1::Inference::NewStub(grpc::CreateChannel(
         StrCat("127.0.0.1:", harness_->app().grpc_port()), grpc::InsecureChannelCredentials()));
@@ -67,14 +52,15 @@ class AccessTest : public ::testing::Test {
   }
   std::string LastTenant() { return harness_->engine().submits().back().tenant(); }
 
-  std::string file_;
+  const KeysFile file_;
   std::unique_ptr<RouterHarness> harness_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-TEST_F(AccessTest, EveryRouteButHealthNeedsAKey) {
-  Start(Line("a", "one"));
+TEST_F(AccessTest, EveryRouteButHealthAndThePagesFilesNeedsAKey) {
+  Start(KeyLine("a", "one"));
   for (const HttpRoutes::Route& route : HttpRoutes::All()) {
+    if (std::string_view(route.path) == "/ui/{file}") continue;  // of those below
     const bool open = std::string_view(route.path).starts_with("/health/");
     const bool get = std::string_view(route.method) == "GET";
     const HttpAnswer answer =
@@ -82,6 +68,8 @@ TEST_F(AccessTest, EveryRouteButHealthNeedsAKey) {
     EXPECT_EQ(answer.status, open ? 200 : 401) << route.path;
   }
   EXPECT_EQ(Get(harness_->port(), "/nothing").status, 401) << "not even what there is not";
+  EXPECT_EQ(Get(harness_->port(), "/ui/nothing").status, 401);
+  EXPECT_EQ(Get(harness_->port(), "/ui/").status, 200) << "a browser has no key yet";
   const HttpAnswer answer = Complete("two");
   EXPECT_EQ(answer.status, 401);
   EXPECT_EQ(ErrorField(answer, "code"), "invalid_api_key");
@@ -91,7 +79,7 @@ TEST_F(AccessTest, EveryRouteButHealthNeedsAKey) {
 }
 
 TEST_F(AccessTest, EveryGrpcMethodNeedsAKey) {
-  Start(Line("a", "one"));
+  Start(KeyLine("a", "one"));
   const auto refused = [](const grpc::Status& status) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
   };
@@ -120,7 +108,7 @@ TEST_F(AccessTest, EveryGrpcMethodNeedsAKey) {
 }
 
 TEST_F(AccessTest, AKeyIsABearerTokenOrXApiKey) {
-  Start(Line("a", "one"));
+  Start(KeyLine("a", "one"));
   EXPECT_EQ(Complete("one").status, 200);
   EXPECT_EQ(
       Send(PostText("/v1/completions", R"({"model":"smol","prompt":"Hi"})", "X-Api-Key: one\r\n"))
@@ -130,13 +118,13 @@ TEST_F(AccessTest, AKeyIsABearerTokenOrXApiKey) {
 }
 
 TEST_F(AccessTest, ADisabledKeyIsForbidden) {
-  Start(Line("a", "one", "disabled"));
+  Start(KeyLine("a", "one", "disabled"));
   EXPECT_EQ(Complete("one").status, 403);
   EXPECT_EQ(Generate("one").error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST_F(AccessTest, TheTenantIsTheSaltOfThePrefixCache) {
-  Start(Line("a", "one") + Line("b", "two"));
+  Start(KeyLine("a", "one") + KeyLine("b", "two"));
   Complete("one");
   EXPECT_EQ(LastTenant(), "a");
   Complete("two", R"(,"stream":true)");
@@ -160,7 +148,7 @@ TEST_F(AccessTest, TheTenantIsTheSaltOfThePrefixCache) {
 }
 
 TEST_F(AccessTest, AnotherTenantsRequestCantBeAborted) {
-  Start(Line("a", "one") + Line("b", "two"));
+  Start(KeyLine("a", "one") + KeyLine("b", "two"));
   harness_->engine().Hold();
   HttpConnection connection(harness_->port());
   connection.Send(PostText("/v1/completions", R"({"model":"smol","prompt":"Hi"})",
@@ -172,7 +160,7 @@ TEST_F(AccessTest, AnotherTenantsRequestCantBeAborted) {
 }
 
 TEST_F(AccessTest, RequestsAMinuteAreLimited) {
-  Start(Line("a", "one", "requests-per-minute=1") + Line("b", "two"));
+  Start(KeyLine("a", "one", "requests-per-minute=1") + KeyLine("b", "two"));
   EXPECT_EQ(Complete("one").status, 200);
   const HttpAnswer refused = Complete("one");
   EXPECT_EQ(refused.status, 429);
@@ -184,13 +172,13 @@ TEST_F(AccessTest, RequestsAMinuteAreLimited) {
 }
 
 TEST_F(AccessTest, TokensAMinuteAreLimited) {
-  Start(Line("a", "one", "tokens-per-minute=2"));
+  Start(KeyLine("a", "one", "tokens-per-minute=2"));
   EXPECT_EQ(Complete("one").status, 200) << "what it takes is known afterwards";
   EXPECT_EQ(Complete("one").status, 429);
 }
 
 TEST_F(AccessTest, RequestsAtOnceAreLimited) {
-  Start(Line("a", "one", "concurrency=1"));
+  Start(KeyLine("a", "one", "concurrency=1"));
   harness_->engine().Hold();
   HttpConnection connection(harness_->port());
   connection.Send(
@@ -205,9 +193,9 @@ TEST_F(AccessTest, RequestsAtOnceAreLimited) {
 }
 
 TEST_F(AccessTest, TheFileIsReadAgainWhenItChanges) {
-  Start(Line("a", "one"));
+  Start(KeyLine("a", "one"));
   EXPECT_EQ(Complete("two").status, 401);
-  std::ofstream(file_) << Line("a", "two");
+  file_.Write(KeyLine("a", "two"));
   while (Complete("two").status != 200) {
   }
   EXPECT_EQ(Complete("one").status, 401);

@@ -3,19 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "common/base/sha256.h"
+#include "tests/router/keys_file.h"
 
 namespace flotilla {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string Line(std::string_view tenant, std::string_view key, std::string_view rest = "") {
-  return StrCat(tenant, " ", Sha256Hex(key), " ", rest, "\n");
-}
 
 std::string Why(std::string_view text) {
   const auto keys = ParseApiKeys(text);
@@ -25,10 +19,10 @@ std::string Why(std::string_view text) {
 
 TEST(ApiKeysTest, ALineIsATenantAHashAndLimits) {
   const auto keys = ParseApiKeys(
-      StrCat("# ours\n\n", Line("a", "k1"),
-             Line("b.2", "k2", "requests-per-minute=60 tokens-per-minute=9 concurrency=2"),
-             Line("b.2", "k3",
-                  "concurrency=2 tokens-per-minute=9 requests-per-minute=60 disabled # old")));
+      StrCat("# ours\n\n", KeyLine("a", "k1"),
+             KeyLine("b.2", "k2", "requests-per-minute=60 tokens-per-minute=9 concurrency=2"),
+             KeyLine("b.2", "k3",
+                     "concurrency=2 tokens-per-minute=9 requests-per-minute=60 disabled # old")));
   ASSERT_TRUE(keys.ok()) << keys.status();
   ASSERT_EQ(keys->size(), 3u);
   EXPECT_EQ(*(*keys)[0].tenant, (Tenant{.name = "a"}));
@@ -41,13 +35,14 @@ TEST(ApiKeysTest, ALineIsATenantAHashAndLimits) {
 TEST(ApiKeysTest, ABadLineIsNamed) {
   EXPECT_THAT(Why("\na\n"), HasSubstr("line 2"));
   EXPECT_THAT(Why("a key"), HasSubstr("SHA-256"));
-  EXPECT_THAT(Why(Line("a/b", "k")), HasSubstr("tenant's name"));
-  EXPECT_THAT(Why(Line(std::string(65, 'a'), "k")), HasSubstr("tenant's name"));
-  EXPECT_THAT(Why(Line("a", "k", "rpm=1")), HasSubstr("'rpm=1'"));
-  EXPECT_THAT(Why(Line("a", "k", "concurrency=0")), HasSubstr("concurrency"));
-  EXPECT_THAT(Why(Line("a", "k", "concurrency=2x")), HasSubstr("concurrency"));
-  EXPECT_THAT(Why(Line("a", "k") + Line("b", "k")), HasSubstr("another line too"));
-  EXPECT_THAT(Why(Line("a", "k") + Line("a", "l", "concurrency=1")), HasSubstr("other limits"));
+  EXPECT_THAT(Why(KeyLine("a/b", "k")), HasSubstr("tenant's name"));
+  EXPECT_THAT(Why(KeyLine(std::string(65, 'a'), "k")), HasSubstr("tenant's name"));
+  EXPECT_THAT(Why(KeyLine("a", "k", "rpm=1")), HasSubstr("'rpm=1'"));
+  EXPECT_THAT(Why(KeyLine("a", "k", "concurrency=0")), HasSubstr("concurrency"));
+  EXPECT_THAT(Why(KeyLine("a", "k", "concurrency=2x")), HasSubstr("concurrency"));
+  EXPECT_THAT(Why(KeyLine("a", "k") + KeyLine("b", "k")), HasSubstr("another line too"));
+  EXPECT_THAT(Why(KeyLine("a", "k") + KeyLine("a", "l", "concurrency=1")),
+              HasSubstr("other limits"));
 }
 
 TEST(ApiKeysTest, BearerKeys) {
@@ -60,27 +55,18 @@ TEST(ApiKeysTest, BearerKeys) {
 
 class ApiKeysFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/flotilla-keys-XXXXXX";
-    const int fd = mkstemp(name);
-    ASSERT_GE(fd, 0);
-    close(fd);
-    path_ = name;
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-  void Write(const std::string& text) { std::ofstream(path_) << text; }
   static absl::StatusCode CodeOf(const ApiKeys& keys, std::string_view key) {
     const auto found = keys.Find(key);
     const auto* error = std::get_if<ApiError>(&found);
     return error == nullptr ? absl::StatusCode::kOk : error->code;
   }
 
-  std::string path_;
+  const KeysFile file_;
 };
 
 TEST_F(ApiKeysFileTest, AKeyIsKnownDisabledOrUnknown) {
-  Write(Line("a", "one") + Line("b", "two", "disabled"));
-  ApiKeys keys(path_);
+  file_.Write(KeyLine("a", "one") + KeyLine("b", "two", "disabled"));
+  ApiKeys keys(file_.path());
   ASSERT_TRUE(keys.Load().ok());
   EXPECT_EQ(std::get<std::shared_ptr<const Tenant>>(keys.Find("one"))->name, "a");
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kPermissionDenied);
@@ -92,19 +78,19 @@ TEST_F(ApiKeysFileTest, AKeyIsKnownDisabledOrUnknown) {
 }
 
 TEST_F(ApiKeysFileTest, AFileThatChangedIsReadAgainAndABadOneChangesNothing) {
-  Write(Line("a", "one"));
-  ApiKeys keys(path_);
+  file_.Write(KeyLine("a", "one"));
+  ApiKeys keys(file_.path());
   ASSERT_TRUE(keys.Load().ok());
   EXPECT_FALSE(*keys.Reload());
-  Write(Line("a", "two"));
+  file_.Write(KeyLine("a", "two"));
   EXPECT_TRUE(*keys.Reload());
   EXPECT_EQ(CodeOf(keys, "one"), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kOk);
-  Write("nonsense");
+  file_.Write("nonsense");
   EXPECT_FALSE(keys.Reload().ok());
   EXPECT_FALSE(*keys.Reload()) << "told once";
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kOk);
-  std::filesystem::remove(path_);
+  file_.Remove();
   EXPECT_FALSE(*keys.Reload());
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kOk);
 }

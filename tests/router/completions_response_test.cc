@@ -5,12 +5,14 @@
 
 #include <boost/json/parse.hpp>
 
+#include "router/chat_response.h"
+#include "tests/fakes/byte_vocabulary.h"
 #include "tests/fakes/fake_engine_service.h"
 
 namespace flotilla {
 namespace {
 
-class CompletionsResponseTest : public testing::Test {
+class CompletionsResponseTest : public ::testing::Test {
  protected:
   CompletionsResponseTest() {
     auto model = std::make_shared<ModelHandle>();
@@ -122,6 +124,24 @@ TEST_F(CompletionsResponseTest, PiecesJoinToTheWhole) {
   }
   const std::string json = CompletionJson({}, request_, {joined}, {});
   EXPECT_EQ(boost::json::parse(json).at("choices").at(0), whole);
+}
+
+// As SentencePiece's: of a whole text it drops the blank before the first word.
+class StrippingVocabulary final : public testing::ByteVocabulary {
+ public:
+  bool strips_leading_space() const override { return true; }
+};
+
+TEST(ChatResponseTest, ATokensTextKeepsItsBlank) {
+  auto model = std::make_shared<ModelHandle>();
+  model->tokenizer = std::make_shared<StrippingVocabulary>();
+  CompletionRequest request;
+  request.model = model;
+  v1::TokenLogprobs entry;
+  entry.set_token_id(' ');
+  std::string json;
+  AppendChatLogprob(entry, request, &json);
+  EXPECT_EQ(boost::json::parse(json).at("token"), " ");
 }
 
 }  // namespace

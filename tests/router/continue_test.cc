@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kStream =
     R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1,"stream":true})";
+constexpr const char* kPlain = R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1})";
 constexpr const char* kLogprobs =
     R"({"model":"smol","prompt":[1,2,3,4,5,6],"max_tokens":20,"seed":1,"logprobs":2,
         "prompt_logprobs":0,"return_token_ids":true})";
@@ -182,6 +183,57 @@ TEST(ContinueTest, ARefusalDoesNotEndAStreamThatHasBegun) {
   harness.engine(0).Stop();
   EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
   EXPECT_EQ(harness.engine(1).submits().size(), 2u);
+}
+
+// As when a grammar takes too many steps: another replica would come to the same end.
+TEST(ContinueTest, AFaultOfTheRequestItselfEndsItAtOnce) {
+  RouterHarness harness(Replicas(2));
+  Begun begun(&harness, kPlain, 7);
+  harness.engine(0).FailLive(3, "structured: too complex");
+  const HttpAnswer answer = begun.answer.get();
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(ErrorField(answer, "message"), "structured: too complex");
+  EXPECT_EQ(harness.engine(0).submits().size() + harness.engine(1).submits().size(), 1u);
+}
+
+// Another replica may be smaller than the one that was lost.
+TEST(ContinueTest, WhatAReplicaRefusesForItselfMayBeRightOnAnother) {
+  RouterHarness harness(Replicas(2));
+  harness.engine(1).RefuseNext(1, 3, "prompt: too long for this replica");
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).Stop();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+  EXPECT_EQ(harness.engine(1).submits().size(), 2u);
+}
+
+TEST(ContinueTest, AReplicaLostWhileItsLargeResultIsFetchedIsLostOnce) {
+  HarnessOptions options;
+  options.engine.large_result_over = 1;
+  options.engine.reattach_ms = 20;
+  RouterHarness harness(options);
+  FakeEngineService& engine = harness.engine();
+  const auto ask = [&] {
+    return harness.Complete(
+        R"({"model":"smol","prompt":[1,2,3,4],"max_tokens":8,"seed":1,"prompt_logprobs":1})");
+  };
+  const HttpAnswer whole = ask();
+  engine.HoldLargeResults(true);
+  engine.Hold();
+  auto answer = std::async(std::launch::async, ask);
+  ASSERT_TRUE(engine.WaitForSubmits(2));
+  engine.Release(1);
+  ASSERT_TRUE(engine.WaitFor([&] { return engine.large_fetches() == 2; }));
+  engine.SetReachable(false);
+  engine.BreakStream();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_requests_parked", 1));
+  engine.SetLargeResultsLost(true);
+  engine.HoldLargeResults(false);
+  ASSERT_TRUE(engine.WaitFor([&] { return engine.large_answers() == 2; }));
+  engine.SetLargeResultsLost(false);
+  engine.RunFreely();
+  engine.SetReachable(true);
+  EXPECT_EQ(ParseOrFail(answer.get().body).at("choices"), ParseOrFail(whole.body).at("choices"));
+  EXPECT_EQ(engine.submits().size(), 3u) << "once more, not twice";
 }
 
 TEST(ContinueTest, AClientThatLeavesMeanwhileIsForgotten) {

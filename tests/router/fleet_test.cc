@@ -63,6 +63,28 @@ TEST(FleetTest, ARetiredReplicaFinishesWhatItHas) {
   EXPECT_TRUE(harness.WaitForMetric(kReplicas, 1));
 }
 
+// With one token, the piece whose logprobs are to be fetched is the last.
+TEST(FleetTest, ARetiredReplicaStaysUntilItsLargeResultIsFetched) {
+  HarnessOptions options = Discovering(2);
+  options.engine.large_result_over = 1;
+  RouterHarness harness(options);
+  harness.Discover({0});
+  EXPECT_TRUE(harness.WaitForMetric(Healthy(0), 1));
+  FakeEngineService& engine = harness.engine(0);
+  engine.HoldLargeResults(true);
+  auto running = std::async(std::launch::async, [&] {
+    return harness.Complete(
+        R"({"model":"smol","prompt":[1,2,3,4],"max_tokens":1,"prompt_logprobs":1})");
+  });
+  ASSERT_TRUE(engine.WaitFor([&] { return engine.large_fetches() == 1; }));
+  harness.Discover({1});
+  EXPECT_TRUE(harness.WaitForMetric(Healthy(1), 1));
+  EXPECT_EQ(harness.Metric(kReplicas), 2) << "it is needed";
+  engine.HoldLargeResults(false);
+  EXPECT_EQ(running.get().status, 200);
+  EXPECT_TRUE(harness.WaitForMetric(kReplicas, 1));
+}
+
 TEST(FleetTest, ARetiredReplicaThatIsNamedAgainServesAgain) {
   RouterHarness harness(Discovering(2));
   harness.Discover({0, 1});
@@ -109,7 +131,8 @@ TEST(FleetTest, AResolverThatFailsTakesNoReplicaAway) {
   EXPECT_TRUE(harness.WaitForMetric(Healthy(0), 1));
   EXPECT_EQ(harness.Metric("flotilla_router_discoveries_total{result=\"failed\"}"), 0);
   harness.FailDiscovery();
-  EXPECT_TRUE(harness.WaitForMetric("flotilla_router_discoveries_total{result=\"failed\"}", 3));
+  EXPECT_TRUE(
+      harness.WaitForMetricAtLeast("flotilla_router_discoveries_total{result=\"failed\"}", 3));
   EXPECT_EQ(harness.Metric(kReplicas), 1);
   EXPECT_EQ(harness.Complete(kBody).status, 200);
 }
@@ -218,9 +241,13 @@ TEST(HealthTest, RetriesEndWhenTheirBudgetDoes) {
   RouterHarness harness(options);
   for (size_t i = 0; i < 2; ++i) harness.engine(i).RefuseNext(1'000'000, 8, "queue full");
   const std::string sixteen = R"({"model":"smol","prompt":"Hi","max_tokens":4,"n":16})";
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(harness.Complete(sixteen).status, 429);
-  EXPECT_GT(harness.Metric("flotilla_router_retries_denied_total"), 0);
-  EXPECT_LT(harness.Metric("flotilla_router_retries_total{reason=\"refused\"}"), 5 * 16);
+  // On a busy machine a refusal may come after its request had an end by another's: then it is not
+  // tried again.
+  const auto denied = [&] { return harness.Metric("flotilla_router_retries_denied_total"); };
+  int asked = 0;
+  for (; asked < 50 && denied() == 0; ++asked) EXPECT_EQ(harness.Complete(sixteen).status, 429);
+  EXPECT_GT(denied(), 0);
+  EXPECT_LT(harness.Metric("flotilla_router_retries_total{reason=\"refused\"}"), asked * 16);
 }
 
 TEST(AdmissionTest, LowPrioritiesLeaveRoomForOthers) {

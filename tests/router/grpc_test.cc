@@ -135,8 +135,8 @@ TEST_F(GrpcTest, BadFieldsAreNamed) {
        grpc::StatusCode::INVALID_ARGUMENT, "request_id"},
       {[](v1::GenerateRequest* r) { r->mutable_sampling()->set_n(17); },
        grpc::StatusCode::INVALID_ARGUMENT, "'n'"},
-      {[](v1::GenerateRequest* r) { r->set_idempotency_key("k"); }, grpc::StatusCode::UNIMPLEMENTED,
-       "idempotency_key"},
+      {[](v1::GenerateRequest* r) { r->set_idempotency_key(std::string(256, 'k')); },
+       grpc::StatusCode::INVALID_ARGUMENT, "idempotency_key"},
   };
   for (const Case& c : cases) {
     v1::GenerateRequest request = Request(3);

@@ -28,9 +28,15 @@ HttpConnection::HttpConnection(uint16_t port, int receive_buffer_bytes)
   EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
 }
 
+ssize_t HttpConnection::ReadSome(char* out, size_t bytes) { return recv(fd_.get(), out, bytes, 0); }
+
+ssize_t HttpConnection::WriteSome(const char* data, size_t bytes) {
+  return send(fd_.get(), data, bytes, MSG_NOSIGNAL);
+}
+
 bool HttpConnection::Send(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t n = WriteSome(bytes.data(), bytes.size());
     if (n <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
@@ -39,7 +45,7 @@ bool HttpConnection::Send(std::string_view bytes) {
 
 bool HttpConnection::Fill() {
   char bytes[16384];
-  const ssize_t n = recv(fd_.get(), bytes, sizeof(bytes), 0);
+  const ssize_t n = ReadSome(bytes, sizeof(bytes));
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
     ADD_FAILURE() << "nothing came for " << kPatience.count() << " s";
   if (n <= 0) return false;

@@ -3,6 +3,8 @@
 // Reads wait as long as tests are patient and then fail the test. Threads: one at a time.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -23,6 +25,7 @@ struct HttpAnswer {
 class HttpConnection {
  public:
   explicit HttpConnection(uint16_t port, int receive_buffer_bytes = 0);
+  virtual ~HttpConnection() = default;
 
   // False if the other side has closed.
   bool Send(std::string_view bytes);
@@ -36,6 +39,12 @@ class HttpConnection {
   // Closes with a reset instead of a goodbye.
   void Reset();
   void ShutdownWrite();
+
+ protected:
+  int fd() const { return fd_.get(); }
+  // As recv and send.
+  virtual ssize_t ReadSome(char* out, size_t bytes);
+  virtual ssize_t WriteSome(const char* data, size_t bytes);
 
  private:
   bool Fill();

@@ -19,13 +19,17 @@ namespace {
 class Service final : public HttpService {
  public:
   std::optional<ApiError> CheckHead(const HttpHead&) override { return std::nullopt; }
-  void Handle(HttpRequest, std::shared_ptr<HttpExchange> exchange) override {
-    exchange->Reply(200, "text/plain", "answer");
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
+    lease = std::move(request.body_lease);
+    if (request.head.path != "/wait") exchange->Reply(200, "text/plain", "answer");
   }
   void OnAnswered(const std::string&, int, double) override {}
   void OnRefused(const char*) override {}
-  void OnBodyBytes(int64_t) override {}
+  void OnBodyBytes(int64_t delta) override { body_bytes += delta; }
   void OnUnsent(int64_t) override {}
+
+  BodyLease lease;  // of the last request
+  int64_t body_bytes = 0;
 };
 
 class HttpSessionTest : public testing::Test {
@@ -82,6 +86,43 @@ TEST_F(HttpSessionTest, ReadsWhatAClientStillSendsAfterTheAnswer) {
   ASSERT_EQ(::shutdown(client_.get(), SHUT_WR), 0);
   Poll();
   EXPECT_TRUE(session_.expired());
+}
+
+// More than the session reads ahead while it answers, so that it must leave bytes in the socket.
+TEST_F(HttpSessionTest, AnswersAFloodOfPipelinedRequestsOneByOne) {
+  constexpr std::string_view kRequest = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  constexpr size_t kRequests = 20'000;
+  std::string flood, answers;
+  for (size_t i = 0; i < kRequests; ++i) flood += kRequest;
+  std::string_view left = flood;
+  size_t count = 0;
+  for (int idle = 0; count < kRequests && idle < 1000; ++idle) {
+    const ssize_t sent = ::send(client_.get(), left.data(), left.size(), 0);
+    if (sent > 0) left.remove_prefix(static_cast<size_t>(sent));
+    Poll();
+    char bytes[1 << 16];
+    for (ssize_t n; (n = ::recv(client_.get(), bytes, sizeof(bytes), 0)) > 0; idle = 0) {
+      answers.append(bytes, static_cast<size_t>(n));
+      Poll();
+    }
+    for (size_t at; (at = answers.find("answer")) != std::string::npos; ++count)
+      answers.erase(0, at + 6);
+  }
+  EXPECT_EQ(count, kRequests);
+}
+
+// Or clients that leave could have bodies parsed without a bound on their memory.
+TEST_F(HttpSessionTest, ABodyKeepsItsRoomUntilItsLastUserIsDone) {
+  Send("POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345");
+  ASSERT_NE(service_.lease, nullptr);
+  EXPECT_FALSE(service_.lease->abandoned);
+  client_ = UniqueFd();
+  Poll();
+  EXPECT_TRUE(session_.expired());
+  EXPECT_TRUE(service_.lease->abandoned);
+  EXPECT_EQ(service_.body_bytes, 5);
+  service_.lease.reset();
+  EXPECT_EQ(service_.body_bytes, 0);
 }
 
 }  // namespace

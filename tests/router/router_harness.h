@@ -25,16 +25,24 @@ struct HarnessOptions {
   GrpcOptions grpc;
   ParserChoice parsers;
   std::string api_keys_file;
+  TlsPaths tls;
   int64_t sse_keepalive_ms = 15'000;
   uint32_t drain_grace_ms = 10'000;
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
   int64_t slow_start_ms = 0;
+  uint32_t max_inflight_per_replica = 0;
+  uint32_t admission_queue = 0;
+  uint32_t admission_queue_per_tenant = 0;
+  int64_t admission_queue_timeout_ms = 30'000;
   bool start_engines = true;  // false: the addresses lead nowhere until AddEngine
   // The router finds by --replica-dns those that Discover names, at first none; no --replica.
   bool discover = false;
   uint32_t max_replicas = 1024;
+  bool ui = true;
+  uint32_t ui_requests = 64;
+  TraceOptions traces;
   std::vector<std::string> models = {};  // by engine; default: the engine's option
 };
 
@@ -58,6 +66,8 @@ class RouterHarness {
   double Metric(const std::string& line_start);
   // Until the metric has that value; false after 20 s.
   bool WaitForMetric(const std::string& line_start, double value);
+  // The same for one that may have passed it.
+  bool WaitForMetricAtLeast(const std::string& line_start, double value);
 
  private:
   std::string Address(size_t engine) const;
@@ -65,8 +75,9 @@ class RouterHarness {
 
   const HarnessOptions options_;
   std::mutex mutex_;
-  StatusOr<std::vector<std::string>> discovered_ =  // guarded by mutex_
-      absl::NotFoundError("no address yet");
+  // Guarded by mutex_: what the resolver finds, if it finds anything (kOk).
+  std::vector<std::string> discovered_;
+  absl::StatusCode resolver_says_ = absl::StatusCode::kNotFound;
   std::string folder_;
   std::vector<std::unique_ptr<FakeEngineService>> engines_;
   std::unique_ptr<RouterApp> app_;

@@ -8,11 +8,12 @@
 
 #include "tests/fakes/fake_engine.h"
 #include "tests/scheduler_proc/engine_client.h"
+#include "tests/scheduler_proc/grammar/grammar_testing.h"
 
 namespace flotilla {
 namespace {
 
-class InferenceTest : public testing::Test {
+class InferenceTest : public ::testing::Test {
  protected:
   explicit InferenceTest(FakeEngineOptions options = {}) : engine_(std::move(options)) {}
 
@@ -303,6 +304,32 @@ TEST_F(InferenceTest, RandomAbortsLeaveNoLockedPage) {
   EXPECT_EQ(engine_.replica().bad_plans(), 0u);
   const Generated after = Generate(stub_.get(), TokenRequest(Prompt(2, 50), 10));
   EXPECT_EQ(after.tokens, Expected(Prompt(2, 50), 10));
+}
+
+// The second is refused from the cache, before Submit has returned.
+TEST(InferenceGrammarTest, AGrammarThatIsKnownToBeNoneIsRefusedAgain) {
+  const RealClock clock;
+  prometheus::Registry registry;
+  GrammarCompiler::Options compiler_options;
+  compiler_options.sandbox.program = testing::SandboxProgram();
+  compiler_options.timeout_ms = 60'000;
+  auto compiler =
+      GrammarCompiler::Start(compiler_options, testing::TestTokens(), &clock, &registry);
+  ASSERT_TRUE(compiler.ok()) << compiler.status();
+  FakeEngineOptions options;
+  options.grammars = compiler->get();
+  FakeEngine engine(std::move(options));
+  auto stub = v1::Inference::NewStub(engine.Channel());
+  for (const int choices : {1, 1, 3}) {
+    v1::GenerateRequest request = TokenRequest(Prompt(1, 5), 5);
+    request.mutable_structured()->set_regex("((");
+    request.mutable_sampling()->set_n(choices);
+    const Generated refused = Generate(stub.get(), request);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_TRUE(refused.status.error_message().starts_with("structured.regex: "))
+        << refused.status.error_message();
+  }
+  EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 20 * kNsPerSecond));
 }
 
 }  // namespace

@@ -17,16 +17,16 @@ namespace {
 
 class RecordingSink final : public OutputSink {
  public:
-  void Append(uint64_t, v1::Delta&& piece) override {
+  bool Append(uint64_t, v1::Delta&& piece) override {
     std::lock_guard lock(mutex);
     if (piece.choices_size() > 0) {
       text += piece.choices(0).text();
       for (int32_t id : piece.choices(0).token_ids()) tokens.push_back(id);
     }
     held = piece.held_back();
-    if (!piece.last()) return;
-    last = piece;
-    done = true;
+    done = piece.last();
+    if (done) last = piece;
+    return true;
   }
   void Flush() override { changed.notify_all(); }
   template <typename Condition>
@@ -213,7 +213,7 @@ TEST_F(OutputSideTest, ARestartAtAnyFrameLosesAndRepeatsNothing) {
     sink_ = std::make_shared<RecordingSink>();
     StartDetokenizer();
     detokenizer_->DieAfter(frames);
-    const ReqId id = static_cast<ReqId>(100 + frames);
+    const ReqId id = ReqId{100} + static_cast<ReqId>(frames);
     StreamOptions options;
     options.stop = {"never"};
     Open(id, options);

@@ -2,6 +2,8 @@
 // detokenizer, failed steps. Health follows.
 #include <gtest/gtest.h>
 
+#include <future>
+#include <set>
 #include <thread>
 
 #include "scheduler_proc/engine.h"
@@ -146,6 +148,39 @@ TEST(Recovery, AFailedStepIsRunAgain) {
   ExpectUndisturbed(engine, got);
   EXPECT_GE(engine.replica().control()->epoch.load(), 2u);
 }
+
+// Alone, whether its step is the first of an epoch, with all others, or its first chunk is fine
+// each time, so that steps succeed between those that fail.
+void ExpectOnlyTheBadRequestEnds(uint32_t prompt_tokens) {
+  FakeEngine engine;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  std::set<int32_t> used;
+  for (uint32_t s = 1; s <= kStreams; ++s) {
+    const std::vector<int32_t> prompt = Prompt(s, 40);
+    used.insert(prompt.begin(), prompt.end());
+    const std::vector<int32_t> output = FakeGenerate(FakeModel{}, prompt, greedy, 300);
+    used.insert(output.begin(), output.end());
+  }
+  int32_t bad = 1;
+  while (used.contains(bad)) ++bad;
+  std::vector<int32_t> prompt(prompt_tokens, *used.begin());
+  prompt.back() = bad;
+  engine.replica().FailStepsWith(bad);
+  auto stub = v1::Inference::NewStub(engine.Channel());
+  std::future<Generated> failed;
+  const auto got = RunDisturbed(
+      &engine,
+      [&] {
+        failed = std::async(std::launch::async,
+                            [&] { return Generate(stub.get(), TokenRequest(prompt, 5)); });
+      },
+      [&] { EXPECT_EQ(failed.get().status.error_code(), grpc::StatusCode::INTERNAL); });
+  ExpectUndisturbed(engine, got);
+}
+
+TEST(Recovery, AShortRequestWithWhichStepsFailIsEndedAlone) { ExpectOnlyTheBadRequestEnds(5); }
+TEST(Recovery, ALongRequestWithWhichStepsFailIsEndedAlone) { ExpectOnlyTheBadRequestEnds(700); }
 
 TEST(Recovery, StepsThatAlwaysFailFailTheRequestsNotTheEngine) {
   FakeEngine engine;

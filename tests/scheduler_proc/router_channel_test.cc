@@ -127,6 +127,28 @@ TEST_F(RouterChannelTest, DetachedRequestsLiveForReattachMs) {
   EXPECT_EQ(hub_->size(), 0u);
 }
 
+TEST_F(RouterChannelTest, SharedRequestsAreNotAborted) {
+  FakeConnection c;
+  auto channel = Attach(&c);
+  for (const uint64_t stream : {1, 2, 3}) ASSERT_TRUE(channel->Open(stream, 10 + stream, 0).ok());
+  channel->Share(1, 50);
+  channel->Share(2, 51);
+  EXPECT_EQ(channel->Find(1), 50u);
+  channel->Append(1, Piece(5));
+  channel->Append(3, Piece(5));
+  channel->Drop(1);
+  EXPECT_EQ(channel->Find(1), 0u);
+  EXPECT_EQ(channel->unsent_bytes(), 9u) << "those of stream 3: a token's 8 and its text";
+  channel->Drop(3);
+  EXPECT_EQ(aborted_, (std::vector<ReqId>{13}));
+  channel->Append(1, Piece(6));  // late: nothing happens
+  channel->Detach(&c);
+  clock_.AdvanceNs(5 * kNsPerSecond);
+  hub_->Tick(clock_.NowNs());
+  EXPECT_EQ(hub_->size(), 0u);
+  EXPECT_EQ(aborted_, (std::vector<ReqId>{13}));
+}
+
 TEST_F(RouterChannelTest, ANewConnectionTakesOver) {
   FakeConnection old, fresh;
   auto channel = Attach(&old);

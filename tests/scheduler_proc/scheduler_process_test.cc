@@ -103,10 +103,11 @@ class SchedulerProcess : public ::testing::Test {
         {"--detokenizer-reply-socket", "ipc://" + folder_ + "/p"},
         {"--metrics-socket", folder_ + "/metrics"},
     };
-    for (const auto& [name, value] : change) {
-      auto it = std::find_if(flags.begin(), flags.end(), [&](auto& f) { return f.first == name; });
-      if (it == flags.end()) it = flags.insert(flags.end(), {name, ""});
-      it->second = value;
+    for (const auto& changed : change) {
+      auto it = std::find_if(flags.begin(), flags.end(),
+                             [&](auto& f) { return f.first == changed.first; });
+      if (it == flags.end()) it = flags.insert(flags.end(), {changed.first, ""});
+      it->second = changed.second;
     }
     std::vector<std::string> arguments = {std::string(bin) + "/flotilla-scheduler"};
     for (const auto& [name, value] : flags) {

@@ -77,7 +77,7 @@ void ExpectWithinLimits(const StepPlan& plan) {
   for (const PlanOpen& open : plan.opens) {
     EXPECT_LT(open.slot, kLimits.max_slots);
     EXPECT_TRUE(open.sampling.temperature >= 0 && open.sampling.top_p > 0);
-    EXPECT_TRUE(open.sampling.repetition_penalty > 0 && open.sampling.repetition_penalty <= 2);
+    EXPECT_TRUE(open.sampling.repetition_penalty >= 0.01f && open.sampling.repetition_penalty <= 2);
     EXPECT_LE(std::abs(open.sampling.presence_penalty), 2);
     EXPECT_LE(std::abs(open.sampling.frequency_penalty), 2);
     EXPECT_LE(open.output_start, kLimits.max_positions);
@@ -227,6 +227,7 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"presence_penalty", [](StepPlan* p) { p->opens[0].sampling.presence_penalty = 2.01f; }},
       {"frequency_penalty", [](StepPlan* p) { p->opens[0].sampling.frequency_penalty = NAN; }},
       {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 0; }},
+      {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 1e-40f; }},
       {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 2.1f; }},
       {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = NAN; }},
       {"temperature", [](StepPlan* p) { p->opens[0].sampling.temperature = -1; }},

@@ -90,10 +90,10 @@ def pss_bytes(pid):
 class Cluster:
     """Threads: complete() and metrics() from any, each call on a connection of its own."""
 
-    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False):
+    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False, log=None):
         assert model, "set FLOTILLA_TEST_MODEL to the default model's .gguf (./flotilla test does)"
         self.disturbed = disturbed
-        self.log = tempfile.TemporaryFile()
+        self.log = log or tempfile.TemporaryFile()
         argv = [os.path.join(BIN, "flotilla"), command, "--model", model, "--metrics-port", "0"]
         argv += ["--port", "0"] if command == "serve" else []
         self.state = tempfile.TemporaryDirectory()  # flight recordings

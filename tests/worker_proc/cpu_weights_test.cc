@@ -42,7 +42,7 @@ class CpuWeightsTest : public ::testing::Test {
   }
 
   ThreadPool pool_{{.threads = 2}};
-  const Heartbeat heartbeat_;
+  const Heartbeat heartbeat_{};
 };
 
 // The bytes of weight [row, k] of a part of floats, where kernels.h says that they are.

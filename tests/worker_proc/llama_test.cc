@@ -3,11 +3,11 @@
 // arithmetics of the CPU backend and with every mixture of tensor types.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <random>
 
+#include "tests/support/equal_bytes.h"
 #include "tests/worker_proc/model_setups.h"
 #include "tests/worker_proc/naive_llama.h"
 #include "tests/worker_proc/plan_driver.h"
@@ -81,10 +81,8 @@ void ExpectSameBits(const std::vector<PositionLogprobs>& a,
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].token, b[i].token);
     EXPECT_EQ(a[i].rank, b[i].rank);
-    EXPECT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, sizeof(float)), 0);
-    ASSERT_EQ(a[i].top.size(), b[i].top.size());
-    EXPECT_EQ(std::memcmp(a[i].top.data(), b[i].top.data(), a[i].top.size() * sizeof(TokenLogprob)),
-              0);
+    EXPECT_TRUE(testing::EqualBytes(a[i].logprob, b[i].logprob));
+    EXPECT_TRUE(testing::EqualBytes(a[i].top, b[i].top));
   }
 }
 

@@ -3,22 +3,58 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <barrier>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
 
-#include "tests/worker_proc/count_allocations.h"
 #include "tests/worker_proc/model_setups.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
+
+namespace {
+
+// Heap allocations of all threads of this program, C's and C++'s.
+std::atomic<uint64_t> num_allocations{0};
+
+}  // namespace
+
+// In place of glibc's malloc, which does the work. A sanitizer has a malloc of its own: this
+// program is not built with one.
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier): glibc's names
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* memory, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) noexcept {
+  num_allocations.fetch_add(1);
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) noexcept {
+  num_allocations.fetch_add(1);
+  return __libc_calloc(count, size);
+}
+void* realloc(void* memory, size_t size) noexcept {
+  num_allocations.fetch_add(1);
+  return __libc_realloc(memory, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) noexcept {
+  num_allocations.fetch_add(1);
+  return __libc_memalign(alignment, size);
+}
+// NOLINTEND(bugprone-reserved-identifier)
+}
 
 namespace flotilla {
 namespace {
 
 using testing::DriverRequest;
-using testing::num_allocations;
 using testing::PlanDriver;
 using testing::RankThreads;
 using testing::RankThreadsOptions;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "tests/support/equal_bytes.h"
 #include "tests/worker_proc/quant_cases.h"
 
 namespace flotilla::cpu {
@@ -22,7 +23,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 ::testing::AssertionResult SameBlocks(const std::vector<ActBlock>& a,
                                       const std::vector<ActBlock>& b) {
   for (size_t i = 0; i < b.size(); ++i) {
-    if (std::memcmp(&a[i], &b[i], sizeof(ActBlock)) != 0) {
+    if (!flotilla::testing::EqualBytes(a[i], b[i])) {
       return ::testing::AssertionFailure()
              << "block " << i << " has scale " << a[i].scale << " sum " << a[i].sum << ", not "
              << b[i].scale << " and " << b[i].sum;
@@ -207,7 +208,8 @@ struct GateUpCase {
 class QuantGateUpTest : public ::testing::TestWithParam<std::tuple<DType, GateUpCase>> {};
 
 TEST_P(QuantGateUpTest, IsTheActivatedGateTimesUpQuantised) {
-  const auto [dtype, shape] = GetParam();
+  const DType dtype = std::get<0>(GetParam());
+  const GateUpCase shape = std::get<1>(GetParam());  // lambdas can't have a structured binding
   constexpr uint32_t kMaxTokens = 27;
   const QuantFormat format = *QuantFormatOf(dtype);
   const auto packed =

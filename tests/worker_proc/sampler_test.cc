@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
 
+#include "tests/support/equal_bytes.h"
 #include "tests/worker_proc/sampler_cases.h"
 
 namespace flotilla {
@@ -64,7 +64,7 @@ StatusOr<int32_t> RunSampler(Sampler* sampler, std::vector<float> row, const Nai
                                       .logit_bias = input.logit_bias,
                                       .counts = history.counts()},
                                      logprobs);
-  EXPECT_EQ(std::memcmp(row.data(), before.data(), row.size() * sizeof(float)), 0);
+  EXPECT_TRUE(testing::EqualBytes(row, before));
   return token;
 }
 
@@ -416,10 +416,10 @@ TEST(LogprobsTest, OfADrawnTokenAreThoseOfTheRawRow) {
         ASSERT_TRUE(token.ok());
         EXPECT_EQ(got.token, *token);
         const PositionLogprobs expected = testing::LogprobsOf(&apart, row, *token, 5);
-        EXPECT_EQ(std::memcmp(&got.logprob, &expected.logprob, sizeof(float)), 0);
+        EXPECT_TRUE(testing::EqualBytes(got.logprob, expected.logprob));
         EXPECT_EQ(got.rank, expected.rank);
         ASSERT_EQ(got.top.size(), 5u);
-        EXPECT_EQ(std::memcmp(got.top.data(), expected.top.data(), 5 * sizeof(TokenLogprob)), 0);
+        EXPECT_TRUE(testing::EqualBytes(got.top, expected.top));
       }
     }
   }

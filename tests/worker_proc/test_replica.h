@@ -29,6 +29,7 @@ struct TestReplicaOptions {
   std::string worker_binary;
   std::string model;
   std::vector<std::string> flags;  // further ones
+  size_t result_ring_bytes = 8 << 20;
 };
 
 class TestReplica {
@@ -189,7 +190,7 @@ class TestReplica {
     ASSIGN_OR_RETURN(ReplicaControl control, ReplicaControl::Create(options_.tp));
     control_ = std::make_unique<ReplicaControl>(std::move(control));
     ASSIGN_OR_RETURN(step_segment_, MakeRing("steps", 4 << 20, options_.tp));
-    ASSIGN_OR_RETURN(result_segment_, MakeRing("results", 8 << 20, 1));
+    ASSIGN_OR_RETURN(result_segment_, MakeRing("results", options_.result_ring_bytes, 1));
     ASSIGN_OR_RETURN(Segment collective,
                      Segment::Create("collective", CollectiveSegmentBytes(options_.tp, 1 << 20)));
     RETURN_IF_ERROR(InitCollective(collective, options_.tp, 1 << 20));

@@ -1,6 +1,7 @@
 // The worker binary end to end: real processes, rings and model.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -99,7 +100,7 @@ void ExpectEqual(const std::vector<DriverRequest>& a, const std::vector<DriverRe
     ASSERT_EQ(x.size(), y.size());
     for (size_t i = 0; i < x.size(); ++i) {
       EXPECT_EQ(x[i].token, y[i].token);
-      EXPECT_EQ(std::memcmp(&x[i].logprob, &y[i].logprob, sizeof(float)), 0);
+      EXPECT_EQ(std::bit_cast<uint32_t>(x[i].logprob), std::bit_cast<uint32_t>(y[i].logprob));
     }
   };
   ASSERT_EQ(a.size(), b.size());
@@ -194,6 +195,36 @@ TEST(WorkerProcessTest, RefusesJunkAndOldEpochsAndGoesOn) {
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good->step_id, 6u);
   EXPECT_EQ(good->code, 0u);
+}
+
+// Ending the process instead would have the same step planned again, for ever.
+TEST(WorkerProcessTest, AResultLargerThanItsRingTakesIsAFailedStep) {
+  REQUIRE_MODEL();
+  auto replica = TestReplica::Create(
+      {1, FLOTILLA_WORKER_BINARY, ModelPath(), {"--kv-cache-memory", "400MiB"}, 32 << 10});
+  ASSERT_TRUE(replica.ok()) << replica.status();
+  ASSERT_TRUE((*replica)->BeginEpoch(1).ok());
+  StepPlan plan;
+  plan.step_id = 5;
+  plan.epoch = 1;
+  plan.opens = {{0, 0, {}}};
+  plan.opens[0].sampling.num_prompt_logprobs = 20;
+  plan.rows = {{0, 0, 100, 7, kRowSample | kRowPromptLogprobs, -1}};
+  plan.input_ids.assign(100, 5);
+  plan.new_pages = {0, 1, 2, 3, 4, 5, 6};
+  const auto large = (*replica)->Execute(plan);
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_EQ(large->code, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_NE(large->message.find("too many for its ring"), std::string::npos) << large->message;
+  EXPECT_TRUE(large->rows.empty());
+  plan = StepPlan();
+  plan.step_id = 6;
+  plan.epoch = 1;
+  plan.rows = {{0, 100, 1, 0, kRowSample, -1}};
+  plan.input_ids = {5};
+  const auto next = (*replica)->Execute(plan);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->code, 0u) << next->message;
 }
 
 TEST(WorkerProcessTest, EndsInOrderOnSigtermAndOnAShutdownPlan) {

@@ -57,8 +57,8 @@ class BenchModel {
   // The compute threads sleep between steps; a step that is measured finds them awake.
   void WakeThreads();
 
-  const RealClock clock_;
-  const Heartbeat heartbeat_;
+  const RealClock clock_{};
+  const Heartbeat heartbeat_{};
   std::unique_ptr<Checkpoint> checkpoint_;
   CpuBackendOptions cpu_;
   const SamplerKernels* sampler_kernels_ = nullptr;

@@ -12,7 +12,9 @@
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
+#include "shm/replica_control.h"
 #include "worker_proc/bench/bench_batches.h"
+#include "worker_proc/bench/inspect_model.h"
 #include "worker_proc/cpu/cpu_options.h"
 #include "worker_proc/cpu/isa.h"
 #include "worker_proc/model/registry.h"
@@ -43,8 +45,8 @@ class Inspector {
   Status AddLogits(uint32_t rows, std::vector<Executable>* list);
   Status AddSampler(std::vector<Executable>* list);
 
-  const RealClock clock_;
-  const Heartbeat heartbeat_;
+  const RealClock clock_{};
+  const Heartbeat heartbeat_{};
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Collective> collective_;
@@ -181,40 +183,77 @@ std::string ExecutablesTable(const std::vector<Executable>& executables) {
   return text;
 }
 
-int InspectMain(int argc, char** argv) {
-  CLI::App app("What a worker prepares before its first step, and what each costs here",
-               "flotilla inspect");
-  InspectOptions options;
-  bool executables = false;
-  app.add_flag("--executables", executables, "List forward, logits and sampler by bucket")
-      ->required();
-  app.add_option("--model", options.model,
-                 "Path of a .gguf file or a model folder, or 'default' (SmolLM2-135M-Instruct)")
-      ->default_val("default");
-  app.add_option("--isa", options.isa, "Instruction set of the CPU backend")
+namespace {
+
+struct InspectFlags {
+  InspectOptions executables_of;
+  SizeModelOptions model;
+  std::string kv_cache_memory = "536870912";  // bytes, after BytesFlag
+  bool executables = false, json = false;
+};
+
+void AddInspectFlags(CLI::App* app, InspectFlags* flags) {
+  InspectOptions& o = flags->executables_of;
+  app->add_option("--model", flags->model.model,
+                  "Path of a .gguf file or a model folder, or 'default' (SmolLM2-135M-Instruct)")
+      ->capture_default_str();
+  app->add_option("--tp", flags->model.tp, "Ranks a replica")
+      ->check(CLI::Range(1u, kMaxRanks))
+      ->capture_default_str();
+  AddFlag(app, kDtypeFlag, &flags->model.dtype);
+  AddFlag(app, kKvCacheDtypeFlag, &flags->model.kv_cache_dtype);
+  app->add_option("--kv-cache-memory", flags->kv_cache_memory, "Says how many tokens it holds")
+      ->transform(BytesFlag())
+      ->default_str("512MiB");
+  app->add_flag("--json", flags->json, "The model as JSON");
+  app->add_flag("--executables", flags->executables,
+                "Instead: forward, logits and sampler by bucket, with what one run of each takes "
+                "here. The flags below are for it");
+  app->get_option("--json")->excludes("--executables");
+  app->add_option("--isa", o.isa, "Instruction set of the CPU backend")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
       ->capture_default_str();
-  AddFlag(&app, kThreadsFlag, &options.threads);
-  AddFlag(&app, kDtypeFlag, &options.dtype);
-  AddFlag(&app, kKvCacheDtypeFlag, &options.kv_cache_dtype);
-  AddFlag(&app, kChunkedPrefillSizeFlag, &options.padding.chunked_prefill_size);
-  AddFlag(&app, kMaxRunningRequestsFlag, &options.padding.max_running_requests);
-  AddFlag(&app, kTokenPaddingsFlag, &options.padding.precompile_token_paddings);
-  AddFlag(&app, kBsPaddingsFlag, &options.padding.precompile_bs_paddings);
+  AddFlag(app, kThreadsFlag, &o.threads);
+  AddFlag(app, kChunkedPrefillSizeFlag, &o.padding.chunked_prefill_size);
+  AddFlag(app, kMaxRunningRequestsFlag, &o.padding.max_running_requests);
+  AddFlag(app, kTokenPaddingsFlag, &o.padding.precompile_token_paddings);
+  AddFlag(app, kBsPaddingsFlag, &o.padding.precompile_bs_paddings);
+}
+
+// What is printed.
+StatusOr<std::string> Inspect(InspectFlags flags) {
+  if (flags.model.model == "default") {
+    ASSIGN_OR_RETURN(flags.model.model, DefaultModelPath());
+  }
+  if (!flags.executables) {
+    ASSIGN_OR_RETURN(const ModelReport report, InspectModelFile(flags.model));
+    return flags.json ? StrCat(boost::json::serialize(ModelReportJson(report)), "\n")
+                      : ModelReportText(report, std::stoull(flags.kv_cache_memory));
+  }
+  flags.executables_of.model = flags.model.model;
+  flags.executables_of.dtype = flags.model.dtype;
+  flags.executables_of.kv_cache_dtype = flags.model.kv_cache_dtype;
+  ASSIGN_OR_RETURN(const std::vector<Executable> list, ListExecutables(flags.executables_of));
+  return ExecutablesTable(list);
+}
+
+}  // namespace
+
+int InspectMain(int argc, char** argv) {
+  CLI::App app("What a model's file holds and takes in memory, and what a worker prepares",
+               "flotilla inspect");
+  InspectFlags flags;
+  AddInspectFlags(&app, &flags);
   ParseOrExit(&app, argc, argv);
   LogOptions log;
   log.level = "warn";
   InitLog(log);
-  StatusOr<std::string> path = options.model;
-  if (options.model == "default") path = DefaultModelPath();
-  if (path.ok()) options.model = *path;
-  const StatusOr<std::vector<Executable>> list =
-      path.ok() ? ListExecutables(options) : path.status();
-  if (!list.ok()) {
-    std::fprintf(stderr, "flotilla: error: %s\n", std::string(list.status().message()).c_str());
-    return absl::IsInternal(list.status()) ? 1 : 2;
+  const StatusOr<std::string> text = Inspect(flags);
+  if (!text.ok()) {
+    std::fprintf(stderr, "flotilla: error: %s\n", std::string(text.status().message()).c_str());
+    return absl::IsInternal(text.status()) ? 1 : 2;
   }
-  std::printf("%s", ExecutablesTable(*list).c_str());
+  std::fputs(text->c_str(), stdout);
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// `flotilla inspect --executables`: what a worker prepares before its first step, with what one run
-// of each costs here. Forward, logits and sampler are apart, as in requirement 000.
+// `flotilla inspect`; --executables: what a worker prepares before its first step, with what one
+// run of each costs here. Forward, logits and sampler are apart, as in requirement 000.
 //
 // A forward is run as large as its bucket, on contexts as short as can be; logits for some numbers
 // of rows; the sampler for one row, greedily. Times are the best of a few runs.

@@ -1,4 +1,5 @@
-// flotilla-worker-bench: `flotilla bench roofline`; its command `inspect`: `flotilla inspect`.
+// flotilla-worker-bench: `flotilla bench roofline`; its commands `inspect` and `size`: `flotilla
+// inspect`, `flotilla size`.
 //
 // Exit codes: 0; 2 for a bad flag or model, or too little memory; 1 for anything else.
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "worker_proc/bench/json_file.h"
 #include "worker_proc/bench/roofline.h"
 #include "worker_proc/bench/roofline_report.h"
+#include "worker_proc/bench/size.h"
 
 namespace flotilla::bench {
 namespace {
@@ -82,6 +84,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "inspect") {
     return bench::InspectMain(argc - 1, argv + 1);
   }
+  if (argc > 1 && std::string_view(argv[1]) == "size") return bench::SizeMain(argc - 1, argv + 1);
   bench::Flags flags;
   CLI::App app("The model's kernels and steps, each beside what this machine could do at most",
                "flotilla bench roofline");

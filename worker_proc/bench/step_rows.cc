@@ -143,7 +143,7 @@ Status AddAttentionRows(BenchModel* model, std::vector<RooflineRow>* rows) {
   }
   if (attention.empty() || ropes.size() != attention.size()) return OkStatus();
   const std::vector<StepCase> cases = AttentionCases(model->context());
-  uint32_t pages = 0;
+  uint32_t pages = 1;
   for (const StepCase& c : cases) pages = std::max(pages, PagesOf(c.steps[0]));
   // As many layers as memory of a bearable size holds; all of one geometry.
   const AttentionLayer& first = attention[0].layer;

@@ -111,7 +111,7 @@ Status RemotePlans::ReceivePlans() {
 // A worker that does not read holds up the head, as it would beside it.
 Status RemotePlans::WritePlan(std::string_view plan) {
   for (;;) {
-    const Status written = writer_.Write(plan, RealClock::Now() + kPlanLinkBeatNs);
+    Status written = writer_.Write(plan, RealClock::Now() + kPlanLinkBeatNs);
     if (!absl::IsDeadlineExceeded(written)) return written;
     if (over_.load(std::memory_order_acquire)) return absl::CancelledError("the link is closed");
   }

@@ -138,13 +138,13 @@ Status TcpCollective::Reset(uint32_t epoch) {
   header_ = MessageHeader();
   RETURN_IF_ERROR(Tick());
   const SocketWait wait{RealClock::Now() + options_.timeout_ns, [this] { return Tick(); }};
-  const Status joined = mesh_.Join(epoch, wait);
+  Status joined = mesh_.Join(epoch, wait);
   if (!joined.ok()) {
     mesh_.Close();
     return joined;
   }
   usable_ = true;
-  const Status together = Barrier();
+  Status together = Barrier();
   header_.round = 0;  // nothing was asked for yet
   return together;
 }
@@ -171,7 +171,7 @@ void TcpCollective::Receives(uint32_t peer, std::span<std::byte> in) {
 }
 
 Status TcpCollective::Finish() {
-  const Status status = MoveAll();
+  Status status = MoveAll();
   if (!status.ok()) {
     usable_ = false;
     mesh_.Close();

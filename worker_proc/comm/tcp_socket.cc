@@ -79,19 +79,42 @@ StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait)
   return fd;
 }
 
+// Invalid, and errno says why: it can't be had.
+UniqueFd TryListen(const addrinfo& to) {
+  UniqueFd fd(socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1, off = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (to.ai_family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (fd.valid() && bind(fd.get(), to.ai_addr, to.ai_addrlen) == 0 && listen(fd.get(), 64) == 0)
+    return fd;
+  const int error = errno;
+  fd.reset();
+  errno = error;
+  return fd;
+}
+
+// An IPv4 peer of an IPv6 listener is "::ffff:10.0.0.1".
+std::string_view WithoutMapping(std::string_view host) {
+  constexpr std::string_view kMapped = "::ffff:";
+  const bool mapped = host.starts_with(kMapped) && host.find('.') != std::string_view::npos;
+  return mapped ? host.substr(kMapped.size()) : host;
+}
+
 }  // namespace
 
 StatusOr<UniqueFd> ListenOn(const TcpAddress& address) {
   ASSIGN_OR_RETURN(const AddressList found, Look(address, AI_PASSIVE));
-  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (!fd.valid() || bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(fd.get(), 64) != 0) {
-    return absl::UnavailableError(
-        StrCat("can't listen on ", FormatTcpAddress(address), ": ", std::strerror(errno)));
+  const addrinfo* const first = found.get();
+  // Of all addresses "::" comes second, but it takes the peers of both families.
+  if (address.host.empty()) {
+    for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
+      if (each->ai_family != AF_INET6) continue;
+      if (UniqueFd fd = TryListen(*each); fd.valid()) return fd;
+    }
   }
-  return fd;
+  if (UniqueFd fd = TryListen(*first); fd.valid()) return fd;
+  return absl::UnavailableError(
+      StrCat("can't listen on ", FormatTcpAddress(address), ": ", std::strerror(errno)));
 }
 
 uint16_t PortOfSocket(int fd) {
@@ -124,7 +147,7 @@ StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
       SetOptions(fd.get());
       char host[NI_MAXHOST] = {};
       getnameinfo(to, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
-      return AcceptedSocket{std::move(fd), host};
+      return AcceptedSocket{std::move(fd), std::string(WithoutMapping(host))};
     }
     if (!WouldBlock(errno) && errno != ECONNABORTED) {
       return absl::UnavailableError(StrCat("accept: ", std::strerror(errno)));

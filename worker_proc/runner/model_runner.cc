@@ -13,11 +13,14 @@
 #include "worker_proc/runner/kv_cache.h"
 #include "worker_proc/runner/prepare_batch.h"
 #include "worker_proc/runner/scratch.h"
+#include "worker_proc/runner/weight_bytes.h"
 
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kLogitsTile = 32;  // rows of the head at once: [32, vocabulary] floats at most
+// Rows of the head at once, [rows, vocabulary] floats: as many as may sample, within these.
+constexpr uint32_t kLeastLogitsTile = 8;
+constexpr uint32_t kMostLogitsTile = 32;
 constexpr uint32_t kProbeTokens = 8;
 
 uint32_t ContextLength(const ModelConfig& config, uint32_t wanted) {
@@ -119,6 +122,10 @@ StepPlanLimits ModelRunner::limits() const {
           config_.vocab_size, context_length_};
 }
 
+uint32_t ModelRunner::logits_tile() const {
+  return std::clamp(options_.max_running_requests, kLeastLogitsTile, kMostLogitsTile);
+}
+
 uint64_t ModelRunner::kv_page_bytes() const {
   return deps_.backend->KvPageBytes(model_->kv_shape(partition_.rank));
 }
@@ -129,7 +136,7 @@ Status ModelRunner::LoadModel() {
     StartupStep step(deps_.clock, "model");
     ASSIGN_OR_RETURN(
         model_, CreateModel({&config_, deps_.backend, deps_.collective, deps_.heartbeat, partition_,
-                             max_tokens, std::min(kLogitsTile, max_tokens), context_length_,
+                             max_tokens, std::min(logits_tile(), max_tokens), context_length_,
                              options_.page_size}));
   }
   {
@@ -156,11 +163,7 @@ Status ModelRunner::LoadModel() {
 
 // Better a clear refusal than to be killed while loading.
 Status ModelRunner::CheckWeightsFit() const {
-  uint64_t needed = 0;
-  for (const TensorView& view : deps_.checkpoint->tensors()) {
-    needed += deps_.backend->WeightBytes(view);
-  }
-  needed /= partition_.size;
+  const uint64_t needed = WeightBytesOfRank(*deps_.checkpoint, *deps_.backend, partition_.size);
   const uint64_t available = options_.available_memory();
   if (needed <= available) return OkStatus();
   return absl::ResourceExhaustedError(StrCat(
@@ -229,7 +232,7 @@ void ModelRunner::PreparePlan(size_t bucket) {
   const PlanShape& shape = padding_.buckets()[bucket];
   MakeRoom(shape, slots_, &batch_);
   deps_.backend->PreparePlan(shape);
-  MakeRoom(kLogitsTile, &tile_rows_);
+  MakeRoom(logits_tile(), &tile_rows_);
   MakeRoom(shape.num_seqs, &row_masks_);
   MakeRoom(shape.num_seqs, &sampled_);
   if (is_root()) sampler_.MakeRoomFor(config_.vocab_size);
@@ -265,8 +268,8 @@ Status ModelRunner::Run(Visit visit) {
   if (batch_.num_tokens == 0) return OkStatus();
   ASSIGN_OR_RETURN(const Tensor hidden, model_->Forward(deps_.backend->BeginStep(batch_)));
   Status first_error = OkStatus();  // kept until the ranks have met for the last time
-  for (size_t begin = 0; begin < batch_.logits_rows.size(); begin += kLogitsTile) {
-    const size_t end = std::min(batch_.logits_rows.size(), begin + kLogitsTile);
+  for (size_t begin = 0; begin < batch_.logits_rows.size(); begin += logits_tile()) {
+    const size_t end = std::min(batch_.logits_rows.size(), begin + logits_tile());
     tile_rows_.clear();
     for (size_t i = begin; i < end; ++i) tile_rows_.push_back(batch_.logits_rows[i].token_index);
     ASSIGN_OR_RETURN(const Tensor tensor, model_->ComputeLogits(hidden, tile_rows_));
@@ -321,8 +324,8 @@ Status ModelRunner::PoolRow(const PlanRow& row, uint32_t first_token, RowResult*
   std::vector<float>& sum = *slots_.pooled_sum(row.slot);
   sum.resize(config_.hidden_size);
   for (uint32_t begin = mean ? first_token : end - 1; begin < end;
-       begin += std::min(kLogitsTile, end - begin)) {
-    tile_rows_.resize(std::min(kLogitsTile, end - begin));
+       begin += std::min(logits_tile(), end - begin)) {
+    tile_rows_.resize(std::min(logits_tile(), end - begin));
     std::iota(tile_rows_.begin(), tile_rows_.end(), begin);
     ASSIGN_OR_RETURN(const Tensor tensor, model_->HiddenStates(tile_rows_));
     RETURN_IF_ERROR(deps_.backend->Finish());
@@ -378,13 +381,19 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   }
   for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
   FindMasks(*plan);
+  std::optional<uint32_t> bad_slot;
   Status status = Run([&](const LogitsRow& row, std::span<float> logits) {
-    return UseLogits(*plan, row, logits, result);
+    Status used = UseLogits(*plan, row, logits, result);
+    if (!used.ok()) bad_slot = plan->rows[row.row].slot;
+    return used;
   });
   if (status.ok() && is_root()) status = Pool(*plan, result);
   // Only rank 0 sees bad logits; the others wait for its tokens.
   if (status.ok() || absl::IsDataLoss(status)) RETURN_IF_ERROR(ShareTokens(*plan, *result));
   slots_.Close(*plan);
+  if (status.ok()) return status;
+  result->rows.clear();
+  if (bad_slot.has_value()) result->rows.emplace_back().slot = *bad_slot;
   return status;
 }
 

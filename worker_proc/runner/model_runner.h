@@ -71,8 +71,9 @@ class ModelRunner {
   // elsewhere).
   StatusOr<uint64_t> Reset(uint32_t num_pages);
 
-  // Rank 0 fills result->rows; times and ids are the caller's business. Replaces kLastToken in the
-  // plan, and leaves every rank with the tokens that were sampled.
+  // Rank 0 fills result->rows, after DataLoss with the row whose logits are bad; times and ids are
+  // the caller's business. Replaces kLastToken in the plan, and leaves every rank with the tokens
+  // that were sampled.
   Status Execute(StepPlan* plan, StepResult* result);
   ForwardMode last_mode() const { return batch_.mode; }
   // Steps whose plan was not prepared.
@@ -85,6 +86,7 @@ class ModelRunner {
   Status CheckWeightsFit() const;
   Status SizeKvCache();
   Status AllocateKvCache(uint32_t num_pages);
+  uint32_t logits_tile() const;
   StatusOr<uint64_t> Probe();
   // Of a bucket: room for its forward, its logits and the sampler.
   void PreparePlan(size_t bucket);

@@ -162,11 +162,16 @@ Status WorkerLoop::SendResult(const Status& status) {
   result_.epoch = plan_.epoch;
   result_.code = static_cast<uint32_t>(status.code());
   result_.message.assign(status.message().data(), status.message().size());
-  if (!status.ok()) result_.rows.clear();
+  if (!status.ok() && !absl::IsDataLoss(status)) result_.rows.clear();
   BuildStepResult(result_, &frame_);
   for (;;) {
     const Status written = deps_.result_ring->Write(frame_, deps_.clock->NowNs() + kPollNs);
     if (written.ok()) break;
+    if (absl::IsInvalidArgument(written) && !result_.rows.empty()) {
+      // Larger than the ring takes: said as a failure, or the same step would come for ever.
+      return SendResult(absl::ResourceExhaustedError(
+          StrCat("the step's result takes ", frame_.size(), " bytes; too many for its ring")));
+    }
     if (!absl::IsDeadlineExceeded(written)) return Annotate(written, "result ring");
     // Full: the scheduler is behind. It may also be gone; then the launcher ends us.
     deps_.heartbeat->Beat();

@@ -2,20 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
-
 #include "common/base/clock.h"
+#include "common/base/unix_time.h"
 
 namespace flotilla {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
-
-int64_t UnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -48,7 +41,7 @@ Status EngineRun::EndStatus() {
   return absl::UnavailableError(StrCat("the engine ended the stream: ", status.error_message()));
 }
 
-Status EngineRun::Submit(const std::vector<OfflineRequest>& requests, const Options& options) {
+Status EngineRun::Submit(const std::vector<RandomRequest>& requests, const Options& options) {
   for (size_t i = 0; i < requests.size(); ++i) {
     v1::RouterFrame frame;
     v1::Submit* submit = frame.mutable_submit();
@@ -68,7 +61,7 @@ Status EngineRun::Submit(const std::vector<OfflineRequest>& requests, const Opti
   return OkStatus();
 }
 
-Status EngineRun::OnDelta(const v1::Delta& delta, const std::vector<OfflineRequest>& requests,
+Status EngineRun::OnDelta(const v1::Delta& delta, const std::vector<RandomRequest>& requests,
                           OfflineStats* stats) {
   if (delta.stream_id() == 0 || delta.stream_id() > requests.size()) {
     return absl::InternalError(StrCat("the engine answers stream ", delta.stream_id()));
@@ -89,7 +82,7 @@ Status EngineRun::OnDelta(const v1::Delta& delta, const std::vector<OfflineReque
                                     " tokens of ", requests[request].output_len));
 }
 
-StatusOr<OfflineStats> EngineRun::Run(const std::vector<OfflineRequest>& requests,
+StatusOr<OfflineStats> EngineRun::Run(const std::vector<RandomRequest>& requests,
                                       const Options& options) {
   OfflineStats stats(requests.size(), RealClock::Now());
   RETURN_IF_ERROR(Submit(requests, options));

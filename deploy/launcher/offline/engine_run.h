@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "deploy/launcher/offline/offline_stats.h"
-#include "deploy/launcher/offline/offline_workload.h"
+#include "deploy/launcher/workload/random_workload.h"
 #include "flotilla/v1/engine.grpc.pb.h"
 
 namespace flotilla {
@@ -31,13 +31,13 @@ class EngineRun {
 
   const v1::GetModelInfoResponse& model() const { return model_; }
   // Once.
-  StatusOr<OfflineStats> Run(const std::vector<OfflineRequest>& requests, const Options& options);
+  StatusOr<OfflineStats> Run(const std::vector<RandomRequest>& requests, const Options& options);
 
  private:
   using Stream = grpc::ClientReaderWriterInterface<v1::RouterFrame, v1::EngineFrame>;
   EngineRun() = default;
-  Status Submit(const std::vector<OfflineRequest>& requests, const Options& options);
-  Status OnDelta(const v1::Delta& delta, const std::vector<OfflineRequest>& requests,
+  Status Submit(const std::vector<RandomRequest>& requests, const Options& options);
+  Status OnDelta(const v1::Delta& delta, const std::vector<RandomRequest>& requests,
                  OfflineStats* stats);
   // Why the stream has ended.
   Status EndStatus();

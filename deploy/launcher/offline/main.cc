@@ -40,7 +40,7 @@ std::atomic<bool> g_stop{false};
 void OnSignal(int) { g_stop.store(true); }
 
 struct Flags {
-  OfflineWorkload workload;
+  RandomWorkload workload;
   std::string input_len = "100:512", output_len = "100:512";
   float temperature = 0.6f;
   bool json = false;
@@ -77,8 +77,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
 }
 
 bool AsksForHelp(int argc, char** argv) {
-  return std::any_of(argv, argv + argc,
-                     [](const std::string& arg) { return arg == "--help" || arg == "-h"; });
+  return std::any_of(argv, argv + argc, [](const std::string& arg) {
+    return arg == "--help" || arg == "-h" || arg == "--list-flags";
+  });
 }
 
 // From --help only: an error must be able to name them.
@@ -99,10 +100,8 @@ std::vector<std::string> EngineArgs(const Flags& flags) {
   };
   for (const CLI::Option* option : flags.engine_flags) {
     for (const std::string& value : option->results()) {
-      const bool flag = option->get_expected_max() == 0;
       // get_name() says nothing of a hidden option.
-      const std::string name = "--" + option->get_lnames().front();
-      args.push_back(flag ? name : StrCat(name, "=", value));
+      args.push_back(StrCat("--", option->get_lnames().front(), "=", value));
     }
   }
   if (!given("--log-level")) args.push_back("--log-level=warn");
@@ -166,8 +165,8 @@ StatusOr<OfflineStats> RunOffline(const Flags& flags) {
                                          EngineArgs(flags), &g_stop));
   ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> run, EngineRun::Connect(cluster.grpc()));
   ASSIGN_OR_RETURN(
-      const std::vector<OfflineRequest> requests,
-      MakeOfflineRequests(flags.workload, run->model().vocab_size(), run->model().max_model_len()));
+      const std::vector<RandomRequest> requests,
+      MakeRandomRequests(flags.workload, run->model().vocab_size(), run->model().max_model_len()));
   Progress progress(requests.size());
   StatusOr<OfflineStats> stats = run->Run(requests, {.temperature = flags.temperature,
                                                      .seed = flags.workload.seed,

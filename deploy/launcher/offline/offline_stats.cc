@@ -1,7 +1,8 @@
 #include "deploy/launcher/offline/offline_stats.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "deploy/launcher/workload/nearest_rank.h"
 
 namespace flotilla {
 namespace {
@@ -13,14 +14,6 @@ boost::json::object Spread(const std::vector<int64_t>& ns) {
 }
 
 }  // namespace
-
-int64_t NearestRank(std::vector<int64_t> values, double share) {
-  if (values.empty()) return 0;
-  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
-  const auto at = values.begin() + static_cast<ptrdiff_t>(std::max<size_t>(rank, 1) - 1);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
 
 void OfflineStats::OnTokens(size_t request, uint32_t count, int64_t now_ns) {
   if (count == 0) return;

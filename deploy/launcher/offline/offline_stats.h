@@ -41,7 +41,4 @@ class OfflineStats {
   double max_kv_usage_ = 0;  // of all pages
 };
 
-// The smallest value that at least `share` of all reach; 0 of none.
-int64_t NearestRank(std::vector<int64_t> values, double share);
-
 }  // namespace flotilla

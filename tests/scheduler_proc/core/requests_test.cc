@@ -10,7 +10,6 @@
 namespace flotilla {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::SimCluster;
 
 ReqSpec Spec(ReqId id, uint32_t len, uint32_t max_new_tokens) {

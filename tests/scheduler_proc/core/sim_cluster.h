@@ -195,6 +195,11 @@ class SimCluster {
     ReqOutput final;
   };
 
+  static auto Told(const ReqOutput& o) {
+    return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
+                      o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
+                      o.queued_ns, o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
+  }
   template <typename Call>
   void Both(std::vector<ReqOutput>* outputs, const Call& call) {
     call(scheduler_.get(), outputs);
@@ -206,16 +211,11 @@ class SimCluster {
       ASSERT_TRUE(Told(others[i]) == Told((*outputs)[i])) << "the twin says something else";
     }
   }
-  static auto Told(const ReqOutput& o) {
-    return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
-                      o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
-                      o.queued_ns, o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
-  }
   void PlanTwin(bool planned) {
     if (twin_ == nullptr) return;
     ASSERT_EQ(twin_->PlanStep(now_, &twins_plan_), planned);
     ASSERT_EQ(twin_->PlanDueNs(), scheduler_->PlanDueNs());
-    ASSERT_EQ(std::memcmp(&twin_->stats(), &scheduler_->stats(), sizeof(SchedulerStats)), 0);
+    ASSERT_TRUE(twin_->stats() == scheduler_->stats());
     if (!planned) return;
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&

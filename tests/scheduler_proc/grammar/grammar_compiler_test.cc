@@ -43,7 +43,7 @@ class GrammarCompilerTest : public ::testing::Test {
     return text + std::string(static_cast<size_t>(n), 'a');
   }
 
-  const RealClock clock_;
+  const RealClock clock_{};
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   std::unique_ptr<GrammarCompiler> compiler_;
   std::unique_ptr<GrammarMetrics> metrics_;  // the same counters

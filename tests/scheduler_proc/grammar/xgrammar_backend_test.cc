@@ -146,6 +146,14 @@ TEST_F(XGrammarBackendTest, RefusalsSayWhy) {
       HasSubstr("allOf"));
 }
 
+// xgrammar would make them of rules in which "." may be a quote or the end of the line.
+TEST_F(XGrammarBackendTest, PatternsThatMayLeaveTheirStringAreRefused) {
+  for (const char* pattern : {"^Gr\u00f6\u00dfe: .+$", R"(a\\x22b)", R"(\\u0022)", "\u00e4"}) {
+    const std::string schema = StrCat(R"({"type":"string","pattern":")", pattern, R"("})");
+    EXPECT_THAT(Refusal(GrammarKind::kJsonSchema, schema), HasSubstr("pattern")) << schema;
+  }
+}
+
 TEST_F(XGrammarBackendTest, WhatCannotBeginIsRefused) {
   EXPECT_THAT(Refusal(GrammarKind::kEbnf, "root ::= root"), HasSubstr("no token"));
   EXPECT_THAT(Refusal(GrammarKind::kJsonSchema, R"({"$ref":"#"})"), HasSubstr("no token"));

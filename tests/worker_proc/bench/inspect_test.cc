@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "common/checkpoint/checkpoint.h"
 #include "tests/fakes/gguf_builder.h"
+#include "worker_proc/bench/inspect_model.h"
 
 namespace flotilla::bench {
 namespace {
@@ -55,6 +57,39 @@ TEST_F(InspectTest, NoMoreThanFourteenPrefillsFor8K) {
 TEST_F(InspectTest, AModelThatCantBeReadIsAnError) {
   options_.model += ".gone";
   EXPECT_EQ(ListExecutables(options_).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(InspectTest, SaysWhatAFileHoldsAndTakes) {
+  SizeModelOptions options;
+  options.model = options_.model;
+  options.tp = 2;
+  const auto report = InspectModelFile(options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto checkpoint = OpenCheckpoint(options_.model);
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ(report->digest, (*checkpoint)->Digest());
+  EXPECT_EQ(report->all().tensors, (*checkpoint)->tensors().size());
+  uint64_t parameters = 0, bytes = 0;
+  for (const TensorView& view : (*checkpoint)->tensors()) {
+    parameters += view.rows * view.cols;
+    bytes += view.data.size();
+  }
+  EXPECT_EQ(report->all().parameters, parameters);
+  EXPECT_EQ(report->all().bytes, bytes);
+  EXPECT_EQ(report->memory.weight_bytes.size(), 2u);
+  const std::string text = ModelReportText(*report, 10 * report->memory.ReplicaPageBytes() + 1);
+  EXPECT_THAT(text, HasSubstr("LlamaForCausalLM"));
+  EXPECT_THAT(text, HasSubstr(" hold 160 tokens"));
+  EXPECT_THAT(text, HasSubstr("  rank 1 "));
+  const auto json = ModelReportJson(*report);
+  EXPECT_EQ(json.at("weight_bytes").as_array().size(), 2u);
+  EXPECT_EQ(json.at("vocab_size").to_number<uint32_t>(), testing::TinyLlamaVocabSize());
+}
+
+TEST_F(InspectTest, AFileThatIsGoneIsNamed) {
+  SizeModelOptions options;
+  options.model = options_.model + ".gone";
+  EXPECT_THAT(std::string(InspectModelFile(options).status().message()), HasSubstr(".gone"));
 }
 
 }  // namespace

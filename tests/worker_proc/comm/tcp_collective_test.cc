@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 constexpr char kSecret[] = "0123456789abcdef";
 
 // A port that was free a moment ago.
-TcpAddress FreeAddress() {
-  const auto listener = ListenOn({"127.0.0.1", 0});
+TcpAddress FreeAddress(const char* host = "127.0.0.1") {
+  const auto listener = ListenOn({host, 0});
   EXPECT_TRUE(listener.ok()) << listener.status();
-  return {"127.0.0.1", PortOfSocket(listener->get())};
+  return {host, PortOfSocket(listener->get())};
 }
 
 TcpCollectiveOptions Options(uint32_t rank, uint32_t ranks, const TcpAddress& address) {
@@ -39,9 +39,9 @@ std::unique_ptr<Collective> Make(const TcpCollectiveOptions& options) {
   return *std::move(collective);
 }
 
-testing::RunRanks Runner(int64_t spin_ns) {
-  return [spin_ns](uint32_t ranks, const testing::RankBody& body) {
-    const TcpAddress address = FreeAddress();
+testing::RunRanks Runner(int64_t spin_ns, const char* host = "127.0.0.1") {
+  return [=](uint32_t ranks, const testing::RankBody& body) {
+    const TcpAddress address = FreeAddress(host);
     std::vector<std::thread> threads;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
@@ -60,6 +60,30 @@ testing::RunRanks Runner(int64_t spin_ns) {
 TEST(TcpCollectiveTest, AllReduceAddsInRankOrder) {
   const size_t sizes[] = {0, 1, 31, 64, 500, 4096, 4097, 5000, 70'001};
   testing::AllReduceAddsInRankOrder(Runner(0), sizes);
+}
+
+// Ranks 1 and 2 meet at the address that rank 0 has seen of rank 1.
+TEST(TcpCollectiveTest, RanksMeetOverIpv6) {
+  if (!ListenOn({"::1", 0}).ok()) GTEST_SKIP() << "this machine has no IPv6";
+  const size_t sizes[] = {64};
+  testing::AllReduceAddsInRankOrder(Runner(0, "::1"), sizes);
+  testing::RandomOperations(Runner(0, "::1"), 3, 3, 20);
+}
+
+// Rank 0 takes both families, and its peers come by IPv4.
+TEST(TcpCollectiveTest, RanksMeetAtAnAddressOfBothFamilies) {
+  if (!ListenOn({"::1", 0}).ok()) GTEST_SKIP() << "this machine has no IPv6";
+  const TcpAddress everywhere{"", FreeAddress("").port};
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const TcpAddress loopback{"127.0.0.1", everywhere.port};
+      const auto collective = Make(Options(rank, 3, rank == 0 ? everywhere : loopback));
+      const Status joined = collective->Reset(1);
+      EXPECT_TRUE(joined.ok()) << joined;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(TcpCollectiveTest, RandomOperationsAsleep) {

@@ -14,6 +14,7 @@
 #include "worker_proc/cuda/emulation/device_language.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -24,7 +25,7 @@ namespace ctx = boost::context;
 
 constexpr size_t kStackBytes = 128 << 10;
 
-// AddressSanitizer must know on which stack we are.
+// AddressSanitizer must know on which stack we are, and that its frames are gone with the stack.
 #if defined(__SANITIZE_ADDRESS__)
 void StartSwitch(void** fake_stack, const void* bottom, size_t size) {
   __sanitizer_start_switch_fiber(fake_stack, bottom, size);
@@ -32,9 +33,13 @@ void StartSwitch(void** fake_stack, const void* bottom, size_t size) {
 void FinishSwitch(void* fake_stack, const void** bottom, size_t* size) {
   __sanitizer_finish_switch_fiber(fake_stack, bottom, size);
 }
+void ForgetFrames(const ctx::stack_context& stack) {
+  __asan_unpoison_memory_region(static_cast<std::byte*>(stack.sp) - stack.size, stack.size);
+}
 #else
 void StartSwitch(void** /*fake_stack*/, const void* /*bottom*/, size_t /*size*/) {}
 void FinishSwitch(void* /*fake_stack*/, const void** /*bottom*/, size_t* /*size*/) {}
+void ForgetFrames(const ctx::stack_context& /*stack*/) {}
 #endif
 
 struct Fiber {
@@ -64,7 +69,10 @@ class BlockRunner {
  public:
   BlockRunner() { SetSeed(DefaultSeed()); }
   ~BlockRunner() {
-    for (Fiber& fiber : fibers_) stacks_.deallocate(fiber.stack);
+    for (Fiber& fiber : fibers_) {
+      ForgetFrames(fiber.stack);
+      stacks_.deallocate(fiber.stack);
+    }
   }
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;

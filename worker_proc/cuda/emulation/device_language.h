@@ -16,6 +16,7 @@
 #include "worker_proc/cuda/kernels/launch.h"
 
 #define FLOTILLA_PLATFORM emulated
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -44,6 +45,8 @@ T __shfl_xor_sync(uint32_t mask, T value, uint32_t lanes) {
 inline uint32_t __ballot_sync(uint32_t mask, bool value) {
   return flotilla::cuda::emulation::Ballot(mask, value);
 }
+// NOLINTEND(bugprone-reserved-identifier)
+
 // One fiber runs at a time.
 template <typename T>
 T atomicAdd(T* address, T value) {
@@ -79,6 +82,7 @@ class SharedSpan {
   size_t size_;
 };
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type and a name can't stand in parentheses
 // SharedSpan<type> name, with `size` elements that the block's threads share.
 #define FLOTILLA_SHARED(type, name, size)                                                 \
   static const char name##_key = 0;                                                       \
@@ -86,6 +90,7 @@ class SharedSpan {
       reinterpret_cast<type*>(                                                            \
           ::flotilla::cuda::emulation::SharedMemory(&name##_key, sizeof(type) * (size))), \
       size)
+// NOLINTEND(bugprone-macro-parentheses)
 
 // Cuts the launch's dynamic shared memory into arrays, one after another.
 class DynamicShared {

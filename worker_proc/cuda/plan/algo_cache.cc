@@ -138,7 +138,7 @@ Status AlgoCache::Save(const std::string& path) const {
   const std::string temporary = StrCat(path, ".", getpid(), ".tmp");
   const std::string bytes = Build();
   const auto failed = [&](const char* what) {
-    const Status status =
+    Status status =
         absl::PermissionDeniedError(StrCat(what, " ", temporary, ": ", std::strerror(errno)));
     unlink(temporary.c_str());
     return status;

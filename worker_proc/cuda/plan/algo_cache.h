@@ -32,7 +32,7 @@ namespace flotilla::cuda {
 struct GemmKey {
   uint32_t m = 0, n = 0, k = 0;
   uint32_t type = 0;  // of elements and epilogue, as the backend numbers them
-  auto operator<=>(const GemmKey&) const = default;
+  auto operator<=>(const GemmKey&) const = default;  // NOLINT(modernize-use-nullptr): not ours
 };
 using GemmAlgo = std::array<uint64_t, 8>;
 

@@ -18,6 +18,7 @@ StatusOr<uint64_t> DeviceKvPages(const DeviceKvRequest& request) {
   if (request.kv_cache_memory != 0) {
     const uint64_t all_ranks =
         std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
+    CHECK(all_ranks >= page_bytes);
     const uint64_t wanted = request.kv_cache_memory / all_ranks;
     if (wanted > pages) {
       return absl::ResourceExhaustedError(

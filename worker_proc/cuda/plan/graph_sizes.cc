@@ -50,6 +50,7 @@ StatusOr<std::vector<PlanShape>> GraphBuckets(const GraphSizeOptions& options) {
   std::erase_if(sizes, [&](uint32_t size) { return size >= most; });
   sizes.push_back(most);
   std::vector<PlanShape> buckets;
+  buckets.reserve(sizes.size());
   for (const uint32_t size : sizes) buckets.push_back({size * options.tokens_per_request, size});
   return buckets;
 }

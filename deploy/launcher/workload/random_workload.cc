@@ -1,4 +1,4 @@
-#include "deploy/launcher/offline/offline_workload.h"
+#include "deploy/launcher/workload/random_workload.h"
 
 #include <charconv>
 #include <random>
@@ -35,20 +35,25 @@ StatusOr<LengthRange> ParseLengthRange(std::string_view flag, std::string_view t
   return range;
 }
 
-StatusOr<std::vector<OfflineRequest>> MakeOfflineRequests(const OfflineWorkload& workload,
-                                                          uint32_t vocab_size,
-                                                          uint32_t max_model_len) {
-  const uint64_t longest = uint64_t{workload.input_len.max} + workload.output_len.max;
-  if (longest > max_model_len) {
+StatusOr<std::vector<RandomRequest>> MakeRandomRequests(const RandomWorkload& workload,
+                                                        uint32_t vocab_size,
+                                                        uint32_t max_model_len) {
+  const uint64_t prompt = uint64_t{workload.shared_prefix} + workload.input_len.max;
+  if (prompt + workload.output_len.max > max_model_len) {
     return absl::InvalidArgumentError(
-        StrCat("--input-len and --output-len: ", workload.input_len.max, " + ",
-               workload.output_len.max, " tokens are more than the context of ", max_model_len));
+        StrCat("--input-len and --output-len: ", prompt, " + ", workload.output_len.max,
+               " tokens are more than the context of ", max_model_len));
   }
   std::mt19937_64 random(workload.seed);
-  std::vector<OfflineRequest> requests(workload.requests);
-  for (OfflineRequest& request : requests) {
-    request.prompt.resize(DrawLength(&random, workload.input_len));
-    for (int32_t& id : request.prompt) id = static_cast<int32_t>(Draw(&random, vocab_size));
+  std::vector<RandomRequest> requests(workload.requests);
+  std::mt19937_64 prefix_random(~workload.seed);
+  std::vector<int32_t> prefix(workload.shared_prefix);
+  for (int32_t& id : prefix) id = static_cast<int32_t>(Draw(&prefix_random, vocab_size));
+  for (RandomRequest& request : requests) {
+    request.prompt = prefix;
+    request.prompt.resize(prefix.size() + DrawLength(&random, workload.input_len));
+    for (size_t i = prefix.size(); i < request.prompt.size(); ++i)
+      request.prompt[i] = static_cast<int32_t>(Draw(&random, vocab_size));
     request.output_len = DrawLength(&random, workload.output_len);
   }
   return requests;

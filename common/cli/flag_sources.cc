@@ -1,0 +1,239 @@
+#include "common/cli/flag_sources.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/flag_list.h"
+
+namespace flotilla {
+namespace {
+
+constexpr char kConfigFlag[] = "--config";
+
+bool IsList(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
+
+// Those that a file or a variable may set: visible, with a name, and not about the command line.
+std::vector<const CLI::Option*> SettableFlags(const CLI::App& command) {
+  std::vector<const CLI::Option*> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    if (name != "help" && name != "version" && name != "config") flags.push_back(option);
+  }
+  return flags;
+}
+
+std::string NameOf(const CLI::Option& option) {
+  return absl::StrCat("--", option.get_lnames().front());
+}
+
+// The value of a flag on a command line, or "" if it only stands there; nullopt: it does not.
+std::optional<std::string> ValueOnLine(const std::vector<std::string>& arguments,
+                                       const std::string& flag) {
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i] == flag) return i + 1 < arguments.size() ? arguments[i + 1] : "";
+    if (arguments[i].starts_with(flag + "=")) return arguments[i].substr(flag.size() + 1);
+  }
+  return std::nullopt;
+}
+
+bool IsOnLine(const std::vector<std::string>& arguments, const CLI::Option& option) {
+  const auto on_line = [&](const std::string& dashes, const std::vector<std::string>& names) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return ValueOnLine(arguments, dashes + name).has_value();
+    });
+  };
+  return on_line("--", option.get_lnames()) || on_line("-", option.get_snames());
+}
+
+bool IsKubernetesAddress(const std::string& variable, std::string_view value) {
+  return variable.ends_with("PORT") && (value.starts_with("tcp://") || value.starts_with("udp://"));
+}
+
+std::vector<FoundFlag> FromVariable(const CLI::Option& option) {
+  const std::string flag = NameOf(option);
+  const std::string variable = VariableOfFlag(flag);
+  const char* value = std::getenv(variable.c_str());
+  if (value == nullptr || IsKubernetesAddress(variable, value)) return {};
+  if (!IsList(option)) return {{flag, value, variable}};
+  std::vector<FoundFlag> found;
+  for (std::string item : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    absl::StripAsciiWhitespace(&item);
+    if (!item.empty()) found.push_back({flag, std::move(item), variable});
+  }
+  return found;
+}
+
+// --- The file ---------------------------------------------------------------------------------
+
+struct FileEntry {
+  YAML::Node value;
+  std::string origin;
+};
+using FileEntries = std::map<std::string, FileEntry>;  // by the flag's name without dashes
+
+std::string PlaceIn(const std::string& path, const YAML::Mark& mark) {
+  return mark.is_null() ? path : absl::StrCat(path, ":", mark.line + 1);
+}
+
+// Throws YAML::Exception.
+StatusOr<FileEntries> ReadEntries(const std::string& path, const std::string& text) {
+  const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+  FileEntries entries;
+  if (documents.empty() || documents[0].IsNull()) return entries;
+  if (documents.size() > 1 || !documents[0].IsMap()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": one list of flags is wanted, a line each, such as port: 8000"));
+  }
+  for (const auto& pair : documents[0]) {
+    const std::string origin = PlaceIn(path, pair.first.Mark());
+    if (!pair.first.IsScalar())
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": the name of a flag is wanted"));
+    const std::string& name = pair.first.Scalar();
+    if (!entries.emplace(name, FileEntry{pair.second, origin}).second)
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": '", name, "' is there twice"));
+  }
+  return entries;
+}
+
+StatusOr<FileEntries> ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file.is_open() || (text << file.rdbuf()).bad())
+    return absl::NotFoundError(absl::StrCat("--config: can't read ", path));
+  try {
+    return ReadEntries(path, text.str());
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(PlaceIn(path, error.mark), ": ", error.msg));
+  }
+}
+
+StatusOr<std::vector<FoundFlag>> FromEntry(const CLI::Option& option, const FileEntry& entry) {
+  const std::string flag = NameOf(option);
+  if (entry.value.IsScalar())
+    return std::vector<FoundFlag>{{flag, entry.value.Scalar(), entry.origin}};
+  std::vector<FoundFlag> found;
+  if (entry.value.IsSequence() && IsList(option)) {
+    for (const YAML::Node& item : entry.value) {
+      if (!item.IsScalar())
+        return absl::InvalidArgumentError(
+            absl::StrCat(entry.origin, ": ", flag, " takes a list of plain values"));
+      found.push_back({flag, item.Scalar(), entry.origin});
+    }
+    return found;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(entry.origin, ": ", flag, " takes ",
+                                                 IsList(option) ? "a list" : "one value", ", not ",
+                                                 entry.value.IsNull() ? "nothing" : "this"));
+}
+
+Status CheckNames(const CLI::App& command, const FileEntries& entries) {
+  std::set<std::string> known;
+  for (const CLI::Option* option : SettableFlags(command))
+    known.insert(option->get_lnames().front());
+  for (const auto& [name, entry] : entries) {
+    if (!known.contains(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry.origin, ": ", command.get_name(), " has no flag --", name,
+                       " that a file may set; its --help lists them"));
+    }
+  }
+  return OkStatus();
+}
+
+// --- Parsing ----------------------------------------------------------------------------------
+
+[[noreturn]] void ExitWith(const std::string& message) {
+  std::fprintf(stderr, "%s\nRun with --help for more information.\n", message.c_str());
+  std::exit(2);
+}
+
+// CLI11 names the flag; whose it was is known here.
+std::string WithOrigin(const std::string& message, const std::vector<FoundFlag>& found) {
+  const FoundFlag* best = nullptr;
+  for (const FoundFlag& flag : found) {
+    const bool longer = best == nullptr || flag.flag.size() > best->flag.size();
+    if (longer && message.find(flag.flag) != std::string::npos) best = &flag;
+  }
+  return best == nullptr ? message : absl::StrCat(message, " (from ", best->origin, ")");
+}
+
+}  // namespace
+
+std::string VariableOfFlag(const std::string& flag) {
+  return absl::StrCat("FLOTILLA_", absl::AsciiStrToUpper(absl::StrReplaceAll(
+                                       flag.substr(flag.find_first_not_of('-')), {{"-", "_"}})));
+}
+
+void AddConfigFlag(CLI::App* command) {
+  // Read before the rest is parsed; the value that CLI11 gets is of no use.
+  command->add_option(
+      kConfigFlag,
+      "YAML file with flags that the command line leaves out, such as port: 8000. Variables such "
+      "as FLOTILLA_PORT come before it. none: neither of the two");
+}
+
+StatusOr<std::vector<FoundFlag>> FindLeftOutFlags(const CLI::App& command,
+                                                  const std::vector<std::string>& arguments) {
+  std::vector<FoundFlag> found;
+  std::optional<std::string> path = ValueOnLine(arguments, kConfigFlag);
+  if (const char* variable = std::getenv("FLOTILLA_CONFIG"); !path && variable != nullptr)
+    path = variable;
+  if (path == "none") return found;
+  FileEntries entries;
+  if (path) {
+    ASSIGN_OR_RETURN(entries, ReadFile(*path));
+    RETURN_IF_ERROR(CheckNames(command, entries));
+  }
+  for (const CLI::Option* option : SettableFlags(command)) {
+    if (IsOnLine(arguments, *option)) continue;
+    std::vector<FoundFlag> values = FromVariable(*option);
+    const auto entry = entries.find(option->get_lnames().front());
+    if (values.empty() && entry != entries.end()) {
+      ASSIGN_OR_RETURN(values, FromEntry(*option, entry->second));
+    }
+    found.insert(found.end(), std::make_move_iterator(values.begin()),
+                 std::make_move_iterator(values.end()));
+  }
+  return found;
+}
+
+void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
+  PrintFlagsIfAsked(app, argc, argv);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  CLI::App* command = arguments.empty() ? app : CommandOf(app, arguments[0]);
+  std::vector<FoundFlag> found;
+  const bool asks_for_help = ValueOnLine(arguments, "--help") || ValueOnLine(arguments, "-h");
+  if (!asks_for_help && command->get_option_no_throw(kConfigFlag) != nullptr) {
+    StatusOr<std::vector<FoundFlag>> left_out = FindLeftOutFlags(*command, arguments);
+    if (!left_out.ok()) ExitWith(std::string(left_out.status().message()));
+    found = *std::move(left_out);
+  }
+  const auto behind_command = arguments.begin() + (command == app ? 0 : 1);
+  std::vector<std::string> added;
+  added.reserve(found.size());
+  for (const FoundFlag& flag : found) added.push_back(absl::StrCat(flag.flag, "=", flag.value));
+  arguments.insert(behind_command, added.begin(), added.end());
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the end
+  try {
+    app->parse(std::move(arguments));
+  } catch (const CLI::Success& done) {
+    std::exit(app->exit(done));
+  } catch (const CLI::ParseError& error) {
+    ExitWith(WithOrigin(error.what(), found));
+  }
+}
+
+}  // namespace flotilla

@@ -1,0 +1,151 @@
+#include "deploy/launcher/chat_client.h"
+
+#include <boost/json.hpp>
+#include <cstdio>
+#include <utility>
+
+namespace flotilla {
+namespace {
+
+namespace json = boost::json;
+
+StatusOr<json::object> ParseObject(std::string_view text) {
+  boost::system::error_code error;
+  json::value value = json::parse(json::string_view(text.data(), text.size()), error);
+  if (error || !value.is_object()) return absl::InternalError("the server's answer is not JSON");
+  return std::move(value.as_object());
+}
+
+// {"error":{"message":…}} → the message.
+std::optional<std::string> ErrorMessage(const json::object& object) {
+  const json::value* error = object.if_contains("error");
+  if (error == nullptr) return std::nullopt;
+  const json::value* message =
+      error->is_object() ? error->as_object().if_contains("message") : error;
+  return message != nullptr && message->is_string() ? std::string(message->as_string())
+                                                    : json::serialize(*error);
+}
+
+}  // namespace
+
+void AddChatFlags(CLI::App* app, ChatOptions* o) {
+  app->add_option("--url", o->url, "The server; if none runs at the default, one is started")
+      ->each([o](const std::string&) { o->url_given = true; })
+      ->capture_default_str();
+  app->add_option("--model", o->model, "For a server that is started: a path, or 'default'")
+      ->capture_default_str();
+  app->add_option("--system", o->system, "Who is asked; '': what the model's template says")
+      ->capture_default_str();
+  app->add_option("--max-tokens", o->max_tokens, "Longest answer, tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--temperature", o->temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
+  app->add_option("--seed", o->seed, "Of the sampling")->capture_default_str();
+}
+
+StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key) {
+  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/v1/models", api_key));
+  if (answer.status != 200)
+    return absl::InternalError(absl::StrCat("/v1/models answered ", answer.status));
+  ASSIGN_OR_RETURN(const json::object object, ParseObject(answer.body));
+  const json::value value(object);
+  boost::system::error_code error;
+  const json::value* id = value.find_pointer("/data/0/id", error);
+  if (error || id == nullptr || !id->is_string())
+    return absl::InternalError("/v1/models names no model");
+  return std::string(id->as_string());
+}
+
+std::optional<std::string> ErrorMessageOf(std::string_view text) {
+  const StatusOr<json::object> object = ParseObject(text);
+  return object.ok() ? ErrorMessage(*object) : std::nullopt;
+}
+
+void SseParser::Append(std::string_view bytes, const std::function<void(std::string_view)>& event) {
+  pending_.append(bytes);
+  size_t begin = 0;
+  for (size_t end; (end = pending_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    std::string_view line(pending_.data() + begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.starts_with("data:")) continue;
+    line.remove_prefix(5);
+    if (line.starts_with(' ')) line.remove_prefix(1);
+    event(line);
+  }
+  pending_.erase(0, begin);
+}
+
+StatusOr<std::string> TextOfChunk(std::string_view text) {
+  ASSIGN_OR_RETURN(const json::object object, ParseObject(text));
+  if (const auto message = ErrorMessage(object)) return absl::InternalError(*message);
+  const json::value value(object);
+  boost::system::error_code error;
+  const json::value* piece = value.find_pointer("/choices/0/delta/content", error);
+  // The first chunk says who speaks, the last one only why it ended.
+  return !error && piece != nullptr && piece->is_string() ? std::string(piece->as_string())
+                                                          : std::string();
+}
+
+std::string ChatBody(const ChatOptions& options, const std::string& model,
+                     const std::vector<ChatMessage>& messages) {
+  json::array all;
+  if (!options.system.empty())
+    all.push_back(json::object{{"role", "system"}, {"content", options.system}});
+  for (const ChatMessage& message : messages)
+    all.push_back(json::object{{"role", message.role}, {"content", message.content}});
+  return json::serialize(json::object{{"model", model},
+                                      {"messages", std::move(all)},
+                                      {"max_tokens", options.max_tokens},
+                                      {"temperature", options.temperature},
+                                      {"seed", options.seed},
+                                      {"stream", true}});
+}
+
+StatusOr<ChatServer> ChatServer::Find(const ChatOptions& options) {
+  ChatServer server;
+  ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(options.url));
+  StatusOr<std::string> model = FirstModel(server.url_, "");
+  if (absl::IsUnavailable(model.status()) && !options.url_given) {
+    std::fprintf(stderr, "flotilla: no server at %s; starting one\n", options.url.c_str());
+    ASSIGN_OR_RETURN(PrivateCluster own,
+                     PrivateCluster::Start("/proc/self/exe",
+                                           {"serve", "--port=0", "--log-level=warn",
+                                            "--shutdown-timeout=2", "--model", options.model}));
+    server.own_.emplace(std::move(own));
+    ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(server.own_->url()));
+    model = FirstModel(server.url_, "");
+  }
+  RETURN_IF_ERROR(model.status());
+  server.model_ = *std::move(model);
+  return server;
+}
+
+Status ChatServer::Answer(const ChatOptions& options, const std::vector<ChatMessage>& messages,
+                          const std::function<bool(const std::string&)>& on_text) const {
+  SseParser events;
+  std::string whole;  // an error comes as one JSON body, not as events
+  Status failure;
+  bool wanted = true;
+  const auto on_data = [&](std::string_view data) {
+    if (data == "[DONE]" || !failure.ok() || !wanted) return;
+    const StatusOr<std::string> text = TextOfChunk(data);
+    failure.Update(text.status());
+    if (text.ok()) wanted = on_text(*text);
+  };
+  const HttpRequest request = {.method = "POST",
+                               .target = "/v1/chat/completions",
+                               .body = ChatBody(options, model_, messages)};
+  ASSIGN_OR_RETURN(const unsigned status, SendHttp(url_, request, [&](std::string_view bytes) {
+                     if (whole.size() < 65536) whole.append(bytes);
+                     events.Append(bytes, on_data);
+                     return failure.ok() && wanted;
+                   }));
+  RETURN_IF_ERROR(failure);
+  if (status == 200) return OkStatus();
+  const std::optional<std::string> message = ErrorMessageOf(whole);
+  return absl::InternalError(message ? *message : absl::StrCat("the server answered ", status));
+}
+
+}  // namespace flotilla

@@ -1,0 +1,186 @@
+#include "scheduler_proc/keyed_results.h"
+
+#include <optional>
+#include <utility>
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kHashDigits = 64;
+constexpr size_t kRecordBytes = 1024;  // of a record without output
+constexpr size_t kPieceBytes = 32;     // of a piece's place in a StreamLog
+
+prometheus::Counter& Requests(prometheus::Registry* registry, prometheus::Labels labels,
+                              const char* outcome) {
+  labels.emplace("outcome", outcome);
+  return AddCounter(registry, {"flotilla_scheduler_keyed_requests_total",
+                               "Requests with an idempotency key, by what became of them", labels});
+}
+
+// It ended by itself: to ask again gives the same.
+bool IsWhole(const v1::Delta& last) {
+  if (last.has_error() || last.choices_size() == 0) return false;
+  const v1::FinishReason reason = last.choices(0).finish_reason();
+  return reason != v1::FINISH_REASON_ABORT && reason != v1::FINISH_REASON_DEADLINE &&
+         reason != v1::FINISH_REASON_ERROR;
+}
+
+}  // namespace
+
+KeyedMetrics::KeyedMetrics(prometheus::Registry* registry, const prometheus::Labels& labels)
+    : begun(Requests(registry, labels, "begun")),
+      attached_running(Requests(registry, labels, "attached_running")),
+      attached_finished(Requests(registry, labels, "attached_finished")),
+      conflicts(Requests(registry, labels, "conflict")),
+      alone(Requests(registry, labels, "alone")),
+      records(
+          AddGauge(registry, {"flotilla_scheduler_keyed_results",
+                              "Requests with an idempotency key that run or are kept", labels})),
+      bytes(AddGauge(registry, {"flotilla_scheduler_keyed_result_bytes",
+                                "Memory of what they have given", labels})) {}
+
+struct KeyedResults::Attached {
+  Consumer consumer;
+  bool began = false;  // the request: its timing is of this one's time
+};
+
+struct KeyedResults::Record final : OutputSink, std::enable_shared_from_this<Record> {
+  Record(KeyedResults* results, const v1::Keyed& keyed, ReqId req, uint32_t first)
+      : owner(results), key(keyed.key()), digest(keyed.digest()), id(req) {
+    log.emplace(/*stream_id=*/0, first);
+  }
+
+  bool Append(uint64_t, v1::Delta&& piece) override {
+    owner->OnPiece(shared_from_this(), std::move(piece));
+    return true;  // it is kept, whoever waits for it
+  }
+  void Flush() override { owner->OnFlush(this); }
+
+  KeyedResults* const owner;
+  const std::string key, digest;
+  const ReqId id;
+  bool kept = true;      // it is in records_
+  bool ended = false;    // its last delta has come
+  int64_t ended_ns = 0;  // when
+  size_t bytes = kRecordBytes;
+  std::optional<StreamLog> log;  // of a kept one
+  std::vector<Attached> attached;
+};
+
+StatusOr<KeyedResults::Place> KeyedResults::AttachOrBegin(const v1::Keyed& keyed, ReqId id,
+                                                          const Consumer& consumer) {
+  if (keyed.key().size() != kHashDigits || keyed.digest().size() != kHashDigits)
+    return absl::InvalidArgumentError(
+        StrCat("keyed: key and digest are ", kHashDigits, " hex digits each"));
+  std::lock_guard lock(mutex_);
+  ExpireLocked(clock_->NowNs());
+  const auto found = records_.find(keyed.key());
+  if (found == records_.end()) {
+    auto record = std::make_shared<Record>(this, keyed, id, consumer.first_token);
+    record->attached.push_back({consumer, /*began=*/true});
+    records_.emplace(keyed.key(), record);
+    bytes_ += record->bytes;
+    metrics_.begun.Increment();
+    MakeRoomLocked(record);
+    return Place{std::move(record), id};
+  }
+  const std::shared_ptr<Record> record = found->second;
+  if (record->digest != keyed.digest()) {
+    metrics_.conflicts.Increment();
+    return absl::AlreadyExistsError(
+        "idempotency_key: it was used for another request; a key stands for one request");
+  }
+  if (!CatchUp(*record, consumer)) {
+    metrics_.alone.Increment();
+    return Place{consumer.sink, id, /*shared=*/false};
+  }
+  (record->ended ? metrics_.attached_finished : metrics_.attached_running).Increment();
+  if (!record->ended) record->attached.push_back({consumer});
+  consumer.sink->Flush();
+  return Place{nullptr, record->ended ? 0 : record->id};
+}
+
+// Token by token, so that the consumer's own log knows the text of each.
+bool KeyedResults::CatchUp(const Record& record, const Consumer& consumer) {
+  StreamLog log = *record.log;
+  if (!log.Rewind(consumer.first_token, 0)) return false;
+  while (log.HasUnsent()) {
+    v1::Delta piece;
+    log.Take(/*max_bytes=*/1, &piece);
+    piece.clear_timing();
+    consumer.sink->Append(consumer.stream, std::move(piece));
+  }
+  return true;
+}
+
+bool KeyedResults::Contains(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  ExpireLocked(clock_->NowNs());
+  return records_.contains(key);
+}
+
+void KeyedResults::OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(record->attached, [&piece](const Attached& each) {
+    v1::Delta copy = piece;
+    if (!each.began) copy.clear_timing();
+    return !each.consumer.sink->Append(each.consumer.stream, std::move(copy));
+  });
+  record->ended = record->ended || piece.last();
+  if (record->kept) KeepLocked(record, std::move(piece));
+}
+
+void KeyedResults::KeepLocked(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
+  if (piece.large_result_id() != 0 || (piece.last() && !IsWhole(piece)))
+    return ForgetLocked(record);
+  const size_t bytes = piece.SpaceUsedLong() + kPieceBytes;
+  record->bytes += bytes;
+  bytes_ += bytes;
+  if (piece.last()) {
+    record->ended_ns = clock_->NowNs();
+    ended_.push_back(record);
+  }
+  record->log->Append(std::move(piece));
+  MakeRoomLocked(record);
+}
+
+void KeyedResults::OnFlush(Record* record) {
+  std::lock_guard lock(mutex_);
+  for (const Attached& each : record->attached) each.consumer.sink->Flush();
+  if (record->ended) record->attached.clear();
+}
+
+int64_t KeyedResults::Tick(int64_t now_ns) {
+  std::lock_guard lock(mutex_);
+  ExpireLocked(now_ns);
+  return ended_.empty() ? INT64_MAX : ended_.front()->ended_ns + options_.ttl_ns;
+}
+
+void KeyedResults::ExpireLocked(int64_t now_ns) {
+  while (!ended_.empty() && ended_.front()->ended_ns + options_.ttl_ns <= now_ns)
+    ForgetLocked(ended_.front());
+}
+
+void KeyedResults::MakeRoomLocked(const std::shared_ptr<Record>& growing) {
+  while (bytes_ > options_.max_bytes && !ended_.empty()) ForgetLocked(ended_.front());
+  if (bytes_ > options_.max_bytes) ForgetLocked(growing);
+  TellLocked();
+}
+
+void KeyedResults::ForgetLocked(const std::shared_ptr<Record>& record) {
+  if (!std::exchange(record->kept, false)) return;
+  // The argument may be ended_'s own. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+  const std::shared_ptr<Record> alive = record;
+  bytes_ -= alive->bytes;
+  std::erase(ended_, alive);
+  records_.erase(alive->key);
+  alive->log.reset();
+  TellLocked();
+}
+
+void KeyedResults::TellLocked() {
+  metrics_.records.Set(static_cast<double>(records_.size()));
+  metrics_.bytes.Set(static_cast<double>(bytes_));
+}
+
+}  // namespace flotilla

@@ -1,0 +1,174 @@
+"""Idempotency-Key, with two routers over two replicas: a request is computed once, whoever asks again and
+whichever router, client or replica goes away meanwhile."""
+
+import http.client
+import json
+import os
+import signal
+import threading
+
+import pytest
+from cluster import Cluster, wait_until
+from router import Router
+
+TOKENS = 200
+ENGINE = ["--tp", "1", "--kv-cache-memory", "256MiB"]
+BEGUN, RUNNING, FINISHED, CONFLICT = (
+    f'outcome="{outcome}"' for outcome in ("begun", "attached_running", "attached_finished", "conflict"))
+
+
+def start_router(engines):
+    router = Router([engine.grpc for engine in engines])
+    wait_until(lambda: router.ready_replicas() == len(engines), 30, "the router knows all replicas")
+    return router
+
+
+class Fleet:
+    def __init__(self):
+        self.engines = [Cluster(*ENGINE, command="engine", disturbed=True) for _ in range(2)]
+        self.routers = [start_router(self.engines) for _ in range(2)]
+
+    def stop(self):
+        assert [router.stop() for router in self.routers] == [0, 0]
+        for engine in self.engines:
+            engine.stop()
+
+    def count(self, outcome):
+        return sum(value for engine in self.engines for name, value in engine.metrics().items()
+                   if name.startswith("flotilla_scheduler_keyed_requests_total") and outcome in name)
+
+    def generated(self):
+        return sum(engine.metric("flotilla_scheduler_generation_tokens_total") for engine in self.engines)
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    fleet = Fleet()
+    yield fleet
+    fleet.stop()
+
+
+class Call:
+    """One keyed streaming completion."""
+
+    def __init__(self, router, key, **body):
+        self.connection = http.client.HTTPConnection("127.0.0.1", router.http, timeout=120)
+        body = {"model": "SmolLM2-135M-Instruct", "prompt": f"Once upon a time, {key}", "max_tokens": TOKENS,
+                "temperature": 0.8, "ignore_eos": True, "stream": True} | body
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        self.connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        self.text = ""
+
+    def answer(self):
+        self.response = self.connection.getresponse()
+        return self.response
+
+    def pieces(self):
+        assert self.answer().status == 200, self.response.read()
+        for line in self.response:
+            if line.startswith(b"data: {"):
+                piece = json.loads(line[6:])
+                assert "choices" in piece, piece
+                self.text += piece["choices"][0]["text"]
+                yield piece
+
+    def whole(self):
+        for _ in self.pieces():
+            pass
+        return self.text
+
+    def leave(self):
+        self.connection.sock.shutdown(2)
+        self.connection.close()
+
+
+def test_a_repeat_through_the_other_router_is_given_the_running_one(fleet):
+    begun, running, generated = fleet.count(BEGUN), fleet.count(RUNNING), fleet.generated()
+    first = Call(fleet.routers[0], "attach")
+    pieces = first.pieces()
+    for _ in range(5):
+        next(pieces)
+    others = [Call(fleet.routers[i % 2], "attach") for i in range(4)]
+    texts = []
+    threads = [threading.Thread(target=lambda call=call: texts.append(call.whole())) for call in others]
+    for thread in threads:
+        thread.start()
+    for _ in pieces:
+        pass
+    for thread in threads:
+        thread.join(120)
+    assert len(first.text) > TOKENS and texts == [first.text] * 4
+    assert fleet.count(BEGUN) == begun + 1
+    assert fleet.count(RUNNING) == running + 4
+    assert fleet.generated() == generated + TOKENS
+    # Ended, it is kept: with another form of the answer, at once and for nothing.
+    whole = Call(fleet.routers[1], "attach", stream=False).answer()
+    answer = json.loads(whole.read())
+    assert answer["choices"][0]["text"] == first.text and answer["usage"]["completion_tokens"] == TOKENS
+    assert fleet.generated() == generated + TOKENS
+
+
+def test_it_outlives_its_client(fleet):
+    generated, finished = fleet.generated(), fleet.count(FINISHED)
+    call = Call(fleet.routers[0], "leave")
+    pieces = call.pieces()
+    for _ in range(3):
+        next(pieces)
+    call.leave()
+    wait_until(lambda: fleet.generated() == generated + TOKENS, 60, "it was computed to its end")
+    text = Call(fleet.routers[1], "leave").whole()
+    assert text.startswith(call.text) and len(text) > len(call.text)
+    assert fleet.count(FINISHED) == finished + 1 and fleet.generated() == generated + TOKENS
+
+
+def test_without_a_key_it_ends_with_its_client(fleet):
+    generated = fleet.generated()
+    call = Call(fleet.routers[0], "", max_tokens=2000)
+    next(call.pieces())
+    call.leave()
+    wait_until(lambda: all(engine.metric("flotilla_scheduler_requests_running") == 0 for engine in fleet.engines), 60,
+               "it has ended")
+    assert fleet.generated() < generated + 2000
+
+
+def test_a_key_stands_for_one_request(fleet):
+    Call(fleet.routers[0], "conflict", max_tokens=4).whole()
+    conflicts = fleet.count(CONFLICT)
+    for router in fleet.routers:
+        refused = Call(router, "conflict", max_tokens=5).answer()
+        error = json.loads(refused.read())["error"]
+        assert refused.status == 422 and error["param"] == "idempotency_key", error
+    assert fleet.count(CONFLICT) == conflicts + 2
+
+
+def test_a_killed_router_loses_nothing(fleet):
+    generated = fleet.generated()
+    router = start_router(fleet.engines)
+    call = Call(router, "router")
+    pieces = call.pieces()
+    for _ in range(3):
+        next(pieces)
+    router.kill()
+    text = Call(fleet.routers[0], "router").whole()
+    assert text.startswith(call.text) and len(text) > TOKENS
+    assert fleet.generated() == generated + TOKENS
+
+
+def test_a_killed_replica_changes_nothing(fleet):
+    """What it had is computed again elsewhere, for all who wait: the same text."""
+    undisturbed = Call(fleet.routers[0], "", prompt="Once upon a time, replica", seed=5).whole()
+    calls = [Call(fleet.routers[i], "replica", seed=5) for i in range(2)]
+    texts = {}
+
+    def read(i):
+        texts[i] = calls[i].whole()
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(len(call.text) > 20 for call in calls), 60, "both have begun")
+    at = max(fleet.engines, key=lambda engine: engine.metric("flotilla_scheduler_requests_running"))
+    os.kill(at.pids("scheduler")[0], signal.SIGKILL)
+    for thread in threads:
+        thread.join(120)
+    assert texts == {0: undisturbed, 1: undisturbed}

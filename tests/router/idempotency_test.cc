@@ -1,0 +1,235 @@
+// Idempotency-Key: where a request with a key goes, that it outlives its client, and what a key
+// stands for. (That it is computed once is the replica's: keyed_results_test.cc.)
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "flotilla/v1/inference.grpc.pb.h"
+#include "tests/router/keys_file.h"
+#include "tests/router/router_harness.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":4})";
+
+std::string KeyHeader(std::string_view key) { return StrCat("Idempotency-Key: ", key, "\r\n"); }
+
+class IdempotencyTest : public ::testing::Test {
+ protected:
+  void Start(HarnessOptions options) { harness_ = std::make_unique<RouterHarness>(options); }
+  HttpAnswer Send(std::string_view headers, std::string_view body = kBody) {
+    HttpConnection connection(harness_->port());
+    connection.Send(PostText("/v1/completions", body, headers));
+    return connection.Read();
+  }
+  v1::Submit Last(size_t engine = 0) { return harness_->engine(engine).submits().back(); }
+  size_t Submits(size_t engine) { return harness_->engine(engine).submits().size(); }
+
+  std::unique_ptr<RouterHarness> harness_;
+};
+
+TEST_F(IdempotencyTest, ARepeatIsTheSameForEveryRouter) {
+  Start({});
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  const v1::Submit first = Last();
+  EXPECT_EQ(first.keyed().key().size(), 64u);
+  EXPECT_EQ(first.keyed().digest().size(), 64u);
+  EXPECT_TRUE(first.request().idempotency_key().empty()) << "the hash is enough";
+  Start({});  // another router and replica
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  EXPECT_EQ(Last().keyed().SerializeAsString(), first.keyed().SerializeAsString());
+  EXPECT_EQ(Last().request().sampling().seed(), first.request().sampling().seed());
+  EXPECT_EQ(Send(KeyHeader("k"), R"({"model":"smol","prompt":"Hi","max_tokens":5})").status, 200);
+  EXPECT_EQ(Last().keyed().key(), first.keyed().key());
+  EXPECT_NE(Last().keyed().digest(), first.keyed().digest());
+  EXPECT_EQ(Send(KeyHeader("other")).status, 200);
+  EXPECT_NE(Last().keyed().key(), first.keyed().key());
+  EXPECT_NE(Last().request().sampling().seed(), first.request().sampling().seed());
+  EXPECT_EQ(Send("").status, 200);
+  EXPECT_FALSE(Last().has_keyed());
+}
+
+// How an answer is delivered, and when, is not what is asked.
+TEST_F(IdempotencyTest, StreamAndPriorityDoNotCount) {
+  Start({});
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  const std::string digest = Last().keyed().digest();
+  for (const char* more : {R"("stream":true)", R"("priority":5)"}) {
+    const std::string body = StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":4,)", more, "}");
+    EXPECT_EQ(Send(KeyHeader("k"), body).status, 200) << body;
+    EXPECT_EQ(Last().keyed().digest(), digest) << body;
+  }
+}
+
+TEST_F(IdempotencyTest, EachPromptAndChoiceHasItsOwnKey) {
+  Start({});
+  const char* body = R"({"model":"smol","prompt":["a","b"],"max_tokens":4,"n":2})";
+  EXPECT_EQ(Send(KeyHeader("k"), body).status, 200);
+  std::set<std::string> keys, digests;
+  for (const v1::Submit& submit : harness_->engine().submits()) {
+    keys.insert(submit.keyed().key());
+    digests.insert(submit.keyed().digest());
+  }
+  EXPECT_EQ(keys.size(), 4u);
+  EXPECT_EQ(digests.size(), 1u) << "of the whole request";
+}
+
+TEST_F(IdempotencyTest, AKeyIsItsTenants) {
+  const KeysFile file(KeyLine("a", "one") + KeyLine("b", "two"));
+  HarnessOptions options;
+  options.api_keys_file = file.path();
+  Start(options);
+  EXPECT_EQ(Send(KeyHeader("k") + "X-Api-Key: one\r\n").status, 200);
+  const std::string key = Last().keyed().key();
+  EXPECT_EQ(Send(KeyHeader("k") + "X-Api-Key: two\r\n").status, 200);
+  EXPECT_NE(Last().keyed().key(), key);
+}
+
+TEST_F(IdempotencyTest, ARepeatGoesWhereTheFirstWent) {
+  HarnessOptions options;
+  options.replicas = 3;
+  Start(options);
+  harness_->WaitAllReady();
+  std::vector<size_t> counts(3);
+  for (int key = 0; key < 12; ++key) {
+    for (int repeat = 0; repeat < 2; ++repeat)
+      EXPECT_EQ(Send(KeyHeader(StrCat("k", key))).status, 200);
+  }
+  size_t used = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(Submits(i) % 2, 0u) << i;
+    used += Submits(i) > 0;
+  }
+  EXPECT_GE(used, 2u) << "keys spread";
+}
+
+// They ran at the only home that was there.
+TEST_F(IdempotencyTest, BothHomesAreAskedWhetherTheyHaveIt) {
+  HarnessOptions options;
+  options.replicas = 2;
+  Start(options);
+  harness_->WaitAllReady();
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  const size_t home = Submits(0) > 0 ? 0 : 1;
+  harness_->engine(home).SetDraining(true);
+  const std::string healthy = "flotilla_router_backend_healthy{replica=\"fake-";
+  ASSERT_TRUE(harness_->WaitForMetric(StrCat(healthy, home, "\"}"), 0));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(Send(KeyHeader(StrCat("m", i))).status, 200);
+  harness_->engine(home).SetDraining(false);
+  ASSERT_TRUE(harness_->WaitForMetric(StrCat(healthy, home, "\"}"), 1));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(Send(KeyHeader(StrCat("m", i))).status, 200);
+  EXPECT_EQ(Submits(home), 1u) << "the other one had them";
+  EXPECT_EQ(Submits(1 - home), 12u);
+}
+
+TEST_F(IdempotencyTest, ItGoesOnWhenItsClientLeaves) {
+  Start({});
+  harness_->engine().Hold();
+  {
+    HttpConnection connection(harness_->port());
+    connection.Send(PostText("/v1/completions", kBody, KeyHeader("k")));
+    ASSERT_TRUE(harness_->engine().WaitForSubmits(1));
+  }
+  EXPECT_TRUE(harness_->engine().WaitForDetaches(1));
+  EXPECT_EQ(harness_->engine().aborts(), 0u);
+  {
+    HttpConnection connection(harness_->port());
+    connection.Send(PostText("/v1/completions", kBody));
+    ASSERT_TRUE(harness_->engine().WaitForSubmits(2));
+  }
+  EXPECT_TRUE(harness_->engine().WaitForAborts(1)) << "others end with their clients";
+}
+
+TEST_F(IdempotencyTest, AbortEndsIt) {
+  Start({});
+  harness_->engine().Hold();
+  HttpConnection connection(harness_->port());
+  connection.Send(
+      PostText("/v1/completions", kBody, StrCat(KeyHeader("k"), "X-Request-Id: mine\r\n")));
+  ASSERT_TRUE(harness_->engine().WaitForSubmits(1));
+  auto stub = v1::Inference::NewStub(grpc::CreateChannel(
+      StrCat("127.0.0.1:", harness_->app().grpc_port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::AbortRequest abort;
+  abort.set_request_id("mine");
+  v1::AbortResponse answer;
+  EXPECT_TRUE(stub->Abort(&context, abort, &answer).ok());
+  EXPECT_TRUE(harness_->engine().WaitForAborts(1));
+  EXPECT_EQ(connection.Read().status, 200);
+}
+
+TEST_F(IdempotencyTest, AnotherBodyUnderTheKeyIsA422) {
+  Start({});
+  harness_->engine().RefuseNext(1, 6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
+  const HttpAnswer answer = Send(KeyHeader("k"));
+  EXPECT_EQ(answer.status, 422);
+  EXPECT_EQ(ErrorField(answer, "type"), "invalid_request_error");
+  EXPECT_THAT(ErrorField(answer, "message"), HasSubstr("it was used"));
+}
+
+TEST_F(IdempotencyTest, ABadKeyIsRefused) {
+  Start({});
+  for (const std::string& key :
+       {std::string(), std::string(256, 'x'), std::string("a b"), std::string("\xC3\xA9")}) {
+    const HttpAnswer answer = Send(KeyHeader(key));
+    EXPECT_EQ(answer.status, 400) << key;
+    EXPECT_EQ(ErrorField(answer, "param"), "Idempotency-Key");
+  }
+  EXPECT_EQ(Submits(0), 0u);
+}
+
+TEST_F(IdempotencyTest, ARepeatNeedsNoRoom) {
+  HarnessOptions options;
+  options.replicas = 2;
+  options.max_inflight_per_replica = 1;
+  Start(options);
+  harness_->WaitAllReady();
+  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
+  HttpConnection first(harness_->port()), other(harness_->port()), repeat(harness_->port());
+  first.Send(PostText("/v1/completions", kBody, KeyHeader("k")));
+  while (Submits(0) + Submits(1) < 1) {
+  }
+  const size_t home = Submits(0) > 0 ? 0 : 1;
+  other.Send(PostText("/v1/completions", kBody));
+  ASSERT_TRUE(harness_->engine(1 - home).WaitForSubmits(1));
+  EXPECT_EQ(Send("").status, 429);
+  repeat.Send(PostText("/v1/completions", kBody, KeyHeader("k")));
+  EXPECT_TRUE(harness_->engine(home).WaitForSubmits(2));
+  for (size_t i = 0; i < 2; ++i) harness_->engine(i).RunFreely();
+  for (HttpConnection* connection : {&first, &other, &repeat})
+    EXPECT_EQ(connection->Read().status, 200);
+}
+
+TEST_F(IdempotencyTest, TheSameByGrpc) {
+  Start({});
+  auto stub = v1::Inference::NewStub(grpc::CreateChannel(
+      StrCat("127.0.0.1:", harness_->app().grpc_port()), grpc::InsecureChannelCredentials()));
+  const auto generate = [&](const std::string& key) {
+    grpc::ClientContext context;
+    v1::GenerateRequest request;
+    request.set_text("Hi");
+    request.set_idempotency_key(key);
+    request.mutable_stopping()->set_max_tokens(4);
+    v1::GenerateResponse response;
+    auto reader = stub->Generate(&context, request);
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish();
+  };
+  EXPECT_TRUE(generate("k").ok());
+  const std::string keyed = Last().keyed().SerializeAsString();
+  EXPECT_FALSE(keyed.empty());
+  EXPECT_TRUE(generate("k").ok());
+  EXPECT_EQ(Last().keyed().SerializeAsString(), keyed);
+  EXPECT_EQ(generate(std::string(256, 'x')).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  harness_->engine().RefuseNext(1, 6, "idempotency_key: it was used");
+  EXPECT_EQ(generate("k").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+}  // namespace
+}  // namespace flotilla

@@ -1,0 +1,21 @@
+// What the weights of a rank take once they are loaded, before any is: about, since ranks' shares
+// differ by a few rows and each has all norms.
+//
+// Units: bytes. Pure. Threads: any. Errors: none.
+#pragma once
+
+#include <cstdint>
+
+#include "common/checkpoint/checkpoint.h"
+#include "worker_proc/model/backend.h"
+
+namespace flotilla {
+
+inline uint64_t WeightBytesOfRank(const Checkpoint& checkpoint, const Backend& backend,
+                                  uint32_t ranks) {
+  uint64_t bytes = 0;
+  for (const TensorView& view : checkpoint.tensors()) bytes += backend.WeightBytes(view);
+  return bytes / ranks;
+}
+
+}  // namespace flotilla
