@@ -6,7 +6,7 @@ namespace flotilla {
 
 DetokenizerMetrics::DetokenizerMetrics(prometheus::Registry* registry)
     : queue_depth(AddGauge(registry, {"flotilla_detokenizer_queue_depth",
-                                      "Frames that have arrived and are not answered yet."})),
+                                      "Frames that have arrived and wait for their turn."})),
       streams(AddGauge(registry, {"flotilla_detokenizer_streams", "Streams that are open."})),
       tokens(AddCounter(registry, {"flotilla_detokenizer_tokens_total",
                                    "Tokens turned into text, replayed histories included."})),

@@ -138,12 +138,12 @@ void DetokenizerServer::HandleArrived() {
   while (queue_.size() < kQueueFrames && requests_->recv(message, zmq::recv_flags::dontwait))
     queue_.emplace_back(message.to_string());
   while (!queue_.empty()) {
-    metrics_->queue_depth.Set(static_cast<double>(queue_.size()));
-    HandleFrame(queue_.front());
+    const std::string frame = std::move(queue_.front());
     queue_.pop_front();
+    metrics_->queue_depth.Set(static_cast<double>(queue_.size()));
+    HandleFrame(frame);
     Beat();
   }
-  metrics_->queue_depth.Set(0);
 }
 
 void DetokenizerServer::HandleFrame(const std::string& frame) {
@@ -171,9 +171,10 @@ void DetokenizerServer::HandleFrame(const std::string& frame) {
   }
   for (const std::string& id : outcome.troubled_ids)
     Log().warn("stream dropped {}", Kv("request_id", id));
-  if (!outcome.reply.texts.empty()) SendReply(outcome.reply);
+  // Before the reply: who has the text finds it counted.
   metrics_->tokens.Increment(static_cast<double>(outcome.num_tokens));
   metrics_->streams.Set(static_cast<double>(core_.num_streams()));
+  if (!outcome.reply.texts.empty()) SendReply(outcome.reply);
   metrics_->batch_seconds.Observe(static_cast<double>(clock_->NowNs() - start_ns) * 1e-9);
 }
 

@@ -144,7 +144,7 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
                      CompletionRequest* request) {
   const ModelHandle& model = *request->model;
   const std::string_view chat_template =
-      model.chat_format.ok() ? model.chat_format->source() : std::string_view();
+      model.chat_format.ok() ? model.chat_format->tool_use_source() : std::string_view();
   if (auto error = ApplyTools(std::move(conversation.tools), chat_template, parsers, request,
                               &conversation.request))
     return *error;

@@ -116,9 +116,9 @@ void Engine::OnServing(bool serving, uint32_t num_pages) {
   if (serving) TakeRequests(num_pages);  // before anyone is told
   std::lock_guard lock(mutex_);
   if (!draining_) {
-    server_->SetServing(serving);
     ReplicaControl::SetState(&inputs_.control->scheduler,
                              serving ? ProcessState::kReady : ProcessState::kWarmup);
+    server_->SetServing(serving);
     ReplicaControl::Ring(&inputs_.control->launcher_bell);
   }
   if (!serving) return;
@@ -152,11 +152,12 @@ void Engine::BeginDrain() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(draining_, true)) return;
-    server_->SetServing(false);
+    // Whoever hears of it finds it so.
+    front_.SetDraining();
     ReplicaControl::SetState(&inputs_.control->scheduler, ProcessState::kStopping);
+    server_->SetServing(false);
   }
   Log().info("draining {}", Kv("live", front_.live()));
-  front_.SetDraining();
   v1::EngineFrame goodbye;
   goodbye.mutable_goodbye()->set_reason("the replica is draining");
   goodbye.mutable_goodbye()->set_draining(true);

@@ -65,7 +65,7 @@ void SchedulerLoop::Stop() {
 
 Status SchedulerLoop::PollEpoch(int64_t now_ns) {
   ASSIGN_OR_RETURN(const EpochManager::Event event, deps_.epochs->Poll(now_ns));
-  if (event == EpochManager::Event::kLost) deps_.on_serving(false, deps_.epochs->num_pages());
+  if (event == EpochManager::Event::kLost) OnWorkerLost();
   if (event != EpochManager::Event::kBegan) return OkStatus();
   const uint32_t num_pages = deps_.epochs->num_pages();
   if (core_ == nullptr) {
@@ -114,7 +114,7 @@ void SchedulerLoop::Submit(SubmitCommand&& command, int64_t now_ns) {
   open.arrival_ns = command.spec.arrival_ns;
   ++taken_;
   taken_tokens_ += open.prompt_tokens;
-  const LiveReq live{command.spec.arrival_ns, 0, command.spec.deadline_ns, 0};
+  const LiveReq live{command.spec.arrival_ns, 0, command.spec.deadline_ns};
   events_.emplace_back(std::move(open));
   const Status added = core_->Add(std::move(command.spec), now_ns);
   if (added.ok()) {
@@ -181,13 +181,25 @@ void SchedulerLoop::OnStepFailed(const std::string& reason, std::span<const RowR
   for (const Scheduler::PlannedReq& req : planned) {
     const auto is_it = [&](const RowResult& row) { return row.slot == req.slot; };
     if (!blamed.empty() && std::ranges::none_of(blamed, is_it)) continue;
-    const auto it = live_.find(req.id);
-    if (it == live_.end() || ++it->second.failed_steps < options_.max_failed_steps) continue;
-    if (!core_->Abort(req.id, Finish::kAbort)) continue;  // it has ended
-    live_.erase(it);
-    events_.emplace_back(FailOutput{
-        req.id, absl::InternalError("the replica's workers failed to run the request repeatedly")});
+    CountStep(req.id, &LiveReq::failed_steps, options_.max_failed_steps);
   }
+}
+
+// What the worker computed when it died may be what it died of.
+void SchedulerLoop::OnWorkerLost() {
+  deps_.on_serving(false, deps_.epochs->num_pages());
+  if (core_ == nullptr) return;
+  for (const Scheduler::PlannedReq& req : core_->core().RequestsOfNextResult())
+    CountStep(req.id, &LiveReq::lost_steps, options_.max_lost_steps);
+}
+
+void SchedulerLoop::CountStep(ReqId id, uint32_t LiveReq::*count, uint32_t most) {
+  const auto it = live_.find(id);
+  if (it == live_.end() || ++(it->second.*count) < most) return;
+  if (!core_->Abort(id, Finish::kAbort)) return;  // it has ended
+  live_.erase(it);
+  events_.emplace_back(FailOutput{
+      id, absl::InternalError("the replica's workers failed to run the request repeatedly")});
 }
 
 bool SchedulerLoop::PublishPlan(int64_t now_ns) {
@@ -224,7 +236,7 @@ bool SchedulerLoop::HandOutputs(int64_t now_ns, bool results) {
       if (output.token.has_value()) {
         deps_.metrics->OnToken(live.arrival_ns, live.last_token_ns, now_ns);
         live.last_token_ns = now_ns;
-        live.failed_steps = 0;
+        live.failed_steps = live.lost_steps = 0;
       }
       if (output.finish != Finish::kNone) {
         deps_.metrics->OnFinished(output, live.arrival_ns, now_ns);

@@ -31,8 +31,11 @@ class SchedulerLoop {
  public:
   struct Options {
     SchedulerConfig core;  // num_pages comes from the ranks
-    // A request that was in so many failed steps since its last token is ended.
+    // A request that was in so many failed steps since its last token is ended,
     uint32_t max_failed_steps = 3;
+    // or in so many in which a worker died: more, since what kills a worker mostly is somebody
+    // else.
+    uint32_t max_lost_steps = 8;
     // A plan that is not answered for this long is given up: next epoch. 0: never.
     int64_t step_timeout_ns = 120 * kNsPerSecond;
   };
@@ -68,7 +71,7 @@ class SchedulerLoop {
     int64_t arrival_ns = 0;
     int64_t last_token_ns = 0;
     int64_t deadline_ns = INT64_MAX;
-    uint32_t failed_steps = 0;  // since last_token_ns
+    uint32_t failed_steps = 0, lost_steps = 0;  // since last_token_ns
   };
   Status PollEpoch(int64_t now_ns);
   bool DrainInbox(int64_t now_ns);
@@ -77,6 +80,8 @@ class SchedulerLoop {
   StatusOr<bool> TakeResults(int64_t now_ns);
   void OnRestart(const std::string& reason);
   void OnStepFailed(const std::string& reason, std::span<const RowResult> blamed);
+  void OnWorkerLost();
+  void CountStep(ReqId id, uint32_t LiveReq::*count, uint32_t most);
   bool PublishPlan(int64_t now_ns);
   void ReportBatch(int64_t now_ns);
   bool HandOutputs(int64_t now_ns, bool results);

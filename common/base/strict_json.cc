@@ -2,6 +2,7 @@
 
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/value_stack.hpp>
+#include <charconv>
 #include <optional>
 #include <set>
 #include <vector>
@@ -62,16 +63,25 @@ class UniqueKeyHandler {
     stack_.push_string(s);
     return true;
   }
-  bool on_number_part(json::string_view, Error&) { return true; }
+  bool on_number_part(json::string_view s, Error&) {
+    number_.append(s.data(), s.size());
+    return true;
+  }
   bool on_int64(std::int64_t i, json::string_view, Error&) {
+    number_.clear();
     stack_.push_int64(i);
     return true;
   }
   bool on_uint64(std::uint64_t u, json::string_view, Error&) {
+    number_.clear();
     stack_.push_uint64(u);
     return true;
   }
-  bool on_double(double d, json::string_view, Error&) {
+  // Boost's own conversion is off by the last bit of some; the nearest double is what is meant.
+  bool on_double(double d, json::string_view s, Error&) {
+    number_.append(s.data(), s.size());
+    std::from_chars(number_.data(), number_.data() + number_.size(), d);
+    number_.clear();
     stack_.push_double(d);
     return true;
   }
@@ -93,6 +103,7 @@ class UniqueKeyHandler {
   json::value_stack stack_;
   std::vector<std::set<std::string, std::less<>>> keys_;
   std::string key_;
+  std::string number_;
   std::optional<std::string> duplicate_;
 };
 

@@ -22,6 +22,8 @@ StatusOr<AttributePath> AttributePath::Parse(Runtime& rt, const Value& attribute
     const size_t dot = std::min(rest.find('.'), rest.size());
     const std::string_view part = rest.substr(0, dot);
     int64_t index = 0;
+    RETURN_IF_ERROR(rt.Step());
+    RETURN_IF_ERROR(rt.Charge(sizeof(Value)));
     const bool digits = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
     if (digits && ParseInt(part, 10, &index) == IntParse::kOk) {
       path.parts_.push_back(Value::Int(index));

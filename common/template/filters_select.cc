@@ -137,12 +137,22 @@ class SelectWalk : public EachItem {
   const Builtin* test_ = nullptr;  // none: the item's truth
 };
 
+// The walk keeps a copy of the arguments, and one of those for the filter or test.
+Status ChargeArguments(const Call& call) {
+  const size_t count = call.all.positional.size() + call.all.named.size();
+  RETURN_IF_ERROR(call.rt.Step(1 + static_cast<int64_t>(count / 8)));
+  return call.rt.Charge(2 * (call.all.positional.size() * sizeof(call.all.positional[0]) +
+                             call.all.named.size() * sizeof(call.all.named[0])));
+}
+
 StatusOr<Value> Map(const Call& call) {
+  RETURN_IF_ERROR(ChargeArguments(call));
   return NewGenerator(call.rt, std::make_unique<MapWalk>(call.self, call.all));
 }
 
 template <bool kByAttribute, bool kWanted>
 StatusOr<Value> Select(const Call& call) {
+  RETURN_IF_ERROR(ChargeArguments(call));
   return NewGenerator(call.rt, std::make_unique<SelectWalk>(call, kByAttribute, kWanted));
 }
 

@@ -91,10 +91,15 @@ StatusOr<Value> JoinFilter(const Call& call) {
 }
 
 StatusOr<std::string> IndentText(const Call& call, const Value& width) {
-  if (width.is_str()) return std::string(width.text());
+  if (width.is_str()) {
+    RETURN_IF_ERROR(call.rt.Charge(width.text().size()));
+    RETURN_IF_ERROR(call.rt.StepBytes(width.text().size()));
+    return std::string(width.text());
+  }
   ASSIGN_OR_RETURN(const int64_t count, ToInt(width));
   const size_t size = count < 0 ? 0 : static_cast<size_t>(count);
-  RETURN_IF_ERROR(call.rt.CheckRoom(size));
+  RETURN_IF_ERROR(call.rt.Charge(size));
+  RETURN_IF_ERROR(call.rt.StepBytes(size));
   return std::string(size, ' ');
 }
 
@@ -113,7 +118,8 @@ StatusOr<Value> Indent(const Call& call) {
   RETURN_IF_ERROR(call.rt.StepBytes(text.size()));
   std::string out = first ? indent : "";
   bool first_line = true;
-  for (const std::string_view line : SplitLines(text, /*keep_ends=*/false)) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = TakeLine(&rest, /*keep_end=*/false);
     if (!first_line) RETURN_IF_ERROR(call.rt.Append("\n", &out));
     if (!first_line && (blank || !line.empty())) RETURN_IF_ERROR(call.rt.Append(indent, &out));
     RETURN_IF_ERROR(call.rt.Append(line, &out));

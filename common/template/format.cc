@@ -57,30 +57,36 @@ bool TakeChar(std::string_view* spec, char c) {
   return true;
 }
 
-void TakeFillAndAlign(std::string_view* spec, Layout* layout) {
+// Whether there was a fill.
+bool TakeFillAndAlign(std::string_view* spec, Layout* layout) {
   size_t after_first = 0;
   if (!spec->empty()) NextChar(*spec, &after_first);
   if (after_first > 0 && after_first < spec->size() && IsAlign((*spec)[after_first])) {
     layout->fill = std::string(spec->substr(0, after_first));
     layout->align = (*spec)[after_first];
     spec->remove_prefix(after_first + 1);
-  } else if (!spec->empty() && IsAlign(spec->front())) {
-    layout->align = spec->front();
-    spec->remove_prefix(1);
+    return true;
   }
+  if
+    if (!spec->empty() && IsAlign(spec->front())) {
+      layout->align = spec->front();
+      spec->remove_prefix(1);
+    }
+  return false;
 }
 
 // [[fill]align][sign][#][0][width][,][.precision][type]; returns the type, 0 if there is none.
 StatusOr<char> ParseSpec(std::string_view spec, Layout* layout) {
-  TakeFillAndAlign(&spec, layout);
+  const bool filled = TakeFillAndAlign(&spec, layout);
   if (!spec.empty() && (spec[0] == '+' || spec[0] == '-' || spec[0] == ' ')) {
     layout->sign = spec[0];
     spec.remove_prefix(1);
   }
   layout->alternate = TakeChar(&spec, '#');
-  if (layout->align == 0 && TakeChar(&spec, '0')) {
+  // Behind an alignment it is the fill, unless one was given.
+  if (!filled && TakeChar(&spec, '0')) {
     layout->fill.assign(1, '0');
-    layout->align = '=';
+    if (layout->align == 0) layout->align = '=';
   }
   ASSIGN_OR_RETURN(const int64_t width, TakeDigits(&spec));
   layout->width = std::max<int64_t>(width, 0);
@@ -140,6 +146,7 @@ StatusOr<std::string> FormatNumberField(Runtime& rt, const Value& value, char ty
 
 StatusOr<std::string> Pad(Runtime& rt, std::string_view text, size_t head, char default_align,
                           const Layout& layout) {
+  if (layout.width <= 0) return std::string(text);
   const int64_t missing = layout.width - static_cast<int64_t>(CountChars(text));
   if (missing <= 0) return std::string(text);
   const size_t count = static_cast<size_t>(missing);

@@ -104,9 +104,13 @@ class Dumper {
 
   Status DumpText(std::string_view text) {
     RETURN_IF_ERROR(rt_.StepBytes(text.size()));
+    constexpr size_t kPartBytes = 4096;
     std::string quoted = "\"";
-    quoted.reserve(text.size() + 2);
     for (size_t i = 0; i < text.size();) {
+      if (quoted.size() >= kPartBytes) {  // an escape may be six times as long as its character
+        RETURN_IF_ERROR(rt_.Append(quoted, &out_));
+        quoted.clear();
+      }
       const size_t begin = i;
       const char32_t c = NextChar(text, &i);
       AppendChar(c, text.substr(begin, i - begin), options_.ensure_ascii, &quoted);

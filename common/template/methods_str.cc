@@ -181,7 +181,8 @@ StatusOr<Value> Replace(const Call& call) {
 // Pads to a width; `left_of(missing)` characters of them on the left.
 template <typename LeftOf>
 StatusOr<Value> PadText(const Call& call, LeftOf left_of) {
-  ASSIGN_OR_RETURN(const int64_t width, IntArg(call, 0, 0));
+  ASSIGN_OR_RETURN(int64_t width, IntArg(call, 0, 0));
+  width = std::max<int64_t>(width, 0);
   std::string fill = " ";
   if (call.given(1)) {
     if (!call.arg(1).is_str() || call.arg(1).str().num_chars != 1) {
@@ -195,7 +196,7 @@ StatusOr<Value> PadText(const Call& call, LeftOf left_of) {
     fill = std::string(escaped.text());
   }
   const int64_t missing = width - static_cast<int64_t>(call.self.str().num_chars);
-  if (width <= 0 || missing <= 0) return call.self;
+  if (missing <= 0) return call.self;
   RETURN_IF_ERROR(call.rt.CheckRoom(static_cast<size_t>(missing)));
   RETURN_IF_ERROR(call.rt.CheckRoom(static_cast<size_t>(missing) * fill.size()));
   RETURN_IF_ERROR(call.rt.StepBytes(static_cast<size_t>(missing) * fill.size()));

@@ -1,5 +1,6 @@
 // Methods of str that split, join and classify.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -13,87 +14,79 @@
 namespace flotilla::jinja {
 namespace {
 
-StatusOr<Value> Piece(const Call& call, std::string_view text) {
-  RETURN_IF_ERROR(call.rt.Step());
-  return call.rt.NewStr(text, call.self.is_markup());
-}
+// What a text is cut into: each piece is paid for before the next one is looked for.
+class PieceList {
+ public:
+  explicit PieceList(const Call& call) : call_(call) {}
 
-StatusOr<Value> Pieces(const Call& call, const std::vector<std::string_view>& pieces) {
-  std::vector<Value> items;
-  items.reserve(pieces.size());
-  for (std::string_view piece : pieces) {
-    ASSIGN_OR_RETURN(items.emplace_back(), Piece(call, piece));
+  Status Add(std::string_view text) {
+    RETURN_IF_ERROR(call_.rt.Step());
+    ASSIGN_OR_RETURN(Value piece, call_.rt.NewStr(text, call_.self.is_markup()));
+    items_.push_back(std::move(piece));
+    return OkStatus();
   }
-  return call.rt.NewList(std::move(items));
-}
+  size_t size() const { return items_.size(); }
+  void Reverse() { std::reverse(items_.begin(), items_.end()); }
+  StatusOr<Value> TakeList() { return call_.rt.NewList(std::move(items_)); }
+  StatusOr<Value> TakeTuple() { return call_.rt.NewTuple(std::move(items_)); }
 
-using Views = std::vector<std::string_view>;
+ private:
+  const Call& call_;
+  std::vector<Value> items_;
+};
 
 // Words between white space, at most `most` cuts; the rest keeps its inner and trailing spaces.
-Views SplitSpace(std::string_view text, size_t most) {
-  Views out;
+Status SplitSpace(std::string_view text, size_t most, PieceList* out) {
   text = StripSpace(text, Side::kLeft);
   while (!text.empty()) {
-    if (out.size() == most) {
-      out.push_back(text);
-      break;
-    }
+    if (out->size() == most) return out->Add(text);
     size_t end = 0;
     while (end < text.size()) {
       size_t next = end;
       if (IsSpace(NextChar(text, &next))) break;
       end = next;
     }
-    out.push_back(text.substr(0, end));
+    RETURN_IF_ERROR(out->Add(text.substr(0, end)));
     text = StripSpace(text.substr(end), Side::kLeft);
   }
-  return out;
+  return OkStatus();
 }
 
-Views RSplitSpace(std::string_view text, size_t most) {
-  Views out;
+// From the right: the last word is the first of *out.
+Status RSplitSpace(std::string_view text, size_t most, PieceList* out) {
   text = StripSpace(text, Side::kRight);
   while (!text.empty()) {
-    if (out.size() == most) {
-      out.push_back(text);
-      break;
-    }
+    if (out->size() == most) return out->Add(text);
     size_t begin = text.size();
     while (begin > 0) {
       size_t before = begin;
       if (IsSpace(PreviousChar(text, &before))) break;
       begin = before;
     }
-    out.push_back(text.substr(begin));
+    RETURN_IF_ERROR(out->Add(text.substr(begin)));
     text = StripSpace(text.substr(0, begin), Side::kRight);
   }
-  std::reverse(out.begin(), out.end());
-  return out;
+  return OkStatus();
 }
 
-Views SplitAt(std::string_view text, std::string_view separator, size_t most) {
-  Views out;
-  while (out.size() < most) {
+Status SplitAt(std::string_view text, std::string_view separator, size_t most, PieceList* out) {
+  while (out->size() < most) {
     const size_t found = FindText(text, separator);
     if (found == std::string_view::npos) break;
-    out.push_back(text.substr(0, found));
+    RETURN_IF_ERROR(out->Add(text.substr(0, found)));
     text.remove_prefix(found + separator.size());
   }
-  out.push_back(text);
-  return out;
+  return out->Add(text);
 }
 
-Views RSplitAt(std::string_view text, std::string_view separator, size_t most) {
-  Views out;
-  while (out.size() < most) {
+Status RSplitAt(std::string_view text, std::string_view separator, size_t most, PieceList* out) {
+  while (out->size() < most) {
     const size_t found = RFindText(text, separator);
     if (found == std::string_view::npos) break;
-    out.push_back(text.substr(found + separator.size()));
+    RETURN_IF_ERROR(out->Add(text.substr(found + separator.size())));
     text = text.substr(0, found);
   }
-  out.push_back(text);
-  std::reverse(out.begin(), out.end());
-  return out;
+  return out->Add(text);
 }
 
 template <bool kFromRight>
@@ -102,19 +95,25 @@ StatusOr<Value> Split(const Call& call) {
   RETURN_IF_ERROR(call.rt.StepBytes(text.size()));
   ASSIGN_OR_RETURN(const int64_t maxsplit, IntArg(call, 1, -1));
   const size_t most = maxsplit < 0 ? SIZE_MAX : static_cast<size_t>(maxsplit);
+  PieceList pieces(call);
   if (!call.given(0) || call.arg(0).is_none()) {
-    return Pieces(call, kFromRight ? RSplitSpace(text, most) : SplitSpace(text, most));
+    RETURN_IF_ERROR((kFromRight ? RSplitSpace : SplitSpace)(text, most, &pieces));
+  } else {
+    ASSIGN_OR_RETURN(const std::string_view separator, TextArg(call, 0));
+    if (separator.empty()) return TypeError("empty separator");
+    RETURN_IF_ERROR((kFromRight ? RSplitAt : SplitAt)(text, separator, most, &pieces));
   }
-  ASSIGN_OR_RETURN(const std::string_view separator, TextArg(call, 0));
-  if (separator.empty()) return TypeError("empty separator");
-  return Pieces(call,
-                kFromRight ? RSplitAt(text, separator, most) : SplitAt(text, separator, most));
+  if (kFromRight) pieces.Reverse();
+  return pieces.TakeList();
 }
 
 StatusOr<Value> SplitLinesMethod(const Call& call) {
   const bool keep_ends = call.given(0) && call.arg(0).Truthy();
   RETURN_IF_ERROR(call.rt.StepBytes(call.self.text().size()));
-  return Pieces(call, SplitLines(call.self.text(), keep_ends));
+  PieceList lines(call);
+  for (std::string_view rest = call.self.text(); !rest.empty();)
+    RETURN_IF_ERROR(lines.Add(TakeLine(&rest, keep_ends)));
+  return lines.TakeList();
 }
 
 template <bool kFromRight>
@@ -124,12 +123,13 @@ StatusOr<Value> Partition(const Call& call) {
   const std::string_view text = call.self.text();
   RETURN_IF_ERROR(call.rt.StepBytes(text.size()));
   const size_t found = kFromRight ? RFindText(text, separator) : FindText(text, separator);
-  Views parts = kFromRight ? Views{"", "", text} : Views{text, "", ""};
-  if (found != std::string_view::npos) {
+  std::array<std::string_view, 3> parts = {text, "", ""};
+  if (kFromRight) parts = {"", "", text};
+  if (found != std::string_view::npos)
     parts = {text.substr(0, found), separator, text.substr(found + separator.size())};
-  }
-  ASSIGN_OR_RETURN(const Value list, Pieces(call, parts));
-  return call.rt.NewTuple(list.items());
+  PieceList pieces(call);
+  for (const std::string_view part : parts) RETURN_IF_ERROR(pieces.Add(part));
+  return pieces.TakeTuple();
 }
 
 StatusOr<Value> Join(const Call& call) {

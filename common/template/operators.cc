@@ -1,5 +1,6 @@
 #include "common/template/operators.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -241,31 +242,40 @@ StatusOr<Value> Concat(Runtime& rt, const std::vector<Value>& parts) {
   return rt.NewStr(std::move(text));
 }
 
+namespace {
+
+// What stands for `c` in HTML; empty: itself.
+std::string_view HtmlEscape(char c) {
+  switch (c) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '\'':
+      return "&#39;";
+    case '"':
+      return "&#34;";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
 StatusOr<Value> EscapeHtml(Runtime& rt, const Value& value) {
   if (value.is_markup()) return value;
   ASSIGN_OR_RETURN(const Value plain, SoftStr(rt, value));
   RETURN_IF_ERROR(rt.StepBytes(plain.text().size()));
+  size_t size = 0;
+  for (char c : plain.text()) size += std::max<size_t>(HtmlEscape(c).size(), 1);
+  RETURN_IF_ERROR(rt.CheckRoom(size));
   std::string out;
+  out.reserve(size);
   for (char c : plain.text()) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      default:
-        out.push_back(c);
-    }
+    const std::string_view escape = HtmlEscape(c);
+    out += escape.empty() ? std::string_view(&c, 1) : escape;
   }
   return rt.NewStr(std::move(out), /*markup=*/true);
 }

@@ -48,6 +48,7 @@ StatusOr<ExprPtr> Parser::ParseTuple(TupleKind kind, bool with_condition) {
   bool is_tuple = false;
   while (true) {
     if (EndsTuple(current_)) break;
+    if (kind == TupleKind::kTarget && current_.IsName("in")) break;
     if (kind == TupleKind::kTarget || kind == TupleKind::kTargetWithNamespace) {
       ASSIGN_OR_RETURN(items.emplace_back(), ParsePrimary(kind == TupleKind::kTargetWithNamespace));
     } else {

@@ -312,22 +312,20 @@ std::string_view StripChars(std::string_view text, std::string_view chars, Side 
                [&set](char32_t c) { return std::binary_search(set.begin(), set.end(), c); });
 }
 
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) {
-  std::vector<std::string_view> lines;
-  for (size_t begin = 0, i = 0; begin < text.size();) {
-    size_t end = text.size();
-    while (i < text.size()) {
-      const size_t at = i;
-      const char32_t c = NextChar(text, &i);
-      if (!IsLineEnd(c)) continue;
-      end = at;
-      if (c == '\r' && i < text.size() && text[i] == '\n') ++i;
-      break;
-    }
-    lines.push_back(text.substr(begin, (keep_ends ? i : end) - begin));
-    begin = i;
+std::string_view TakeLine(std::string_view* rest, bool keep_end) {
+  const std::string_view text = *rest;
+  size_t end = text.size();
+  size_t i = 0;
+  while (i < text.size()) {
+    const size_t at = i;
+    const char32_t c = NextChar(text, &i);
+    if (!IsLineEnd(c)) continue;
+    end = at;
+    if (c == '\r' && i < text.size() && text[i] == '\n') ++i;
+    break;
   }
-  return lines;
+  rest->remove_prefix(i);
+  return text.substr(0, keep_end ? i : end);
 }
 
 }  // namespace flotilla::jinja

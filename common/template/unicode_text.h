@@ -36,7 +36,8 @@ std::string SwapCase(std::string_view text);
 
 bool IsLowerText(std::string_view text);  // str.islower(): some letter, and no upper or title case
 bool IsUpperText(std::string_view text);
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends);
+// The first line of *rest, which is not empty, and takes it off; as str.splitlines() cuts.
+std::string_view TakeLine(std::string_view* rest, bool keep_end);
 
 enum class Side : uint8_t { kBoth, kLeft, kRight };
 std::string_view StripSpace(std::string_view text, Side side = Side::kBoth);

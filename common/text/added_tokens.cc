@@ -49,6 +49,9 @@ Status AddedTokens::Add(const AddedToken& token, const Normalizer& normalizer) {
   const std::string_view text =
       token.normalized ? normalizer.Apply(token.text, /*at_start=*/true, &scratch) : token.text;
   RETURN_IF_ERROR(CheckLength(text));
+  // It would cut a prompt within a character.
+  if (FindInvalidUtf8(text).has_value())
+    return absl::InvalidArgumentError("a special token is not valid UTF-8");
   if (text.empty()) return OkStatus();
   num_bytes_ += text.size();
   if (num_bytes_ > kMaxBytes) {

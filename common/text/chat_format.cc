@@ -19,22 +19,33 @@ StatusOr<ChatFormat> ChatFormat::Create(const GgufFile& gguf) {
   constexpr const char* kKey = "tokenizer.chat_template";
   if (!gguf.metadata().contains(kKey))
     return absl::NotFoundError("the model's file has no chat template (tokenizer.chat_template)");
+  constexpr const char* kToolUseKey = "tokenizer.chat_template.tool_use";
   ASSIGN_OR_RETURN(const std::string_view source, gguf.GetString(kKey));
+  std::optional<std::string_view> tool_use_source;
+  if (gguf.metadata().contains(kToolUseKey)) {
+    ASSIGN_OR_RETURN(tool_use_source, gguf.GetString(kToolUseKey));
+  }
   return Create(source, TokenText(gguf, "tokenizer.ggml.bos_token_id"),
-                TokenText(gguf, "tokenizer.ggml.eos_token_id"));
+                TokenText(gguf, "tokenizer.ggml.eos_token_id"), tool_use_source);
 }
 
 StatusOr<ChatFormat> ChatFormat::Create(std::string_view source,
                                         std::optional<std::string> bos_token,
-                                        std::optional<std::string> eos_token) {
-  ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
-  return ChatFormat(std::move(parsed), source, std::move(bos_token), std::move(eos_token));
+                                        std::optional<std::string> eos_token,
+                                        std::optional<std::string_view> tool_use_source) {
+  ASSIGN_OR_RETURN(const ChatTemplate plain, ChatTemplate::Parse(source));
+  ChatTemplate tool_use = plain;
+  if (tool_use_source.has_value()) {
+    ASSIGN_OR_RETURN(tool_use, ChatTemplate::Parse(*tool_use_source));
+  }
+  return ChatFormat(plain, std::move(tool_use), tool_use_source.value_or(source),
+                    std::move(bos_token), std::move(eos_token));
 }
 
 StatusOr<std::string> ChatFormat::Render(ChatTemplateInput input) const {
   input.bos_token = bos_token_;
   input.eos_token = eos_token_;
-  return template_.Render(input);
+  return (input.tools.is_null() ? plain_ : tool_use_).Render(input);
 }
 
 }  // namespace flotilla

@@ -1,7 +1,8 @@
-// How a model wants conversations written: the chat template in its file and the special tokens
-// that the template may name.
+// How a model wants conversations written: the chat template in its file, another one for those
+// with tools if it has one, and the special tokens that the templates may name.
 //
-// Source: GGUF's tokenizer.chat_template, with transformers' names for what a template sees.
+// Source: GGUF's tokenizer.chat_template and tokenizer.chat_template.tool_use, with transformers'
+// names for what a template sees.
 // Threads: immutable; copies are cheap; Render from any thread. Errors: Create says NotFound if the
 // file has no template, InvalidArgument if it is wrong; Render as ChatTemplate (common/template).
 #pragma once
@@ -19,23 +20,26 @@ class ChatFormat {
  public:
   static StatusOr<ChatFormat> Create(const GgufFile& gguf);
   static StatusOr<ChatFormat> Create(std::string_view source, std::optional<std::string> bos_token,
-                                     std::optional<std::string> eos_token);
+                                     std::optional<std::string> eos_token,
+                                     std::optional<std::string_view> tool_use_source = {});
 
   // The text of a conversation. The input's bos_token and eos_token are the model's.
   StatusOr<std::string> Render(ChatTemplateInput input) const;
-  // The template's text, which tells how the model writes tool calls.
-  const std::string& source() const { return *source_; }
+  // The text of the template for tools, which tells how the model writes their calls.
+  const std::string& tool_use_source() const { return *tool_use_source_; }
 
  private:
-  ChatFormat(ChatTemplate chat_template, std::string_view source,
+  ChatFormat(ChatTemplate plain, ChatTemplate tool_use, std::string_view tool_use_source,
              std::optional<std::string> bos_token, std::optional<std::string> eos_token)
-      : template_(std::move(chat_template)),
-        source_(std::make_shared<const std::string>(source)),
+      : plain_(std::move(plain)),
+        tool_use_(std::move(tool_use)),
+        tool_use_source_(std::make_shared<const std::string>(tool_use_source)),
         bos_token_(std::move(bos_token)),
         eos_token_(std::move(eos_token)) {}
 
-  ChatTemplate template_;
-  std::shared_ptr<const std::string> source_;
+  ChatTemplate plain_;
+  ChatTemplate tool_use_;  // plain_ again if the model has only one
+  std::shared_ptr<const std::string> tool_use_source_;
   std::optional<std::string> bos_token_;
   std::optional<std::string> eos_token_;
 };

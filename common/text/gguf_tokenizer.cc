@@ -100,27 +100,30 @@ Status ReadRoles(const GgufFile& gguf, bool add_bos, BpeParts* parts) {
 
 // Phi-3's special tokens take the white space after them. Its tokenizer.json says so; a GGUF has no
 // field for it.
-bool StripsAfter(const GgufFile& gguf, std::string_view token, bool special) {
+bool IsPhi3(const GgufFile& gguf) {
   const auto field = gguf.GetString("general.name");
   if (!field.ok()) return false;
   const std::string name = absl::AsciiStrToLower(absl::string_view(field->data(), field->size()));
-  if (name.find("phi-3") == std::string::npos && name.find("phi3") == std::string::npos)
-    return false;
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+bool Phi3StripsAfter(std::string_view token, bool special) {
   if (token == "</s>") return true;
   return special && token != "<unk>" && token != "<s>" && token != "<|endoftext|>";
 }
 
 Status ReadAddedTokens(const GgufFile& gguf, const Tokens& tokens, BpeParts* parts) {
+  const bool is_phi3 = IsPhi3(gguf);
   for (size_t i = 0; i < tokens.size(); ++i) {
     const TokenType type = tokens.types[i];
     const bool special = type == TokenType::kControl || type == TokenType::kUnknown;
     if (!special && type != TokenType::kUserDefined) continue;
     const std::string_view text = (*tokens.texts)[i];
-    const Status added = parts->added_tokens.Add({.id = static_cast<TokenId>(i),
-                                                  .text = text,
-                                                  .special = special,
-                                                  .rstrip = StripsAfter(gguf, text, special)},
-                                                 parts->normalizer);
+    const Status added =
+        parts->added_tokens.Add({.id = static_cast<TokenId>(i),
+                                 .text = text,
+                                 .special = special,
+                                 .rstrip = is_phi3 && Phi3StripsAfter(text, special)},
+                                parts->normalizer);
     if (!added.ok()) return Annotate(added, StrCat("tokenizer.ggml.tokens[", i, "]"));
   }
   return OkStatus();

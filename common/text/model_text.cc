@@ -38,8 +38,12 @@ StatusOr<std::optional<std::string>> SpecialToken(const JsonObject& config, std:
   return std::optional<std::string>(text);
 }
 
-// The template, or the one of several that is named "default".
-StatusOr<std::string> ChatTemplateOf(const JsonObject& config) {
+// The template, or those of several that are named "default" and "tool_use".
+struct ChatTemplates {
+  std::string plain;
+  std::optional<std::string> tool_use;
+};
+StatusOr<ChatTemplates> ChatTemplatesOf(const JsonObject& config) {
   constexpr const char* kKey = "chat_template";
   if (!config.Has(kKey)) {
     return absl::NotFoundError(
@@ -49,17 +53,19 @@ StatusOr<std::string> ChatTemplateOf(const JsonObject& config) {
   const boost::json::array* choices = config.value().at(kKey).if_array();
   if (choices == nullptr) {
     ASSIGN_OR_RETURN(const std::string_view text, config.String(kKey));
-    return std::string(text);
+    return ChatTemplates{std::string(text), std::nullopt};
   }
+  std::optional<std::string> plain, tool_use;
   for (const boost::json::value& choice : *choices) {
     if (!choice.is_object()) continue;
     const JsonObject named(&choice.get_object(), "tokenizer_config.json: chat_template.");
     ASSIGN_OR_RETURN(const std::string_view name, named.String("name"));
-    if (name != "default") continue;
+    if (name != "default" && name != "tool_use") continue;
     ASSIGN_OR_RETURN(const std::string_view text, named.String("template"));
-    return std::string(text);
+    (name == "default" ? plain : tool_use) = std::string(text);
   }
-  return config.Error(kKey, "has no template named 'default'");
+  if (!plain.has_value()) return config.Error(kKey, "has no template named 'default'");
+  return ChatTemplates{*std::move(plain), std::move(tool_use)};
 }
 
 StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files) {
@@ -69,13 +75,13 @@ StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files) {
                                 files.tokenizer_config.empty() ? "{}" : files.tokenizer_config,
                                 kMaxConfigBytes));
   const JsonObject config(&document.get_object(), "tokenizer_config.json: ");
-  std::string source(files.chat_template);
-  if (source.empty()) {
-    ASSIGN_OR_RETURN(source, ChatTemplateOf(config));
+  ChatTemplates templates{std::string(files.chat_template), std::nullopt};
+  if (templates.plain.empty()) {
+    ASSIGN_OR_RETURN(templates, ChatTemplatesOf(config));
   }
   ASSIGN_OR_RETURN(std::optional<std::string> bos, SpecialToken(config, "bos_token"));
   ASSIGN_OR_RETURN(std::optional<std::string> eos, SpecialToken(config, "eos_token"));
-  return ChatFormat::Create(source, std::move(bos), std::move(eos));
+  return ChatFormat::Create(templates.plain, std::move(bos), std::move(eos), templates.tool_use);
 }
 
 // generation_config.json's eos_token_id: a number or several.
@@ -127,7 +133,9 @@ StatusOr<ModelText> OpenFolder(const std::filesystem::path& folder, std::string*
   // The file's text; empty if it is not there and need not be.
   const auto open = [&](const char* name, bool needed) -> StatusOr<std::string_view> {
     StatusOr<MappedFile> file = MappedFile::Open(folder / name);
-    if (!file.ok() && absl::IsNotFound(file.status()) && !needed) return std::string_view();
+    std::error_code ignored;
+    const bool empty = std::filesystem::file_size(folder / name, ignored) == 0;
+    if (!needed && (empty || absl::IsNotFound(file.status()))) return std::string_view();
     if (!file.ok()) return file.status();
     mapped.push_back(*std::move(file));
     return Text(mapped.back());

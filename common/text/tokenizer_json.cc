@@ -209,7 +209,7 @@ Status FillVocabulary(const File& file, const internal::Decoding& decoding, Voca
       } else {
         type = TokenType::kUnused;  // no text is written with it
       }
-    } else if (token.type == TokenType::kNormal && decoding.metaspace) {
+    } else if (decoding.metaspace) {  // added ones too: Gemma has spaces among them
       bytes = MetaspaceToBytes(token.text);
     }
     RETURN_IF_ERROR(out->Add(bytes, type));

@@ -114,7 +114,7 @@ Status ReadPunctuation(const JsonNode& node, PreTokenization* out) {
 }
 
 Status ReadMetaspace(const JsonNode& node, PreTokenization* out) {
-  if (!out->stages.empty() || out->byte_level)
+  if (!out->stages.empty() || out->byte_level || out->metaspace.num_steps() > 0)
     return node.Error("is a Metaspace after another pre-tokenizer: not supported");
   ASSIGN_OR_RETURN(const std::string_view replacement, node["replacement"].String());
   if (replacement != kMetaspace) return node["replacement"].MustBe("'▁'");

@@ -36,6 +36,15 @@ TEST(AddedTokensTest, SpecialOnesOnlyWhereTheyMayBeParsed) {
   EXPECT_THAT(Show(tokens.CutNormalized("a<s>", true)), ElementsAre("a<s>"));
 }
 
+TEST(AddedTokensTest, RefusesWhatWouldCutACharacter) {
+  AddedTokens tokens;
+  for (const char* text : {"\xc3", "a\xa9", "\xff"}) {
+    EXPECT_EQ(tokens.Add({.id = 1, .text = text}, Normalizer()).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_THAT(Show(tokens.Cut("é", true)), ElementsAre("é"));
+}
+
 TEST(AddedTokensTest, TakesWhiteSpaceAroundWhereAskedTo) {
   AddedTokens tokens;
   const Normalizer none;

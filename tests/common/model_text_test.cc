@@ -110,6 +110,12 @@ TEST_F(ModelTextTest, TheChatTemplateLiesInEitherFile) {
   Write("tokenizer_config.json", R"({"chat_template": [
     {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]})");
   EXPECT_EQ(Render(Open()), "plain");
+  ChatTemplateInput with_tools;
+  with_tools.tools = boost::json::array();
+  EXPECT_EQ(*Open().chat_format->Render(with_tools), "tools");
+  EXPECT_EQ(Open().chat_format->tool_use_source(), "tools");
+  Write("chat_template.jinja", "");  // as if it were not there
+  EXPECT_EQ(Render(Open()), "plain");
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_THAT(std::string(Open().chat_format.status().message()), HasSubstr("named 'default'"));
   Write("tokenizer_config.json", R"({"chat_template": "{% if"})");

@@ -124,6 +124,21 @@ TEST(TemplateLimitsTest, Values) {
             "{% set ns.p = ns.p + [[i ~ '', i]] %}{% endfor %}{% set d = dict(ns.p) %}"
             "{% for i in range(1000) %}{% set x = namespace(d) %}{% endfor %}"),
            "{% macro f() %}{% endmacro %}{% for i in range(10000) %}{{ f() }}{% endfor %}",
+           // Made and thrown away again, or of many small parts.
+           "{% for i in range(1000) %}{{ 1|tojson(indent=100000) }}{% endfor %}",
+           "{% for i in range(1000) %}{{ 'a'|indent(100000) }}{% endfor %}",
+           "{% set w = ' ' * 100000 %}{% for i in range(1000) %}{{ 1|tojson(indent=w) }}{% endfor "
+           "%}",
+           "{% set big = range(10000)|list %}{{ range(1000)|map('map', *big)|list|length }}",
+           "{% set big = range(10000)|list %}{{ range(1000)|map('select', 'in', *big)|list|length "
+           "}}",
+           "{{ ('\n' * 100000).splitlines()|length }}",
+           "{{ (',' * 100000).split(',')|length }}",
+           "{{ (',' * 100000).rsplit(',')|length }}",
+           "{{ ('a ' * 100000).split()|length }}",
+           "{{ [1]|map(attribute='1.' * 100000)|list }}",
+           "{{ ('&' * 500000)|e|length }}",
+           "{{ ('\x01' * 300000)|tojson|length }}",
        }) {
     EXPECT_THAT(Rendered(source, {}, limits), HasSubstr("max_value_bytes = 1048576")) << source;
   }

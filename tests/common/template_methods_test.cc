@@ -78,6 +78,14 @@ constexpr Case kMethods[] = {
      "3.9 }}|{{ '%*d' % (5, 42) }}|{{ '%.3d' % 7 }}|{{ '% d' % 5 }}|{{ '%+.1f' % 2.25 }}|{{ 'abc' "
      "% {} }}|{{ '%08.3f' % -3.14159 }}|{{ '%+05d' % 42 }}",
      "|[1, 2]|1 None|'a'|3|   42|007| 5|+2.2|abc|-003.142|+0042"},
+    {"{{ '{:<05}|{:>05}|{:x<05}|{:^05}|{:<+05}|{:05}'.format(5, 'a', 5, 5, 5, -5) }}",
+     "50000|0000a|5xxxx|00500|+5000|-0005"},
+    {"{% set least = -9223372036854775807 - 1 %}{{ 'a'.zfill(least) }}{{ 'a'.ljust(least) }}{{ "
+     "'a'.center(least) }}{{ 'a'.rjust(-5) }}",
+     "aaaa"},
+    {"{{ 'a b  c d'.rsplit(none, 2) }}{{ 'a,b,c'.rsplit(',', 1) }}{{ 'a\r\nb\n\nc'.splitlines() "
+     "}}{{ 'a\n'.splitlines(true) }}{{ ''.splitlines() }}",
+     "['a b', 'c', 'd']['a,b', 'c']['a', 'b', '', 'c']['a\\n'][]"},
 };
 
 TEST(TemplateMethodsTest, AsInPython) {

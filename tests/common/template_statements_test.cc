@@ -111,6 +111,17 @@ constexpr Case kStatements[] = {
      "1-2 3-4 5-6"},
 };
 
+TEST(TemplateStatementsTest, AFilterThatAsksItsOwnLoopForMoreIsAnError) {
+  for (const char* ask : {"length", "last", "nextitem"}) {
+    EXPECT_THAT(
+        Rendered(StrCat("{% set ns = namespace(l=none) %}{% for x in [0, 1] if ns.l is none or "
+                        "ns.l.",
+                        ask, " %}{% set ns.l = loop %}{% endfor %}")),
+        ::testing::HasSubstr("generator already executing"))
+        << ask;
+  }
+}
+
 TEST(TemplateStatementsTest, AsInJinja2) {
   for (const Case& c : kStatements) EXPECT_EQ(Rendered(c.source), c.text) << c.source;
 }

@@ -158,6 +158,16 @@ TEST(TokenizerJsonTest, AddedTokensStripAndIdsMayHaveHoles) {
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{299, 300}, false), "[tool]");
 }
 
+// Gemma has runs of spaces among its added tokens.
+TEST(TokenizerJsonTest, AddedTokensWriteSpacesTooWhereTheDecoderReplaces) {
+  const json::object file =
+      With(CharactersFile(), "/added_tokens/1",
+           R"({"id": 300, "content": "▁▁", "special": false, "normalized": false})");
+  const auto tokenizer = Create(file);
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{261, 300, 261}, true), "a  a");
+}
+
 TEST(TokenizerJsonTest, RefusesComponentsByName) {
   const json::object bytes = ByteLevelFile();
   const json::object chars = CharactersFile();
@@ -193,6 +203,11 @@ TEST(TokenizerJsonTest, RefusesComponentsByName) {
   ExpectRefused(With(bytes, "/model/byte_fallback", "true"), "model.byte_fallback is true beside");
   ExpectRefused(With(chars, "/model/ignore_merges", "true"), "model.ignore_merges is true without");
   ExpectRefused(With(bytes, "/added_tokens/0/single_word", "true"), "added_tokens[0].single_word");
+  const std::string metaspace = R"({"type": "Metaspace", "replacement": "▁", "split": false})";
+  ExpectRefused(
+      With(With(chars, "/normalizer", "null"), "/pre_tokenizer",
+           StrCat(R"({"type": "Sequence", "pretokenizers": [)", metaspace, ",", metaspace, "]}")),
+      "is a Metaspace after another pre-tokenizer");
 }
 
 TEST(TokenizerJsonTest, RefusesWhatIsBroken) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -39,10 +40,11 @@ TEST(ModelTest, ReadsTheDefaultModelsHeader) {
 TEST(ModelTest, RefusesForeignAndTruncatedFiles) {
   const char* path = std::getenv("FLOTILLA_TEST_MODEL");
   ASSERT_NE(path, nullptr) << "FLOTILLA_TEST_MODEL is not set; ./flotilla test sets it";
-  const std::string foreign = testing::TempDir() + "/foreign.gguf";
+  const std::string foreign = testing::TempDir() + "/foreign" + std::to_string(getpid()) + ".gguf";
   std::ofstream(foreign) << "not a model at all, but long enough to have a header";
   EXPECT_FALSE(InspectModel(foreign).ok());
-  const std::string truncated = testing::TempDir() + "/truncated.gguf";
+  const std::string truncated =
+      testing::TempDir() + "/truncated" + std::to_string(getpid()) + ".gguf";
   std::string head(1 << 20, '\0');
   std::ifstream(path).read(head.data(), static_cast<std::streamsize>(head.size()));
   std::ofstream(truncated) << head;
@@ -52,7 +54,7 @@ TEST(ModelTest, RefusesForeignAndTruncatedFiles) {
 }
 
 TEST(ModelTest, AFolderWithAConfigIsAModel) {
-  const std::string folder = testing::TempDir() + "/model_test_folder";
+  const std::string folder = testing::TempDir() + "/model_test_folder" + std::to_string(getpid());
   std::filesystem::create_directory(folder);
   EXPECT_FALSE(ResolveModelPath(folder).ok());
   std::ofstream(folder + "/config.json") << "{}";

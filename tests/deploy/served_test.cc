@@ -258,11 +258,11 @@ TEST(LoadRunTest, AServerThatClosesEachConnectionIsFine) {
 
 TEST(LoadRunTest, AnOpenLoadWaitsForNobody) {
   ScriptedServer server(Http("200 OK", kStream));
+  const int64_t begin_ns = RealClock::Now();
   const auto answers = RunLoad(Requests(20), Options(server.url(), {400, 0}));
   ASSERT_TRUE(answers.ok());
   const std::vector<int64_t> times = ArrivalTimes(20, 400, 0);
-  for (size_t i = 0; i < 20; ++i)
-    EXPECT_GE((*answers)[i].sent_ns - (*answers)[0].sent_ns, times[i] - kMs) << i;
+  for (size_t i = 0; i < 20; ++i) EXPECT_GE((*answers)[i].sent_ns - begin_ns, times[i]) << i;
 }
 
 TEST(LoadRunTest, RefusalsAndDeadServersAreInTheAnswers) {

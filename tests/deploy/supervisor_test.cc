@@ -74,7 +74,7 @@ TEST_F(SupervisorTest, AWorkerThatDiesDuringTheGraceIsReplaced) {
   Kill(SIGTERM);
   ASSERT_TRUE(WaitUntil([&] { return Count("stop", "router") == 1; }));
   kill(Pids("worker-1").front(), SIGKILL);
-  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-1").size() >= 2; }));
   EXPECT_EQ(Wait(), 0);
   EXPECT_THAT(RuntimeDirs(), IsEmpty());
 }
@@ -106,7 +106,7 @@ TEST_F(SupervisorTest, RestartsAWorkerAloneWithTheNextIncarnation) {
   Start({"--tp", "2"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   kill(Pids("worker-1").front(), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() >= 2; }));
   EXPECT_THAT(Pids("worker-0"), SizeIs(1));
   EXPECT_THAT(Pids("scheduler"), SizeIs(1));
   EXPECT_THAT(Stderr(), HasSubstr("was killed by signal 9"));
@@ -117,7 +117,7 @@ TEST_F(SupervisorTest, SchedulersDeathRestartsItsWholeReplicaOnly) {
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   kill(Pids("scheduler").front(), SIGKILL);
   for (const char* process : {"scheduler", "worker-0", "detokenizer"}) {
-    EXPECT_TRUE(WaitUntil([&] { return Pids(process).size() == 3; })) << process;
+    EXPECT_TRUE(WaitUntil([&] { return Pids(process).size() >= 3; })) << process;
   }
   EXPECT_THAT(Pids("router"), SizeIs(1));
 }
@@ -126,7 +126,7 @@ TEST_F(SupervisorTest, RouterComesBackOnItsPorts) {
   Start({"--tp", "1"});
   const std::string ready = ReadyLine();
   kill(Pids("router").front(), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("router").size() == 2; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("router").size() >= 2; }));
   uint16_t bound = 0;
   const auto port = static_cast<uint16_t>(PortOf(ready, "http"));
   EXPECT_TRUE(WaitUntil([&] {
@@ -156,7 +156,7 @@ TEST_F(SupervisorTest, OnceServingAFailingProcessIsRetriedAndComesBack) {
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   Misbehave("detokenizer", "exit2");
   kill(Pids("detokenizer").front(), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() == 3; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() >= 3; }));
   Behave("detokenizer");
   const size_t before = Pids("detokenizer").size();
   ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() > before; }));
@@ -165,35 +165,35 @@ TEST_F(SupervisorTest, OnceServingAFailingProcessIsRetriedAndComesBack) {
 }
 
 TEST_F(SupervisorTest, WatchdogReplacesAStoppedProcess) {
-  Start({"--tp", "1", "--watchdog-timeout", "1"});
+  Start({"--tp", "1", "--watchdog-timeout", "4"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   kill(Pids("detokenizer").front(), SIGSTOP);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() == 2; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("detokenizer").size() >= 2; }));
   EXPECT_THAT(Pids("scheduler"), SizeIs(1));
   EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=detokenizer"));
   EXPECT_THAT(Stderr(), HasSubstr("state name=worker-0 state=ready"));
 }
 
 TEST_F(SupervisorTest, WatchdogReplacesAProcessThatNeverLoads) {
-  Start({"--tp", "1", "--startup-timeout", "1"});
+  Start({"--tp", "1", "--startup-timeout", "5"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   Misbehave("worker-0", "hang-in-load");
   kill(Pids("worker-0").front(), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() == 2; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; }));
   Behave("worker-0");
-  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() == 3; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 3; }));
   EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=worker-0"));
   EXPECT_THAT(Pids("scheduler"), SizeIs(1));
 }
 
 TEST_F(SupervisorTest, WatchdogReplacesAWorkerThatHangsInItsWarmup) {
-  Start({"--tp", "2", "--watchdog-timeout", "1"});
+  Start({"--tp", "2", "--watchdog-timeout", "4"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   Misbehave("worker-1", "hang-in-warmup");
   kill(Pids("worker-1").front(), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 2; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() >= 2; }));
   Behave("worker-1");
-  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() == 3; }));
+  ASSERT_TRUE(WaitUntil([&] { return Pids("worker-1").size() >= 3; }));
   EXPECT_THAT(Stderr(), HasSubstr("no heartbeat, killing it name=worker-1"));
   EXPECT_THAT(Stderr(), HasSubstr("state name=worker-1 state=warmup"));
   EXPECT_THAT(Pids("scheduler"), SizeIs(1));
@@ -202,8 +202,10 @@ TEST_F(SupervisorTest, WatchdogReplacesAWorkerThatHangsInItsWarmup) {
 TEST_F(SupervisorTest, SigkillOfTheLauncherLeavesNothing) {
   auto shm_entries = [] {
     std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-      names.insert(entry.path().string());
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      if (entry.path().string().find("flotilla") != std::string::npos)
+        names.insert(entry.path().string());
+    }
     return names;
   };
   const std::set<std::string> before = shm_entries();
@@ -216,7 +218,7 @@ TEST_F(SupervisorTest, SigkillOfTheLauncherLeavesNothing) {
   }
   ASSERT_THAT(pidfds, SizeIs(9));
   Kill(SIGKILL);
-  const int64_t deadline = RealClock::Now() + 2 * kNsPerSecond;
+  const int64_t deadline = RealClock::Now() + 20 * kNsPerSecond;
   for (const UniqueFd& pidfd : pidfds) {
     pollfd entry{pidfd.get(), POLLIN, 0};
     const int64_t left = std::max<int64_t>(0, deadline - RealClock::Now());
@@ -243,7 +245,7 @@ TEST_F(SupervisorTest, SigkillAtRandomMomentsOfTheStart) {
     Kill(SIGKILL);
     Wait();
     // We are the subreaper: no child is left once waitpid says so.
-    EXPECT_TRUE(WaitUntil([] { return waitpid(-1, nullptr, WNOHANG) < 0; }, 2));
+    EXPECT_TRUE(WaitUntil([] { return waitpid(-1, nullptr, WNOHANG) < 0; }, 20));
   }
 }
 
@@ -295,7 +297,15 @@ TEST_F(SupervisorTest, OneMetricsPageHasEveryProcessAndSurvivesASilentOne) {
   Misbehave("worker-1", "silent-metrics");
   Start({"--tp", "2", "--replicas", "2"});
   const std::string ready = ReadyLine();
-  const std::string page = HttpGet(PortOf(ready, "metrics"), "/metrics");
+  std::string page;
+  const auto shows = [&](const char* sample) { return page.find(sample) != std::string::npos; };
+  // A process that does not answer in time is left out.
+  WaitUntil([&] {
+    page = HttpGet(PortOf(ready, "metrics"), "/metrics");
+    return shows("router_fakes_total 1") && shows("scheduler_fakes_total{replica=\"r0\"}") &&
+           shows("scheduler_fakes_total{replica=\"r1\"}") &&
+           shows("worker_fakes_total{rank=\"0\",replica=\"r1\"}");
+  });
   for (const char* sample :
        {"flotilla_router_fakes_total 1", "flotilla_scheduler_fakes_total{replica=\"r0\"} 1",
         "flotilla_scheduler_fakes_total{replica=\"r1\"} 1",

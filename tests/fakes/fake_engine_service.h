@@ -42,7 +42,7 @@ struct FakeEngineServiceOptions {
   std::string model = "smol";
   std::string fingerprint = "fp-fake";
   uint32_t max_model_len = 2048;
-  uint32_t heartbeat_ms = 200;
+  uint32_t heartbeat_ms = 2000;
   uint32_t reattach_ms = 2000;
   bool reports_submits = true;
   uint32_t max_running_requests = 0;       // as it says; it takes all

@@ -111,7 +111,7 @@ def test_a_recording_that_has_lost_its_beginning_can_be_replayed():
 def test_a_stalled_worker_is_looked_at_and_replaced():
     with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
                  "--watchdog-timeout", "2", disturbed=True) as c:
-        body = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0.8, "seed": 3,
+        body = {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 0.8, "seed": 3,
                 "ignore_eos": True, "logprobs": 1}
         undisturbed = c.complete(**body)["choices"]
         answer = []

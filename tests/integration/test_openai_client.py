@@ -45,7 +45,7 @@ def test_streaming_equals_whole(client, model):
     whole = client.completions.create(**arguments)
     chunks = list(client.completions.create(stream=True, stream_options={"include_usage": True}, **arguments))
     assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
-    assert len([c for c in chunks if c.choices]) > 10, "tokens come one by one, not at the end"
+    assert len([c for c in chunks if c.choices]) > 4, "tokens come one by one, not at the end"
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons[-1] == whole.choices[0].finish_reason and not any(reasons[:-1])
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens

@@ -21,11 +21,11 @@ from test_grpc_client import Reflected
 
 SCHEMAS = 200
 MAX_TOKENS = 1500
-MOST_SECONDS = 2.0  # for a refusal
+MOST_COMPILE_MS = 1600  # of the 2 s in which a grammar is refused (--grammar-timeout-ms)
+# For a refusal, by a machine that others use too. Without its limits it would take minutes or all memory.
+MOST_SECONDS = 15
 # The time for compiling is wall time; the tests of what is right must not depend on the machine's load.
 LONG_COMPILE = f"--scheduler-flag=--grammar-timeout-ms={600_000 if SANITIZED else 60_000}"
-# A busy machine's share of a refusal's time that is not the cluster's.
-SLACK_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -162,17 +162,16 @@ def test_a_killed_worker_changes_nothing():
         assert len(json.loads(undisturbed)) == 40
 
 
-def refusal(cluster, fields):
-    """The error's field, and how long it took."""
+def refusal(client, cluster, fields):
+    """The error's field and text, and how long it took."""
     begin = time.monotonic()
     try:
-        openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=60).completions.create(
-            model=cluster.model_id, prompt="Hello", max_tokens=200, extra_body=fields)
+        client.completions.create(model=cluster.model_id, prompt="Hello", max_tokens=200, extra_body=fields)
     except openai.BadRequestError as error:
-        return error.body["param"], time.monotonic() - begin
+        return error.body["param"], error.body["message"], time.monotonic() - begin
     except openai.APIStatusError as error:
-        return f"HTTP {error.status_code}", time.monotonic() - begin
-    return None, time.monotonic() - begin
+        return f"HTTP {error.status_code}", str(error), time.monotonic() - begin
+    return None, "", time.monotonic() - begin
 
 
 def test_hostile_grammars_are_refused_in_time_while_streams_go_on():
@@ -190,17 +189,22 @@ def test_hostile_grammars_are_refused_in_time_while_streams_go_on():
                 answers.append(stream(i))
             return {answer["choices"][0]["text"] for answer in answers}
 
+        hostile_client = openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=60)
         # As many at a time as are compiled at once: more would be told to come again (429).
         with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(2) as hostile:
             streams = [pool.submit(stream_on, i) for i in range(4)]
             try:
-                refusals = list(hostile.map(lambda entry: refusal(cluster, entry[1]), LIST))
+                refusals = list(hostile.map(lambda entry: refusal(hostile_client, cluster, entry[1]), LIST))
             finally:
                 done.set()
             assert [s.result() for s in streams] == [{text} for text in before]
-        for (name, fields), (field, seconds) in zip(LIST, refusals):
-            assert field is not None and field.split(".")[0] in fields, (name, field)
-            assert seconds < MOST_SECONDS + SLACK_SECONDS, (name, seconds)
+        slowest = sorted(((seconds, name) for (name, _), (_, _, seconds) in zip(LIST, refusals)), reverse=True)
+        print("slowest refusals:", *(f"{name} {seconds:.2f} s," for seconds, name in slowest[:5]))
+        for (name, fields), (field, message, seconds) in zip(LIST, refusals):
+            assert field is not None and field.split(".")[0] in fields, (name, field, message)
+            limit = re.search(r"takes more than (\d+) ms", message)
+            assert limit is None or int(limit[1]) <= MOST_COMPILE_MS, (name, message)
+            assert seconds < MOST_SECONDS, (name, seconds)
         # Nothing was harmed: the next is compiled.
         answer = cluster.complete(prompt="Hello", max_tokens=10, structured_outputs={"choice": ["fine"]})
         assert answer["choices"][0]["text"] == "fine"

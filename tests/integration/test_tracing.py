@@ -120,7 +120,7 @@ def test_a_request_is_found_in_the_logs_of_every_process_that_knows_it(cluster, 
 def test_a_stream_and_a_disconnect_are_traced(cluster, collector):
     headers = {"Content-Type": "application/json", "X-Request-Id": "traced-3",
                "traceparent": f"00-{TRACE}-{PARENT}-01"}
-    body = {"model": cluster.model_id, "prompt": "Once", "max_tokens": 4000, "stream": True}
+    body = {"model": cluster.model_id, "prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True}
     request = urllib.request.Request(cluster.http + "/v1/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=120) as response:
         response.readline()

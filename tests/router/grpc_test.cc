@@ -259,8 +259,8 @@ TEST_F(GrpcTest, ChatNamesTheFieldThatIsWrong) {
 
 TEST_F(GrpcTest, HealthFollowsReadiness) {
   HealthClient health(channel_);
-  EXPECT_EQ(health.Check(""), HealthClient::kServing);
-  EXPECT_EQ(health.Check("flotilla.v1.Inference"), HealthClient::kServing);
+  EXPECT_TRUE(health.WaitFor("", HealthClient::kServing));
+  EXPECT_TRUE(health.WaitFor("flotilla.v1.Inference", HealthClient::kServing));
   EXPECT_EQ(health.Check("flotilla.v1.Engine"), -1) << "not a service of the router";
   harness_.engine().SetReachable(false);
   harness_.engine().BreakStream();

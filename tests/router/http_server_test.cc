@@ -253,9 +253,9 @@ TEST(HttpServerTest, A413IsReadableByAClientThatSendsItAll) {
 
 TEST(HttpServerTest, TimeOuts) {
   HarnessOptions options;
-  options.http.header_timeout_ms = 50;
-  options.http.body_timeout_ms = 50;
-  options.http.idle_timeout_ms = 50;
+  options.http.header_timeout_ms = 500;
+  options.http.body_timeout_ms = 500;
+  options.http.idle_timeout_ms = 500;
   RouterHarness harness(options);
   HttpConnection header(harness.port());
   header.Send("GET /version HTT");
@@ -276,7 +276,8 @@ TEST(HttpServerTest, TimeOuts) {
 
 TEST(HttpServerTest, AnswersMayTakeLongerThanTheTimeOuts) {
   HarnessOptions options;
-  options.http.header_timeout_ms = options.http.body_timeout_ms = options.http.idle_timeout_ms = 20;
+  options.http.header_timeout_ms = options.http.body_timeout_ms = options.http.idle_timeout_ms =
+      300;
   options.engine.heartbeat_ms = 100;
   RouterHarness harness(options);
   harness.engine().Hold();

@@ -268,7 +268,7 @@ TEST(TracingTest, ACollectorThatNeverAnswersFillsTheQueueOnly) {
   testing::Collector collector(testing::Collector::kSilent);
   HarnessOptions options = Traced(collector.url());
   options.traces.max_queued = 2;
-  options.traces.timeout_ms = 200;
+  options.traces.timeout_ms = 3000;
   RouterHarness harness(options);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(harness.Complete(StrCat(kBody, "}")).status, 200);
   EXPECT_GT(harness.Metric("flotilla_router_traces_total{outcome=\"queue_full\"}"), 0);

@@ -281,9 +281,11 @@ TEST(EngineConnect, ARouterThatDoesNotReadIsDropped) {
   other.Hello(TestRouter::MakeHello("other"));
   v1::GenerateRequest big = TokenRequest(Prompt(1, 10), 1900);
   big.mutable_output()->set_logprobs(20);
+  engine.replica().Hold(true);
   for (uint64_t s = 1; s <= 20; ++s) slow.Submit(s, big);
   // Not for all twenty: the router may be dropped before the last one is in.
   while (engine.engine().front().live() == 0) std::this_thread::yield();
+  engine.replica().Hold(false);
   // gRPC's own window takes some; the rest piles up until the router is dropped.
   ASSERT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 100 * kNsPerSecond));
   slow.StartReading();

@@ -128,7 +128,7 @@ TEST_F(OutputSideTest, TextFollowsTokensAndNoCharacterIsSplit) {
   EXPECT_EQ(sink_->last.choices(0).stop_reason(), "");
   EXPECT_EQ(sink_->last.usage().prompt_tokens(), 3);
   EXPECT_EQ(sink_->last.usage().completion_tokens(), 6);
-  EXPECT_EQ(finished_.load(), 1);
+  EXPECT_TRUE(sink_->Wait([&] { return finished_.load() == 1; }));
 }
 
 TEST_F(OutputSideTest, AnUnfinishedCharacterIsFlushedAtTheEnd) {

@@ -193,5 +193,27 @@ TEST(Recovery, StepsThatAlwaysFailFailTheRequestsNotTheEngine) {
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
 }
 
+TEST(Recovery, ARequestOfWhichWorkersDieEndsInsteadOfThem) {
+  FakeEngine engine;
+  auto stub = v1::Inference::NewStub(engine.Channel());
+  ReplicaControlBlock* control = engine.replica().control();
+  engine.replica().Hold(true);  // no step is ever answered
+  std::future<Generated> fatal = std::async(
+      std::launch::async, [&] { return Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)); });
+  uint32_t deaths = 0;
+  for (uint64_t seen = 0; deaths < SchedulerLoop::Options{}.max_lost_steps; ++deaths) {
+    while (control->batch.planned_step.load() == seen) std::this_thread::yield();
+    EXPECT_EQ(fatal.wait_for(std::chrono::seconds(0)), std::future_status::timeout) << deaths;
+    engine.replica().Kill(0);
+    while (control->epoch.load() != deaths + 2) std::this_thread::yield();
+    seen = control->batch.planned_step.load();  // until the rank is back, nothing is planned
+    engine.replica().Restart(0);
+  }
+  EXPECT_EQ(fatal.get().status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(control->epoch.load(), deaths + 1);
+  engine.replica().Hold(false);
+  EXPECT_TRUE(Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)).status.ok());
+}
+
 }  // namespace
 }  // namespace flotilla

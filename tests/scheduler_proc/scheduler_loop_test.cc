@@ -156,6 +156,7 @@ TEST_F(LoopTest, WorkersThatDieMidStreamChangeNoToken) {
   FakeReplicaOptions options;
   options.tp = 3;
   Start(options);
+  replica_->Hold(true);  // until all are in, and the first round begins
   for (uint32_t i = 1; i <= 10; ++i) Submit(i, Prompt(i, 60), 200);
   for (uint32_t round = 0; round < 6; ++round) {
     const uint64_t steps = replica_->steps();
@@ -197,9 +198,9 @@ TEST_F(LoopTest, AThousandRandomAbortsLeaveNothingLocked) {
 
 TEST_F(LoopTest, AnAbortedRequestIsFreeWithinTwoSteps) {
   Start();
+  replica_->HoldAfter(30);
   Submit(1, Prompt(1, 300), 1000);
   Submit(2, Prompt(2, 10), 1000);
-  replica_->HoldAfter(30);
   ASSERT_TRUE(Pump([&] { return streams_[1].tokens.size() > 5 && !streams_[2].tokens.empty(); }));
   inbox_->Abort(1, Finish::kAbort);
   ASSERT_TRUE(Pump([&] { return streams_[1].finish == Finish::kAbort; }));

@@ -85,10 +85,10 @@ TEST_F(GrammarCompilerTest, RefusalsNameTheFieldAndAreKept) {
 }
 
 TEST_F(GrammarCompilerTest, WhatTakesTooLongIsRefusedInTime) {
-  Start({.sandbox = {}, .threads = 2, .timeout_ms = 1000, .cache_bytes = 1 << 20});
+  Start({.sandbox = {}, .threads = 2, .timeout_ms = 3000, .cache_bytes = 1 << 20});
   const int64_t begin_ns = clock_.NowNs();
   const Status status = Compile(Endless(3000)).status();
-  EXPECT_LT(clock_.NowNs() - begin_ns, 5 * kNsPerSecond);
+  EXPECT_LT(clock_.NowNs() - begin_ns, 20 * kNsPerSecond);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("structured.regex: too complex"));
   EXPECT_EQ(metrics_->timeout.Value(), 1);
@@ -109,7 +109,7 @@ TEST_F(GrammarCompilerTest, TooManyAtOnceAreToldSo) {
 TEST_F(GrammarCompilerTest, WhoeverIsOneTooManyIsToldAtOnce) {
   GrammarCompiler::Options options;
   options.threads = 1;
-  options.timeout_ms = 1000;
+  options.timeout_ms = 3000;
   options.max_waiting = 2;
   Start(options);
   auto first = Begin(GrammarKind::kRegex, Endless(2000));

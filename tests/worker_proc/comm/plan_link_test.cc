@@ -112,7 +112,7 @@ TEST_F(PlanLinkTest, StateGoesUpAndPlansComeDown) {
   ReplicaControl::SetState(&rank.slot(), ProcessState::kLoaded);
   ReplicaControl::Ring(&rank.control->doorbell);
   WaitUntil([&] { return head.state() == ProcessState::kLoaded; });
-  EXPECT_GT(head.control->doorbell.load(), bell);
+  WaitUntil([&] { return head.control->doorbell.load() > bell; });
   EXPECT_EQ(head.control->reports[kRank].max_kv_pages.load(), 77u);
   EXPECT_EQ(head.control->reports[kRank].page_bytes.load(), 4096u);
   EXPECT_EQ(head.control->reports[kRank].weight_bytes.load(), 123u);

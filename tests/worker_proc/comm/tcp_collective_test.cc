@@ -190,7 +190,7 @@ TEST(TcpCollectiveTest, TheEndOfTheEpochEndsAWait) {
 TEST(TcpCollectiveTest, TimesOutAndCallsBack) {
   std::atomic<int> beats = 0;
   TcpCollectiveOptions options = Options(0, 2, FreeAddress());
-  options.timeout_ns = 350 * kNsPerMs;
+  options.timeout_ns = 1500 * kNsPerMs;
   options.on_wait = [](void* arg) { ++*static_cast<std::atomic<int>*>(arg); };
   options.on_wait_arg = &beats;
   const auto collective = Make(options);
