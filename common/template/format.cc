@@ -67,11 +67,10 @@ bool TakeFillAndAlign(std::string_view* spec, Layout* layout) {
     spec->remove_prefix(after_first + 1);
     return true;
   }
-  if
-    if (!spec->empty() && IsAlign(spec->front())) {
-      layout->align = spec->front();
-      spec->remove_prefix(1);
-    }
+  if (!spec->empty() && IsAlign(spec->front())) {
+    layout->align = spec->front();
+    spec->remove_prefix(1);
+  }
   return false;
 }
 

@@ -1,5 +1,6 @@
 // Loops, conditions, assignments, macros, call blocks, and who sees which variable.
 // All texts are what Python's jinja2 3.1 makes of their templates.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/common/template_testing.h"

@@ -50,9 +50,13 @@ TEST(TemplateUnicodeTest, SpaceAndPrintable) {
 
 TEST(TemplateUnicodeTest, Lines) {
   using Lines = std::vector<std::string_view>;
-  EXPECT_EQ(SplitLines("a\r\nb\u2028\rc", false), (Lines{"a", "b", "", "c"}));
-  EXPECT_EQ(SplitLines("a\n\n", true), (Lines{"a\n", "\n"}));
-  EXPECT_EQ(SplitLines("", false), Lines{});
+  const auto split = [](std::string_view text, bool keep_ends) {
+    Lines lines;
+    while (!text.empty()) lines.push_back(TakeLine(&text, keep_ends));
+    return lines;
+  };
+  EXPECT_EQ(split("a\r\nb\u2028\rc", false), (Lines{"a", "b", "", "c"}));
+  EXPECT_EQ(split("a\n\n", true), (Lines{"a\n", "\n"}));
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ TEST(TokenizerJsonTest, AddedTokensWriteSpacesTooWhereTheDecoderReplaces) {
            R"({"id": 300, "content": "▁▁", "special": false, "normalized": false})");
   const auto tokenizer = Create(file);
   ASSERT_NE(tokenizer, nullptr);
-  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{261, 300, 261}, true), "a  a");
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{261, 300, 261}, true), "a   a");
 }
 
 TEST(TokenizerJsonTest, RefusesComponentsByName) {

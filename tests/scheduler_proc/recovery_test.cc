@@ -196,7 +196,7 @@ TEST(Recovery, StepsThatAlwaysFailFailTheRequestsNotTheEngine) {
 TEST(Recovery, ARequestOfWhichWorkersDieEndsInsteadOfThem) {
   FakeEngine engine;
   auto stub = v1::Inference::NewStub(engine.Channel());
-  ReplicaControlBlock* control = engine.replica().control();
+  ReplicaControl& control = engine.replica().control();
   engine.replica().Hold(true);  // no step is ever answered
   std::future<Generated> fatal = std::async(
       std::launch::async, [&] { return Generate(stub.get(), TokenRequest(Prompt(1, 5), 5)); });

@@ -32,6 +32,24 @@ PLAIN_LINE = re.compile(r"\[[\w/-]+\] \d\d:\d\d:\d\d\.\d{3} (info|debug|trace) "
                         r'|\{"ts":"[^"]+","level":"(info|debug|trace)",')
 
 
+def samples_of(page):
+    samples = {}
+    for line in page.splitlines():
+        if line and not line.startswith("#"):
+            key, value = line.rsplit(" ", 1)
+            samples[key] = float(value)
+    return samples
+
+
+def is_whole(samples):
+    """Whether each process that runs has its own metrics there."""
+    def processes(metric):
+        return {frozenset(re.findall(r'\b(process|replica)="([^"]*)"', key)) for key, value in samples.items()
+                if key.startswith(metric + "{") and value == 1}
+
+    return processes("flotilla_launcher_process_up") <= processes("flotilla_build_info")
+
+
 class ClusterError(AssertionError):
     """The cluster did not start, did not stop, or complained meanwhile."""
 
@@ -170,14 +188,13 @@ class Cluster:
             return response.read().decode()
 
     def metrics(self, suffix=""):
-        """Samples of the merged /metrics: {'name{labels}': value}."""
-        text = self.metrics_page(suffix)
-        samples = {}
-        for line in text.splitlines():
-            if line and not line.startswith("#"):
-                key, value = line.rsplit(" ", 1)
-                samples[key] = float(value)
-        return samples
+        """Samples of the merged /metrics: {'name{labels}': value}. A process that does not answer in time is left out
+        of a page, so pages are asked for until each that runs is there; one that starts or is stopped is given up."""
+        end = time.monotonic() + 3
+        while True:
+            samples = samples_of(self.metrics_page(suffix))
+            if suffix or is_whole(samples) or time.monotonic() > end:
+                return samples
 
     def metric(self, name):
         """Sum of all samples of one metric; fails if there is none."""

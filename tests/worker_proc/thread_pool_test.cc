@@ -106,6 +106,26 @@ std::string OtherThreads() {
   return states;
 }
 
+TEST(ThreadPoolTest, WhoIsUnpinnedMayRunWhereTheOwnerMightBefore) {
+  cpu_set_t before, after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  uint32_t first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  std::thread([&] {
+    ThreadPoolOptions options;
+    options.threads = 1;
+    options.cpus = {first};
+    ThreadPool pool(options);
+    std::thread([&] {
+      sched_getaffinity(0, sizeof(after), &after);
+      EXPECT_EQ(CPU_COUNT(&after), 1) << "it inherits the owner's";
+      pool.Unpin();
+      sched_getaffinity(0, sizeof(after), &after);
+    }).join();
+  }).join();
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
 TEST(ThreadPoolTest, WithoutWorkTheWorkersSleep) {
   const size_t before = OtherThreads().size();  // a sanitizer may have a thread of its own
   ThreadPool pool({3, 50 * kNsPerUs});

@@ -176,6 +176,7 @@ TEST(WorkerProcessTest, RefusesJunkAndOldEpochsAndGoesOn) {
   auto refused = (*replica)->ReadResult();
   ASSERT_TRUE(refused.ok());
   EXPECT_EQ(refused->code, static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(refused->epoch, 1u) << "the scheduler would pass it over";
   StepPlan plan;  // a row on a slot that nobody opened
   plan.step_id = 5;
   plan.epoch = 1;

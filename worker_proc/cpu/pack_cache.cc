@@ -126,6 +126,7 @@ void PackCache::SaveInBackground() {
   writer_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "pack-writer");
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // steps come first
+    pool_->Unpin();
     Save();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -33,6 +33,8 @@ void Pin(pthread_t thread, uint32_t cpu) {
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
     : spin_ns_(options.spin_ns), state_(kClosed) {
   CHECK(options.threads >= 1);
+  CPU_ZERO(&unpinned_);
+  sched_getaffinity(0, sizeof(unpinned_), &unpinned_);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -49,6 +51,8 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
   }
   Pin(pthread_self(), options.cpus[0]);
 }
+
+void ThreadPool::Unpin() const { sched_setaffinity(0, sizeof(unpinned_), &unpinned_); }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_seq_cst);

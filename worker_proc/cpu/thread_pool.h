@@ -17,6 +17,8 @@
 // ours.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -59,6 +61,10 @@ class ThreadPool {
   // none has come by that region's end, the caller. *bell outlives the pool.
   void WakeSoon(std::atomic<uint32_t>* bell);
 
+  // For a thread that the owner started and that computes nothing: it may run wherever the owner
+  // might before it was pinned.
+  void Unpin() const;
+
   // A grain that gives each worker about four pieces of `count` items, in whole `unit`s.
   uint32_t Grain(uint32_t count, uint32_t unit = 1) const;
 
@@ -79,6 +85,7 @@ class ThreadPool {
   void Leave();
 
   const int64_t spin_ns_;
+  cpu_set_t unpinned_;
   std::vector<std::thread> workers_;  // 1 … threads() - 1
 
   // [generation : 32 | closed : 1 | workers inside : 31]. A worker enters by adding 1 while the

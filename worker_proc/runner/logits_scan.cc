@@ -99,6 +99,7 @@ float LogitsScan::BoundOfTop(uint32_t k) {
   float too_high = max_;
   float bound = max_ - margin;
   size_t count = Count(bound);
+  if (count < k && Count(std::numeric_limits<float>::lowest()) < k) return -kInfinity;
   for (; count < k; count = Count(bound)) {
     margin *= 2;
     too_high = bound;

@@ -202,7 +202,9 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RemotePlans> plans,
                    ConnectToHead(flags, links, *checkpoint));
   flags.runner.kv_pages_chosen = plans != nullptr && plans->kv_pages_chosen();
-  flags.cpu.ranks = flags.tp;
+  // Those that share this host's cores. Of a replica over several hosts the launcher alone knows
+  // them, and has chosen --threads and --spin-us by them.
+  flags.cpu.ranks = flags.collective_address.empty() ? flags.tp : 1;
   ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
                    ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
   cpu_options.heartbeat = heartbeat;

@@ -308,11 +308,14 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   return OkStatus();
 }
 
-Status ModelRunner::Pool(const StepPlan& plan, StepResult* result) {
+Status ModelRunner::Pool(const StepPlan& plan, StepResult* result,
+                         std::optional<uint32_t>* bad_slot) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
     if ((row.flags & (kRowPoolMean | kRowEmbed)) == 0) continue;
-    RETURN_IF_ERROR(PoolRow(row, batch_.cu_q_lens[i], &result->rows[i]));
+    const Status pooled = PoolRow(row, batch_.cu_q_lens[i], &result->rows[i]);
+    if (absl::IsDataLoss(pooled)) *bad_slot = row.slot;
+    RETURN_IF_ERROR(pooled);
   }
   return OkStatus();
 }
@@ -387,7 +390,7 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
     if (!used.ok()) bad_slot = plan->rows[row.row].slot;
     return used;
   });
-  if (status.ok() && is_root()) status = Pool(*plan, result);
+  if (status.ok() && is_root()) status = Pool(*plan, result, &bad_slot);
   // Only rank 0 sees bad logits; the others wait for its tokens.
   if (status.ok() || absl::IsDataLoss(status)) RETURN_IF_ERROR(ShareTokens(*plan, *result));
   slots_.Close(*plan);

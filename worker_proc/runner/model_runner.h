@@ -97,7 +97,7 @@ class ModelRunner {
   Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                    StepResult* result);
   // After Run, on rank 0: hidden states into the slots' sums and the embeddings that are due.
-  Status Pool(const StepPlan& plan, StepResult* result);
+  Status Pool(const StepPlan& plan, StepResult* result, std::optional<uint32_t>* bad_slot);
   Status PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out);
   // Rank 0 tells the others what it sampled: their next plan may say "the last token".
   Status ShareTokens(const StepPlan& plan, const StepResult& result);

@@ -72,6 +72,7 @@ Status WorkerLoop::Run() {
       deps_.metrics->AddRejectedFrame();
       Log().error("step ring: frame refused {}", Kv("reason", std::string(parsed.message())));
       plan_ = StepPlan();
+      plan_.epoch = joined_epoch_;  // the scheduler looks at no other's
       RETURN_IF_ERROR(SendResult(parsed));
       continue;
     }
