@@ -83,8 +83,9 @@ class Stream(threading.Thread):
 
     def __init__(self, routers, body, key=None):
         super().__init__(daemon=True)
-        self.routers, self.body, self.key = routers, body | {"stream": True}, key
-        self.pieces, self.text, self.error = 0, "", None
+        self.routers, self.key = routers, key
+        self.body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        self.pieces, self.text, self.tokens, self.error = 0, "", 0, None
         self.longest_pause_s = 0.0
 
     def run(self):
@@ -112,6 +113,9 @@ class Stream(threading.Thread):
                 piece = json.loads(line[6:])
                 if "error" in piece:
                     return line.decode()
+                if piece.get("usage") is not None:
+                    self.tokens = piece["usage"]["completion_tokens"]
+                    continue
                 self.text += piece["choices"][0]["text"]
                 self.pieces += 1
                 now = time.monotonic()

@@ -68,8 +68,10 @@ class Matrix:
         if state not in self.expected:
             streams = self.streams(fleet, state)
             self.finish(streams)
+            assert not any(stream.is_alive() for stream in streams), "the undisturbed streams end"
             errors = [stream.error for stream in streams if stream.error]
             assert not errors, errors
+            assert all(stream.tokens == stream.body["max_tokens"] for stream in streams), "they are whole"
             self.expected[state] = [stream.text for stream in streams]
             self.usual_pause_s[state] = max(stream.longest_pause_s for stream in streams)
         return self.expected[state], PAUSE_S + 3 * self.usual_pause_s[state]
@@ -108,6 +110,10 @@ class Matrix:
                 found.append(f"client {i} got another text")
             elif stream.longest_pause_s > most_pause_s:
                 found.append(f"client {i} got nothing for {stream.longest_pause_s:.1f} s")
+        if not fault.startswith("router"):
+            dead = [router.process.returncode for router in fleet.routers if router.process.poll() is not None]
+            if dead:
+                found.append(f"a router ended with {dead}")
         fleet.wait_recovered()
 
     def reach(self, fleet, fault, state, streams):

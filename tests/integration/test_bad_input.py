@@ -14,7 +14,7 @@ def refused(*flags, timeout_s=60):
         [os.path.join(BIN, "flotilla"), "serve", "--grpc-port", "0", *flags],
         capture_output=True, text=True, timeout=timeout_s, check=False,
     )
-    assert done.returncode not in (0, -9), done
+    assert done.returncode > 0, done  # below: a signal
     assert "ready" not in done.stdout
     return done.stderr
 
@@ -54,7 +54,7 @@ def test_too_little_memory():
 
 def test_too_many_ranks():
     message = refused("--port", "0", "--model", MODEL, "--tp", "10")
-    assert "tp" in message and "9" in message
+    assert "--tp: 10 ranks" in message and "9 query heads" in message
 
 
 @pytest.mark.parametrize("flag,value", [("--tp", "x"), ("--port", "70000"), ("--isa", "mmx"), ("--bogus", "1"),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
@@ -30,26 +31,20 @@ def test_a_killed_process_is_not_noticed(victim):
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
         model = client.models.list().data[0].id
         undisturbed = [complete(client, model, i) for i in range(6)]
-        disturbed = [None] * 6
-
-        def run(i):
-            disturbed[i] = complete(client, model, i)
-
+        number = len(c.pids(victim))
         for round_number in range(2):
-            threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
             generated = c.metric("flotilla_scheduler_generation_tokens_total")
-            for thread in threads:
-                thread.start()
+            pool = ThreadPoolExecutor(6)
+            answers = [pool.submit(complete, client, model, i) for i in range(6)]
             wait_until(
                 lambda: c.metric("flotilla_scheduler_generation_tokens_total") > generated + 30 * (1 + round_number),
                 60, "streams are under way",
             )
             pid = c.pids(victim)[round_number % len(c.pids(victim))]
             os.kill(pid, signal.SIGKILL)
-            for thread in threads:
-                thread.join(120)
-            assert disturbed == undisturbed
-            wait_until(lambda: pid not in c.pids(victim) and c.pids(victim), 20, f"{victim} is back")
+            assert [answer.result(timeout=120) for answer in answers] == undisturbed
+            pool.shutdown()
+            wait_until(lambda: pid not in c.pids(victim) and len(c.pids(victim)) == number, 20, f"{victim} is back")
         assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
         # What would fail a cluster that nobody disturbs.
         assert any(f"name={victim}" in line for line in c.complaints())
@@ -94,7 +89,7 @@ def test_a_killed_launcher_leaves_nothing():
     print("seed", seed)
     rng = random.Random(seed)
     shm_before = set(os.listdir("/dev/shm"))
-    most = 0
+    whole, longest_s = 0, 0.0
     for _ in range(20):
         process = subprocess.Popen(
             [os.path.join(BIN, "flotilla"), "serve", "--model", MODEL, "--port", "0", "--grpc-port", "0",
@@ -109,9 +104,12 @@ def test_a_killed_launcher_leaves_nothing():
         process.kill()
         seen |= set(children_of(process.pid))
         process.wait()
-        most = max(most, len(seen))
+        whole += len(seen) >= 5
+        killed = time.monotonic()
         wait_until(lambda: not alive(seen), 20, f"processes {alive(seen)} are gone")
-    assert most >= 5, "some rounds killed a whole cluster"
+        longest_s = max(longest_s, time.monotonic() - killed)
+    print(f"20 launchers killed, {whole} of them with a whole cluster; all was gone within {longest_s:.2f} s")
+    assert whole >= 3, "some rounds killed a whole cluster"
     assert set(os.listdir("/dev/shm")) == shm_before
 
 
@@ -191,6 +189,7 @@ def test_nothing_leaks_over_dropped_requests(tmp_path):
             return sum(pss_bytes(pid) for pid in [c.process.pid, *c.processes()])
 
         first = five_hundred()
+        assert first > 0
         second = five_hundred()
         print(f"PSS after 500: {first / 2**20:.1f} MiB, after 1,000: {second / 2**20:.1f} MiB")
         if not SANITIZED:  # AddressSanitizer keeps for a while what was freed

@@ -79,18 +79,21 @@ def attacked(target):
 def test_each_gets_its_answer_and_streams_go_on(cluster, target):
     assert len(LIST) >= 50
     run_streams(cluster, target)  # warms up
-    ratios = []
+    quiet, disturbed = [], []
     # What shares this machine may disturb one measurement; what the requests do is in each.
-    while not ratios or (len(ratios) < MOST_MEASUREMENTS and ratios[-1] > MOST_P99_RATIO and not SANITIZED):
+    while not quiet or (len(quiet) < MOST_MEASUREMENTS and min(disturbed) / min(quiet) > MOST_P99_RATIO
+                        and not SANITIZED):
         texts, quiet_p99 = run_streams(cluster, target)
         with attacked(target) as result:
             attacked_texts, attacked_p99 = run_streams(cluster, target)
-        ratios.append(attacked_p99 / quiet_p99)
-        print(f"\n{len(LIST)} hostile requests, {result['rounds']} rounds; p99 between chunks {quiet_p99 * 1e3:.1f} ms "
-              f"alone, {attacked_p99 * 1e3:.1f} ms meanwhile ({ratios[-1]:.2f} x)")
+        quiet.append(quiet_p99)
+        disturbed.append(attacked_p99)
+        print(f"\n{len(LIST)} hostile requests, {result['meanwhile']} of them in {result['rounds']} rounds meanwhile; p99 "
+              f"between chunks {quiet_p99 * 1e3:.1f} ms alone, {attacked_p99 * 1e3:.1f} ms meanwhile")
         assert not result["wrong"], "\n".join(result["wrong"])
         assert attacked_texts == texts, "byte for byte"
+        assert result["meanwhile"] >= 50, "the streams met them"
     if not SANITIZED:
-        assert ratios[-1] <= MOST_P99_RATIO, ratios
+        assert min(disturbed) / min(quiet) <= MOST_P99_RATIO, (quiet, disturbed)
     restarts = {name: value for name, value in cluster.metrics().items() if "restarts_total" in name}
     assert restarts and not any(restarts.values()), restarts

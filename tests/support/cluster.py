@@ -50,6 +50,9 @@ def is_whole(samples):
     return processes("flotilla_launcher_process_up") <= processes("flotilla_build_info")
 
 
+SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer.*|runtime error: .*|CHECK failed.*")
+
+
 class ClusterError(AssertionError):
     """The cluster did not start, did not stop, or complained meanwhile."""
 
@@ -228,5 +231,8 @@ class Cluster:
             return
         if status != 0:
             raise ClusterError(f"exit status {status}:\n{self.logs()}")
+        # A process that is killed may complain; none may do what these say, also where another one replaces it.
+        if found := SANITIZER_REPORT.search(self.logs_text()):
+            raise ClusterError(f"{found[0]}:\n{self.logs_text()[found.start():][:8000]}")
         if not self.disturbed and (complaints := self.complaints()):
             raise ClusterError("\n".join(["the processes complained:", *complaints[:20]]))

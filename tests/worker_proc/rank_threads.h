@@ -79,8 +79,9 @@ class RankThreads {
     });
     const auto pages = static_cast<uint32_t>(ranks_[0].runner->max_kv_pages());
     OnAllRanks([&](uint32_t r) {
+      CHECK_OK(ranks_[r].runner->AllocateKvCache(pages));
       CHECK_OK(ranks_[r].collective->Reset(1));
-      const StatusOr<uint64_t> hash = ranks_[r].runner->Reset(pages);
+      const StatusOr<uint64_t> hash = ranks_[r].runner->Reset();
       CHECK_OK(hash.status());
       if (r == 0) probe_hash_ = *hash;
     });

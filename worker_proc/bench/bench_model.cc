@@ -60,7 +60,8 @@ Status BenchModel::Load(const RooflineOptions& options, const std::string& isa) 
   ASSIGN_OR_RETURN(wake_out_,
                    backend_->NewTensor(TensorUse::kLinearInput, kWakeRows, config().hidden_size));
   num_pages_ = static_cast<uint32_t>(std::min<uint64_t>(kStepPages, runner_->max_kv_pages()));
-  return runner_->Reset(num_pages_).status();
+  RETURN_IF_ERROR(runner_->AllocateKvCache(num_pages_));
+  return runner_->Reset().status();
 }
 
 Status BenchModel::RecordOps() {

@@ -34,7 +34,8 @@ class OwnSource final : public LogitsSource {
                      ModelRunner::Create({options.checkpoint, backend_.get(), collective_.get(),
                                           &heartbeat_, &clock_, sampler},
                                          runner));
-    return runner_->Reset(PagesOf(options.max_window)).status();
+    RETURN_IF_ERROR(runner_->AllocateKvCache(PagesOf(options.max_window)));
+    return runner_->Reset().status();
   }
 
   Status Read(const Chunk& chunk, std::vector<float>* logits) override {

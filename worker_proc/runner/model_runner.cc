@@ -205,9 +205,8 @@ Status ModelRunner::AllocateKvCache(uint32_t num_pages) {
   return OkStatus();
 }
 
-StatusOr<uint64_t> ModelRunner::Reset(uint32_t num_pages) {
+StatusOr<uint64_t> ModelRunner::Reset() {
   slots_.Clear();
-  RETURN_IF_ERROR(AllocateKvCache(num_pages));
   if (num_pages_ == 0) return absl::InvalidArgumentError("reset without a number of KV pages");
   StatusOr<uint64_t> hash;
   {

@@ -66,10 +66,12 @@ class ModelRunner {
   uint64_t weight_bytes_read() const { return weight_bytes_read_; }
   StepPlanLimits limits() const;
 
-  // All ranks, after Collective::Reset: forgets all slots, allocates the KV cache (num_pages; 0
-  // keeps the allocated one) and runs the probe. Returns the hash of its logits' bits (rank 0; 0
-  // elsewhere).
-  StatusOr<uint64_t> Reset(uint32_t num_pages);
+  // Allocates and touches the KV cache (num_pages; 0, or as many as before: keeps it), which may
+  // take seconds a GiB: before Collective::Reset, so that nobody waits for it within an operation.
+  Status AllocateKvCache(uint32_t num_pages);
+  // All ranks, after Collective::Reset: forgets all slots and runs the probe. Returns the hash of
+  // its logits' bits (rank 0; 0 elsewhere).
+  StatusOr<uint64_t> Reset();
 
   // Rank 0 fills result->rows, after DataLoss with the row whose logits are bad; times and ids are
   // the caller's business. Replaces kLastToken in the plan, and leaves every rank with the tokens
@@ -85,7 +87,6 @@ class ModelRunner {
   Status LoadModel();
   Status CheckWeightsFit() const;
   Status SizeKvCache();
-  Status AllocateKvCache(uint32_t num_pages);
   uint32_t logits_tile() const;
   StatusOr<uint64_t> Probe();
   // Of a bucket: room for its forward, its logits and the sampler.

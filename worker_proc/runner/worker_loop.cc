@@ -111,8 +111,9 @@ Status WorkerLoop::HandleReset() {
     return OkStatus();  // a newer reset is on its way
   }
   SetState(ProcessState::kWarmup);
-  const Status joined = deps_.collective->Reset(plan_.epoch);
-  const StatusOr<uint64_t> hash = joined.ok() ? deps_.runner->Reset(plan_.num_pages) : joined;
+  RETURN_IF_ERROR(Annotate(deps_.runner->AllocateKvCache(plan_.num_pages), "reset"));
+  const Status joined = JoinEpoch();
+  const StatusOr<uint64_t> hash = joined.ok() ? deps_.runner->Reset() : joined;
   if (IsLostStep(hash.status())) {
     Log().warn("reset lost {} {}", Kv("epoch", plan_.epoch),
                Kv("reason", std::string(hash.status().message())));
@@ -129,6 +130,17 @@ Status WorkerLoop::HandleReset() {
   Log().info("ready {} {}", Kv("epoch", plan_.epoch),
              Kv("pages", deps_.runner->limits().num_pages));
   return OkStatus();
+}
+
+// A rank that begins anew may take longer for its KV cache than an operation waits; how long all
+// may take is the scheduler's to say, by the next epoch.
+Status WorkerLoop::JoinEpoch() {
+  const std::atomic<uint32_t>& newest = (*deps_.control)->epoch;
+  Status joined;
+  do {
+    joined = deps_.collective->Reset(plan_.epoch);
+  } while (absl::IsDeadlineExceeded(joined) && newest.load() == plan_.epoch && !deps_.stop->load());
+  return joined;
 }
 
 Status WorkerLoop::HandleForward() {

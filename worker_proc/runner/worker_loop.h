@@ -48,6 +48,7 @@ class WorkerLoop {
   bool WaitAdmitted();  // false: stopped
   Status HandlePlan();
   Status HandleReset();
+  Status JoinEpoch();
   Status HandleForward();
   // The next frame of the step ring, before kPollNs have passed.
   StatusOr<std::string_view> NextFrame(RingReader* reader);

@@ -242,7 +242,8 @@ std::vector<std::vector<float>> LogitsOf(const Checkpoint& checkpoint, Backend* 
                                      *cpu::SelectSamplerKernels("auto")},
                                     options);
   CHECK_OK(runner.status());
-  CHECK_OK((*runner)->Reset(32).status());
+  CHECK_OK((*runner)->AllocateKvCache(32));
+  CHECK_OK((*runner)->Reset().status());
   std::vector<DriverRequest> requests(1);
   requests[0].prompt = ids;
   requests[0].max_new_tokens = 1;
