@@ -18,7 +18,7 @@ struct Args {
 };
 
 void RunKernel(void (*kernel)(Args), const Args& args, const LaunchShape& shape) {
-  Launch(shape, kernel, args, nullptr);
+  FLOTILLA_PLATFORM::Launch(shape, kernel, args, nullptr);
 }
 
 // Each thread passes a value to its neighbour by shared memory.
@@ -158,6 +158,14 @@ void MuchSharedKernel(Args args) {
   args.out[0] = static_cast<float>(values[0]);
 }
 
+void TwoOperationsKernel(Args args) {
+  if (threadIdx.x < 16) {
+    __syncwarp();
+  } else {
+    args.out[0] = __shfl_sync(kAllLanes, 1.0f, 0);
+  }
+}
+
 TEST(BlockDeathTest, WhatAGpuWouldNotForgiveEndsTheProcess) {
   alignas(16) float out[8] = {};
   const auto run = [&](void (*kernel)(Args), const Args& args, const LaunchShape& shape) {
@@ -167,6 +175,9 @@ TEST(BlockDeathTest, WhatAGpuWouldNotForgiveEndsTheProcess) {
   EXPECT_DEATH(run(IndexKernel, {out, 32}, {.block = 1}), "beyond a shared array.*SEED=77");
   EXPECT_DEATH(run(OneSidedBarrierKernel, {out}, {.block = 32}), "wait for ever");
   EXPECT_DEATH(run(UnequalMasksKernel, {out}, {.block = 4}), "masks|wait for ever");
+  EXPECT_DEATH(run(TwoOperationsKernel, {out}, {.block = 32}), "two operations");
+  EXPECT_DEATH(run(IndexKernel, {out, 1}, {.grid_y = 65'536, .block = 1}), "along y");
+  EXPECT_DEATH(run(IndexKernel, {out, 1}, {.grid_x = 0, .block = 1}), "along x");
   EXPECT_DEATH(run(LaneOutsideMaskKernel, {out}, {.block = 2}), "not in the mask");
   EXPECT_DEATH(run(OddAddressKernel, {out}, {.block = 1}), "odd address");
   EXPECT_DEATH(run(DynamicKernel, {out, 8}, {.block = 1, .shared_bytes = 47}), "dynamic shared");

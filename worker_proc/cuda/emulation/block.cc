@@ -1,5 +1,6 @@
 #include "worker_proc/cuda/emulation/block.h"
 
+#include <atomic>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstdio>
@@ -55,6 +56,7 @@ struct Lane {
   uint64_t value = 0;
   uint32_t from = 0;
   uint64_t result = 0;
+  void (*operation)(struct Warp*, uint32_t) = nullptr;
 };
 struct Warp {
   Lane lanes[kWarpSize];
@@ -65,9 +67,18 @@ struct NoStack {
   void deallocate(ctx::stack_context& /*stack*/) const {}
 };
 
+// Of threads that have none of their own yet.
+std::atomic<uint64_t>& ProcessSeed() {
+  static std::atomic<uint64_t> seed = [] {
+    const char* const text = std::getenv("FLOTILLA_EMULATION_SEED");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+  }();
+  return seed;
+}
+
 class BlockRunner {
  public:
-  BlockRunner() { SetSeed(DefaultSeed()); }
+  BlockRunner() { SetSeed(ProcessSeed().load()); }
   ~BlockRunner() {
     for (Fiber& fiber : fibers_) {
       ForgetFrames(fiber.stack);
@@ -86,6 +97,11 @@ class BlockRunner {
   void Run(const LaunchShape& shape, const std::function<void()>& thread) {
     if (shape.block == 0 || shape.block > kMaxBlockThreads)
       Fail("threads of a block", shape.block, 0);
+    constexpr uint32_t kMaxGridYz = 65'535;
+    for (const uint32_t blocks : {shape.grid.y, shape.grid.z}) {
+      if (blocks == 0 || blocks > kMaxGridYz) Fail("blocks along y or z", blocks, kMaxGridYz);
+    }
+    if (shape.grid.x == 0 || shape.grid.x > INT32_MAX) Fail("blocks along x", shape.grid.x, 0);
     shape_ = shape;
     thread_ = &thread;
     while (fibers_.size() < shape.block) {
@@ -122,6 +138,7 @@ class BlockRunner {
     if ((mask >> self & 1u) == 0) Fail("a warp's mask lacks the lane that gives it", mask, self);
     warp.lanes[self] = lane;
     warp.lanes[self].mask = mask;
+    warp.lanes[self].operation = finish;
     warp.waiting |= 1u << self;
     if ((warp.waiting & mask) != mask) {
       Yield();
@@ -133,6 +150,8 @@ class BlockRunner {
       if ((mask >> i & 1u) == 0) continue;
       if (warp.lanes[i].mask != mask)
         Fail("lanes of a warp give the masks", warp.lanes[i].mask, mask);
+      if (warp.lanes[i].operation != finish)
+        Fail("lanes of a warp meet in two operations", i, mask);
       if (i != self) ready_.push_back(current_ / kWarpSize * kWarpSize + i);
     }
     return warp.lanes[self].result;
@@ -156,11 +175,6 @@ class BlockRunner {
   }
 
  private:
-  static uint64_t DefaultSeed() {
-    const char* const text = std::getenv("FLOTILLA_EMULATION_SEED");
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  }
-
   void CheckSharedBytes() const {
     if (shared_bytes_ > kMaxSharedBytes)
       Fail("bytes of shared memory", shared_bytes_, kMaxSharedBytes);
@@ -257,7 +271,10 @@ void Launch(const LaunchShape& shape, const std::function<void()>& thread) {
   t_runner.Run(shape, thread);
 }
 
-void SetSeed(uint64_t seed) { t_runner.SetSeed(seed); }
+void SetSeed(uint64_t seed) {
+  ProcessSeed().store(seed);
+  t_runner.SetSeed(seed);
+}
 uint64_t Seed() { return t_runner.seed(); }
 
 void BlockBarrier() { t_runner.BlockBarrier(); }
@@ -286,7 +303,9 @@ uint32_t Ballot(uint32_t mask, bool value) {
     for (uint32_t i = 0; i < kWarpSize; ++i) {
       if ((lanes >> i & 1u) != 0 && warp->lanes[i].value != 0) votes |= 1u << i;
     }
-    for (Lane& lane : warp->lanes) lane.result = votes;
+    for (uint32_t i = 0; i < kWarpSize; ++i) {
+      if ((lanes >> i & 1u) != 0) warp->lanes[i].result = votes;
+    }
   };
   return static_cast<uint32_t>(t_runner.Meet(mask, {.value = value ? 1u : 0u}, vote));
 }

@@ -37,8 +37,8 @@ struct LaunchShape {
 // Calls `thread` once for each thread of each block.
 void Launch(const LaunchShape& shape, const std::function<void()>& thread);
 
-// Of the next launches of this thread. The default is drawn once a process, or comes from
-// FLOTILLA_EMULATION_SEED.
+// Of the next launches of this thread, and of threads that launch for the first time from now on.
+// The default is drawn once a process, or comes from FLOTILLA_EMULATION_SEED.
 void SetSeed(uint64_t seed);
 uint64_t Seed();
 

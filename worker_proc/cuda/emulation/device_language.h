@@ -135,10 +135,14 @@ void Store16(T* to, const Pack<T>& values) {
   std::memcpy(to, values.v, 16);
 }
 
+// Of this platform's name: one program may hold both.
+namespace FLOTILLA_PLATFORM {
+
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream /*stream*/) {
   emulation::Launch({{shape.grid_x, shape.grid_y, 1}, shape.block, shape.shared_bytes},
                     [&] { kernel(args); });
 }
 
+}  // namespace FLOTILLA_PLATFORM
 }  // namespace flotilla::cuda

@@ -14,12 +14,13 @@ __device__ __forceinline__ float Act(HiddenAct act, float x) {
   return 0.5f * x * (1 + FastTanh(kSqrt2OverPi * fmaf(0.044715f * x * x, x, x)));
 }
 
-// Block (x, y): the columns from x * kThreads * n on of row y.
+// Block (x, y): the columns from y * kThreads * n on of row x (there may be more rows than y
+// takes).
 template <typename T, uint32_t n>
 __global__ void __launch_bounds__(kThreads) ActMulKernel(ActMulArgs args) {
-  const uint32_t c = (blockIdx.x * kThreads + threadIdx.x) * n;
+  const uint32_t c = (blockIdx.y * kThreads + threadIdx.x) * n;
   if (c >= args.cols) return;
-  const size_t row = blockIdx.y;
+  const size_t row = blockIdx.x;
   const T* const gate_up = static_cast<const T*>(args.gate_up) + row * 2 * args.cols;
   float gate[n];
   float up[n];
@@ -32,8 +33,8 @@ __global__ void __launch_bounds__(kThreads) ActMulKernel(ActMulArgs args) {
 template <typename T, uint32_t n>
 void Run(const ActMulArgs& args, Stream stream) {
   LaunchShape shape;
-  shape.grid_x = CeilDiv(args.cols, kThreads * n);
-  shape.grid_y = args.rows;
+  shape.grid_x = args.rows;
+  shape.grid_y = CeilDiv(args.cols, kThreads * n);
   shape.block = kThreads;
   Launch(shape, ActMulKernel<T, n>, args, stream);
 }
@@ -41,6 +42,7 @@ void Run(const ActMulArgs& args, Stream stream) {
 }  // namespace
 
 void ActMul(const ActMulArgs& args, Stream stream) {
+  if (args.cols == 0) return;  // a rank without a share
   ForElement(args.type, [&](auto element) {
     using T = decltype(element);
     if (args.cols % kRun == 0) {

@@ -14,18 +14,18 @@ constexpr uint32_t kNoKey = UINT32_MAX;
 static_assert(kTileKeys == kWarp, "a lane scores one key");
 static_assert(kSplitKeys % kTileKeys == 0);
 
-// Elements that a key's row takes in shared memory: whole packs, and one more, so that lanes that
-// read different keys meet in no bank.
+// Elements that a key's row takes in shared memory: an odd number of packs, so that lanes that read
+// different keys meet in no bank.
 template <typename Kv>
 __device__ __forceinline__ uint32_t Padded(uint32_t dim) {
-  return (dim / Pack<Kv>::kSize + 2) * Pack<Kv>::kSize;
+  return ((dim + Pack<Kv>::kSize - 1) / Pack<Kv>::kSize | 1) * Pack<Kv>::kSize;
 }
 // The same for those who launch.
 template <typename Kv>
 uint32_t SharedBytes(const KvPages& kv) {
   constexpr uint32_t kPack = Pack<Kv>::kSize;
-  const uint32_t qk = (kv.qk_dim / kPack + 2) * kPack;
-  const uint32_t v = (kv.v_dim / kPack + 2) * kPack;
+  const uint32_t qk = (CeilDiv(kv.qk_dim, kPack) | 1) * kPack;
+  const uint32_t v = (CeilDiv(kv.v_dim, kPack) | 1) * kPack;
   const auto rounded = [](size_t bytes) { return static_cast<uint32_t>((bytes + 15) / 16 * 16); };
   return rounded(kItemRows * qk * sizeof(float)) + rounded(kTileKeys * qk * sizeof(Kv)) +
          rounded(kTileKeys * v * sizeof(Kv)) + rounded(kItemRows * kTileKeys * sizeof(float)) +
@@ -154,6 +154,7 @@ __device__ __forceinline__ void WalkTile(const AttentionArgs& args, const Tiles<
   const uint32_t stride = Padded<Kv>(args.kv.v_dim);
   for (uint32_t key = 0; key < kTileKeys; ++key) {
     const float weight = tiles.p[r * kTileKeys + key];
+    if (weight == 0) continue;  // a key the row does not see may hold infinity
     for (uint32_t i = 0; i < kDims; ++i) {
       const uint32_t d = i * kWarp + lane;
       if (d < args.kv.v_dim) {

@@ -63,6 +63,9 @@ __device__ __forceinline__ void Store16(T* to, const Pack<T>& values) {
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
+// Of this platform's name: one program may hold both.
+namespace FLOTILLA_PLATFORM {
+
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
   constexpr uint32_t kDefaultSharedBytes = 48 << 10;
@@ -74,4 +77,5 @@ void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, St
            static_cast<cudaStream_t>(stream)>>>(args);
 }
 
+}  // namespace FLOTILLA_PLATFORM
 }  // namespace flotilla::cuda
