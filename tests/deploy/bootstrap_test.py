@@ -201,9 +201,13 @@ class BootstrapTest(unittest.TestCase):
             (results / f"{preset}.xml").write_text(
                 f'<?xml version="1.0"?>\n<testsuite name="(empty)"\n\t{counts.replace(" ", chr(10))}\n>'
                 '\n\t<testcase name="a" skipped="9"/>\n</testsuite>\n')
+        log = self.tree / "build/tsan/Testing/Temporary/LastTest.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("[  SKIPPED ] IsaTest.Amx (0 ms)\n[  SKIPPED ] IsaTest.Amx\n3 passed, 1 skipped in 2.05s\n")
         run = self.shell("failed_presets=(release); summarise release tsan asan")
         self.assertEqual(run.returncode, 1)
         self.assertIn("5 passed, 1 failed, 1 skipped (release 5, tsan 2)", run.stderr)
+        self.assertIn("cases left out within tests of tsan: 1 of pytest IsaTest.Amx", run.stderr)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# compile_patched TARGET FILE: to $work/planted.o, with the command that the build has for FILE.
+# compile_patched TARGET FILE: to $work/planted.o, with the command that the build has for FILE, or for
+# the unity source that includes it.
 compile_patched() {
   local name=$1 file=$2 command
   mkdir -p "$work/$(dirname "$file")"
@@ -23,21 +24,25 @@ compile_patched() {
   patch --quiet -d "$work" -p1 <"tests/fuzz/planted/$name.patch"
   command=$(ninja -C build/fuzz -t compdb | python3 -c '
 import json, sys
-file = sys.argv[1]
-print(next(e["command"] for e in json.load(sys.stdin)
-           if e["file"].endswith("/" + file) and " -c " in e["command"]))' "$file")
+wanted = "/" + sys.argv[1]
+compiled = [e for e in json.load(sys.stdin) if " -c " in e["command"]]
+own = [e for e in compiled if e["file"].endswith(wanted)]
+unity = [e for e in compiled if "/unity_" in e["file"] and wanted + "\"" in open(e["file"]).read()]
+print((own + unity)[0]["command"])' "$file")
   # The last words are: -o OBJECT -c SOURCE
   command=${command% -o *}
   (cd build/fuzz && eval "$command -I'$root' -o '$work/planted.o' -c '$work/$file'")
 }
 
-# An object on the command line goes before the same one in a library.
+# An object on the command line goes before the same one in a library; what a unity object of that
+# library has besides is needed still, so its second definition is let be.
 link_planted() {
   local name=$1 command
   command=$(ninja -C build/fuzz -t commands "${name}_fuzz" | tail -n 1)
-  command=${command/ -o / "$work/planted.o" -o }
+  command=${command/ -o / -Wl,--allow-multiple-definition "$work/planted.o" -o }
   (cd build/fuzz && eval "${command/-o fuzz\/${name}_fuzz/-o $work/planted_fuzz}")
 }
+export ASAN_OPTIONS=detect_odr_violation=0
 
 missed=0
 while read -r name max_len _; do
@@ -56,8 +61,9 @@ while read -r name max_len _; do
   else
     executions=0 took="the seeds"
   fi
+  # Whatever else ended it is no finding.
   what=$(grep -oE -m 1 'CHECK failed: .*|ERROR: AddressSanitizer: [a-z-]+|runtime error: .*|ERROR: libFuzzer: .*' \
-    "$work/log" || echo "?")
+    "$work/log") || { missed=1; echo "$name: FAILED OTHERWISE"; tail -n 20 "$work/log"; continue; }
   printf '%-16s %9s executions, %s: %s\n' "$name" "$executions" "$took" "$what"
   rm -rf "$work/found"
 done <build/fuzz/fuzz/targets.txt
