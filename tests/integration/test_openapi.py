@@ -33,7 +33,7 @@ def make_it_short(body, model):
     """Nearly all cases are for the model there is, and none may take minutes."""
     if not isinstance(body, dict):
         return body
-    if body.get("model") and len(body["model"]) % 8:
+    if isinstance(body.get("model"), str) and len(body["model"]) % 8:
         body["model"] = model
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if isinstance(body.get(name), int) and body[name] > MOST_TOKENS:
