@@ -188,8 +188,7 @@ StatusOr<ExprPtr> Parser::ParseUnary(bool with_filter) {
     const ExprKind kind = current_.Is(TokenType::kSub) ? ExprKind::kNeg : ExprKind::kPos;
     const int line = current_.line;
     RETURN_IF_ERROR(Advance());
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): it loses sight of what the StatusOr
-    // owns
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the StatusOr owns it
     ASSIGN_OR_RETURN(ExprPtr operand, ParseUnary(/*with_filter=*/false));
     ASSIGN_OR_RETURN(expr, Unary(kind, line, std::move(operand)));
   } else {
