@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from cluster import Cluster, ClusterError  # noqa: E402 - found by the line above
+from cluster import LONG_COMPILE, Cluster, ClusterError  # noqa: E402 - found by the line above
 
 AXES = {
     "tp": [1, 2, 3],
@@ -118,9 +118,7 @@ def digest_of(answer):
 def run_cell(cell, bodies, kv):
     """(digests of all answers, retractions, tokens read from the cache, seconds)."""
     flags = ["--tp", str(cell["tp"]), "--chunked-prefill-size", str(cell["chunk"]), "--context-length",
-             str(CONTEXT), "--kv-cache-dtype", kv, *pool_flags(cell["pool"], kv)]
-    # The time for compiling is wall time; which answers are right must not depend on the machine's load.
-    flags.append("--scheduler-flag=--grammar-timeout-ms=60000")
+             str(CONTEXT), "--kv-cache-dtype", kv, *pool_flags(cell["pool"], kv), LONG_COMPILE]
     if cell["cache"] == "off":
         flags.append("--disable-radix-cache")
     if cell["overlap"] == "off":

@@ -20,6 +20,7 @@
 #include "shm/futex.h"
 #include "shm/replica_control.h"
 #include "tests/detokenizer_proc/fake_scheduler.h"
+#include "tests/support/process_time.h"
 
 namespace flotilla {
 namespace {
@@ -202,20 +203,13 @@ TEST_F(DetokenizerProcessTest, IdleItBeatsAndUsesNoCpu) {
   const auto child = Start();
   scheduler_.ReceiveHello();
   WaitForState(ProcessState::kReady);
-  const auto cpu_seconds = [&] {
-    clockid_t clock;
-    timespec used{};
-    EXPECT_EQ(clock_getcpuclockid(child->pid(), &clock), 0);
-    EXPECT_EQ(clock_gettime(clock, &used), 0);
-    return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
-  };
   const auto next_beat = [&] {
     const int64_t beat = slot().heartbeat_ns.load();
     while (slot().heartbeat_ns.load() == beat) std::this_thread::yield();
     return slot().heartbeat_ns.load();
   };
   const int64_t start_ns = next_beat();
-  const double cpu = cpu_seconds();
+  const double cpu = CpuSeconds(child->pid());
   const uint64_t wakeups = Wakeups(child->pid());
   constexpr int kBeats = 4;
   int64_t end_ns = start_ns;
@@ -223,7 +217,8 @@ TEST_F(DetokenizerProcessTest, IdleItBeatsAndUsesNoCpu) {
   // By what it does, not by how long this machine takes for it: a loop that polls would wake up
   // hundreds of times a beat, or use a core.
   EXPECT_LE(Wakeups(child->pid()) - wakeups, kBeats * 20u);
-  const double share = (cpu_seconds() - cpu) / (static_cast<double>(end_ns - start_ns) * 1e-9);
+  const double share =
+      (CpuSeconds(child->pid()) - cpu) / (static_cast<double>(end_ns - start_ns) * 1e-9);
   std::cout << "idle: " << share * 100 << " % of a core\n";
   EXPECT_LT(share, 0.1);
   EXPECT_LT(end_ns - start_ns, kBeats * 10 * kNsPerSecond);

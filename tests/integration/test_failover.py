@@ -9,12 +9,11 @@ import threading
 
 import openai
 import pytest
-from cluster import Cluster, wait_until
+from cluster import LONG_COMPILE, Cluster, wait_until
 
 FULL = os.environ.get("FLOTILLA_FAILOVER") == "full"
 TOKENS = 64
-# The time for compiling is wall time; what is right must not depend on the machine's load.
-FLAGS = ["--tp", "1", "--kv-cache-memory", "256MiB", "--scheduler-flag=--grammar-timeout-ms=60000"]
+FLAGS = ["--tp", "1", "--kv-cache-memory", "256MiB", LONG_COMPILE]
 SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 20}
 
 

@@ -14,7 +14,7 @@ import jsonschema
 import openai
 import pytest
 
-from cluster import SANITIZED, Cluster, wait_until
+from cluster import LONG_COMPILE, Cluster, wait_until
 from hostile_grammars import LIST
 from random_schemas import LEAST_DEPTH, depth, random_schema
 from test_grpc_client import Reflected
@@ -24,8 +24,6 @@ MAX_TOKENS = 1500
 MOST_COMPILE_MS = 1600  # of the 2 s in which a grammar is refused (--grammar-timeout-ms)
 # For a refusal, by a machine that others use too. Without its limits it would take minutes or all memory.
 MOST_SECONDS = 15
-# The time for compiling is wall time; the tests of what is right must not depend on the machine's load.
-LONG_COMPILE = f"--scheduler-flag=--grammar-timeout-ms={600_000 if SANITIZED else 60_000}"
 
 
 @pytest.fixture(scope="module")

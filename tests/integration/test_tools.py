@@ -7,7 +7,7 @@ import jsonschema
 import openai
 import pytest
 
-from cluster import Cluster
+from cluster import LONG_COMPILE, Cluster
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20},
                                                "days": {"type": "integer", "minimum": 1, "maximum": 7}},
@@ -24,7 +24,7 @@ SAY_HI = [{"role": "user", "content": "Say hi."}]
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster("--kv-cache-memory", "512MiB", "--scheduler-flag=--grammar-timeout-ms=60000") as c:
+    with Cluster("--kv-cache-memory", "512MiB", LONG_COMPILE) as c:
         yield c
 
 

@@ -18,6 +18,7 @@
 #include "common/base/unique_fd.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/patience.h"
+#include "tests/support/process_time.h"
 
 namespace flotilla {
 namespace {
@@ -218,15 +219,6 @@ TEST_F(MainTest, WrongFlagsAreExitCode2) {
     EXPECT_NE(router.Errors(), "");
     EXPECT_EQ(router.Wait(), 2);
   }
-}
-
-// Of all its threads, exactly (/proc/PID/stat counts in hundredths of a second).
-double CpuSeconds(pid_t pid) {
-  clockid_t clock{};
-  timespec used{};
-  EXPECT_EQ(clock_getcpuclockid(pid, &clock), 0);
-  EXPECT_EQ(clock_gettime(clock, &used), 0);
-  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
 TEST_F(MainTest, IdleCostsNothing) {
