@@ -13,7 +13,8 @@ temperature 0.8 with a seed, some with penalties, logit bias, stop strings, top-
 or a regular expression to follow.
 
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both). The exit status is 1 if a hash
-differs, if a tiny cache led to no retraction, a warm one to no hit, or any process complained.
+differs, if a tiny cache led to no retraction, a warm one to no hit, prompts were not cut into chunks or mixed
+with decoding, or any process complained.
 """
 
 import argparse
@@ -116,7 +117,7 @@ def digest_of(answer):
 
 
 def run_cell(cell, bodies, kv):
-    """(digests of all answers, retractions, tokens read from the cache, seconds)."""
+    """(digests of all answers, retractions, tokens read from the cache, steps by mode, seconds)."""
     flags = ["--tp", str(cell["tp"]), "--chunked-prefill-size", str(cell["chunk"]), "--context-length",
              str(CONTEXT), "--kv-cache-dtype", kv, *pool_flags(cell["pool"], kv), LONG_COMPILE]
     if cell["cache"] == "off":
@@ -128,13 +129,14 @@ def run_cell(cell, bodies, kv):
         hits = "flotilla_scheduler_cached_tokens_total"
         if cell["cache"] == "warm":
             list(pool.map(lambda body: cluster.complete(**body), bodies))
-        before = cluster.metric(hits)
+        before, steps_before = cluster.metric(hits), cluster.steps()
         digests = list(pool.map(lambda body: digest_of(cluster.complete(**body)), bodies))
         retractions = cluster.metric("flotilla_scheduler_retractions_total")
         cached = cluster.metric(hits) - before
+        steps = cluster.steps() - steps_before
         if cluster.metric("flotilla_scheduler_kv_pages_unaccounted") != 0:
             raise ClusterError("KV pages are unaccounted for")
-    return digests, retractions, cached, time.monotonic() - begin
+    return digests, retractions, cached, steps, time.monotonic() - begin
 
 
 def pairwise(axes):
@@ -160,7 +162,7 @@ def name_of(cell):
     return ",".join(f"{key}={value}" for key, value in cell.items())
 
 
-def complaints_about(cell, retractions, cached):
+def complaints_about(cell, bodies, retractions, cached, steps):
     found = []
     if cell["pool"] == "tiny" and cell["at_once"] == 32 and retractions == 0:
         found.append("the tiny KV cache forced no retraction")
@@ -170,6 +172,11 @@ def complaints_about(cell, retractions, cached):
         found.append(f"{cached:.0f} tokens read from a cache that is off")
     if cell["cache"] == "warm" and cell["pool"] == "large" and cached < 5000:
         found.append(f"only {cached:.0f} tokens read from a warm cache")
+    chunks = (sum(len(body["prompt"]) for body in bodies) - cached) / cell["chunk"]
+    if steps["prefill"] + steps["mixed"] < chunks:
+        found.append(f"{steps['prefill'] + steps['mixed']} steps for {chunks:.1f} chunks of prompts")
+    if cell["pool"] == "large" and cell["at_once"] > 1 and steps["mixed"] == 0:
+        found.append("no step mixed chunks of prompts with decoding")
     return found
 
 
@@ -178,15 +185,15 @@ def run(cells, kv):
     bodies = make_requests()
     expected, bad = None, 0
     for number, cell in enumerate(cells, 1):
-        digests, retractions, cached, seconds = run_cell(cell, bodies, kv)
+        digests, retractions, cached, steps, seconds = run_cell(cell, bodies, kv)
         expected = expected or digests
         different = [i for i, digest in enumerate(digests) if digest != expected[i]]
-        found = complaints_about(cell, retractions, cached)
+        found = complaints_about(cell, bodies, retractions, cached, steps)
         if different:
             found.append(f"requests {different} differ from the first cell's")
         total = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
         print(f"[{number}/{len(cells)}] {total} {name_of(cell)}: {retractions:.0f} retractions, "
-              f"{cached:.0f} cached tokens, {seconds:.1f} s{''.join('  FAILED: ' + f for f in found)}",
+              f"{cached:.0f} cached tokens, {steps['mixed']} mixed steps, {seconds:.1f} s{''.join('  FAILED: ' + f for f in found)}",
               flush=True)
         bad += bool(found)
     return bad

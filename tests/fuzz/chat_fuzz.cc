@@ -1,5 +1,5 @@
-// libFuzzer: any bytes as the body of POST /v1/chat/completions, /v1/responses and /v1/messages,
-// with a model whose template uses what a conversation can bring. It becomes an error that can be
+// libFuzzer: any bytes as the body of POST /v1/chat/completions, /v1/responses, /v1/messages and
+// /v1/messages/count_tokens, with a model whose template uses what a conversation can bring. It becomes an error that can be
 // written as JSON, or a request whose prompt scheduler and workers accept too.
 #include "router/chat_request.h"
 #include "router/messages_request.h"
@@ -25,7 +25,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   fuzz::CheckParsed(ParseChat(body, *models));
   fuzz::CheckParsed(ParseResponses(body, *models, {}));
-  fuzz::CheckParsed(ParseMessages(body, *models, {}));
+  const auto message = ParseMessages(body, *models, {});
+  const auto count = CountTokens(body, *models, {});
+  if (const auto* request = std::get_if<CompletionRequest>(&message)) {
+    CHECK(std::get<std::string>(count) ==
+          StrCat("{\"input_tokens\":", request->prompts[0].ids.size(), "}"));
+  }
+  fuzz::CheckParsed(message);
   const auto refused = ParseChat(body, *mute);
   CHECK(std::holds_alternative<ApiError>(refused));
   return 0;

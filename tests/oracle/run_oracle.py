@@ -8,6 +8,7 @@ that decoding rows share steps with chunks of prompts. The logits are what rank 
 the scheduler's plans. Checked are
   * KL and top-1 of the prompts' positions against the reference (check_logits.py);
   * the logprobs and ranks in the answers against the reference;
+  * that the steps were what the run is there for: cut into chunks, and mixed where requests overlap;
   * that the answers, and the logits of all positions in every bit, are the same in all runs;
   * that no process warned of anything: a run that recovered from an error is no proof.
 
@@ -102,6 +103,17 @@ def check_answers(golden, head, answers):
     return problems
 
 
+def step_problems(steps, lengths, chunk, concurrency):
+    """What is wrong with the modes of the steps that ran prompts of these lengths."""
+    problems = []
+    chunks = sum(lengths) // chunk if concurrency > 1 else sum(-(-n // chunk) for n in lengths)
+    if steps["prefill"] + steps["mixed"] < chunks:
+        problems.append(f"the prompts took {steps['prefill'] + steps['mixed']} steps, and have {chunks} chunks")
+    if concurrency > 1 and steps["mixed"] == 0:
+        problems.append("no step mixed chunks of prompts with decoding")
+    return problems
+
+
 def compare(golden, first, run):
     """Problems of a run that should equal the first."""
     problems = []
@@ -139,16 +151,20 @@ class Oracle:
             with Cluster(*flags) as cluster:
                 for concurrency in self.options.concurrency:
                     name = f"isa {isa}, tp {tp}, chunk {chunk}, {concurrency} at once"
-                    self.run_once(name, cluster, concurrency, dump_path)
+                    self.run_once(name, cluster, chunk, concurrency, dump_path)
         except ClusterError as error:
             self.report(f"isa {isa}, tp {tp}, chunk {chunk}", "the cluster failed", [str(error)])
         dump_path.unlink(missing_ok=True)
 
-    def run_once(self, name, cluster, concurrency, dump_path):
+    def run_once(self, name, cluster, chunk, concurrency, dump_path):
         dump_path.write_bytes(b"")  # the worker appends
+        before = cluster.steps()
         begin = time.monotonic()
         answers = run_prompts(cluster, self.golden, concurrency)
         seconds = time.monotonic() - begin
+        steps = cluster.steps() - before
+        problems = step_problems(steps, self.golden.lengths, chunk, concurrency)
+        self.report(name, ", ".join(f"{count} steps {mode}" for mode, count in steps.items()), problems)
         try:
             self.check(name, answers, Dump(dump_path, len(self.head)), seconds)
         except DumpError as error:

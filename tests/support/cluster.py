@@ -8,6 +8,7 @@ whatever the processes logged besides plain information. A test that kills or st
 says so with disturbed=True.
 """
 
+import collections
 import functools
 import http.client
 import json
@@ -206,6 +207,15 @@ class Cluster:
         values = [v for k, v in self.metrics().items() if k.split("{")[0] == name]
         assert values, f"/metrics has no {name}"
         return sum(values)
+
+    def steps(self):
+        """Steps that the workers ran, of all replicas: {"prefill": n, "decode": n, "mixed": n}."""
+        found = collections.Counter()
+        for key, value in self.metrics().items():
+            if key.startswith("flotilla_scheduler_step_seconds_count{"):
+                found[re.search(r'\bmode="([a-z]+)"', key)[1]] += int(value)
+        assert len(found) == 3, f"steps of {len(found)} modes: {dict(found)}"
+        return found
 
     def stop(self, timeout_s=STOP_TIMEOUT_S):
         """SIGTERM; returns the exit code."""
