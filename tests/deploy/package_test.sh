@@ -41,7 +41,7 @@ die() {
 unpack_debian() {
   if [[ ! -s $kept/debian.tar ]]; then
     mkdir -p "$kept"
-    mmdebstrap --quiet --variant=minbase --include=systemd bookworm "$kept/debian.tar.new" \
+    mmdebstrap --quiet --format=tar --variant=minbase --include=systemd bookworm "$kept/debian.tar.new" \
       "deb http://deb.debian.org/debian bookworm main" \
       "deb http://deb.debian.org/debian-security bookworm-security main"
     mv "$kept/debian.tar.new" "$kept/debian.tar"
