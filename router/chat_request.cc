@@ -27,10 +27,7 @@ MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std
       return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
     json::value* arguments = function->get_object().if_contains("arguments");
     if (arguments == nullptr || !arguments->is_string()) continue;
-    json::value value;
-    if (ParseJson(View(arguments->get_string()), &value).has_value())
-      return InvalidField(field, StrCat("'", field, "' has arguments that are not valid JSON."));
-    *arguments = std::move(value);
+    *arguments = ArgumentsOf(View(arguments->get_string()));
   }
   *out = json::serialize(parsed);
   return std::nullopt;

@@ -22,7 +22,7 @@ class CompletionHandler::Sink final : public GenerateSink {
     handler_->OnDelta(prompt_, choice, std::move(delta));
   }
   void OnError(const ApiError& error) override { handler_->OnError(error); }
-  const std::string& tenant() const override { return handler_->context_.caller.tenant(); }
+  const Caller& caller() const override { return handler_->context_.caller; }
   const std::string& traceparent() const override { return handler_->traceparent_; }
 
  private:
@@ -99,7 +99,6 @@ void CompletionHandler::SubmitAll() {
     request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.prompts[i].ids;
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
-    context_.caller.Charge(ids.size());
     auto submitted = context_.dispatcher->Submit(request, request_.model,
                                                  std::make_shared<Sink>(shared_from_this(), i),
                                                  idempotency_key_.empty() ? nullptr : &key);
@@ -123,7 +122,6 @@ void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& del
     ttft_seen_ = true;
     context_.metrics->Ttft(static_cast<double>(RealClock::Now() - received_ns_) * 1e-9);
   }
-  context_.caller.Charge(NumTokens(delta));
   ChoiceMerger& merger = mergers_[prompt];
   std::vector<v1::Delta> merged;
   merger.Add(candidate, std::move(delta), &merged);

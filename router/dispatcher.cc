@@ -79,7 +79,7 @@ void Dispatcher::Start() {
 void Dispatcher::Stop() {
   stopped_ = true;
   groups_.clear();
-  num_streams_ = 0;
+  num_streams_ = num_detached_ = 0;
   parked_.clear();
   park_timer_.cancel();
   admission_timer_.cancel();
@@ -172,6 +172,7 @@ RequestGroup Dispatcher::TakeOut(Groups::iterator group) {
   RequestGroup out = std::move(group->second);
   groups_.erase(group);
   num_streams_ -= out.num_live;
+  num_detached_ -= out.detached;
   return out;
 }
 
@@ -199,10 +200,9 @@ size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
 }
 
 ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
+  if (stream.keyed.has_value()) return PickHome(stream, again);
   std::vector<ReplicaView> candidates = Candidates(stream, again);
   if (candidates.empty()) return nullptr;
-  if (stream.keyed.has_value())
-    return &fleet_.at(candidates[PickByRendezvous(Xxh64(stream.keyed->key()), candidates)].index);
   std::unique_ptr<Policy>& policy = policies_[stream.model->name];
   if (policy == nullptr) policy = MakePolicy(options_.policy);
   if (policy->uses_cache()) AddCached(stream, &candidates);
@@ -255,13 +255,13 @@ void Dispatcher::End(const RequestStream& stream) {
   const auto found = groups_.find(stream.handle);
   found->second.streams[stream.choice].reset();
   --num_streams_;
-  if (--found->second.num_live == 0) groups_.erase(found);
+  if (--found->second.num_live == 0) TakeOut(found);
   ServeQueueSoon();
 }
 
 void Dispatcher::Drop(uint64_t handle, bool detach) {
   const auto found = groups_.find(handle);
-  if (found == groups_.end()) return;
+  if (found == groups_.end() || (detach && Detach(&found->second))) return;
   const RequestGroup group = TakeOut(found);
   LeaveQueue(handle);
   for (const auto& stream : group.streams) {
@@ -269,10 +269,7 @@ void Dispatcher::Drop(uint64_t handle, bool detach) {
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
     if (stream->parked) continue;
     ReplicaClient& replica = fleet_.at(stream->replica);
-    if (detach && stream->keyed.has_value())
-      replica.Detach(stream->id);
-    else
-      replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
+    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     UpdateBackendMetrics(replica);
   }
   ServeQueueSoon();
@@ -301,7 +298,8 @@ void Dispatcher::Finish(const RequestStream& stream, v1::FinishReason reason) {
   v1::Usage* usage = last.mutable_usage();
   usage->set_prompt_tokens(static_cast<int32_t>(stream.prompt_tokens()));
   usage->set_completion_tokens(static_cast<int32_t>(stream.progress.num_tokens()));
-  stream.sink->OnDelta(stream.choice, std::move(last));
+  const std::shared_ptr<GenerateSink> sink = stream.sink;  // it may cancel, and be let go
+  sink->OnDelta(stream.choice, std::move(last));
 }
 
 void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
@@ -348,13 +346,18 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   if (IsEmpty(delta)) return;
+  // Once a request, and only for what was computed.
+  const uint64_t prompt_tokens =
+      stream->begun() || stream->choice > 0 ? 0 : stream->prompt_tokens();
   if (!stream->begun()) stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) {
     finished_.OnLast(*stream, LastReplica(*stream), &delta);
     End(*stream);
   }
-  stream->sink->OnDelta(stream->choice, std::move(delta));
+  const std::shared_ptr<GenerateSink> sink = stream->sink;  // it may cancel, and be let go
+  sink->caller().Charge(NumTokens(delta) + prompt_tokens);
+  sink->OnDelta(stream->choice, std::move(delta));
 }
 
 // It goes on, whatever happened to it before.

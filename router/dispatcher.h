@@ -107,7 +107,7 @@ class Dispatcher final : public ReplicaListener {
   // Any thread. Models stay listed while their replicas are away.
   std::shared_ptr<const ModelTable> models() const;
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  size_t active() const { return groups_.size(); }
+  size_t active() const { return groups_.size() - num_detached_; }  // that a client waits for
   size_t parked() const { return parked_.size(); }
   const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
   const FinishedRequests& finished() const { return finished_; }
@@ -131,11 +131,18 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> Place(RequestGroup group);
   // At the replica that has this keyed request already, else as Place.
   std::variant<uint64_t, ApiError> Locate(RequestGroup group);
+  void Search(RequestGroup* group, const std::vector<ReplicaClient*>& homes);
   void OnLocated(uint64_t handle, std::optional<uint32_t> home);
+  // Where this router has sent a request with this key that has not ended.
+  std::optional<uint32_t> SentTo(const std::string& key) const;
+  // The home that should take it.
+  ReplicaClient* PickHome(const RequestStream& stream, bool again) const;
   // The replicas that may have it, the one that should first.
   std::vector<ReplicaClient*> HomesOf(const RequestStream& stream) const;
-  // Ends all choices; the sink hears nothing. `detach`: a keyed one goes on at its replica.
+  // Ends all choices; the sink hears nothing. `detach`: a keyed one that has run goes on.
   void Drop(uint64_t handle, bool detach);
+  // False: it has no key, or no replica has had it yet.
+  bool Detach(RequestGroup* group);
   // `again`: also replicas that failed it before. Null: none is ready.
   ReplicaClient* Pick(const RequestStream& stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
@@ -209,6 +216,7 @@ class Dispatcher final : public ReplicaListener {
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   Groups groups_;                                            // those with a live stream
   size_t num_streams_ = 0;
+  size_t num_detached_ = 0;  // of groups_
   std::vector<std::shared_ptr<RequestStream>> parked_;
   FinishedRequests finished_;
   boost::asio::steady_timer park_timer_;

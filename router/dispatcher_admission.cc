@@ -48,9 +48,10 @@ std::variant<uint64_t, ApiError> Dispatcher::WaitInQueue(RequestGroup group) {
   const int64_t now_ns = RealClock::Now();
   const int64_t wait_ms =
       std::min(options_.admission_queue_timeout_ms, first.request.deadline_ms());
-  const auto refusal = admission_.Push(
-      {first.handle, LaneOf(first), tenant, first.request.priority(), now_ns + wait_ms * kNsPerMs},
-      now_ns);
+  const auto refusal =
+      admission_.Push({first.handle, LaneOf(first), tenant, first.request.priority(),
+                       first.arrival_ns + wait_ms * kNsPerMs},
+                      now_ns);
   if (refusal.has_value()) return NotAdmitted(*refusal, tenant);
   metrics_->AdmissionDepth(admission_.size());
   if (admission_.size() == 1) ArmAdmissionTimer();
@@ -92,7 +93,11 @@ void Dispatcher::ServeQueue() {
       if (replica == nullptr) break;
       const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());
       metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
-      Dispatch(&group, replica);
+      group.admitted = true;
+      if (group.streams[0]->keyed.has_value())
+        Search(&group, HomesOf(*group.streams[0]));
+      else
+        Dispatch(&group, replica);
     }
   }
   for (const uint64_t handle : admission_.TakeExpired(RealClock::Now())) {

@@ -105,6 +105,12 @@ void Dispatcher::EndByDeadline(const RequestStream& stream) {
 }
 
 bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
+  RequestGroup& group = groups_.at(stream->handle);
+  if (!group.located) return true;  // what its homes answer places it
+  if (stream->keyed.has_value() && stream->attempts == 0 && AnyUsable(*stream)) {
+    Search(&group, HomesOf(*stream));
+    return true;
+  }
   if (ReplicaClient* replica = PickForRetry(*stream, /*again=*/true)) {
     SubmitAgain(stream, replica, "replica_lost");
     return true;

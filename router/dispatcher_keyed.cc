@@ -1,9 +1,12 @@
 // Dispatcher: requests with an idempotency key. Each has two homes, the replicas that rendezvous
 // hashing of its key puts first, the same in every router. It runs at the first of them that can
-// take it; before, both are asked whether they have it, since the first may have been away when it
-// ran, or be new.
+// take it, or waits for them; before, and after a wait, both are asked whether they have it, since
+// the first may have been away when it ran, or be new. When its client leaves it goes on as before,
+// with nobody to tell.
+#include <algorithm>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/xxh64.h"
 #include "router/dispatcher.h"
 
@@ -12,7 +15,36 @@ namespace {
 
 constexpr size_t kNumHomes = 2;
 
+// Where pieces go that nobody waits for. What is computed is still the caller's.
+class NobodysSink final : public GenerateSink {
+ public:
+  NobodysSink(Caller caller, std::string traceparent)
+      : caller_(std::move(caller)), traceparent_(std::move(traceparent)) {}
+  void OnDelta(size_t, v1::Delta&&) override {}
+  void OnError(const ApiError&) override {}
+  const Caller& caller() const override { return caller_; }
+  const std::string& traceparent() const override { return traceparent_; }
+
+ private:
+  const Caller caller_;
+  const std::string traceparent_;
+};
+
 }  // namespace
+
+bool Dispatcher::Detach(RequestGroup* group) {
+  const auto is_keyed = [](const auto& stream) {
+    return stream != nullptr && stream->keyed.has_value() && stream->attempts > 0;
+  };
+  if (!std::any_of(group->streams.begin(), group->streams.end(), is_keyed)) return false;
+  if (!std::exchange(group->detached, true)) ++num_detached_;
+  for (const auto& stream : group->streams) {
+    if (stream == nullptr) continue;
+    const GenerateSink& sink = *stream->sink;
+    stream->sink = std::make_shared<NobodysSink>(sink.caller(), sink.traceparent());
+  }
+  return true;
+}
 
 // Choice 0's key stands for all, so that they stay together.
 std::vector<ReplicaClient*> Dispatcher::HomesOf(const RequestStream& stream) const {
@@ -30,32 +62,68 @@ std::vector<ReplicaClient*> Dispatcher::HomesOf(const RequestStream& stream) con
   return homes;
 }
 
+ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) const {
+  const int64_t now_ns = RealClock::Now();
+  ReplicaClient* unhealthy = nullptr;
+  for (ReplicaClient* home : HomesOf(stream)) {
+    if (!again && stream.tried.contains(home->options().index)) continue;
+    if (!stream.begun() && !MayTakeNew(*home)) continue;
+    if (home->health().Allows(now_ns)) return home;
+    if (unhealthy == nullptr) unhealthy = home;
+  }
+  return unhealthy;
+}
+
 std::variant<uint64_t, ApiError> Dispatcher::Locate(RequestGroup group) {
   const RequestStream& first = *group.streams[0];
   const std::vector<ReplicaClient*> homes = HomesOf(first);
   if (homes.empty()) return Place(std::move(group));
-  struct Search {
+  for (const auto& stream : group.streams) stream->parked = true;
+  RequestGroup* const entered = Enter(std::move(group));
+  Search(entered, homes);
+  return entered->streams[0]->handle;
+}
+
+void Dispatcher::Search(RequestGroup* group, const std::vector<ReplicaClient*>& homes) {
+  struct Answers {
     size_t num_left = 0;
     std::optional<uint32_t> home;
   };
-  auto search = std::make_shared<Search>();
-  search->num_left = homes.size();
+  auto answers = std::make_shared<Answers>();
+  answers->num_left = homes.size();
+  group->located = false;
+  const RequestStream& first = *group->streams[0];
   for (ReplicaClient* home : homes) {
-    home->FindKeyed(first.keyed->key(), [this, search, handle = first.handle,
+    home->FindKeyed(first.keyed->key(), [this, answers, handle = first.handle,
                                          index = home->options().index](bool found) {
-      if (found) search->home = index;
-      if (--search->num_left == 0) OnLocated(handle, search->home);
+      if (found) answers->home = index;
+      if (--answers->num_left == 0) OnLocated(handle, answers->home);
     });
   }
-  for (const auto& stream : group.streams) stream->parked = true;
-  return Enter(std::move(group))->streams[0]->handle;
+}
+
+// A repeat may have been sent while its homes were asked.
+std::optional<uint32_t> Dispatcher::SentTo(const std::string& key) const {
+  for (const auto& [handle, group] : groups_) {
+    for (const auto& stream : group.streams) {
+      if (stream == nullptr || !stream->keyed.has_value()) continue;
+      if (stream->attempts > 0 && !stream->parked && stream->keyed->key() == key)
+        return stream->replica;
+    }
+  }
+  return std::nullopt;
 }
 
 void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   const auto found = groups_.find(handle);
   if (found == groups_.end()) return;  // the client has left
+  found->second.located = true;
+  const RequestStream& first = *found->second.streams[0];
+  if (!home.has_value()) home = SentTo(first.keyed->key());
   ReplicaClient* replica = home.has_value() ? fleet_.Find(*home) : nullptr;
-  if (replica != nullptr && Usable(*replica, *found->second.streams[0])) {
+  if (replica != nullptr && !Usable(*replica, first)) replica = nullptr;
+  if (replica == nullptr && found->second.admitted) replica = PickHome(first, /*again=*/false);
+  if (replica != nullptr) {
     Dispatch(&found->second, replica);
     return;
   }

@@ -13,7 +13,7 @@ class EmbeddingsHandler::Sink final : public GenerateSink {
       : handler_(std::move(handler)), input_(input) {}
   void OnDelta(size_t, v1::Delta&& delta) override { handler_->OnDelta(input_, std::move(delta)); }
   void OnError(const ApiError& error) override { handler_->OnError(error); }
-  const std::string& tenant() const override { return handler_->context_.caller.tenant(); }
+  const Caller& caller() const override { return handler_->context_.caller; }
   const std::string& traceparent() const override { return handler_->traceparent_; }
 
  private:
@@ -60,7 +60,6 @@ void EmbeddingsHandler::OnParsed(Parsed parsed) {
     request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.inputs[i].ids;
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
-    context_.caller.Charge(ids.size());
     auto submitted =
         context_.dispatcher->SubmitEmbed(std::move(request), request_.embed, request_.model,
                                          std::make_shared<Sink>(shared_from_this(), i));

@@ -71,7 +71,6 @@ std::optional<ApiError> GrpcEmbed::Prepare(const v1::EmbedRequest& request,
 
 void GrpcEmbed::Submit(v1::GenerateRequest request, const v1::EmbedOptions& embed) {
   if (gone_) return;
-  context_.caller.Charge(static_cast<uint64_t>(request.token_ids().ids_size()));
   auto submitted =
       context_.dispatcher->SubmitEmbed(std::move(request), embed, model_, shared_from_this());
   if (auto* error = std::get_if<ApiError>(&submitted))

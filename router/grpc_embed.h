@@ -29,7 +29,7 @@ class GrpcEmbed final : public grpc::ServerUnaryReactor,
 
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
-  const std::string& tenant() const override { return context_.caller.tenant(); }
+  const Caller& caller() const override { return context_.caller; }
   const std::string& traceparent() const override { return traceparent_; }
 
  private:

@@ -119,7 +119,6 @@ void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   if (gone_) return;
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
-  context_.caller.Charge(prompt_ids_.size());
   const std::span<const int32_t> prompt = prompt_ids_;
   RequestKey key{context_.caller.tenant(), request.idempotency_key(), 0, ""};
   const bool keyed = !key.idempotency_key.empty();
@@ -138,7 +137,6 @@ void GrpcGenerate::CancelOnIo() {
 }
 
 void GrpcGenerate::OnDelta(size_t choice, v1::Delta&& delta) {
-  context_.caller.Charge(NumTokens(delta));
   std::vector<v1::Delta> merged;
   merger_->Add(choice, std::move(delta), &merged);
   for (size_t i = 0; i < merged.size(); ++i)

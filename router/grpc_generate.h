@@ -37,7 +37,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   void OnDelta(size_t choice, v1::Delta&& delta) override;
   void OnError(const ApiError& error) override;
-  const std::string& tenant() const override { return context_.caller.tenant(); }
+  const Caller& caller() const override { return context_.caller; }
   const std::string& traceparent() const override { return traceparent_; }
 
  private:

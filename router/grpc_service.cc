@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/listen.h"
 #include "common/rpc/tls_credentials.h"
 #include "router/chat_request.h"
 #include "router/generate_check.h"
@@ -43,7 +44,7 @@ GrpcServer::~GrpcServer() { Shutdown(); }
 
 Status GrpcServer::Start() {
   if (context_.access == nullptr) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const std::string address = StrCat(options_.host, ":", options_.grpc_port);
+  const std::string address = HostPort(options_.host, options_.grpc_port);
   grpc::ServerBuilder builder;
   int port = 0;
   credentials_ = MakeServerCredentials(tls_);
@@ -54,6 +55,8 @@ Status GrpcServer::Start() {
                              static_cast<int>(options_.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(options_.max_grpc_streams));
+  // Of messages that are still being received, of all connections.
+  builder.SetResourceQuota(grpc::ResourceQuota("router").Resize(options_.max_grpc_buffer_bytes));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_grpc_message_bytes));
   builder.RegisterService(&health_);
   builder.RegisterService(this);

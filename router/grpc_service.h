@@ -23,6 +23,7 @@ struct GrpcOptions {
   std::string host = "127.0.0.1";
   uint16_t grpc_port = 50051;                  // 0: any
   uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
+  uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests that are being received
   uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
   uint32_t max_grpc_streams = 1024;            // calls at once on a connection

@@ -170,11 +170,14 @@ void HttpRoutes::CountRefusal(const ApiError& error) const {
                                                                                  : "api_key");
 }
 
-// Off the io thread: a template or a long text takes its time.
+// Off the io thread: a template or a long text takes its time. Behind no request that generates:
+// nobody's limits count these.
 void HttpRoutes::ReplyText(const TextForm& form, HttpRequest request,
                            std::shared_ptr<HttpExchange> exchange) const {
+  HandlerContext context = context_;
+  context.pool = context.large_pool;
   WorkOffThread(
-      context_, std::move(request),
+      context, std::move(request),
       [this, &form, models = context_.dispatcher->models()](const std::string& body) {
         return form.answer(body, *models, context_.parsers);
       },

@@ -1,5 +1,6 @@
 #include "router/http_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -107,6 +108,11 @@ BodyLease HttpServer::ReserveBody(uint64_t bytes) {
             delete room;
             if (*self != nullptr) (*self)->TakeBodyBytes(-static_cast<int64_t>(bytes));
           }};
+}
+
+size_t HttpServer::answering() const {
+  return static_cast<size_t>(std::count_if(sessions_.begin(), sessions_.end(),
+                                           [](const auto* each) { return each->answering(); }));
 }
 
 void HttpServer::TakeBodyBytes(int64_t delta) {

@@ -41,6 +41,8 @@ class HttpServer {
     return tls_ == nullptr ? nullptr : tls_->current()->context;
   }
   size_t connections() const { return sessions_.size(); }
+  // Those with a request whose answer has not been sent whole.
+  size_t answering() const;
   // Null: max_buffered_body_bytes are taken. A lease may outlive the server.
   BodyLease ReserveBody(uint64_t bytes);
   void Forget(HttpSession* session) { sessions_.erase(session); }

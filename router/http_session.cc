@@ -98,6 +98,7 @@ void HttpSession::ReadHeader() {
   ++number_;
   first_request_ = false;
   keep_alive_ = answered_ = streaming_ = head_only_ = false;
+  large_bytes_ = 0;
   http_11_ = true;
   path_.clear();
   allow_origin_.clear();
@@ -229,6 +230,10 @@ void HttpSession::OnBody(ErrorCode error) {
     return;
   }
   read_timer_.cancel();
+  if (body_lease_ != nullptr) {  // what a chunked body has not become is for others
+    body_lease_.reset();
+    body_lease_ = server_->ReserveBody(parser_->get().body().size());
+  }
   Dispatch();
 }
 

@@ -35,6 +35,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void Start();
   void Close();
   void CloseIfIdle();
+  // A request has come, and its answer has not been sent whole.
+  bool answering() const { return phase_ == Phase::kHandling; }
 
  private:
   friend class SessionExchange;
@@ -111,6 +113,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   size_t written_ = 0;        // of in_write_
   BodyLease body_lease_;      // until the answer begins
   size_t unsent_ = 0;         // as last told to the service
+  uint64_t large_bytes_ = 0;  // of this answer's large pieces
   std::function<void()> on_disconnect_;
 };
 

@@ -10,6 +10,7 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kLingerMs = 3'000;
+constexpr uint64_t kLargePieceShare = 8;  // of the buffer, one such part
 
 }  // namespace
 
@@ -96,10 +97,14 @@ void HttpSession::SendFinal(std::string_view bytes, int status) {
   if (!writing_) ResponseDone();
 }
 
+// A prompt's logprobs, or what a repeat of a request gets at once, is large without anybody being
+// slow: it has room of its own, as a whole answer has.
 void HttpSession::Send(std::string_view bytes) {
+  const uint64_t room = server_->options().max_stream_buffer_bytes;
+  if (bytes.size() > room / kLargePieceShare) large_bytes_ += bytes.size();
   out_.append(bytes);
   CountUnsent(out_.size() + in_write_.size() - written_);
-  if (streaming_ && out_.size() > server_->options().max_stream_buffer_bytes) {
+  if (streaming_ && out_.size() > room + large_bytes_) {
     ClientGone("slow_client");
     return;
   }

@@ -196,6 +196,7 @@ int Run(int argc, char** argv) {
   }
   flags.router.grpc.host = flags.router.http.host;
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
+  flags.router.grpc.max_grpc_buffer_bytes = flags.router.http.max_buffered_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
 

@@ -19,4 +19,23 @@ StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha25
   return TextModel{std::move(text.tokenizer), max_token_bytes, std::move(text.chat_format)};
 }
 
+ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text) {
+  ModelHandle model;
+  model.name = info.model();
+  model.digest = info.model_digest();
+  model.fingerprint = info.fingerprint();
+  for (const v1::ModelFile& file : info.files()) {
+    if (file.name() == kTokenizerFile) model.tokenizer_sha256 = file.sha256();
+  }
+  model.max_model_len = info.max_model_len();
+  model.vocab_size = info.vocab_size();
+  model.hidden_size = info.hidden_size();
+  model.created = info.created();
+  model.tokenizer = text.tokenizer;
+  model.chat_format = text.chat_format;
+  // Normalising a text may leave a quarter of its bytes.
+  model.max_prompt_bytes = size_t{4} * model.max_model_len * text.max_token_bytes;
+  return model;
+}
+
 }  // namespace flotilla

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/text/chat_format.h"
 #include "common/text/tokenizer.h"
+#include "flotilla/v1/engine.pb.h"
 
 namespace flotilla {
 
@@ -40,6 +41,9 @@ struct TextModel {
   size_t max_token_bytes = 0;        // of the longest token
   StatusOr<ChatFormat> chat_format;  // an error is no error of the file: it can't chat, that is all
 };
+
+// What a replica says of its model, and what its tokenizer file holds.
+ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text);
 
 // Checks the digest, parses and builds: some 100 ms, so not on the io thread.
 StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha256);

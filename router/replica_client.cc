@@ -231,36 +231,25 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
     Log().error("replica is of no use: {} {}", Kv("replica", replica_id_),
                 Kv("error", std::string(result.status().message())));
     backoff_ms_ = options_.backoff_max_ms;
+    LoseUnknown();
     stream_->Cancel();
     return;
   }
-  auto model = std::make_shared<ModelHandle>();
-  model->name = info.model();
-  model->digest = info.model_digest();
-  model->fingerprint = info.fingerprint();
-  for (const v1::ModelFile& file : info.files()) {
-    if (file.name() == kTokenizerFile) model->tokenizer_sha256 = file.sha256();
+  model_ = std::make_shared<ModelHandle>(ModelOf(info, *result));
+  if (!model_->chat_format.ok() && !absl::IsNotFound(model_->chat_format.status())) {
+    Log().warn("model can't chat {} {}", Kv("model", model_->name),
+               Kv("error", std::string(model_->chat_format.status().message())));
   }
-  model->max_model_len = info.max_model_len();
-  model->vocab_size = info.vocab_size();
-  model->hidden_size = info.hidden_size();
-  model->created = info.created();
-  model->tokenizer = result->tokenizer;
-  model->chat_format = result->chat_format;
-  // Normalising a text may leave a quarter of its bytes.
-  model->max_prompt_bytes = size_t{4} * model->max_model_len * result->max_token_bytes;
-  if (!model->chat_format.ok() && !absl::IsNotFound(model->chat_format.status())) {
-    Log().warn("model can't chat {} {}", Kv("model", model->name),
-               Kv("error", std::string(model->chat_format.status().message())));
-  }
-  model_ = std::move(model);
   max_running_requests_ = info.max_running_requests();
   max_queued_requests_ = info.max_queued_requests();
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));
   health_.OnReady(RealClock::Now());
   SetState(State::kReady);
-  // Only now, so that they may start again on this very replica.
+  LoseUnknown();  // only now, so that they may start again on this very replica
+}
+
+void ReplicaClient::LoseUnknown() {
   for (uint64_t id : std::exchange(unknown_there_, {})) {
     const auto found = streams_.find(id);
     if (found != streams_.end()) Lose(std::shared_ptr<RequestStream>(found->second));
@@ -345,7 +334,10 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
   if (stream->keyed.has_value()) *submit->mutable_keyed() = *stream->keyed;
   if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
-  submit->set_arrival_unix_ms(stream->arrival_unix_ms);
+  const int64_t waited_ms = (stream->submitted_ns - stream->arrival_ns) / kNsPerMs;
+  submit->set_arrival_unix_ms(stream->arrival_unix_ms + waited_ms);
+  submit->mutable_request()->set_deadline_ms(
+      std::max<int64_t>(1, stream->request.deadline_ms() - waited_ms));
   stream_->Write(std::move(frame));
 }
 

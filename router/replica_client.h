@@ -125,6 +125,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void ArmWatchdog();
   void LoseAll();
   void Lose(const std::shared_ptr<RequestStream>& stream);
+  void LoseUnknown();  // what its last Welcome did not know
   void SetState(State state);
   // The handler, run only if this object and connection number `connection_` still are.
   template <typename... Args>

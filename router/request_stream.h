@@ -18,6 +18,7 @@
 #include "router/api_error.h"
 #include "router/model_handle.h"
 #include "router/stream_progress.h"
+#include "router/tenant_limits.h"
 #include "router/trace_context.h"
 
 namespace flotilla {
@@ -30,11 +31,13 @@ class GenerateSink {
   virtual void OnDelta(size_t choice, v1::Delta&& delta) = 0;
   // The request failed; nothing follows, of any choice.
   virtual void OnError(const ApiError& error) = 0;
-  // Who asked: the salt of the prefix cache. Empty: anybody.
-  virtual const std::string& tenant() const {
-    static const std::string nobody;
-    return nobody;
+  // Who asked, and is charged for what is computed.
+  virtual const Caller& caller() const {
+    static const Caller anybody;
+    return anybody;
   }
+  // The salt of the prefix cache. Empty: anybody.
+  const std::string& tenant() const { return caller().tenant(); }
   // The call's W3C trace context, as sent. Empty: none.
   virtual const std::string& traceparent() const {
     static const std::string none;
@@ -80,7 +83,10 @@ struct RequestStream {
 struct RequestGroup {
   std::vector<std::shared_ptr<RequestStream>> streams;  // by choice; null: it has ended
   size_t num_live = 0;
-  uint32_t replica = 0;  // index of the one that was chosen last
+  uint32_t replica = 0;   // index of the one that was chosen last
+  bool detached = false;  // its client has left, and it goes on
+  bool located = true;    // no search for where it runs already is under way
+  bool admitted = false;  // its time in the admission queue is over
 };
 
 }  // namespace flotilla

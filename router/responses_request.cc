@@ -12,6 +12,7 @@
 #include "router/request_fields.h"
 #include "router/structured_fields.h"
 #include "router/text_parts.h"
+#include "router/tools_fields.h"
 
 namespace flotilla {
 namespace json = boost::json;
@@ -76,10 +77,8 @@ MaybeError ReadCall(const json::object& item, const std::string& field, MessageL
   if (!name.has_value()) reader.Fail("name", "is missing");
   if (!arguments.has_value()) reader.Fail("arguments", "is missing");
   if (reader.error().has_value()) return reader.error();
-  json::value parsed;
-  if (ParseJson(*arguments, &parsed).has_value()) reader.Fail("arguments", "is not valid JSON");
-  list->AddCall(*id, *name, std::move(parsed));
-  return reader.error();
+  list->AddCall(*id, *name, ArgumentsOf(*arguments));
+  return std::nullopt;
 }
 
 MaybeError ReadCallOutput(const json::object& item, const std::string& field, MessageList* list) {

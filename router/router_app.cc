@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <future>
@@ -128,15 +129,17 @@ void RouterApp::Interrupt() {
   changed_.notify_all();
 }
 
-// Until no request is left, or the grace is over.
+// Until no request is left, to the last byte of its answer, or the grace is over.
 void RouterApp::WaitIdle() {
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.drain_grace_ms);
   boost::asio::steady_timer timer(io_);
   std::promise<size_t> left;
   std::function<void()> check = [&] {
-    if (dispatcher_.active() == 0 || std::chrono::steady_clock::now() >= deadline) {
-      left.set_value(dispatcher_.active());
+    // Those of HTTP and gRPC that are still read or checked, or whose answers are being sent.
+    const size_t count = std::max({dispatcher_.active(), http_.answering(), metrics_.in_flight()});
+    if (count == 0 || std::chrono::steady_clock::now() >= deadline) {
+      left.set_value(count);
       return;
     }
     timer.expires_after(std::chrono::milliseconds(20));

@@ -33,6 +33,7 @@ class RouterMetrics {
   void ClientDisconnect() { disconnects_.Increment(); }
   void BodyBytes(double delta) { body_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
+  size_t in_flight() const { return static_cast<size_t>(in_flight_.Value()); }
   void StreamBuffer(double delta_bytes) { stream_buffer_.Increment(delta_bytes); }
   void Backend(const std::string& replica, bool healthy, double active) {
     healthy_.Add({{"replica", replica}}).Set(healthy ? 1 : 0);

@@ -22,11 +22,13 @@ void TokenizerCache::Get(const v1::ModelFile& file, std::shared_ptr<v1::Engine::
                       [callback = std::move(callback), model = *entry.model] { callback(model); });
     return;
   }
-  entry.waiting.push_back(std::move(callback));
-  if (entry.waiting.size() == 1) Fetch(file, std::move(stub));
+  entry.waiting.push_back({file, std::move(stub), std::move(callback)});
+  if (entry.waiting.size() == 1) Fetch(entry.waiting.front());
 }
 
-void TokenizerCache::Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub) {
+void TokenizerCache::Fetch(const Waiting& first) {
+  const v1::ModelFile& file = first.file;
+  const std::shared_ptr<v1::Engine::Stub> stub = first.stub;
   if (file.bytes() > kMaxTokenizerBytes) {
     boost::asio::post(executor_, [this, sha256 = file.sha256()] {
       Finish(sha256, absl::ResourceExhaustedError("the replica's tokenizer file is too large"));
@@ -71,14 +73,18 @@ void TokenizerCache::Build(std::string sha256, std::shared_ptr<std::string> byte
 void TokenizerCache::Finish(const std::string& sha256, const Result& result) {
   const auto found = entries_.find(sha256);
   if (found == entries_.end()) return;
-  std::vector<Callback> waiting = std::move(found->second.waiting);
   if (result.ok()) {
     found->second.model = *result;
-    found->second.waiting.clear();
-  } else {
-    entries_.erase(found);
+    for (const Waiting& each : std::exchange(found->second.waiting, {})) each.callback(result);
+    return;
   }
-  for (const Callback& callback : waiting) callback(result);
+  const Waiting failed = std::move(found->second.waiting.front());
+  found->second.waiting.pop_front();
+  if (found->second.waiting.empty())
+    entries_.erase(found);
+  else
+    Fetch(found->second.waiting.front());
+  failed.callback(result);
 }
 
 }  // namespace flotilla

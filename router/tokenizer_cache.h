@@ -2,18 +2,18 @@
 // shared.
 //
 // Threads: the io thread; callbacks come on it. Errors: the callback's status (the replica's file
-// is too large, differs from its digest, or is no tokenizer); a failed digest is tried again at the
-// next Get.
+// is too large, differs from its digest, or is no tokenizer) is about the replica that was asked:
+// whoever waits for the same digest has its own replica asked then.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "flotilla/v1/engine.grpc.pb.h"
 #include "router/call_tracker.h"
@@ -33,11 +33,16 @@ class TokenizerCache {
   void Get(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub, Callback callback);
 
  private:
+  struct Waiting {
+    v1::ModelFile file;
+    std::shared_ptr<v1::Engine::Stub> stub;
+    Callback callback;
+  };
   struct Entry {
     std::optional<TextModel> model;
-    std::vector<Callback> waiting;
+    std::deque<Waiting> waiting;  // the first one's replica is being asked
   };
-  void Fetch(const v1::ModelFile& file, std::shared_ptr<v1::Engine::Stub> stub);
+  void Fetch(const Waiting& first);
   void Build(std::string sha256, std::shared_ptr<std::string> bytes);
   void Finish(const std::string& sha256, const Result& result);
 

@@ -271,6 +271,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   info->set_created(1'700'000'000);
   info->set_max_running_requests(options_.max_running_requests);
   info->set_max_queued_requests(options_.max_queued_requests);
+  if (!offers_tokenizer_) return frame;
   v1::ModelFile* file = info->add_files();
   file->set_name("tokenizer");
   file->set_sha256(GetTestModel().sha256);
@@ -377,12 +378,28 @@ void FakeEngineService::SendStep(bool heartbeat) {
   stream_->Write(frame);
 }
 
+void FakeEngineService::SetOffersTokenizer(bool offers) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  offers_tokenizer_ = offers;
+}
+
+void FakeEngineService::SetFilesFail(bool fail) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  files_fail_ = fail;
+  changed_.notify_all();
+}
+
 grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
                                                const v1::FetchModelFileRequest* request,
                                                grpc::ServerWriter<v1::FileChunk>* writer) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     ++fetches_;
+    changed_.notify_all();
+    if (files_fail_) {
+      changed_.wait(lock, [this] { return !files_fail_ || stopping_; });
+      return {grpc::StatusCode::UNAVAILABLE, "the file can't be read"};
+    }
   }
   const TestModel& model = GetTestModel();
   if (request->sha256() != model.sha256) return {grpc::StatusCode::NOT_FOUND, "no such file"};

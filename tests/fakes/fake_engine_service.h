@@ -70,6 +70,8 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetDraining(bool draining);
   void SetModel(const std::string& model);              // from the next connection
   void SetFingerprint(const std::string& fingerprint);  // the same
+  void SetOffersTokenizer(bool offers);                 // the same
+  void SetFilesFail(bool fail);  // who fetches one waits until false, and fails
   void SetLargeResultsLost(bool lost);
   void HoldLargeResults(bool hold);  // who fetches one waits
   void Stop();                       // the process is gone
@@ -90,6 +92,7 @@ class FakeEngineService final : public v1::Engine::Service {
   // For WaitFor's conditions.
   int64_t permits() const { return permits_; }
   bool has_live() const { return HasPiece(); }
+  bool has_fetches() const { return fetches_ > 0; }
   int large_fetches() const { return large_fetches_; }
   int large_answers() const { return large_answers_; }
 
@@ -158,6 +161,8 @@ class FakeEngineService final : public v1::Engine::Service {
   bool reachable_ = true;
   bool silent_ = false;
   bool draining_ = false;
+  bool offers_tokenizer_ = true;
+  bool files_fail_ = false;
   bool large_lost_ = false;
   bool large_held_ = false;
   int large_fetches_ = 0, large_answers_ = 0;

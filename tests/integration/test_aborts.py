@@ -26,6 +26,10 @@ class Storm:
         self.http = urlsplit(cluster.http)
         self.rng = random.Random(17)
         # Few prompts, so that most of their KV is cached, and long ones have chunks to be cut off in.
+        # Learned once: protobuf's Python makes no promise for threads that make classes at the same time.
+        self.schema = Reflected(cluster.grpc)
+        for message in ("GenerateRequest", "GenerateResponse", "AbortRequest", "AbortResponse"):
+            self.schema.message(message)
         self.prompts = [self.rng.choices(range(1000, 40000), k=self.rng.choice([3, 20, 60, 700]))
                         for _ in range(40)]
         self.ends = collections.Counter()
@@ -43,7 +47,7 @@ class Storm:
         assert not self.failures, self.failures[:5]
 
     def _work(self, jobs):
-        client = Reflected(self.cluster.grpc)
+        client = Reflected(self.cluster.grpc, like=self.schema)
         kinds = [self._drop, self._drop, self._cancel, self._deadline, self._abort]
         while True:
             with self.lock:

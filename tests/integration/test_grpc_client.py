@@ -10,11 +10,14 @@ SERVICE = "flotilla.v1.Inference"
 
 
 class Reflected:
-    """Calls a service by name, its messages learned from the server."""
+    """Calls a service by name, its messages learned from the server, or from what `like` has learned."""
 
-    def __init__(self, target):
+    def __init__(self, target, like=None):
         self.address = target
         self.channel = grpc.insecure_channel(target)
+        if like is not None:
+            self.services, self.pool, self.service = like.services, like.pool, like.service
+            return
         database = ProtoReflectionDescriptorDatabase(self.channel)
         self.services = database.get_services()
         self.pool = descriptor_pool.DescriptorPool(database)

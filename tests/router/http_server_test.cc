@@ -349,6 +349,38 @@ TEST(HttpServerTest, ASlowReaderIsDroppedAndOthersGoOn) {
   EXPECT_TRUE(harness.WaitForMetric("flotilla_router_rejections_total{reason=\"slow_client\"}", 1));
 }
 
+// The echo of a long prompt with its logprobs is one piece.
+TEST(HttpServerTest, APieceMayBeLargerThanTheBuffer) {
+  HarnessOptions options;
+  options.http.max_stream_buffer_bytes = 1 << 10;
+  RouterHarness harness(options);
+  const HttpAnswer answer = harness.Complete(
+      StrCat(R"({"model":"smol","max_tokens":2,"stream":true,"echo":true,"prompt":")",
+             std::string(1500, 'a'), "\"}"));
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_TRUE(answer.body.ends_with("[DONE]\n\n")) << answer.body;
+  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"slow_client\"}"), 0);
+}
+
+// What has been generated when the router is told to stop is sent to its last byte.
+TEST(HttpServerTest, DrainSendsAnswersToTheirEnd) {
+  HarnessOptions options;
+  options.engine.max_model_len = 1'000'000;
+  RouterHarness harness(options);
+  const std::string body =  // the answer is longer than what the kernel takes of it
+      R"({"model":"smol","prompt":"Hi","max_tokens":12000,"logprobs":20,"ignore_eos":true})";
+  HttpConnection slow(harness.port(), /*receive_buffer_bytes=*/4096);
+  slow.Send(PostText("/v1/completions", body));
+  ASSERT_TRUE(harness.WaitForMetricAtLeast("flotilla_router_stream_buffer_bytes", 1));
+  std::thread drain([&] { harness.app().Drain(); });
+  while (Get(harness.port(), "/health/ready").status != 503) {
+  }
+  const HttpAnswer answer = slow.Read();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body.back(), '}');
+  drain.join();
+}
+
 TEST(HttpServerTest, ManyStreamsAtOnceEachGetTheirOwn) {
   RouterHarness harness;
   std::vector<std::future<std::string>> streams;

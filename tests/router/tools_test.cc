@@ -194,16 +194,17 @@ TEST_F(ToolsTest, ErrorsNameTheField) {
 // The model of a template that shows tools, and a parser by what it says.
 class TemplateTest : public ::testing::Test {
  protected:
-  std::variant<CompletionRequest, ApiError> Parse(const char* chat_template) {
+  std::variant<CompletionRequest, ApiError> Parse(const char* chat_template,
+                                                  const std::string& messages = "") {
     auto model = std::make_shared<ModelHandle>();
     model->name = "m";
     model->max_model_len = 1024;
     model->tokenizer = std::make_shared<testing::ByteVocabulary>();
     model->vocab_size = model->tokenizer->vocab_size();
     model->chat_format = ChatFormat::Create(chat_template, {}, {});
-    return ParseChat(
-        StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}],)", kTools, "}"),
-        {{"m", model}});
+    return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
+                            "],", kTools, "}"),
+                     {{"m", model}});
   }
 };
 
@@ -219,6 +220,21 @@ TEST_F(TemplateTest, ThatKnowsNoToolsIsNoReasonToKeepSilentAboutThem) {
   const auto parsed = Parse("{{ messages[0].content }}");
   ASSERT_TRUE(std::holds_alternative<ApiError>(parsed));
   EXPECT_EQ(std::get<ApiError>(parsed).param, "tools");
+}
+
+// A model wrote them, and may be told that they are wrong.
+TEST_F(TemplateTest, ShowsArgumentsThatAreNoJsonAsTheyAre) {
+  for (const auto& [arguments, shown] : {std::pair{R"({\"a\": 1})", R"({"a": 1})"},
+                                         {"", "{}"},
+                                         {R"({\"a\")", R"("{\"a\"")"},
+                                         {"none", R"("none")"}}) {
+    const auto parsed = Parse(
+        "<tool_call>{{ messages[1].tool_calls[0].function.arguments | tojson }}",
+        StrCat(R"(,{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":)",
+               R"({"name":"f","arguments":")", arguments, "\"}}]}"));
+    ASSERT_TRUE(std::holds_alternative<CompletionRequest>(parsed)) << arguments;
+    EXPECT_EQ(std::get<CompletionRequest>(parsed).prompts[0].text, StrCat("<tool_call>", shown));
+  }
 }
 
 TEST_F(TemplateTest, ThatOpensAThoughtIsGoneOnWith) {
