@@ -49,6 +49,8 @@ COMMANDS = {
     "flotilla-grammar": ["flotilla-grammar"],
 }
 HANDS_ON = {"flotilla bench offline": "flotilla engine"}  # takes this one's flags too
+# Flags that --help leaves out: what stands behind the "=" is a flag of this command.
+PASSED_ON = {"--router-flag": "flotilla-router", "--scheduler-flag": "flotilla-scheduler"}
 SCRIPT_COMMANDS = ("test", "format", "image", "package", "help")
 FOREIGN = {"apt-get", "apt", "buildah", "cmake", "cmp", "curl", "docker", "git", "grep", "head", "install", "kill",
            "kubectl", "openssl", "pgrep", "pip", "printf", "prometheus", "promtool", "systemctl", "systemd-analyze",
@@ -56,6 +58,7 @@ FOREIGN = {"apt-get", "apt", "buildah", "cmake", "cmp", "curl", "docker", "git",
 # Pages that tell a reader which flag to turn: it must be in README's tables, where its default is.
 IN_TABLES = ("docs/tuning.md", "docs/concepts.md", "docs/sizing.md")
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+PASSED = re.compile(f"({'|'.join(PASSED_ON)})=(--[a-z][\\w-]*)")
 METRIC = re.compile(r"\bflotilla_(?:router|scheduler|worker|shm|detokenizer|launcher|build)_\w+")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.M | re.S)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -175,6 +178,10 @@ def commands_in(text):
 
 
 def wrong_flags(path, text, flags):
+    for match in PASSED.finditer(text):
+        if match[2] not in flags.of[PASSED_ON[match[1]]]:
+            yield f"{path}:{line_of(text, match.start())}: {PASSED_ON[match[1]]} has no {match[2]}"
+    text = PASSED.sub(lambda match: " " * len(match[0]), text)
     known = set()  # in this page: given to a foreign program
     for words, position in commands_in(text):
         named = {flag for word in words for flag in FLAG.findall(word)}
@@ -292,7 +299,8 @@ class DocsTest(unittest.TestCase):
     def test_flags_exist(self):
         self.hold(wrong_flags, ["`flotilla serve --max-requests 3`", "```\n./flotilla serve \\\n  --grpc-prt 1\n```",
                                 "```\n$ flotilla ask --max-token 2\n```", "`tests/bench/compare.py --runns 3`",
-                                "`./flotilla test --labl x`"], self.flags)
+                                "`./flotilla test --labl x`", "`./flotilla serve --router-flag=--gone=1`",
+                                "`--scheduler-flag=--failover-wait-ms=1`", "`--router-flag`"], self.flags)
         for mistake in ("`--gone`", "in prose --gone"):  # no program's, and in no table
             found = list(wrong_flags("docs/tuning.md", mistake, self.flags))
             self.assertEqual(len(found), 2, found)

@@ -3,7 +3,8 @@ docs/sizing.md, which must print what the page shows.
 
 The fence's info string says what a block is:
   sh serve            one command; a cluster with these flags on free ports, in place of the one before
-  sh variables        what a reader sets to the addresses of his cluster; here they are those of ours
+  sh variables        what a reader sets to the addresses of his cluster; here they are those of ours, but for LAUNCHER,
+                      which is what the page's line finds and stays as it is until the page sets it again
   sh test A | B | …   must end with status 0 and print A, B and the others
   sh                  is not run here: it needs a build, a browser or a Kubernetes
 
@@ -47,6 +48,14 @@ def run_block(text, expected, folder, variables):
     return done.stdout
 
 
+def launcher_of(text):
+    """What the line that sets LAUNCHER finds, on a machine that runs nothing but this test."""
+    line = re.search(r"^LAUNCHER=.*$", text, re.M)[0]
+    ours = f'pgrep() {{ command pgrep -P {os.getpid()} "$@"; }}\n'
+    return subprocess.run(["bash", "-euc", f'{ours}{line}\nprintf %s "$LAUNCHER"'], check=True, capture_output=True,
+                          text=True).stdout
+
+
 def serve_flags(text):
     program, command, *flags = shlex.split(text)
     assert (program, command) == ("./flotilla", "serve"), text
@@ -65,7 +74,7 @@ def folder(tmp_path):
 
 
 def test_the_page(folder):
-    page, cluster, ran = PAGE.read_text(encoding="utf-8"), None, 0
+    page, cluster, launcher, ran = PAGE.read_text(encoding="utf-8"), None, None, 0
     try:
         for kind, expected, text, line in blocks(page):
             where = f"{PAGE.name}:{line}"
@@ -76,10 +85,14 @@ def test_the_page(folder):
                     assert cluster.stop() == 0, cluster.logs()
                 cluster = Cluster(*serve_flags(text), disturbed=True)
             elif kind == "variables":
-                assert set(re.findall(r"^(\w+)=", text, re.M)) == VARIABLES, where
+                names = set(re.findall(r"^(\w+)=", text, re.M))
+                assert names == VARIABLES or launcher and names == {"LAUNCHER"}, where
+                launcher = launcher_of(text)
             elif kind == "test":
                 variables = {"URL": cluster.http, "GRPC": cluster.grpc, "METRICS": cluster.metrics_url,
-                             "LAUNCHER": str(cluster.process.pid)}
+                             "LAUNCHER": launcher}
+                ours = str(cluster.process.pid)
+                assert "$LAUNCHER" not in text or launcher == ours, f"{where}: LAUNCHER is of another cluster"
                 print(where, run_block(text, expected, folder, variables))
                 ran += 1
         wait_until(lambda: every_worker_restarted(cluster.metrics()), 20, "every worker was killed and is back")
