@@ -91,7 +91,8 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
   for (const char* reason :
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
         "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
-        "tenant_limit", "admission_full", "admission_tenant", "admission_timeout"})
+        "tenant_limit", "admission_full", "admission_tenant", "admission_timeout", "tls_handshake",
+        "plain_http"})
     rejections_.Add({{"reason", reason}});
   for (const char* outcome : {"exported", "failed", "queue_full"})
     traces_.Add({{"outcome", outcome}});
