@@ -1,6 +1,7 @@
 // libFuzzer: any bytes as the body of POST /v1/chat/completions, /v1/responses, /v1/messages and
-// /v1/messages/count_tokens, with a model whose template uses what a conversation can bring. It becomes an error that can be
-// written as JSON, or a request whose prompt scheduler and workers accept too.
+// /v1/messages/count_tokens, with a model whose template uses what a conversation can bring. It
+// becomes an error that can be written as JSON, or a request whose prompt scheduler and workers
+// accept too.
 #include "router/chat_request.h"
 #include "router/messages_request.h"
 #include "router/responses_request.h"

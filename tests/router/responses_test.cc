@@ -147,7 +147,7 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])"),
             "input[0].call_id");
   EXPECT_EQ(
-      Refused(R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":"{"}])"),
+      Refused(R"("input":[{"type":"function_call","call_id":"1","name":"f","arguments":{}}])"),
       "input[0].arguments");
   EXPECT_EQ(Refused(R"("input":[{"type":"function_call_output","call_id":"1"}])"),
             "input[0].output");
