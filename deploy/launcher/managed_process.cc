@@ -34,7 +34,7 @@ Status ManagedProcess::Start(const ChildSpec& spec, int64_t now_ns) {
     wiring_.restarts->Increment();
   }
   started_ = true;
-  policy_.OnStart(now_ns);
+  policy_.OnStart();
   StatusOr<Child> child = SpawnChild(spec);
   if (!child.ok()) {
     restart_ns_ = policy_.OnExit(now_ns);

@@ -45,6 +45,8 @@ class ManagedProcess {
 
   // A failure counts as a death at once: Due() then says when to try again.
   Status Start(const ChildSpec& spec, int64_t now_ns);
+  // It does its work; may be told again and again.
+  void OnReady(int64_t now_ns) { policy_.OnReady(now_ns); }
   // After waitpid gave its status: passes the rest of its output on.
   ProcessExit OnExit(int wait_status, int64_t now_ns);
   // Not running, and the time of its next start has come.
