@@ -101,6 +101,7 @@ void LauncherTest::Start(const std::vector<std::string>& flags, const std::strin
   if (pid_ == 0) {
     dup2(write_end.get(), STDOUT_FILENO);
     dup2(log.get(), STDERR_FILENO);
+    for (const int ignored : ignored_signals_) signal(ignored, SIG_IGN);
     execv(argv[0], argv.data());
     _exit(127);
   }

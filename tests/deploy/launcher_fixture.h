@@ -46,7 +46,8 @@ class LauncherTest : public testing::Test {
   // Directories of launchers under this test's XDG_RUNTIME_DIR.
   std::vector<std::string> RuntimeDirs() const;
 
-  std::string model_;  // default: $FLOTILLA_TEST_MODEL
+  std::string model_;                 // default: $FLOTILLA_TEST_MODEL
+  std::vector<int> ignored_signals_;  // as nohup has it
 
  private:
   std::string dir_;

@@ -66,6 +66,43 @@ TEST_F(SupervisorTest, KillsWhatIgnoresSigtermAfterTheGrace) {
   EXPECT_EQ(Count("stop", "router"), 0u);
 }
 
+TEST_F(SupervisorTest, ASchedulerThatEndsItsStreamsAtTheDeadlineIsNotKilled) {
+  Misbehave("scheduler", "late-term");
+  Start({"--tp", "1", "--shutdown-timeout", "2.2"}, "engine");
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+  EXPECT_EQ(Count("stop", "scheduler"), 1u);
+}
+
+TEST_F(SupervisorTest, UnderNohupAHangupChangesNothing) {
+  ignored_signals_ = {SIGHUP};
+  Start({"--tp", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGHUP);
+  kill(Pids("worker-0").front(), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; })) << "it stops";
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+}
+
+TEST_F(SupervisorTest, AHangupStopsItOtherwise) {
+  Start({"--tp", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGHUP);
+  EXPECT_EQ(Wait(), 0);
+}
+
+TEST_F(SupervisorTest, SeesDeathsWhereChildrenWereIgnored) {
+  ignored_signals_ = {SIGCHLD};
+  Start({"--tp", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  kill(Pids("worker-0").front(), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; }));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+}
+
 // Its scheduler still has requests to finish.
 TEST_F(SupervisorTest, AWorkerThatDiesDuringTheGraceIsReplaced) {
   Misbehave("scheduler", "ignore-term");
