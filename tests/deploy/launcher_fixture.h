@@ -48,6 +48,7 @@ class LauncherTest : public testing::Test {
 
   std::string model_;                 // default: $FLOTILLA_TEST_MODEL
   std::vector<int> ignored_signals_;  // as nohup has it
+  UniqueFd stderr_;                   // its stderr, if not a file
 
  private:
   std::string dir_;

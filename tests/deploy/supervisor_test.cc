@@ -1,6 +1,7 @@
 // The launcher's behaviour as a whole, over fake processes: start, restart, giving up, stopping.
 #include "deploy/launcher/supervisor.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -73,6 +74,22 @@ TEST_F(SupervisorTest, ASchedulerThatEndsItsStreamsAtTheDeadlineIsNotKilled) {
   Kill(SIGTERM);
   EXPECT_EQ(Wait(), 0);
   EXPECT_EQ(Count("stop", "scheduler"), 1u);
+}
+
+TEST_F(SupervisorTest, AStalledReaderOfItsLogHoldsNothingUp) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  stderr_.reset(ends[1]);
+  fcntl(stderr_.get(), F_SETFL, O_NONBLOCK);
+  while (write(stderr_.get(), "x", 1) == 1) continue;
+  fcntl(stderr_.get(), F_SETFL, 0);  // the launcher's, too
+  Start({"--tp", "1", "--log-level", "debug"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  kill(Pids("worker-0").front(), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; }));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
 }
 
 TEST_F(SupervisorTest, UnderNohupAHangupChangesNothing) {
