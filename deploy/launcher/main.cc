@@ -50,7 +50,7 @@ In the source tree, ./flotilla also knows `test` and `format`.
 
 int Fail(const Status& status, const LogOptions& log = {}) {
   PrintFatal(log, status.message());
-  return kExitBadConfiguration;
+  return ExitStatusOf(status);
 }
 
 StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& options) {

@@ -21,6 +21,9 @@ namespace flotilla {
 
 // Exit status of a process for which a restart is useless: bad configuration or model.
 inline constexpr int kExitBadConfiguration = 2;
+// The launcher's own of an error: that one only for what stays as it is, so that a port which
+// somebody still holds is asked for again.
+int ExitStatusOf(const Status& status);
 
 struct ProcessExit {
   bool exited = false;  // else killed by `signal`

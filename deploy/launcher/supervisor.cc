@@ -124,7 +124,7 @@ void Supervisor::MakeReplicas() {
 int Supervisor::Run() {
   if (const Status status = Prepare(); !status.ok()) {
     PrintFatal(resolved_.options.log, status.message());
-    return kExitBadConfiguration;
+    return ExitStatusOf(status);
   }
   last_tick_ns_ = RealClock::Now();
   for (;;) {

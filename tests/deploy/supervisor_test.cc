@@ -308,7 +308,7 @@ TEST_F(SupervisorTest, SaysWhichPortIsInUse) {
   const auto holder = ListenTcp("127.0.0.1", 0, &taken);
   ASSERT_TRUE(holder.ok());
   Start({"--tp", "1", "--port", std::to_string(taken)});
-  EXPECT_EQ(Wait(), 2);
+  EXPECT_EQ(Wait(), 1) << "it may be free later";
   EXPECT_THAT(Stderr(), HasSubstr("port " + std::to_string(taken) +
                                   " is in use; choose another "
                                   "with --port"));
