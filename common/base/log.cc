@@ -1,10 +1,17 @@
 #include "common/base/log.h"
 
+#include <spdlog/details/os.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <memory>
+#include <mutex>
+
+#include "common/base/line_writer.h"
 
 namespace flotilla {
 namespace {
@@ -55,17 +62,52 @@ std::unique_ptr<spdlog::formatter> MakeFormatter(const LogOptions& options) {
   return formatter;
 }
 
+// As InitLog was told.
+LogOptions& Options() {
+  static auto* options = new LogOptions{.process = "flotilla"};
+  return *options;
+}
+
+LineWriter& Stderr() {
+  static auto* writer = new LineWriter(STDERR_FILENO, [](uint64_t lines) {
+    return FormatLogLine(Options(), spdlog::level::warn,
+                         "nobody read this log, so lines of it are missing " + Kv("lines", lines));
+  });
+  return *writer;
+}
+
+// The level in colour if it is a terminal.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& msg) override {
+    // white, cyan, green, bold yellow, bold red, bold on red
+    static constexpr std::array kColors = {"\033[37m",        "\033[36m",        "\033[32m",
+                                           "\033[33m\033[1m", "\033[31m\033[1m", "\033[1m\033[41m"};
+    msg.color_range_start = msg.color_range_end = 0;
+    spdlog::memory_buf_t formatted;
+    formatter_->format(msg, formatted);
+    std::string line(formatted.data(), formatted.size());
+    const auto level = static_cast<size_t>(msg.level);
+    if (colors_ && msg.color_range_end > msg.color_range_start && level < kColors.size()) {
+      line.insert(msg.color_range_end, "\033[m").insert(msg.color_range_start, kColors[level]);
+    }
+    Stderr().Write(line);
+  }
+  void flush_() override {}
+
+  const bool colors_ =
+      spdlog::details::os::in_terminal(stderr) && spdlog::details::os::is_color_terminal();
+};
+
 std::shared_ptr<spdlog::logger> MakeLogger(const LogOptions& options) {
-  auto logger = std::make_shared<spdlog::logger>(
-      options.process, std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(options.process, std::make_shared<StderrSink>());
   logger->set_level(spdlog::level::from_str(options.level));
-  logger->flush_on(spdlog::level::info);
   logger->set_formatter(MakeFormatter(options));
   return logger;
 }
 
 std::shared_ptr<spdlog::logger>& Instance() {
-  static auto* logger = new std::shared_ptr<spdlog::logger>(MakeLogger({.process = "flotilla"}));
+  static auto* logger = new std::shared_ptr<spdlog::logger>(MakeLogger(Options()));
   return *logger;
 }
 
@@ -79,9 +121,14 @@ std::string_view Cut(std::string_view value) {
 
 }  // namespace
 
-void InitLog(const LogOptions& options) { Instance() = MakeLogger(options); }
+void InitLog(const LogOptions& options) {
+  Options() = options;
+  Instance() = MakeLogger(options);
+}
 
 spdlog::logger& Log() { return *Instance(); }
+
+void WriteToStderr(std::string_view line) { Stderr().Write(line); }
 
 std::string FormatLogLine(const LogOptions& options, spdlog::level::level_enum level,
                           std::string_view message) {

@@ -7,6 +7,7 @@
 // What comes from a client goes into a Kv, never into the message: values are escaped and cut at
 // 256 bytes (common/base/log_text.h). A line about one request has its request_id. Keys are
 // lower_case and none of ts, level, process and message (nor, but in the router, replica).
+// A reader who stalls loses lines, and holds nobody up (common/base/line_writer.h).
 // Threads: any. InitLog is called once, first thing in main.
 #pragma once
 
@@ -30,6 +31,9 @@ void InitLog(const LogOptions& options);
 
 // The process's logger. Usable before InitLog (plain text on stderr).
 spdlog::logger& Log();
+
+// Puts a line, '\n' included, among those of Log(), as it is.
+void WriteToStderr(std::string_view line);
 
 // A line as Log() would write it now, '\n' included.
 std::string FormatLogLine(const LogOptions& options, spdlog::level::level_enum level,

@@ -1,6 +1,7 @@
 #include "common/base/metrics.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -19,6 +20,8 @@
 
 namespace flotilla {
 namespace {
+
+constexpr int kRetryMs = 100;
 
 double CpuSeconds() {
   rusage usage{};
@@ -124,8 +127,10 @@ void MetricsServer::Run() {
   while (!stop_.load()) {
     UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      return;
+      if (errno == EINVAL || errno == EBADF) return;  // shut down
+      // No descriptor or no memory is left: perhaps later.
+      if (errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kRetryMs);
+      continue;
     }
     timeval timeout{.tv_sec = 2, .tv_usec = 0};
     setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));

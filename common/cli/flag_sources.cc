@@ -23,6 +23,7 @@ namespace {
 constexpr char kConfigFlag[] = "--config";
 
 bool IsList(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
+bool IsSwitch(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
 
 // Those that a file or a variable may set: visible, with a name, and not about the command line.
 std::vector<const CLI::Option*> SettableFlags(const CLI::App& command) {
@@ -62,10 +63,16 @@ bool IsKubernetesAddress(const std::string& variable, std::string_view value) {
   return variable.ends_with("PORT") && (value.starts_with("tcp://") || value.starts_with("udp://"));
 }
 
+// Null if it is not set, or empty, as an unset one becomes in many a script and manifest.
+const char* Variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
 std::vector<FoundFlag> FromVariable(const CLI::Option& option) {
   const std::string flag = NameOf(option);
   const std::string variable = VariableOfFlag(flag);
-  const char* value = std::getenv(variable.c_str());
+  const char* value = Variable(variable);
   if (value == nullptr || IsKubernetesAddress(variable, value)) return {};
   if (!IsList(option)) return {{flag, value, variable}};
   std::vector<FoundFlag> found;
@@ -122,8 +129,12 @@ StatusOr<FileEntries> ReadFile(const std::string& path) {
 
 StatusOr<std::vector<FoundFlag>> FromEntry(const CLI::Option& option, const FileEntry& entry) {
   const std::string flag = NameOf(option);
-  if (entry.value.IsScalar())
+  if (entry.value.IsScalar()) {
+    if (IsSwitch(option) && entry.value.Scalar().empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry.origin, ": ", flag, " takes true or false"));
     return std::vector<FoundFlag>{{flag, entry.value.Scalar(), entry.origin}};
+  }
   std::vector<FoundFlag> found;
   if (entry.value.IsSequence() && IsList(option)) {
     for (const YAML::Node& item : entry.value) {
@@ -185,11 +196,20 @@ void AddConfigFlag(CLI::App* command) {
       "as FLOTILLA_PORT come before it. none: neither of the two");
 }
 
+void AppendFlag(const std::string& flag, const std::string& value,
+                std::vector<std::string>* arguments) {
+  if (value.empty()) {
+    arguments->insert(arguments->end(), {flag, value});
+  } else {
+    arguments->push_back(absl::StrCat(flag, "=", value));
+  }
+}
+
 StatusOr<std::vector<FoundFlag>> FindLeftOutFlags(const CLI::App& command,
                                                   const std::vector<std::string>& arguments) {
   std::vector<FoundFlag> found;
   std::optional<std::string> path = ValueOnLine(arguments, kConfigFlag);
-  if (const char* variable = std::getenv("FLOTILLA_CONFIG"); !path && variable != nullptr)
+  if (const char* variable = Variable("FLOTILLA_CONFIG"); !path && variable != nullptr)
     path = variable;
   if (path == "none") return found;
   FileEntries entries;
@@ -223,8 +243,7 @@ void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
   }
   const auto behind_command = arguments.begin() + (command == app ? 0 : 1);
   std::vector<std::string> added;
-  added.reserve(found.size());
-  for (const FoundFlag& flag : found) added.push_back(absl::StrCat(flag.flag, "=", flag.value));
+  for (const FoundFlag& flag : found) AppendFlag(flag.flag, flag.value, &added);
   arguments.insert(behind_command, added.begin(), added.end());
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the end
   try {

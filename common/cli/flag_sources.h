@@ -25,6 +25,11 @@ std::string VariableOfFlag(const std::string& flag);
 // neither variables nor a file, for processes that are started by others of ours.
 void AddConfigFlag(CLI::App* command);
 
+// The words of a flag that is no switch, or has a value. (CLI11 takes "--flag=" for a flag whose
+// value is the next word.)
+void AppendFlag(const std::string& flag, const std::string& value,
+                std::vector<std::string>* arguments);
+
 struct FoundFlag {
   std::string flag;    // "--port"
   std::string value;   // as written; a switch has "true" or "false"
@@ -33,7 +38,7 @@ struct FoundFlag {
 // Of the flags of `command` that are not in `arguments`. A list has an element for each value.
 //
 // A variable FLOTILLA_…PORT that holds tcp://… or udp://… is Kubernetes' about a Service of that
-// name, not ours: it is not there.
+// name, not ours: it is not there. Nor is a variable that is empty.
 StatusOr<std::vector<FoundFlag>> FindLeftOutFlags(const CLI::App& command,
                                                   const std::vector<std::string>& arguments);
 

@@ -29,18 +29,8 @@ std::string HugePagesText(const Machine& machine) {
 
 }  // namespace
 
-CoreRequest CoreRequestOf(const ServeOptions& options, const ModelConfig* model) {
-  CoreRequest request;
-  request.tp = options.tp;
-  request.threads = options.threads;
-  request.replicas = options.replicas;
-  request.pin = options.pin;
-  request.query_heads = model == nullptr ? UINT32_MAX : model->num_attention_heads;
-  request.kv_heads = model == nullptr ? UINT32_MAX : model->num_key_value_heads;
-  return request;
-}
-
-std::string DoctorText(const Machine& machine, const CorePlan& plan) {
+std::string DoctorText(const Machine& machine, const HostPlan& host) {
+  const CorePlan& plan = host.cores;
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
     absl::StrAppendFormat(&text, "%-17s%s\n", what, value);
@@ -55,7 +45,13 @@ std::string DoctorText(const Machine& machine, const CorePlan& plan) {
                                                         absl::StrJoin(machine.isas, ", ")));
   line("memory", StrCat(FormatBytes(machine.available_bytes), " available"));
   line("huge pages", HugePagesText(machine));
-  line("--tp", StrCat(plan.tp, ": ", plan.tp_reason));
+  if (host.span.several_hosts()) {
+    line("--tp",
+         StrCat(host.tp, ", of which ", host.span.local_ranks, " here and ", host.span.remote_ranks,
+                " on hosts that join at ", host.span.CollectiveAddress()));
+  } else {
+    line("--tp", StrCat(plan.tp, ": ", plan.tp_reason));
+  }
   line("--threads", StrCat(plan.threads, ": ", plan.threads_reason));
   line("--pin", StrCat(plan.pinned ? "on: " : "off: ", plan.pin_reason));
   for (size_t worker = 0; worker < plan.cpus.size(); ++worker) {
@@ -74,8 +70,10 @@ int Doctor(const ServeOptions& options) {
     std::printf("%-17s%s\n", "model", std::string(config.status().message()).c_str());
   }
   const Machine machine = ThisMachine();
-  const StatusOr<CorePlan> plan =
-      PlanCores(machine, CoreRequestOf(options, config.ok() ? &*config : nullptr));
+  const StatusOr<HostSpan> span = SpanOfHead(options);
+  const StatusOr<HostPlan> plan =
+      span.ok() ? PlanHost(machine, options, *span, config.ok() ? &*config : nullptr)
+                : span.status();
   if (!plan.ok()) {
     PrintFatal(options.log, plan.status().message());
     return 2;

@@ -5,17 +5,13 @@
 
 #include <string>
 
-#include "common/checkpoint/model_config.h"
-#include "deploy/launcher/core_plan.h"
+#include "deploy/launcher/host_plan.h"
 #include "deploy/launcher/options.h"
 
 namespace flotilla {
 
-// What serve and engine ask PlanCores; a model that is null sets no limit.
-CoreRequest CoreRequestOf(const ServeOptions& options, const ModelConfig* model);
-
 // The lines that doctor prints.
-std::string DoctorText(const Machine& machine, const CorePlan& plan);
+std::string DoctorText(const Machine& machine, const HostPlan& host);
 
 // The exit code.
 int Doctor(const ServeOptions& options);

@@ -1,9 +1,6 @@
 #include "deploy/launcher/log_mux.h"
 
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
 #include <cstdio>
 
 namespace flotilla {
@@ -37,11 +34,11 @@ void PrintFatal(const LogOptions& log, absl::string_view message) {
   if (log.format == "json")
     Log().error("{}", text);
   else
-    std::fprintf(stderr, "flotilla: error: %s\n", text.c_str());
+    WriteToStderr(StrCat("flotilla: error: ", text, "\n"));
 }
 
 int FailCommand(const Status& status) {
-  PrintFatal({}, status.message());
+  std::fprintf(stderr, "flotilla: error: %s\n", std::string(status.message()).c_str());
   return 1;
 }
 
@@ -72,14 +69,7 @@ std::string LogMux::FormatJson(std::string_view process, std::string_view line) 
 }
 
 void LogMux::Write(std::string_view process, std::string_view line) const {
-  const std::string text = Format(process, line);
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t n = write(STDERR_FILENO, rest.data(), rest.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nobody reads our log: serving goes on
-    rest.remove_prefix(static_cast<size_t>(n));
-  }
+  WriteToStderr(Format(process, line));
 }
 
 }  // namespace flotilla

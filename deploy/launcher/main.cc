@@ -15,9 +15,9 @@
 #include "common/base/log.h"
 #include "common/cli/flag_sources.h"
 #include "deploy/launcher/ask.h"
-#include "deploy/launcher/core_plan.h"
 #include "deploy/launcher/doctor.h"
 #include "deploy/launcher/flight.h"
+#include "deploy/launcher/host_plan.h"
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
 #include "deploy/launcher/options.h"
@@ -50,7 +50,7 @@ In the source tree, ./flotilla also knows `test` and `format`.
 
 int Fail(const Status& status, const LogOptions& log = {}) {
   PrintFatal(log, status.message());
-  return kExitBadConfiguration;
+  return ExitStatusOf(status);
 }
 
 StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& options) {
@@ -71,18 +71,12 @@ StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& opt
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
   resolved.vocab_size = config.vocab_size;
-  CoreRequest request = CoreRequestOf(options, &config);
-  ASSIGN_OR_RETURN(resolved.span,
+  ASSIGN_OR_RETURN(const HostSpan span,
                    mode == Supervisor::Mode::kJoin ? SpanOfJoin(options) : SpanOfHead(options));
-  if (resolved.span.several_hosts()) {
-    ASSIGN_OR_RETURN(resolved.tp, ResolveTp(options.tp, config.num_attention_heads));
-    request.tp = StrCat(resolved.span.local_ranks);
-  }
-  ASSIGN_OR_RETURN(const CorePlan plan, PlanCores(ThisMachine(), request));
-  if (!resolved.span.several_hosts()) {
-    resolved.tp = plan.tp;
-    resolved.span.local_ranks = plan.tp;
-  }
+  ASSIGN_OR_RETURN(const HostPlan host, PlanHost(ThisMachine(), options, span, &config));
+  const CorePlan& plan = host.cores;
+  resolved.span = host.span;
+  resolved.tp = host.tp;
   resolved.threads = plan.threads;
   resolved.spin_us = SpinUs(plan.threads, plan.tp * options.replicas, plan.cores);
   resolved.cpus = plan.cpus;

@@ -18,6 +18,20 @@ constexpr int kMaxPieces = 64;
 
 }  // namespace
 
+int ExitStatusOf(const Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnimplemented:
+      return kExitBadConfiguration;
+    default:
+      return 1;
+  }
+}
+
 std::string ProcessExit::Describe() const {
   if (exited) return absl::StrCat("exited with status ", code);
   return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
@@ -34,7 +48,7 @@ Status ManagedProcess::Start(const ChildSpec& spec, int64_t now_ns) {
     wiring_.restarts->Increment();
   }
   started_ = true;
-  policy_.OnStart(now_ns);
+  policy_.OnStart();
   StatusOr<Child> child = SpawnChild(spec);
   if (!child.ok()) {
     restart_ns_ = policy_.OnExit(now_ns);

@@ -21,6 +21,9 @@ namespace flotilla {
 
 // Exit status of a process for which a restart is useless: bad configuration or model.
 inline constexpr int kExitBadConfiguration = 2;
+// The launcher's own of an error: that one only for what stays as it is, so that a port which
+// somebody still holds is asked for again.
+int ExitStatusOf(const Status& status);
 
 struct ProcessExit {
   bool exited = false;  // else killed by `signal`
@@ -45,6 +48,8 @@ class ManagedProcess {
 
   // A failure counts as a death at once: Due() then says when to try again.
   Status Start(const ChildSpec& spec, int64_t now_ns);
+  // It does its work; may be told again and again.
+  void OnReady(int64_t now_ns) { policy_.OnReady(now_ns); }
   // After waitpid gave its status: passes the rest of its output on.
   ProcessExit OnExit(int wait_status, int64_t now_ns);
   // Not running, and the time of its next start has come.

@@ -112,11 +112,12 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
       ->each([o](const std::string&) { o->metrics_port_given = true; })
       ->capture_default_str();
   app->add_option("--watchdog-timeout", o->watchdog_timeout,
-                  "Seconds without a heartbeat after which a process is replaced")
+                  "Seconds without a heartbeat after which a process that has loaded is replaced")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   app->add_option("--startup-timeout", o->startup_timeout,
-                  "Seconds that a process may take to load; then it is replaced")
+                  "Seconds without a heartbeat after which a process that still loads is replaced; "
+                  "while it makes progress it may take longer")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   app->add_option("--shutdown-timeout", o->shutdown_timeout,

@@ -15,6 +15,7 @@ namespace flotilla {
 namespace {
 
 constexpr int kLookMs = 200;  // between two looks at *stop
+constexpr std::string_view kError = "flotilla: error: ";
 
 }  // namespace
 
@@ -36,6 +37,7 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
   ASSIGN_OR_RETURN(Child child, SpawnChild(spec));
   PrivateCluster cluster(std::move(child));
   LineBuffer lines;
+  std::string error;
   std::array<char, 4096> buffer;
   for (;;) {
     pollfd entry{cluster.child_.output.get(), POLLIN, 0};
@@ -48,6 +50,7 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
     lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
                  [&](const std::string& line) {
                    if (!cluster.grpc_.empty()) return;
+                   if (line.starts_with(kError)) error = line.substr(kError.size());
                    cluster.url_ = FieldOfReadyLine(line, "http");
                    cluster.grpc_ = FieldOfReadyLine(line, "grpc");
                  });
@@ -56,10 +59,8 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
         .reset();  // what it still logs is of no interest, and must not fill a pipe
     return cluster;
   }
-  static const std::string kPrefix = "flotilla: error: ";
-  const std::string& last = lines.last();
-  if (last.empty()) return absl::UnavailableError("the cluster did not start");
-  return absl::UnavailableError(last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last);
+  if (error.empty()) error = lines.last();
+  return absl::UnavailableError(error.empty() ? "the cluster did not start" : error);
 }
 
 PrivateCluster::PrivateCluster(PrivateCluster&& other) noexcept

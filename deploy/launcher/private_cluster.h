@@ -16,8 +16,8 @@ namespace flotilla {
 class PrivateCluster {
  public:
   // Returns once it takes requests. launcher: the binary's path; args: its command and what that
-  // takes, besides the ports. Error: what it said last; Cancelled once *stop is true and a signal
-  // has come.
+  // takes, besides the ports. Error: its last error line, or what it said last; Cancelled once
+  // *stop is true and a signal has come.
   static StatusOr<PrivateCluster> Start(const std::string& launcher,
                                         const std::vector<std::string>& args,
                                         const std::atomic<bool>* stop = nullptr);

@@ -111,7 +111,7 @@ StatusOr<Replica::Segments> Replica::MakeSegments() const {
 
 Status Replica::StartAll(int64_t now_ns) {
   segments_.reset();
-  policy_.OnStart(now_ns);
+  policy_.OnStart();
   StatusOr<Segments> segments = MakeSegments();
   if (!segments.ok()) {
     start_ns_ = policy_.OnExit(now_ns);
@@ -182,9 +182,12 @@ Status Replica::Tick(int64_t now_ns, int64_t watch_from_ns) {
     if (member.process->Due(now_ns)) {
       RETURN_IF_ERROR(StartMember(member, now_ns));
     } else {
+      if (ReplicaControl::State(*member.slot) == ProcessState::kReady)
+        member.process->OnReady(now_ns);
       Watch(member, now_ns, watch_from_ns);
     }
   }
+  if (Ready()) policy_.OnReady(now_ns);
   return OkStatus();
 }
 

@@ -8,7 +8,7 @@
 // (design: "Failure").
 //
 // Watchdog: a process that is kReady or kWarmup and whose heartbeat is older than
-// --watchdog-timeout, or that has not loaded --startup-timeout after its start, is killed after a
+// --watchdog-timeout, or that loads and has not beaten for --startup-timeout, is killed after a
 // dump of all states; then it is as a death.
 //
 // Threads: the main thread. Ownership: Env's pointers outlive it.

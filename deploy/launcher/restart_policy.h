@@ -1,12 +1,14 @@
 // When a process that ended is started again. Pure: time is passed in (CLOCK_MONOTONIC ns).
 //
-// The first restart is immediate, because a client is waiting; each further one within
-// kHealthyNs of the last start doubles the delay from 250 ms up to 30 s. A process that was up for
-// kHealthyNs starts from the beginning. Threads: one.
+// The first restart is immediate, because a client is waiting; each further one doubles the delay
+// from 250 ms up to 30 s. A life that was ready for kHealthyNs forgives what was before it; the
+// time that it took to load is not of that, or what fails late in a long load would be tried
+// without end or pause. Threads: one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "common/base/clock.h"
 
@@ -18,11 +20,15 @@ class RestartPolicy {
   static constexpr int64_t kFirstDelayNs = 250 * kNsPerMs;
   static constexpr int64_t kMaxDelayNs = 30 * kNsPerSecond;
 
-  void OnStart(int64_t now_ns) { started_ns_ = now_ns; }
+  void OnStart() { ready_ns_.reset(); }
+  // Of this life; only the first time counts.
+  void OnReady(int64_t now_ns) {
+    if (!ready_ns_) ready_ns_ = now_ns;
+  }
 
   // Returns when to start again.
   int64_t OnExit(int64_t now_ns) {
-    if (now_ns - started_ns_ >= kHealthyNs) failures_ = 0;
+    if (ready_ns_ && now_ns - *ready_ns_ >= kHealthyNs) failures_ = 0;
     ++failures_;
     if (failures_ == 1) return now_ns;
     const uint32_t doublings = std::min<uint32_t>(failures_ - 2, 10);
@@ -33,7 +39,7 @@ class RestartPolicy {
   uint32_t failures() const { return failures_; }
 
  private:
-  int64_t started_ns_ = 0;
+  std::optional<int64_t> ready_ns_;
   uint32_t failures_ = 0;
 };
 

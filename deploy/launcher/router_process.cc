@@ -56,6 +56,7 @@ Status RouterProcess::Start(int64_t now_ns) {
 }
 
 Status RouterProcess::Tick(int64_t now_ns) {
+  if (ready_) process_.OnReady(now_ns);
   return process_.Due(now_ns) ? Start(now_ns) : OkStatus();
 }
 

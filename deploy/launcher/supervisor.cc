@@ -29,6 +29,10 @@ sigset_t OurSignals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  // A signalfd would have it all the same.
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);
   return set;
 }
 
@@ -49,6 +53,7 @@ void BlockSignals() {
   const sigset_t set = OurSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGCHLD, SIG_DFL);  // ignored, no child would be there to wait for
 }
 
 Supervisor::Supervisor(Mode mode, const ResolvedOptions& resolved)
@@ -119,7 +124,7 @@ void Supervisor::MakeReplicas() {
 int Supervisor::Run() {
   if (const Status status = Prepare(); !status.ok()) {
     PrintFatal(resolved_.options.log, status.message());
-    return kExitBadConfiguration;
+    return ExitStatusOf(status);
   }
   last_tick_ns_ = RealClock::Now();
   for (;;) {
@@ -256,7 +261,7 @@ void Supervisor::BeginStop(int exit_code, double grace_seconds) {
   stop_began_ns_ = now;
   stop_deadline_ns_ = now + static_cast<int64_t>(grace_seconds * kNsPerSecond);
   stage_ = Stage::kStoppingRouter;
-  // The router ends its streams at the deadline, and gets a little longer to do so.
+  // Router and schedulers end their streams at the deadline, and get a little longer to do so.
   stage_deadline_ns_ = stop_deadline_ns_ + kStageMinNs;
   SignalStage(SIGTERM);
 }
@@ -273,8 +278,9 @@ void Supervisor::TendWhileStopping(int64_t now_ns) {
 void Supervisor::ContinueStop(int64_t now_ns) {
   while (StageGone() && stage_ != Stage::kStoppingRest) {
     stage_ = stage_ == Stage::kStoppingRouter ? Stage::kStoppingSchedulers : Stage::kStoppingRest;
-    stage_deadline_ns_ = std::max(stop_deadline_ns_, now_ns + kStageMinNs);
-    if (stage_ == Stage::kStoppingRest) stage_deadline_ns_ = now_ns + kStageMinNs;
+    stage_deadline_ns_ = now_ns + kStageMinNs;
+    if (stage_ == Stage::kStoppingSchedulers)
+      stage_deadline_ns_ = std::max(stage_deadline_ns_, stop_deadline_ns_ + kStageMinNs);
     SignalStage(kill_now_ ? SIGKILL : SIGTERM);
   }
   if (now_ns >= stage_deadline_ns_) SignalStage(SIGKILL);

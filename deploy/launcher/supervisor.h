@@ -26,7 +26,8 @@
 
 namespace flotilla {
 
-// For signalfd: SIGTERM, SIGINT, SIGHUP, SIGCHLD. SIGPIPE is ignored.
+// For signalfd: SIGTERM, SIGINT, SIGHUP unless whoever started us has it ignored (nohup), SIGCHLD
+// even then. SIGPIPE is ignored.
 void BlockSignals();
 
 class Supervisor {

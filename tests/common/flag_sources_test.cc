@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::ExitedWithCode;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A command line with a command `serve`, and what its flags came to be.
 class CommandLine {
@@ -27,6 +28,7 @@ class CommandLine {
     serve->add_option("--kv-cache-memory", kv_cache_memory)->transform(BytesFlag());
     serve->add_option("--origin", origins)->allow_extra_args(false);
     serve->add_option("-m,--model", model)->required();
+    serve->add_option("question", question);
     serve->add_flag("--disable-overlap", disable_overlap);
     serve->add_option("--bin-dir", hidden)->group("");
     AddConfigFlag(serve);
@@ -43,7 +45,7 @@ class CommandLine {
   int port = 8000;
   uint64_t kv_cache_memory = 0;
   std::vector<std::string> origins;
-  std::string model, hidden;
+  std::string model, question, hidden;
   bool disable_overlap = false;
 
  private:
@@ -149,6 +151,31 @@ TEST_F(FlagSourcesTest, KubernetesVariablesAboutAServiceAreNotOurs) {
   EXPECT_EQ(line.port, 8000);
 }
 
+TEST_F(FlagSourcesTest, AnEmptyVariableIsNotSet) {
+  for (const char* name : {"FLOTILLA_MODEL", "FLOTILLA_PORT", "FLOTILLA_ORIGIN", "FLOTILLA_CONFIG",
+                           "FLOTILLA_DISABLE_OVERLAP"})
+    Set(name, "");
+  CommandLine line;
+  line.Parse({"serve", "why?", "--config", Write("model: of-the-file\n")});
+  EXPECT_EQ(line.model, "of-the-file");
+  EXPECT_EQ(line.question, "why?");
+  EXPECT_EQ(line.port, 8000);
+  EXPECT_FALSE(line.disable_overlap);
+  EXPECT_THAT(line.origins, IsEmpty());
+  CommandLine without_file;
+  without_file.Parse({"serve", "-m", "m"});
+  EXPECT_EQ(without_file.model, "m");
+}
+
+TEST_F(FlagSourcesTest, AnEmptyTextOfTheFileTakesNothingOfTheLine) {
+  CommandLine line;
+  line.model = "before";
+  line.Parse({"serve", "why?", "--config", Write("model: ''\norigin: ['', b]\n")});
+  EXPECT_EQ(line.model, "");
+  EXPECT_EQ(line.question, "why?");
+  EXPECT_THAT(line.origins, ElementsAre("", "b"));
+}
+
 TEST_F(FlagSourcesTest, AnEmptyFileSetsNothing) {
   for (const char* text : {"", "# only a comment\n", "{}\n"}) {
     CommandLine line;
@@ -176,6 +203,7 @@ TEST_F(FlagSourcesDeathTest, ErrorsNameTheirSource) {
   expect(with_file("[a]: 1\n"), HasSubstr("the name of a flag is wanted"));
   expect(with_file("port: \"1\nmodel: 2\n"), HasSubstr(".yaml"));
   expect(with_file("disable-overlap: perhaps\n"), HasSubstr("--disable-overlap"));
+  expect(with_file("disable-overlap: ''\n"), HasSubstr(".yaml:1: --disable-overlap takes true or"));
   expect({"serve", "--config", "/no/such.yaml"}, HasSubstr("can't read /no/such.yaml"));
   expect({"serve"}, HasSubstr("--model"));
   Set("FLOTILLA_KV_CACHE_MEMORY", "lots");

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -39,12 +41,14 @@ TEST(MetricsTest, GaugesAndHistograms) {
   EXPECT_THAT(page, HasSubstr("d_seconds_bucket{le=\"0.5\"} 0\nd_seconds_bucket{le=\"1\"} 1\n"));
 }
 
-std::string ReadAll(const std::string& path) {
+void Connect(int fd, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+}
+
+std::string ReadAll(const UniqueFd& fd) {
   std::string page;
   std::array<char, 4096> buffer;
   ssize_t n = 0;
@@ -60,13 +64,31 @@ TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
   auto server = MetricsServer::Start(path, "tester", registry);
   ASSERT_TRUE(server.ok()) << server.status();
   for (int i = 0; i < 2; ++i) {
-    const std::string page = ReadAll(path);
+    const UniqueFd client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    Connect(client.get(), path);
+    const std::string page = ReadAll(client);
     EXPECT_THAT(page, HasSubstr("b 7\n"));
     EXPECT_THAT(page, HasSubstr("process_open_fds{process=\"tester\"} "));
     EXPECT_THAT(page, HasSubstr("flotilla_build_info{process=\"tester\",version=\""));
   }
   server->reset();
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(MetricsTest, TheServerOutlivesALackOfDescriptors) {
+  const std::string path = testing::TempDir() + StrCat("metrics_test-", getpid());
+  auto server = MetricsServer::Start(path, "tester", std::make_shared<prometheus::Registry>());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const UniqueFd client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};  // those below are taken
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  Connect(client.get(), path);
+  pollfd entry{client.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 20), 0) << "it was not refused a descriptor";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(ReadAll(client), HasSubstr("process_open_fds"));
 }
 
 TEST(MetricsTest, ASocketThatCannotBeBoundIsNamed) {

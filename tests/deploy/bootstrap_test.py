@@ -147,9 +147,62 @@ class BootstrapTest(unittest.TestCase):
                 "ask hello": True, "serve --model m.gguf": False, "serve --model=m.gguf": False,
                 "engine --model=default": True, "serve --help": False, "router --port 1": False,
                 "size --requests 3": True, "size --num-hidden-layers=2 --requests 3": False,
-                "size --model m.gguf": False, "help serve": False}.items():
+                "size --model m.gguf": False, "help serve": False,
+                "join --head h:1 --rank 1": True, "join --model m.gguf": False, "bench offline": True,
+                "bench offline --model m.gguf": False, "bench roofline --json": True, "bench quality": True,
+                "bench serve": False, "bench": False, "bench offline --help": False,
+                "ask --url http://h:1 hello": False, "chat --url=http://h:1": False,
+                "serve --config c.yaml": False, "serve --config=c.yaml --model default": True,
+                "serve --config none": True}.items():
             run = self.shell(f"needs_default_model {arguments}")
             self.assertEqual(run.returncode == 0, needed, arguments)
+
+    def test_variables_may_name_another_model(self):
+        for variable, arguments, needed in (
+                ("MODEL=m.gguf", "serve", False), ("MODEL=default", "serve", True), ("MODEL=", "serve", True),
+                ("MODEL=m.gguf", "serve --model default", True), ("MODEL=m.gguf", "serve --config none", True),
+                ("MODEL=m.gguf", "bench offline", True), ("MODEL=m.gguf", "size --requests 3", True),
+                ("CONFIG=c.yaml", "engine", False), ("CONFIG=none", "engine", True),
+                ("CONFIG=c.yaml", "inspect", True),
+                ("URL=http://h:1", "ask hello", False), ("URL=http://h:1", "serve", True)):
+            run = self.shell(f"export FLOTILLA_{variable}; needs_default_model {arguments}")
+            self.assertEqual(run.returncode == 0, needed, (variable, arguments))
+
+    def test_without_a_home_script_and_programs_agree_where_models_are(self):
+        at_root = "/root" + "/.cache"
+        for home, xdg, cache in (("/h", None, "/h/.cache"), ("/h", "/c", "/c"), ("", "/c", "/c"),
+                                 ("", None, at_root), (None, None, at_root), ("", "", at_root)):
+            self.env = {name: value for name, value in self.env.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+            self.env.update({name: value for name, value in (("HOME", home), ("XDG_CACHE_HOME", xdg))
+                             if value is not None})
+            run = self.shell('echo "$cache"; bash -c \'echo "${XDG_CACHE_HOME:-$HOME/.cache}/flotilla"\'')
+            self.assertEqual(run.stdout, f"{cache}/flotilla\n" * 2, (home, xdg, run.stderr))
+
+    def test_jobs_are_bounded_by_the_containers_limits(self):
+        group, gib = self.state / "cgroup", 1 << 30
+        group.mkdir()
+        self.program(self.bin / "nproc", "#!/bin/bash\necho 8\n")
+
+        def jobs(**files):
+            for name in ("memory.max", "memory.current", "memory.stat", "cpu.max"):
+                (group / name).unlink(missing_ok=True)
+            for name, text in files.items():
+                (group / name.replace("_", ".")).write_text(f"{text}\n")
+            run = self.shell(f"cgroup={group}; jobs")
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            return int(run.stdout)
+
+        machine = jobs()
+        self.assertGreaterEqual(machine, 1)
+        self.assertEqual(jobs(memory_max="max", memory_current=gib, cpu_max="max 100000"), machine)
+        self.assertEqual(jobs(cpu_max="50000 100000"), 1)
+        self.assertLessEqual(jobs(cpu_max="150000 100000"), 2)
+        self.assertEqual(jobs(cpu_max="9000000 100000"), machine)
+        self.assertEqual(jobs(memory_max=2 * gib, memory_current=gib), 1)
+        self.assertLessEqual(jobs(memory_max=4 * gib, memory_current=gib, memory_stat=f"anon {gib}"), 2)
+        self.assertEqual(jobs(memory_max=100 * gib, memory_current=99 * gib, memory_stat=f"inactive_file {98 * gib}"),
+                         machine)
+        self.assertEqual(jobs(memory_max=gib, memory_current=2 * gib), 1)
 
     def test_image_builds_all_programs_before_it_packs_and_tries_them(self):
         for name in ("build", "roots", "try"):

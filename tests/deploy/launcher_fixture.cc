@@ -100,7 +100,8 @@ void LauncherTest::Start(const std::vector<std::string>& flags, const std::strin
   ASSERT_GE(pid_, 0);
   if (pid_ == 0) {
     dup2(write_end.get(), STDOUT_FILENO);
-    dup2(log.get(), STDERR_FILENO);
+    dup2(stderr_.valid() ? stderr_.get() : log.get(), STDERR_FILENO);
+    for (const int ignored : ignored_signals_) signal(ignored, SIG_IGN);
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -129,8 +130,10 @@ void LauncherTest::Kill(int signal) const { kill(pid_, signal); }
 
 int LauncherTest::Wait() {
   int status = 0;
-  EXPECT_TRUE(WaitUntil([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, 30))
-      << "the launcher does not end";
+  if (!WaitUntil([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, 30)) {
+    ADD_FAILURE() << "the launcher does not end";
+    return -1;
+  }
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -46,7 +46,9 @@ class LauncherTest : public testing::Test {
   // Directories of launchers under this test's XDG_RUNTIME_DIR.
   std::vector<std::string> RuntimeDirs() const;
 
-  std::string model_;  // default: $FLOTILLA_TEST_MODEL
+  std::string model_;                 // default: $FLOTILLA_TEST_MODEL
+  std::vector<int> ignored_signals_;  // as nohup has it
+  UniqueFd stderr_;                   // its stderr, if not a file
 
  private:
   std::string dir_;

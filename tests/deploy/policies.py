@@ -123,6 +123,16 @@ def containers_have_requests_and_a_memory_limit(objects):
             yield f"{where}: no limit of memory"
 
 
+def engines_are_guaranteed(objects):
+    """Requests equal to limits in each container, or the pod gets neither cores nor memory of its own."""
+    for item in of_kind(objects, "StatefulSet"):
+        for where, container in containers([item]):
+            resources = container.get("resources", {})
+            limits = resources.get("limits", {})
+            if resources.get("requests") != limits or not {"cpu", "memory"} <= set(limits):
+                yield f"{where}: its requests are not its limits"
+
+
 def memory_volumes_have_a_size(objects):
     for owner, spec in pods(objects):
         for volume in spec.get("volumes", []):
@@ -338,6 +348,17 @@ def scaling_follows_the_queue(objects):
         for trigger in item["spec"]["triggers"]:
             if WAITING_METRIC not in trigger["metadata"]["query"] or trigger["metadata"]["threshold"] != "5":
                 yield f"{name_of(item)} does not follow an average of 5 of {WAITING_METRIC}"
+
+
+def scaling_down_takes_its_time(objects):
+    for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        spec = item["spec"]
+        hpa = spec if item["kind"] != "ScaledObject" else spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {})
+        down = hpa.get("behavior", {}).get("scaleDown", {})
+        if down.get("stabilizationWindowSeconds", 0) < 600 or not down.get("policies"):
+            yield f"{name_of(item)} takes engines and their caches away as soon as a queue is short"
+        if spec.get("minReplicaCount") and "cooldownPeriod" in spec:
+            yield f"{name_of(item)}: cooldownPeriod is for scaling to 0 only"
 
 
 def nobody_fixes_the_size_of_what_is_scaled(objects):

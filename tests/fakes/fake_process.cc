@@ -7,9 +7,9 @@
 //   exit2 | exit1   end at once, with a reason on stderr
 //   stuck           never becomes ready
 //   ignore-term     does not end on SIGTERM
-//   silent-metrics  takes a scrape's connection and never answers
-//   hang-in-load    stops for good before it has loaded
-//   hang-in-warmup  a worker that stops for good once it is admitted
+//   late-term       ends a little later than --drain-grace-ms after it, as one that ends its
+//   streams then silent-metrics  takes a scrape's connection and never answers hang-in-load stops
+//   for good before it has loaded hang-in-warmup  a worker that stops for good once it is admitted
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -35,6 +35,7 @@ namespace flotilla {
 namespace {
 
 constexpr int kTickMs = 10;
+constexpr int kLateMs = 200;
 
 std::string Folder() {
   const char* folder = getenv("FLOTILLA_FAKE_DIR");
@@ -59,6 +60,8 @@ class Fake {
     if (!OpenMetrics() || !OpenControl()) return 2;
     if (role_ == "router" && !OpenPorts()) return 2;
     while (!SigtermWithin(kTickMs)) Beat();
+    if (misbehaviour_ == "late-term")
+      poll(nullptr, 0, std::atoi(Flag("--drain-grace-ms").c_str()) + kLateMs);
     if (slot_ != nullptr) ReplicaControl::SetState(slot_, ProcessState::kStopping);
     Record("stop");
     return 0;

@@ -13,6 +13,7 @@
 #include "boost/json.hpp"
 #include "common/base/clock.h"
 #include "common/base/flags.h"
+#include "common/cli/flag_sources.h"
 #include "deploy/launcher/offline/engine_run.h"
 #include "deploy/launcher/options.h"
 #include "deploy/launcher/private_cluster.h"
@@ -101,7 +102,7 @@ std::vector<std::string> EngineArgs(const Flags& flags) {
   for (const CLI::Option* option : flags.engine_flags) {
     for (const std::string& value : option->results()) {
       // get_name() says nothing of a hidden option.
-      args.push_back(StrCat("--", option->get_lnames().front(), "=", value));
+      AppendFlag(StrCat("--", option->get_lnames().front()), value, &args);
     }
   }
   if (!given("--log-level")) args.push_back("--log-level=warn");
