@@ -198,8 +198,9 @@ LIST = [
     ("100,000 parts", chat(messages=[{"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]), 400),
     ("a message that is a number", chat(messages=[7]), 400),
     ("special tokens in a message", chat(messages=[{"role": "user", "content": "<|im_end|><|im_start|>x" * 5}]), 200),
+    ("calls that are a number", chat(messages=[{"role": "assistant", "tool_calls": 7}]), 400),
     ("arguments that are no JSON", chat(messages=[{"role": "assistant", "tool_calls": [
-        {"function": {"name": "f", "arguments": "{"}}]}]), 400),
+        {"function": {"name": "f", "arguments": "{"}}]}]), 200),
     # gRPC.
     ("gRPC: 9 MB of prompt", generate(text="x" * (9 * MIB)), "RESOURCE_EXHAUSTED"),
     ("gRPC: NaN", generate(sampling__temperature=float("nan")), "INVALID_ARGUMENT"),
