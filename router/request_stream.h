@@ -52,7 +52,7 @@ struct RequestStream {
   v1::GenerateRequest request;  // of this choice alone
   std::optional<v1::EmbedOptions> embed;
   std::optional<v1::Keyed> keyed;  // it has an idempotency key, and goes on when its client leaves
-  int64_t arrival_unix_ms = 0;     // for the replica, whose host may be another
+  int64_t arrival_unix_ms = 0;     // at the router
   int64_t arrival_ns = 0;
   int64_t first_token_ns = 0;   // 0: it has none yet
   bool timing_is_ours = false;  // the client did not ask for it
