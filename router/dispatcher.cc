@@ -79,7 +79,7 @@ void Dispatcher::Start() {
 void Dispatcher::Stop() {
   stopped_ = true;
   groups_.clear();
-  num_streams_ = num_detached_ = 0;
+  num_streams_ = 0;
   parked_.clear();
   park_timer_.cancel();
   admission_timer_.cancel();
@@ -172,7 +172,6 @@ RequestGroup Dispatcher::TakeOut(Groups::iterator group) {
   RequestGroup out = std::move(group->second);
   groups_.erase(group);
   num_streams_ -= out.num_live;
-  num_detached_ -= out.detached;
   return out;
 }
 
@@ -255,7 +254,7 @@ void Dispatcher::End(const RequestStream& stream) {
   const auto found = groups_.find(stream.handle);
   found->second.streams[stream.choice].reset();
   --num_streams_;
-  if (--found->second.num_live == 0) TakeOut(found);
+  if (--found->second.num_live == 0) groups_.erase(found);
   ServeQueueSoon();
 }
 

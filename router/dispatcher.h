@@ -107,7 +107,7 @@ class Dispatcher final : public ReplicaListener {
   // Any thread. Models stay listed while their replicas are away.
   std::shared_ptr<const ModelTable> models() const;
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  size_t active() const { return groups_.size() - num_detached_; }  // that a client waits for
+  size_t active() const;  // requests that a client waits for
   size_t parked() const { return parked_.size(); }
   const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
   const FinishedRequests& finished() const { return finished_; }
@@ -216,7 +216,6 @@ class Dispatcher final : public ReplicaListener {
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   Groups groups_;                                            // those with a live stream
   size_t num_streams_ = 0;
-  size_t num_detached_ = 0;  // of groups_
   std::vector<std::shared_ptr<RequestStream>> parked_;
   FinishedRequests finished_;
   boost::asio::steady_timer park_timer_;

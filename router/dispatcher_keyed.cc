@@ -32,12 +32,17 @@ class NobodysSink final : public GenerateSink {
 
 }  // namespace
 
+size_t Dispatcher::active() const {
+  return static_cast<size_t>(std::count_if(groups_.begin(), groups_.end(),
+                                           [](const auto& each) { return !each.second.detached; }));
+}
+
 bool Dispatcher::Detach(RequestGroup* group) {
   const auto is_keyed = [](const auto& stream) {
     return stream != nullptr && stream->keyed.has_value() && stream->attempts > 0;
   };
   if (!std::any_of(group->streams.begin(), group->streams.end(), is_keyed)) return false;
-  if (!std::exchange(group->detached, true)) ++num_detached_;
+  group->detached = true;
   for (const auto& stream : group->streams) {
     if (stream == nullptr) continue;
     const GenerateSink& sink = *stream->sink;

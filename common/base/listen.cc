@@ -2,6 +2,7 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -10,6 +11,8 @@
 
 namespace flotilla {
 namespace {
+
+constexpr int kAcceptAgainMs = 100;
 
 uint16_t PortOf(int fd) {
   sockaddr_storage address{};
@@ -55,6 +58,12 @@ Status CheckPortFree(const std::string& host, uint16_t port, const std::string& 
     return absl::AlreadyExistsError(absl::StrCat("port ", port, " is in use; choose another with ",
                                                  flag, " (0: any free one)"));
   return status;
+}
+
+bool OutlastAcceptError(int error) {
+  if (error == EINVAL || error == EBADF) return false;
+  if (error != EINTR && error != ECONNABORTED) poll(nullptr, 0, kAcceptAgainMs);
+  return true;
 }
 
 std::string HostPort(const std::string& host, uint16_t port) {

@@ -19,6 +19,10 @@ StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* b
 // that is meant to have the port stays the authority.
 Status CheckPortFree(const std::string& host, uint16_t port, const std::string& flag);
 
+// Of a thread whose blocking accept failed with `error`: false if the listener was shut down; else
+// true, where descriptors or memory are short after a while.
+bool OutlastAcceptError(int error);
+
 // "127.0.0.1:80", "[::1]:80"
 std::string HostPort(const std::string& host, uint16_t port);
 

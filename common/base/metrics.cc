@@ -1,7 +1,6 @@
 #include "common/base/metrics.h"
 
 #include <dirent.h>
-#include <poll.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -15,13 +14,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/base/listen.h"
 #include "common/base/log.h"
 #include "common/base/write_all.h"
 
 namespace flotilla {
 namespace {
-
-constexpr int kRetryMs = 100;
 
 double CpuSeconds() {
   rusage usage{};
@@ -127,9 +125,7 @@ void MetricsServer::Run() {
   while (!stop_.load()) {
     UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid()) {
-      if (errno == EINVAL || errno == EBADF) return;  // shut down
-      // No descriptor or no memory is left: perhaps later.
-      if (errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kRetryMs);
+      if (!OutlastAcceptError(errno)) return;
       continue;
     }
     timeval timeout{.tv_sec = 2, .tv_usec = 0};

@@ -80,8 +80,7 @@ void MetricsHttpServer::Run() {
   while (!stop_.load()) {
     const UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid()) {
-      if (errno == EINVAL || errno == EBADF) return;  // shut down
-      if (errno == EMFILE || errno == ENFILE) WaitFor(-1, 0, RealClock::Now() + 100 * kNsPerMs);
+      if (!OutlastAcceptError(errno)) return;
       continue;
     }
     const std::string request = ReadRequest(client.get());

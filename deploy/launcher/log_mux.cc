@@ -34,11 +34,11 @@ void PrintFatal(const LogOptions& log, absl::string_view message) {
   if (log.format == "json")
     Log().error("{}", text);
   else
-    WriteToStderr(StrCat("flotilla: error: ", text, "\n"));
+    WriteToStderr(StrCat(kErrorPrefix, text, "\n"));
 }
 
 int FailCommand(const Status& status) {
-  std::fprintf(stderr, "flotilla: error: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s%s\n", kErrorPrefix.data(), std::string(status.message()).c_str());
   return 1;
 }
 

@@ -52,7 +52,10 @@ class LineBuffer {
 // "13:05:17.530 error worker-0  what is wrong" → "what is wrong"; other lines stay as they are.
 std::string MessageOfLogLine(const std::string& line);
 
-// Why the launcher ends: "flotilla: error: …" on stderr, or an object in JSON. After InitLog, if at
+// How a line of a command's own begins that says why it failed.
+inline constexpr std::string_view kErrorPrefix = "flotilla: error: ";
+
+// Why the launcher ends: such a line on stderr, or an object in JSON. After InitLog, if at
 // all.
 void PrintFatal(const LogOptions& log, absl::string_view message);
 // Of a command that serves nothing: the same on stderr, and the exit status 1.

@@ -15,7 +15,6 @@ namespace flotilla {
 namespace {
 
 constexpr int kLookMs = 200;  // between two looks at *stop
-constexpr std::string_view kError = "flotilla: error: ";
 
 }  // namespace
 
@@ -50,7 +49,7 @@ StatusOr<PrivateCluster> PrivateCluster::Start(const std::string& launcher,
     lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
                  [&](const std::string& line) {
                    if (!cluster.grpc_.empty()) return;
-                   if (line.starts_with(kError)) error = line.substr(kError.size());
+                   if (line.starts_with(kErrorPrefix)) error = line.substr(kErrorPrefix.size());
                    cluster.url_ = FieldOfReadyLine(line, "http");
                    cluster.grpc_ = FieldOfReadyLine(line, "grpc");
                  });

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
+#include "tests/support/read_all.h"
 
 namespace flotilla {
 namespace {
@@ -37,15 +38,7 @@ class LineWriterTest : public testing::Test {
   void Write(const std::string& text) { writer_->Write(text + "\n"); }
   void Fill() { EXPECT_EQ(write(fd_.get(), std::string(room_, '.').data(), room_), room_); }
 
-  // All that is there now.
-  std::string Read() {
-    std::string text;
-    std::array<char, 4096> buffer;
-    ssize_t n = 0;
-    while ((n = read(reader_.get(), buffer.data(), buffer.size())) > 0)
-      text.append(buffer.data(), static_cast<size_t>(n));
-    return text;
-  }
+  std::string Read() { return ReadAll(reader_.get()); }
 
   UniqueFd reader_, fd_;
   size_t room_ = 0;

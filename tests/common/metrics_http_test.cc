@@ -7,9 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-
 #include "common/base/check.h"
+#include "tests/support/read_all.h"
 
 namespace flotilla {
 namespace {
@@ -32,12 +31,7 @@ UniqueFd Connect(uint16_t port) {
 std::string Ask(uint16_t port, const std::string& request) {
   const UniqueFd fd = Connect(port);
   EXPECT_EQ(write(fd.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
-  std::string answer;
-  std::array<char, 4096> buffer;
-  ssize_t n = 0;
-  while ((n = read(fd.get(), buffer.data(), buffer.size())) > 0)
-    answer.append(buffer.data(), static_cast<size_t>(n));
-  return answer;
+  return ReadAll(fd.get());
 }
 
 MetricsHttpServer::Options SomePages() {

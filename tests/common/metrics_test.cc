@@ -8,8 +8,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
+
+#include "tests/support/read_all.h"
 
 namespace flotilla {
 namespace {
@@ -48,15 +49,6 @@ void Connect(int fd, const std::string& path) {
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
 }
 
-std::string ReadAll(const UniqueFd& fd) {
-  std::string page;
-  std::array<char, 4096> buffer;
-  ssize_t n = 0;
-  while ((n = read(fd.get(), buffer.data(), buffer.size())) > 0)
-    page.append(buffer.data(), static_cast<size_t>(n));
-  return page;
-}
-
 TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
   const std::string path = testing::TempDir() + StrCat("metrics_test-", getpid());
   auto registry = std::make_shared<prometheus::Registry>();
@@ -66,7 +58,7 @@ TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
   for (int i = 0; i < 2; ++i) {
     const UniqueFd client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     Connect(client.get(), path);
-    const std::string page = ReadAll(client);
+    const std::string page = ReadAll(client.get());
     EXPECT_THAT(page, HasSubstr("b 7\n"));
     EXPECT_THAT(page, HasSubstr("process_open_fds{process=\"tester\"} "));
     EXPECT_THAT(page, HasSubstr("flotilla_build_info{process=\"tester\",version=\""));
@@ -91,8 +83,8 @@ TEST(MetricsTest, TheServerOutlivesALackOfDescriptors) {
   pollfd entry{client.get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 20), 0) << "it was not refused a descriptor";
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_THAT(ReadAll(perhaps), HasSubstr("process_open_fds"));
-  EXPECT_THAT(ReadAll(client), HasSubstr("process_open_fds"));
+  EXPECT_THAT(ReadAll(perhaps.get()), HasSubstr("process_open_fds"));
+  EXPECT_THAT(ReadAll(client.get()), HasSubstr("process_open_fds"));
 }
 
 TEST(MetricsTest, ASocketThatCannotBeBoundIsNamed) {

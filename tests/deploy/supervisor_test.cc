@@ -25,7 +25,15 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
 
-using SupervisorTest = LauncherTest;
+class SupervisorTest : public LauncherTest {
+ protected:
+  void ItReplacesAWorkerAndStops() {
+    kill(Pids("worker-0").front(), SIGKILL);
+    EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; })) << "it does not, or stops";
+    Kill(SIGTERM);
+    EXPECT_EQ(Wait(), 0);
+  }
+};
 
 size_t IndexOf(const std::vector<std::pair<std::string, std::string>>& events,
                const std::string& what, const std::string& process) {
@@ -86,10 +94,7 @@ TEST_F(SupervisorTest, AStalledReaderOfItsLogHoldsNothingUp) {
   fcntl(stderr_.get(), F_SETFL, 0);  // the launcher's, too
   Start({"--tp", "1", "--log-level", "debug"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
-  kill(Pids("worker-0").front(), SIGKILL);
-  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; }));
-  Kill(SIGTERM);
-  EXPECT_EQ(Wait(), 0);
+  ItReplacesAWorkerAndStops();
 }
 
 TEST_F(SupervisorTest, UnderNohupAHangupChangesNothing) {
@@ -97,10 +102,7 @@ TEST_F(SupervisorTest, UnderNohupAHangupChangesNothing) {
   Start({"--tp", "1"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
   Kill(SIGHUP);
-  kill(Pids("worker-0").front(), SIGKILL);
-  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; })) << "it stops";
-  Kill(SIGTERM);
-  EXPECT_EQ(Wait(), 0);
+  ItReplacesAWorkerAndStops();
 }
 
 TEST_F(SupervisorTest, AHangupStopsItOtherwise) {
@@ -114,10 +116,7 @@ TEST_F(SupervisorTest, SeesDeathsWhereChildrenWereIgnored) {
   ignored_signals_ = {SIGCHLD};
   Start({"--tp", "1"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));
-  kill(Pids("worker-0").front(), SIGKILL);
-  EXPECT_TRUE(WaitUntil([&] { return Pids("worker-0").size() >= 2; }));
-  Kill(SIGTERM);
-  EXPECT_EQ(Wait(), 0);
+  ItReplacesAWorkerAndStops();
 }
 
 // Its scheduler still has requests to finish.

@@ -212,10 +212,6 @@ bool FakeEngineService::WaitForAborts(size_t count) const {
   return WaitFor([&] { return aborted_.size() >= count; });
 }
 
-bool FakeEngineService::WaitForDetaches(size_t count) const {
-  return WaitFor([&] { return detached_.size() >= count; });
-}
-
 size_t FakeEngineService::aborts() const {
   std::lock_guard lock(mutex_);
   return aborted_.size();
@@ -309,7 +305,7 @@ grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* st
     if (frame.has_submit()) OnSubmit(frame.submit());
     if (frame.has_abort()) {
       live_.erase(frame.abort().stream_id());
-      (frame.abort().detach() ? detached_ : aborted_).insert(frame.abort().stream_id());
+      if (!frame.abort().detach()) aborted_.insert(frame.abort().stream_id());
     }
     changed_.notify_all();
   }

@@ -85,7 +85,6 @@ class FakeEngineService final : public v1::Engine::Service {
   size_t active() const;  // requests with something left to send
   bool WaitForSubmits(size_t count) const;
   bool WaitForAborts(size_t count) const;
-  bool WaitForDetaches(size_t count) const;
   size_t aborts() const;
   bool WaitForConnections(size_t count) const;
   bool WaitFor(const std::function<bool()>& condition) const;  // called with the lock held
@@ -144,7 +143,7 @@ class FakeEngineService final : public v1::Engine::Service {
   std::map<uint64_t, Live> live_;
   std::vector<v1::Submit> submits_;
   std::vector<v1::Hello> hellos_;
-  std::set<uint64_t> aborted_, detached_;
+  std::set<uint64_t> aborted_;
   std::map<uint64_t, std::vector<v1::TokenLogprobs>> large_;
   std::string model_ = options_.model;
   std::string fingerprint_ = options_.fingerprint;

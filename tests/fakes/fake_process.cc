@@ -7,9 +7,10 @@
 //   exit2 | exit1   end at once, with a reason on stderr
 //   stuck           never becomes ready
 //   ignore-term     does not end on SIGTERM
-//   late-term       ends a little later than --drain-grace-ms after it, as one that ends its
-//   streams then silent-metrics  takes a scrape's connection and never answers hang-in-load stops
-//   for good before it has loaded hang-in-warmup  a worker that stops for good once it is admitted
+//   late-term       ends a little after --drain-grace-ms, as one that ends its streams then
+//   silent-metrics  takes a scrape's connection and never answers
+//   hang-in-load    stops for good before it has loaded
+//   hang-in-warmup  a worker that stops for good once it is admitted
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
