@@ -62,6 +62,12 @@ function(flotilla_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
+# The product: what serves, and what `flotilla`'s other commands start. Target programs (./flotilla builds it),
+# installed, packed, and what tests with a whole product need.
+set(FLOTILLA_PROGRAMS flotilla flotilla-router flotilla-scheduler flotilla-worker flotilla-rank-proxy
+  flotilla-detokenizer flotilla-flight flotilla-grammar flotilla-simulate flotilla-fleet flotilla-worker-bench
+  flotilla-quality flotilla-offline flotilla-served)
+
 # tests_<label>: builds what the tests of a label need, so that a sanitizer's tree builds no more.
 function(flotilla_label_targets labels)
   foreach(label ${labels})

@@ -5,9 +5,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS flotilla flotilla-router flotilla-scheduler flotilla-worker flotilla-rank-proxy flotilla-detokenizer
-  flotilla-flight flotilla-grammar flotilla-simulate flotilla-fleet flotilla-worker-bench flotilla-quality
-  flotilla-offline flotilla-served
+install(TARGETS ${FLOTILLA_PROGRAMS}
   RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flotilla COMPONENT flotilla)
 
 # Files that name where others are: made when they are installed, because only then the prefix is known.
