@@ -106,8 +106,9 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def pss_bytes(pid):
-    match = re.search(rb"^Pss:\s+(\d+) kB", read_proc(pid, "smaps_rollup"), re.M)
+def pss_bytes(pid, kind=""):
+    """kind "_Anon": heaps and stacks alone, without mapped files and segments."""
+    match = re.search(rf"^Pss{kind}:\s+(\d+) kB", read_proc(pid, "smaps_rollup").decode(), re.M)
     return int(match.group(1)) * 1024 if match else 0
 
 
