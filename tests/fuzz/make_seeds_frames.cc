@@ -1,4 +1,4 @@
-// Seeds of the targets detok_frames and router_frames.
+// Seeds of the targets detok_frames, router_frames and plan_link.
 #include <functional>
 #include <limits>
 #include <string>
@@ -8,6 +8,7 @@
 #include "common/text/detok_frames.h"
 #include "flotilla/v1/engine.pb.h"
 #include "tests/fuzz/make_seeds.h"
+#include "worker_proc/comm/plan_link.h"
 
 namespace flotilla::fuzz {
 namespace {
@@ -208,11 +209,41 @@ void MakeRouterFrames() {
        pieces({hello, SubmitFrame(1), SubmitFrame(2), {}, again, ping, {}, again, {}, {}, hello}));
 }
 
+std::string Framed(PlanFrame kind, const std::string& body) {
+  return Raw(static_cast<uint32_t>(kind)) + Raw(static_cast<uint32_t>(body.size())) + body;
+}
+
+void MakePlanLink() {
+  const RankConfig alike = {{"--tp", "2"}, {"--isa", "avx2"}}, other = {{"--tp", "3"}};
+  std::string body;
+  for (const RankConfig& config : {alike, other, RankConfig{{"--tp", "2"}, {"--isa", "avx512"}},
+                                   RankConfig{{"--tp", "2"}, {"--pin", "1"}}, RankConfig(65)}) {
+    BuildRankConfig(config, &body);
+    Save("plan_link", StrCat("config-", config.size(), config[0].second, config.back().second),
+         Framed(PlanFrame::kConfig, body));
+  }
+  std::string talk;
+  BuildHeadControl({7, true, false}, &body);
+  talk += Framed(PlanFrame::kWelcome, body);
+  BuildHeadControl({8, false, true}, &body);
+  talk += Framed(PlanFrame::kControl, body) + Framed(PlanFrame::kPlan, "plan");
+  RankReport report{.state = 3, .ready_epoch = 7, .heartbeat_age_ns = 5, .backend = "cpu-avx2"};
+  BuildRankReport(report, &body);
+  talk += Framed(PlanFrame::kReport, body);
+  report.backend = std::string(100, 'x');
+  BuildRankReport(report, &body);
+  Save("plan_link", "talk", talk + Framed(PlanFrame::kReport, body));
+  Save("plan_link", "kind", Raw(uint32_t{9}) + Raw(uint32_t{0}));
+  Save("plan_link", "long", Raw(uint32_t{5}) + Raw(uint32_t{513}));
+  Save("plan_link", "control", Framed(PlanFrame::kControl, std::string(6, '\2')));
+}
+
 }  // namespace
 
 void SaveFrames() {
   MakeDetokFrames();
   MakeRouterFrames();
+  MakePlanLink();
 }
 
 }  // namespace flotilla::fuzz
