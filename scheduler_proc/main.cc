@@ -134,7 +134,7 @@ std::string NameOf(const std::filesystem::path& path) {
 }
 
 // Fills what the model decides in *options.
-StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
+StatusOr<Model> LoadModel(const Flags& flags, ProcessSlot* slot, EngineOptions* options) {
   ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(flags.model_path));
   Model model;
   ASSIGN_OR_RETURN(ModelText text, OpenModelText(flags.model_path, &model.tokenizer_file));
@@ -144,7 +144,8 @@ StatusOr<Model> LoadModel(const Flags& flags, EngineOptions* options) {
     Log().warn("model can't chat {}",
                Kv("error", std::string(model.chat_format.status().message())));
   }
-  model.digest = checkpoint->Digest();
+  model.digest = checkpoint->Digest(
+      [slot] { slot->heartbeat_ns.store(RealClock::Now(), std::memory_order_relaxed); });
   const ModelConfig& config = checkpoint->config();
   SchedulerConfig& core = options->core;
   if (core.context_length > config.max_position_embeddings)
@@ -204,7 +205,7 @@ int Run(Flags flags) {
     return Fail(absl::InvalidArgumentError(StrCat(
                     "--tp ", options.tp_size, ": the control segment is for ", control->tp_size)),
                 2);
-  StatusOr<Model> model = LoadModel(flags, &options);
+  StatusOr<Model> model = LoadModel(flags, &control->scheduler, &options);
   if (!model.ok()) return Fail(Annotate(model.status(), "--model"), 2);
   std::string& sandbox = flags.grammar.sandbox.program;
   if (sandbox.empty()) {

@@ -32,9 +32,11 @@ StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* b
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("can't listen on '", host, "': ", gai_strerror(error)));
+  if (error != 0) {
+    const std::string message = absl::StrCat("can't listen on '", host, "': ", gai_strerror(error));
+    return error == EAI_AGAIN ? Status(absl::UnavailableError(message))
+                              : Status(absl::InvalidArgumentError(message));
+  }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;

@@ -30,14 +30,33 @@ std::optional<uint64_t> ReadKey(const std::string& path, std::string_view key) {
   return std::nullopt;
 }
 
-// What one cgroup directory leaves: limit - usage, counting file cache that can be dropped as free.
-uint64_t CgroupFree(const std::string& directory, const char* limit_file, const char* usage_file,
-                    const char* cache_key) {
-  const std::optional<uint64_t> limit = ReadNumber(directory + limit_file);
-  const std::optional<uint64_t> usage = ReadNumber(directory + usage_file);
+// The files of one version of cgroups.
+struct CgroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* stat_prefix;  // of keys in memory.stat that count the cgroups below, too
+};
+constexpr CgroupFiles kCgroupV2{"memory.max", "memory.current", ""};
+constexpr CgroupFiles kCgroupV1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
+
+// File cache that can be dropped: the inactive, and of the active what nobody has mapped. (A file
+// that was mapped and read twice, as the model's is, is active.)
+uint64_t DroppableCache(const std::string& directory, const CgroupFiles& files) {
+  const auto stat = [&](const char* key) {
+    return ReadKey(directory + "memory.stat", std::string(files.stat_prefix) + key).value_or(0);
+  };
+  const uint64_t inactive = stat("inactive_file");
+  const uint64_t all = inactive + stat("active_file");
+  const uint64_t mapped = stat(files.stat_prefix[0] == '\0' ? "file_mapped" : "mapped_file");
+  return std::max(inactive, all - std::min(mapped, all));
+}
+
+// What one cgroup directory leaves: limit - usage.
+uint64_t CgroupFree(const std::string& directory, const CgroupFiles& files) {
+  const std::optional<uint64_t> limit = ReadNumber(directory + files.limit);
+  const std::optional<uint64_t> usage = ReadNumber(directory + files.usage);
   if (!limit || !usage) return UINT64_MAX;
-  const uint64_t cache = ReadKey(directory + "memory.stat", cache_key).value_or(0);
-  const uint64_t used = *usage - std::min(cache, *usage);
+  const uint64_t used = *usage - std::min(DroppableCache(directory, files), *usage);
   return *limit - std::min(used, *limit);
 }
 
@@ -55,12 +74,11 @@ std::string CgroupPath(const std::string& root, std::string_view controller) {
 }
 
 // The tightest limit from the process's own cgroup up to the root.
-uint64_t HierarchyFree(const std::string& mount, std::string path, const char* limit_file,
-                       const char* usage_file, const char* cache_key) {
+uint64_t HierarchyFree(const std::string& mount, std::string path, const CgroupFiles& files) {
   uint64_t free = UINT64_MAX;
   for (;;) {
     const std::string directory = mount + path + (path.ends_with('/') ? "" : "/");
-    free = std::min(free, CgroupFree(directory, limit_file, usage_file, cache_key));
+    free = std::min(free, CgroupFree(directory, files));
     if (path.empty() || path == "/") return free;
     path.resize(path.rfind('/'));
   }
@@ -71,11 +89,10 @@ uint64_t HierarchyFree(const std::string& mount, std::string path, const char* l
 uint64_t AvailableMemoryBytes(const std::string& root) {
   uint64_t available = UINT64_MAX;
   if (const auto kib = ReadKey(root + "proc/meminfo", "MemAvailable:")) available = *kib * 1024;
-  available = std::min(available, HierarchyFree(root + "sys/fs/cgroup", CgroupPath(root, ""),
-                                                "memory.max", "memory.current", "inactive_file"));
+  available =
+      std::min(available, HierarchyFree(root + "sys/fs/cgroup", CgroupPath(root, ""), kCgroupV2));
   return std::min(available, HierarchyFree(root + "sys/fs/cgroup/memory",
-                                           CgroupPath(root, "memory"), "memory.limit_in_bytes",
-                                           "memory.usage_in_bytes", "total_inactive_file"));
+                                           CgroupPath(root, "memory"), kCgroupV1));
 }
 
 }  // namespace flotilla

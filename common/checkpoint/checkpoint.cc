@@ -39,10 +39,10 @@ class GgufCheckpoint final : public Checkpoint {
     return it == index_.end() ? nullptr : &tensors_[it->second];
   }
 
-  const std::string& Digest() const override {
-    std::call_once(digest_once_, [this] {
+  const std::string& Digest(const std::function<void()>& on_piece) const override {
+    std::call_once(digest_once_, [&] {
       const std::span<const uint8_t> bytes = file_.bytes();
-      digest_ = Sha256Hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      digest_ = Sha256Hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, on_piece);
     });
     return digest_;
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,8 +71,10 @@ class Checkpoint {
   // Null if there is none.
   virtual const TensorView* Find(std::string_view hf_name) const = 0;
   virtual const std::vector<TensorView>& tensors() const = 0;
-  // SHA-256 of the weights' file(s), computed on first call (65 ms for 100 MB with SHA-NI).
-  virtual const std::string& Digest() const = 0;
+  // SHA-256 of the weights' file(s), computed on first call (65 ms for 100 MB with SHA-NI, and as
+  // long as reading them takes). on_piece: called meanwhile, about every 16 MiB.
+  virtual const std::string& Digest(const std::function<void()>& on_piece) const = 0;
+  const std::string& Digest() const { return Digest({}); }
   // The view has been read: its pages no longer count as this process's memory, until it is read
   // again. Does nothing where no file is mapped.
   virtual void ReleasePages(const TensorView& /*view*/) const {}

@@ -86,10 +86,11 @@ class HfCheckpoint final : public Checkpoint {
     return it == tensors_.end() || it->name != hf_name ? nullptr : &*it;
   }
   // Of the digests of the files, config.json first.
-  const std::string& Digest() const override {
-    std::call_once(digest_once_, [this] {
+  const std::string& Digest(const std::function<void()>& on_piece) const override {
+    std::call_once(digest_once_, [&] {
       std::string digests;
-      for (const auto& [name, file] : files_) StrAppend(&digests, Sha256Hex(Text(file)), "\n");
+      for (const auto& [name, file] : files_)
+        StrAppend(&digests, Sha256Hex(Text(file), on_piece), "\n");
       digest_ = Sha256Hex(digests);
     });
     return digest_;

@@ -114,7 +114,8 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
     argv.List("--cpus", r.cpus[w.index * span.local_ranks + rank - span.first_rank]);
   }
   if (span.several_hosts()) {
-    argv.Flag("--collective-address", span.CollectiveAddress())
+    argv.Flag("--local-ranks", span.local_ranks)
+        .Flag("--collective-address", span.CollectiveAddress())
         .Flag("--link-secret-file", span.link_secret_file);
   }
   if (span.joined) argv.Flag("--head", span.PlanAddress(rank));

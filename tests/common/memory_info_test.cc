@@ -29,6 +29,13 @@ TEST_F(MemoryInfoTest, ACgroupV2LimitOfAnyAncestorCountsAndFileCacheIsFree) {
   EXPECT_EQ(AvailableMemoryBytes(root_), 100000u);
   Write("sys/fs/cgroup/pod/memory.stat", "anon 1\ninactive_file 300000\n");
   EXPECT_EQ(AvailableMemoryBytes(root_), 400000u);
+  // What was read twice is active; it can be dropped, too, unless somebody has it mapped.
+  Write("sys/fs/cgroup/pod/memory.stat",
+        "inactive_file 300000\nactive_file 200000\nfile_mapped 50000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 550000u);
+  Write("sys/fs/cgroup/pod/memory.stat",
+        "inactive_file 300000\nactive_file 200000\nfile_mapped 700000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 400000u);
 }
 
 TEST_F(MemoryInfoTest, AContainerSeesItsOwnLimitAtTheMount) {
@@ -44,6 +51,9 @@ TEST_F(MemoryInfoTest, CgroupV1) {
   Write("sys/fs/cgroup/memory/docker/x/memory.usage_in_bytes", "200000\n");
   Write("sys/fs/cgroup/memory/docker/x/memory.stat", "total_inactive_file 50000\n");
   EXPECT_EQ(AvailableMemoryBytes(root_), 150000u);
+  Write("sys/fs/cgroup/memory/docker/x/memory.stat",
+        "total_inactive_file 50000\ntotal_active_file 30000\ntotal_mapped_file 20000\n");
+  EXPECT_EQ(AvailableMemoryBytes(root_), 160000u);
 }
 
 TEST(MemoryInfo, ThisMachineHasSome) { EXPECT_GT(AvailableMemoryBytes(), 1u << 20); }

@@ -117,6 +117,9 @@ TEST_F(CpuOptionsTest, EachThreadHasItsCpu) {
   flags.threads = 2;
   flags.cpus = {3, 5};
   EXPECT_EQ(Resolve(flags)->threads.cpus, flags.cpus);
+  // The container's limit has been lowered since the launcher planned: no reason to stay away.
+  EXPECT_EQ(Resolve(flags, /*cores=*/1)->threads.threads, 1u);
+  EXPECT_EQ(Resolve(flags, /*cores=*/1)->threads.cpus, std::vector<uint32_t>{3});
   flags.threads = 3;
   EXPECT_THAT(std::string(Resolve(flags).status().message()),
               HasSubstr("--cpus has 2 CPUs for 3 threads"));

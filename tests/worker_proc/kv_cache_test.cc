@@ -47,6 +47,22 @@ TEST(HostKvPagesTest, AutomaticIsHalfAGiBOrOneContextAtMostAQuarterOfWhatIsAvail
   EXPECT_FALSE(HostKvPages(SmolLm2(0, 3 * kGiB, {16 * 131'072})).ok());
 }
 
+TEST(HostKvPagesTest, OfSeveralHostsEachHasItsOwnMemory) {
+  HostKvRequest request = SmolLm2(3 * kGiB, 2 * kGiB, {491'520, 245'760});
+  EXPECT_FALSE(HostKvPages(request).ok());
+  request.local_ranks = 1;  // two thirds of 3 GiB
+  request.available_bytes += 491'520;
+  EXPECT_EQ(*HostKvPages(request), 3 * kGiB / 737'280);
+  request.available_bytes -= 1 << 20;
+  EXPECT_THAT(std::string(HostKvPages(request).status().message()), HasSubstr("on this host"));
+  request.first_local_rank = 1;  // one third
+  EXPECT_TRUE(HostKvPages(request).ok());
+  request.kv_cache_memory = 0;
+  request.context_length = 2048;
+  request.available_bytes = kGiB / 5;
+  EXPECT_EQ(*HostKvPages(request), kGiB / 5 / 245'760 / 4) << "a quarter of both hosts'";
+}
+
 TEST(HostKvPagesTest, ErrorsNameTheFlagThatMendsThem) {
   const auto too_small = HostKvPages(SmolLm2(100 << 20, kGiB, {737'280}));
   ASSERT_EQ(too_small.status().code(), absl::StatusCode::kResourceExhausted);

@@ -30,7 +30,7 @@ class DimensionsOnly final : public Checkpoint {
   const ModelConfig& config() const override { return config_; }
   const TensorView* Find(std::string_view) const override { return nullptr; }
   const std::vector<TensorView>& tensors() const override { return tensors_; }
-  const std::string& Digest() const override { return digest_; }
+  const std::string& Digest(const std::function<void()>&) const override { return digest_; }
 
  private:
   ModelConfig config_;

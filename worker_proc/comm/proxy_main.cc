@@ -13,6 +13,7 @@
 #include "common/checkpoint/checkpoint.h"
 #include "worker_proc/comm/rank_config.h"
 #include "worker_proc/comm/rank_proxy.h"
+#include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla {
 namespace {
@@ -71,8 +72,10 @@ Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(const auto server,
                    MetricsServer::Start(flags.metrics_socket, flags.log.process, registry));
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
-  options.config = MakeRankConfig(
-      {flags.tp, checkpoint->Digest(), flags.dtype, flags.kv_cache_dtype, &flags.runner});
+  const RealClock clock;
+  const Heartbeat heartbeat(&clock, &control->workers[flags.rank].heartbeat_ns);
+  options.config = MakeRankConfig({flags.tp, checkpoint->Digest([&] { heartbeat.Beat(); }),
+                                   flags.dtype, flags.kv_cache_dtype, &flags.runner});
   return RankProxy({&control, &step_ring, registry.get(), &g_stop}, options).Run();
 }
 

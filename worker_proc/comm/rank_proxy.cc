@@ -64,6 +64,7 @@ StatusOr<UniqueFd> RankProxy::AcceptRank(int listener) {
     RETURN_IF_ERROR(wait.tick());
     if (!link.ok()) {
       Log().warn("a connection was refused {}", Kv("reason", std::string(link.status().message())));
+      RETURN_IF_ERROR(PollOnce(-1, 0, wait).status());  // not faster than this
       continue;
     }
     if (link->hello.purpose == LinkPurpose::kPlans && link->hello.rank == options_.rank &&

@@ -63,16 +63,18 @@ StatusOr<CpuBackendOptions> ResolveCpuOptions(const CpuFlags& flags, const Check
   ASSIGN_OR_RETURN(options.kv_cache_dtype, ResolveKvType(flags.kv_cache_dtype, options.dtype));
   options.pack_cache.dir = flags.pack_cache_dir;
   uint32_t threads = flags.threads == 0 ? std::max(1u, cores / flags.ranks) : flags.threads;
-  if (threads > cores) {
-    Log().warn("fewer threads than asked for {} {}", Kv("threads", threads), Kv("cores", cores));
-    threads = cores;
-  }
-  options.threads.threads = threads;
   if (!flags.cpus.empty() && flags.cpus.size() != threads) {
     return absl::InvalidArgumentError(
         StrCat("--cpus has ", flags.cpus.size(), " CPUs for ", threads, " threads"));
   }
   options.threads.cpus = flags.cpus;
+  // As after a container's limit was lowered under a launcher that has planned with more.
+  if (threads > cores) {
+    Log().warn("fewer threads than asked for {} {}", Kv("threads", threads), Kv("cores", cores));
+    threads = cores;
+    if (!flags.cpus.empty()) options.threads.cpus.resize(threads);
+  }
+  options.threads.threads = threads;
   const bool fit = uint64_t{threads} * flags.ranks <= cores;
   options.threads.spin_ns = fit ? flags.spin_us * kNsPerUs : 0;
   return options;

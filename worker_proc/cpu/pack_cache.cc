@@ -19,10 +19,12 @@ namespace {
 
 constexpr size_t kSampleBytes = 64;  // of a tensor, at its begin and at its end
 
+// By the file's name alone: a model's folder may be mounted in several places.
 std::string StatLine(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
   struct stat info;
-  if (stat(path.c_str(), &info) != 0) return StrCat(path, " gone\n");
-  return StrCat(path, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, " ",
+  if (stat(path.c_str(), &info) != 0) return StrCat(name, " gone\n");
+  return StrCat(name, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, " ",
                 info.st_ino, "\n");
 }
 

@@ -124,8 +124,11 @@ Status PackFile::Map(int fd, uint64_t offset, uint64_t bytes, const Options& opt
   madvise(data, bytes, MADV_HUGEPAGE);  // for what is still to be read; a wish
   for (uint64_t from = 0; from < bytes; from += kFilePiece) {
 #ifdef MADV_POPULATE_READ
-    madvise(static_cast<std::byte*>(data) + from, std::min(kFilePiece, bytes - from),
-            MADV_POPULATE_READ);
+    // What can't be read here would end the process there. An old kernel's EINVAL says nothing.
+    if (madvise(static_cast<std::byte*>(data) + from, std::min(kFilePiece, bytes - from),
+                MADV_POPULATE_READ) != 0 &&
+        (errno == EFAULT || errno == EHWPOISON))
+      return absl::DataLossError(StrCat("packed weights can't be read from ", from));
 #endif
     options.heartbeat.Beat();
   }

@@ -25,24 +25,37 @@ namespace {
 // Fresh memory can take seconds a GiB to touch, and the start waits for it.
 constexpr uint64_t kAutomaticBytes = uint64_t{512} << 20;
 
+uint64_t LocalPageBytes(const HostKvRequest& request) {
+  if (request.local_ranks == 0)
+    return std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
+  CHECK(request.first_local_rank + request.local_ranks <= request.page_bytes.size());
+  const auto first = request.page_bytes.begin() + request.first_local_rank;
+  return std::accumulate(first, first + request.local_ranks, uint64_t{0});
+}
+
 }  // namespace
 
 StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
   const uint64_t page_bytes =
       std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
   CHECK(page_bytes > 0 && request.page_size > 0);
+  const uint64_t local_bytes = LocalPageBytes(request);
+  CHECK(local_bytes > 0);
+  const bool several_hosts = local_bytes < page_bytes;
+  const uint64_t available =
+      several_hosts ? request.available_bytes / local_bytes * page_bytes : request.available_bytes;
   const uint64_t needed_pages =
       (request.context_length + request.page_size - 1) / request.page_size;
   const uint64_t needed_bytes = needed_pages * page_bytes;
   const bool chosen = request.kv_cache_memory != 0;
-  const uint64_t automatic =
-      std::min(request.available_bytes / 4, std::max(kAutomaticBytes, needed_bytes));
+  const uint64_t automatic = std::min(available / 4, std::max(kAutomaticBytes, needed_bytes));
   const uint64_t budget = chosen ? request.kv_cache_memory : automatic;
-  if (chosen && budget > request.available_bytes) {
-    return absl::ResourceExhaustedError(
-        StrCat("--kv-cache-memory ", FormatBytes(budget), " is more than the ",
-               FormatBytes(request.available_bytes), " that are available; use less, at least ",
-               FormatBytes(needed_bytes)));
+  if (chosen && budget > available) {
+    return absl::ResourceExhaustedError(StrCat(
+        "--kv-cache-memory ", FormatBytes(budget), " is more than the ", FormatBytes(available),
+        " that are available",
+        several_hosts ? StrCat(" (", FormatBytes(request.available_bytes), " on this host)") : "",
+        "; use less, at least ", FormatBytes(needed_bytes)));
   }
   const uint64_t pages = budget / page_bytes;
   if (pages < needed_pages) {

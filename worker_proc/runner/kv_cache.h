@@ -32,9 +32,12 @@ struct HostKvRequest {
   std::vector<uint64_t> page_bytes;  // of each rank
   uint32_t page_size = 0;            // tokens
   uint32_t context_length = 0;       // tokens: at least one such request must fit
+  // The ranks whose memory that is, those of this host: [first, first + number); 0: all.
+  uint32_t first_local_rank = 0, local_ranks = 0;
 };
 // Pages each rank gets (the same number on all). 0 chooses 512 MiB, or what one context takes if
-// that is more, but at most a quarter of what is available.
+// that is more, but at most a quarter of what is available, where other hosts count as having as
+// much for each of their ranks as this one.
 StatusOr<uint64_t> HostKvPages(const HostKvRequest& request);
 
 }  // namespace flotilla

@@ -45,6 +45,7 @@ void OnSignal(int) { g_stop.store(true, std::memory_order_relaxed); }
 struct WorkerFlags {
   uint32_t rank = 0;
   uint32_t tp = 1;
+  uint32_t local_ranks = 0;
   std::string model;
   CpuFlags cpu;
   int control_fd = -1;
@@ -85,6 +86,11 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
       "HOST:PORT where rank 0 listens for the ranks of all hosts, if there are several");
   app->add_option("--head", flags->head,
                   "HOST:PORT that has this rank's plans, if the scheduler is on another host");
+  app->add_option("--local-ranks", flags->local_ranks,
+                  "How many ranks this host has; 0: all. A rank with --head is alone on its host, "
+                  "the others are the first ones")
+      ->check(CLI::Range(0u, kMaxRanks))
+      ->capture_default_str();
   app->add_option("--link-secret-file", flags->link_secret_file,
                   "File with the secret of all hosts of the replica; needed with several");
   AddRunnerFlags(app, &flags->runner);
@@ -165,7 +171,8 @@ StatusOr<std::unique_ptr<Collective>> MakeCollective(const WorkerFlags& flags, i
 
 // The plans of a scheduler on another host; null: it is on this one.
 StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, const Links& links,
-                                                     const Checkpoint& checkpoint) {
+                                                     const Checkpoint& checkpoint,
+                                                     const Heartbeat& heartbeat) {
   if (flags.head.empty()) return std::unique_ptr<RemotePlans>();
   RemotePlansOptions options;
   options.rank = flags.rank;
@@ -174,8 +181,8 @@ StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, c
   RETURN_IF_ERROR(Annotate(head.status(), "--head"));
   options.head = *head;
   ASSIGN_OR_RETURN(options.secret, ReadSecret(flags.link_secret_file));
-  options.config = MakeRankConfig(
-      {flags.tp, checkpoint.Digest(), flags.cpu.dtype, flags.cpu.kv_cache_dtype, &flags.runner});
+  options.config = MakeRankConfig({flags.tp, checkpoint.Digest([&] { heartbeat.Beat(); }),
+                                   flags.cpu.dtype, flags.cpu.kv_cache_dtype, &flags.runner});
   const auto on_lost = [](const Status& status) {
     Log().warn("the head is lost {}", Kv("reason", std::string(status.message())));
     _exit(1);  // wherever the other threads are
@@ -200,11 +207,12 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   const Links links{&control, &segments};
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
   ASSIGN_OR_RETURN(const std::unique_ptr<RemotePlans> plans,
-                   ConnectToHead(flags, links, *checkpoint));
+                   ConnectToHead(flags, links, *checkpoint, heartbeat));
   flags.runner.kv_pages_chosen = plans != nullptr && plans->kv_pages_chosen();
-  // Those that share this host's cores. Of a replica over several hosts the launcher alone knows
-  // them, and has chosen --threads and --spin-us by them.
-  flags.cpu.ranks = flags.collective_address.empty() ? flags.tp : 1;
+  // Those that share this host's cores and memory.
+  flags.cpu.ranks = flags.local_ranks == 0 ? flags.tp : flags.local_ranks;
+  flags.runner.local_ranks = flags.local_ranks;
+  flags.runner.first_local_rank = flags.head.empty() ? 0 : flags.rank;
   ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
                    ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
   cpu_options.heartbeat = heartbeat;

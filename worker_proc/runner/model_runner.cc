@@ -178,6 +178,8 @@ Status ModelRunner::SizeKvCache() {
   request.available_bytes = options_.available_memory();
   request.page_size = options_.page_size;
   request.context_length = context_length_;
+  request.first_local_rank = options_.first_local_rank;
+  request.local_ranks = options_.local_ranks;
   for (uint32_t rank = 0; rank < partition_.size; ++rank) {
     request.page_bytes.push_back(deps_.backend->KvPageBytes(model_->kv_shape(rank)));
   }

@@ -38,8 +38,9 @@ struct ModelRunnerOptions {
   uint64_t kv_cache_memory = 0;  // of the replica, all ranks; 0: choose
   // A respawned rank: the other ranks have their KV cache, whose number of pages stays.
   bool kv_pages_chosen = false;
-  std::function<uint64_t()> available_memory;  // bytes that can still be had, now
-  std::string logits_dump;                     // rank 0 only; empty: none
+  uint32_t first_local_rank = 0, local_ranks = 0;  // as HostKvRequest's
+  std::function<uint64_t()> available_memory;      // bytes that can still be had, now
+  std::string logits_dump;                         // rank 0 only; empty: none
   // Rank 0: sees what the dump gets, in the order of the positions. Empty: none.
   std::function<Status(uint32_t slot, uint32_t position, std::span<const float>)> on_logits;
   std::vector<int32_t> eos_ids;  // masked by min_tokens

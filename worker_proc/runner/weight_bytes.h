@@ -13,8 +13,12 @@ namespace flotilla {
 
 inline uint64_t WeightBytesOfRank(const Checkpoint& checkpoint, const Backend& backend,
                                   uint32_t ranks) {
+  // An embedding that is not the head, too, stays in the file (the CPU's; a device copies it).
+  const bool untied = checkpoint.Find("lm_head.weight") != nullptr;
   uint64_t bytes = 0;
-  for (const TensorView& view : checkpoint.tensors()) bytes += backend.WeightBytes(view);
+  for (const TensorView& view : checkpoint.tensors()) {
+    if (!untied || view.name != "model.embed_tokens.weight") bytes += backend.WeightBytes(view);
+  }
   return bytes / ranks;
 }
 

@@ -154,7 +154,8 @@ Status WorkerLoop::HandleForward() {
     owed_ring_ = true;  // the backend may not have come to it
     Log().warn("step lost {} {}", Kv("step", plan_.step_id),
                Kv("reason", std::string(status.message())));
-    return OkStatus();
+    // Of a rank that hangs the scheduler may not know yet; of a new epoch it does.
+    return absl::IsDeadlineExceeded(status) ? SendResult(status) : OkStatus();
   }
   if (!IsAnswerable(status)) return Annotate(status, "step");
   if (!status.ok()) {

@@ -2,9 +2,9 @@
 // rings the scheduler's doorbell. Follows the epochs of shm/replica_control.h.
 //
 // Run() publishes the report, becomes kLoaded, waits to be admitted, and serves until `stop` is set
-// or a shutdown plan comes. A step lost to the collective (a rank died or stalled) is dropped
-// silently; the rank then waits for the next reset. A plan that is refused is answered with its
-// status code and changes nothing.
+// or a shutdown plan comes. After a step lost to the collective the rank waits for the next reset;
+// of one that took too long (a rank stalled) rank 0 tells the scheduler, of a new epoch it need
+// not. A plan that is refused is answered with its status code and changes nothing.
 //
 // Threads: one runs Run(); anyone may set `stop`. Ownership: everything in Deps outlives the loop.
 // Errors: Run returns what ends the process.
