@@ -12,13 +12,14 @@ namespace {
 
 constexpr size_t kMaxRouterIdBytes = 128;
 constexpr size_t kMaxTenantBytes = 256;
-constexpr int64_t kMaxClockSkewMs = 60'000;
+constexpr int64_t kMaxTransitMs = 1'000;
 
-// How long ago the router took the request, by wall clocks; nonsense counts as 0.
+// How long ago the router sent the request, by wall clocks. More than a frame can be under way is a
+// difference between the clocks.
 int64_t ElapsedMs(int64_t arrival_unix_ms) {
   if (arrival_unix_ms <= 0) return 0;
   const int64_t elapsed = UnixMs() - arrival_unix_ms;
-  return elapsed < 0 || elapsed > kMaxClockSkewMs ? 0 : elapsed;
+  return elapsed < 0 || elapsed > kMaxTransitMs ? 0 : elapsed;
 }
 
 }  // namespace
@@ -59,7 +60,8 @@ Status ConnectReactor::OnHello() {
   if (in_.kind_case() != v1::RouterFrame::kHello)
     return absl::InvalidArgumentError("hello: the first frame must be Hello");
   const v1::Hello& hello = in_.hello();
-  RETURN_IF_ERROR(deps_->front->Ready());
+  // A draining replica is there for what it has begun: its routers may come back for that.
+  if (!deps_->front->served()) RETURN_IF_ERROR(deps_->front->Ready());
   if (hello.protocol_min() > kProtocolMax || hello.protocol_max() < kProtocolMin)
     return absl::FailedPreconditionError(
         StrCat("hello.protocol_max: the router speaks protocols ", hello.protocol_min(), " … ",
@@ -84,7 +86,7 @@ Status ConnectReactor::OnFrame() {
   switch (in_.kind_case()) {
     case v1::RouterFrame::kSubmit: {
       Status status = OnSubmit(in_.mutable_submit());
-      channel_->CountSubmit();
+      channel_->CountSubmit(this);
       return status;
     }
     case v1::RouterFrame::kAbort:
@@ -125,8 +127,8 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
   }
   std::shared_ptr<OutputSink> sink = channel_;
   if (submit->has_keyed()) {
-    const auto place =
-        deps_->keyed->AttachOrBegin(submit->keyed(), id, {channel_, stream, resumed});
+    const auto place = deps_->keyed->AttachOrBegin(
+        submit->keyed(), id, {channel_, stream, resumed, channel_->ReplayRoom()});
     if (!place.ok()) {
       Refuse(channel_.get(), stream, place.status());
       return OkStatus();

@@ -105,7 +105,10 @@ void DetokLink::Close(uint64_t stream) {
 
 void DetokLink::Flush() {
   if (stuck_) {
-    if ((requests_->get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return;
+    if ((requests_->get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) {
+      pending_.events.clear();  // OpenAll brings all of it
+      return;
+    }
     stuck_ = false;
     OpenAll();
     return;

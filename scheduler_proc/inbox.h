@@ -2,7 +2,7 @@
 // threads, the output side), one consumer (the loop).
 //
 // Bound: at most `capacity` waiting submits; a submit beyond is refused. Aborts and truncations are
-// always taken: their producers send each at most once a live request, so they are bounded too.
+// always taken: their producers send few for each live request, so they are bounded too.
 // Order: as pushed, so an abort pushed after its submit is seen after it.
 // Threads: any. Ownership: the inbox owns queued commands.
 #pragma once

@@ -90,10 +90,16 @@ StatusOr<KeyedResults::Place> KeyedResults::AttachOrBegin(const v1::Keyed& keyed
     return absl::AlreadyExistsError(
         "idempotency_key: it was used for another request; a key stands for one request");
   }
-  if (!CatchUp(*record, consumer)) {
+  StreamLog log = *record->log;
+  if (!log.Rewind(consumer.first_token, 0)) {
     metrics_.alone.Increment();
     return Place{consumer.sink, id, /*shared=*/false};
   }
+  if (log.unsent_bytes() > consumer.room) {
+    return absl::AbortedError(
+        "idempotency_key: earlier repeats are still being answered; ask again soon");
+  }
+  CatchUp(std::move(log), consumer);
   (record->ended ? metrics_.attached_finished : metrics_.attached_running).Increment();
   if (!record->ended) record->attached.push_back({consumer});
   consumer.sink->Flush();
@@ -101,16 +107,13 @@ StatusOr<KeyedResults::Place> KeyedResults::AttachOrBegin(const v1::Keyed& keyed
 }
 
 // Token by token, so that the consumer's own log knows the text of each.
-bool KeyedResults::CatchUp(const Record& record, const Consumer& consumer) {
-  StreamLog log = *record.log;
-  if (!log.Rewind(consumer.first_token, 0)) return false;
+void KeyedResults::CatchUp(StreamLog log, const Consumer& consumer) {
   while (log.HasUnsent()) {
     v1::Delta piece;
     log.Take(/*max_bytes=*/1, &piece);
     piece.clear_timing();
     consumer.sink->Append(consumer.stream, std::move(piece));
   }
-  return true;
 }
 
 bool KeyedResults::Contains(const std::string& key) {

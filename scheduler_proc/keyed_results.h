@@ -49,6 +49,7 @@ class KeyedResults {
     std::shared_ptr<OutputSink> sink;
     uint64_t stream = 0;
     uint32_t first_token = 0;
+    size_t room = SIZE_MAX;  // bytes that it can take at once
   };
   struct Place {
     // What the request is to be submitted with; null: there is one, and the consumer has been given
@@ -64,7 +65,8 @@ class KeyedResults {
       : options_(options), clock_(clock), metrics_(metrics) {}
 
   // `id`: under which the request will run, if it is to be submitted. InvalidArgument: key or
-  // digest are no hashes. AlreadyExists: the key stands for another request.
+  // digest are no hashes. AlreadyExists: the key stands for another request. Aborted: what there is
+  // is larger than the consumer's room; it may ask again.
   StatusOr<Place> AttachOrBegin(const v1::Keyed& keyed, ReqId id, const Consumer& consumer);
   bool Contains(const std::string& key);
   // Forgets what is too old. Returns when it wants to be called next; INT64_MAX: it has nothing.
@@ -77,7 +79,7 @@ class KeyedResults {
 
   void OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece);
   void OnFlush(Record* record);
-  static bool CatchUp(const Record& record, const Consumer& consumer);
+  static void CatchUp(StreamLog log, const Consumer& consumer);
   void KeepLocked(const std::shared_ptr<Record>& record, v1::Delta&& piece);
   void ExpireLocked(int64_t now_ns);
   void MakeRoomLocked(const std::shared_ptr<Record>& growing);

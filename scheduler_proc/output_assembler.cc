@@ -210,24 +210,33 @@ void OutputAssembler::Fail(ReqId id, const Status& status) {
   Append(id, &it->second, std::move(delta));
 }
 
-void OutputAssembler::AddPromptLogprobs(Live* live, v1::Delta* delta) {
-  if (live->prompt_logprobs.empty()) return;
-  if (live->prompt_logprobs_bytes > kLargeResultBytes) {
-    delta->set_large_result_id(deps_.large_results->Put(std::move(live->prompt_logprobs)));
-  } else {
-    for (v1::TokenLogprobs& entry : live->prompt_logprobs)
-      *delta->add_prompt_logprobs() = std::move(entry);
+// False: they are more than may be kept.
+bool OutputAssembler::AddPromptLogprobs(Live* live, v1::Delta* delta) {
+  std::vector<v1::TokenLogprobs> entries = std::exchange(live->prompt_logprobs, {});
+  if (live->prompt_logprobs_bytes > kLargeResultBytes && !entries.empty()) {
+    delta->set_large_result_id(deps_.large_results->Put(std::move(entries)));
+    return delta->large_result_id() != 0;
   }
-  live->prompt_logprobs.clear();
+  for (v1::TokenLogprobs& entry : entries) *delta->add_prompt_logprobs() = std::move(entry);
+  return true;
 }
 
 void OutputAssembler::Append(ReqId id, Live* live, v1::Delta&& delta) {
-  AddPromptLogprobs(live, &delta);
+  if (!AddPromptLogprobs(live, &delta)) {
+    deps_.inbox->Abort(id, flotilla::Finish::kAbort);
+    return Fail(id, absl::InvalidArgumentError(
+                        StrCat("prompt_logprobs: ", live->prompt_logprobs_bytes,
+                               " bytes are more than the replica keeps; ask for fewer")));
+  }
   const bool last = delta.last();
   const std::shared_ptr<OutputSink> sink = live->open.sink;
-  sink->Append(live->open.stream, std::move(delta));
+  const bool wanted = sink->Append(live->open.stream, std::move(delta));
   if (std::find(touched_.begin(), touched_.end(), sink) == touched_.end()) touched_.push_back(sink);
-  if (!last) return;
+  if (!last) {
+    // Whoever left may have said so before the core knew of it.
+    if (!wanted) deps_.inbox->Abort(id, flotilla::Finish::kAbort);
+    return;
+  }
   deps_.detok->Close(id);
   live_.erase(id);
   deps_.on_finished(id);

@@ -77,7 +77,7 @@ class OutputAssembler {
   void FinishEmbedding(const ReqOutput& output, Live* live);
   void AddUsage(const Live& live, const ReqOutput& final, v1::Delta* delta) const;
   void EndNow(ReqId id, Live* live, v1::FinishReason reason);
-  void AddPromptLogprobs(Live* live, v1::Delta* delta);
+  bool AddPromptLogprobs(Live* live, v1::Delta* delta);
   void Append(ReqId id, Live* live, v1::Delta&& delta);
   v1::TokenLogprobs ToProto(const PositionLogprobs& logprobs) const;
 

@@ -14,6 +14,7 @@ namespace flotilla {
 void RequestFront::SetServing(const RequestLimits& limits) {
   if (phase_.load() != Phase::kLoading) return;
   limits_ = limits;
+  served_.store(true);
   Phase loading = Phase::kLoading;
   phase_.compare_exchange_strong(loading, Phase::kServing);
 }
@@ -86,19 +87,28 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
     std::lock_guard lock(mutex_);
     live_.emplace(id, checked.request_id);
     by_request_id_.emplace(std::move(checked.request_id), id);
+    entering_.emplace(id, Finish::kNone);
   }
   deps_.load->AddSubmitted(command.spec.prompt_ids.size());
-  if (!checked.grammar.has_value()) return Submit(std::move(command));
-  {
-    std::lock_guard lock(mutex_);
-    compiling_.emplace(id, Finish::kNone);
-  }
+  if (!checked.grammar.has_value()) return Enter(std::move(command));
   // std::function wants what can be copied.
   auto shared = std::make_shared<SubmitCommand>(std::move(command));
   deps_.grammars->Compile(*checked.grammar, [this, shared](GrammarCompiler::Result grammar) {
     OnGrammar(std::move(*shared), std::move(grammar));
   });
   return OkStatus();
+}
+
+Status RequestFront::Enter(SubmitCommand&& command) {
+  const ReqId id = command.spec.id;
+  const Status status = Submit(std::move(command));
+  Finish aborted = Finish::kNone;
+  {
+    std::lock_guard lock(mutex_);
+    aborted = entering_.extract(id).mapped();
+  }
+  if (status.ok() && aborted != Finish::kNone) deps_.inbox->Abort(id, aborted);
+  return status;
 }
 
 Status RequestFront::Submit(SubmitCommand&& command) {
@@ -129,30 +139,22 @@ void RequestFront::OnGrammar(SubmitCommand&& command, GrammarCompiler::Result gr
   Status status = grammar.status();
   if (status.ok()) {
     command.spec.grammar = *std::move(grammar);
-    status = Submit(std::move(command));
+    status = Enter(std::move(command));
   } else {
     Refuse(id, command.options.request_id, command.spec.prompt_ids.size(), status);
-  }
-  Finish aborted = Finish::kNone;
-  {
     std::lock_guard lock(mutex_);
-    const auto it = compiling_.find(id);
-    aborted = it->second;
-    compiling_.erase(it);
+    entering_.erase(id);
   }
-  if (!status.ok()) {
-    sink->Append(stream, RefusalDelta(status));
-    sink->Flush();
-  } else if (aborted != Finish::kNone) {
-    deps_.inbox->Abort(id, aborted);
-  }
+  if (status.ok()) return;
+  sink->Append(stream, RefusalDelta(status));
+  sink->Flush();
 }
 
 void RequestFront::Abort(ReqId id, Finish reason) {
   {
     std::lock_guard lock(mutex_);
-    const auto it = compiling_.find(id);
-    if (it != compiling_.end()) {
+    const auto it = entering_.find(id);
+    if (it != entering_.end()) {
       it->second = reason;
       return;
     }

@@ -43,6 +43,7 @@ class RequestFront {
   void SetDraining();
   // Unavailable, with the reason, unless serving.
   Status Ready() const;
+  bool served() const { return served_.load(); }           // SetServing was called in time
   const RequestLimits& limits() const { return limits_; }  // only after Ready() was OK
   const Tokenizer& tokenizer() const { return *deps_.tokenizer; }
   const ChatFormat* chat_format() const { return deps_.chat_format; }
@@ -75,6 +76,8 @@ class RequestFront {
   StatusOr<CheckedRequest> Noted(const std::string& request_id,
                                  StatusOr<CheckedRequest> checked) const;
 
+  // To the loop; and what was aborted on the way.
+  Status Enter(SubmitCommand&& command);
   Status Submit(SubmitCommand&& command);
   // What was counted as submitted is not; the log and the metrics are told.
   void Refuse(ReqId id, const std::string& request_id, uint64_t tokens, const Status& status);
@@ -83,14 +86,15 @@ class RequestFront {
   const Deps deps_;
   RequestLimits limits_;  // set before phase_ becomes kServing
   std::atomic<Phase> phase_{Phase::kLoading};
+  std::atomic<bool> served_{false};
   std::atomic<ReqId> next_id_{1};
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   // Guarded by mutex_. request_id is a client's: several requests may have the same.
   std::unordered_map<ReqId, std::string> live_;
   std::unordered_multimap<std::string, ReqId> by_request_id_;
-  // Those that wait for their grammar; aborted meanwhile: why.
-  std::unordered_map<ReqId, Finish> compiling_;
+  // Those that are not in the inbox yet, most for their grammar; aborted meanwhile: why.
+  std::unordered_map<ReqId, Finish> entering_;
 };
 
 }  // namespace flotilla

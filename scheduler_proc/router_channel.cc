@@ -120,9 +120,9 @@ void RouterChannel::AbandonLocked(const Stream& stream) {
   if (stream.id != 0 && !stream.shared) deps_.abort(stream.id);
 }
 
-void RouterChannel::CountSubmit() {
+void RouterChannel::CountSubmit(const FrameConnection* connection) {
   std::lock_guard lock(mutex_);
-  ++submits_;
+  if (connection_ == connection) ++submits_;
 }
 
 ReqId RouterChannel::Find(uint64_t stream) {
@@ -175,6 +175,11 @@ bool RouterChannel::connected() {
 size_t RouterChannel::unsent_bytes() {
   std::lock_guard lock(mutex_);
   return unsent_bytes_;
+}
+
+size_t RouterChannel::ReplayRoom() {
+  std::lock_guard lock(mutex_);
+  return options_.max_unsent_bytes / 2 - std::min(unsent_bytes_, options_.max_unsent_bytes / 2);
 }
 
 void RouterChannel::PumpLocked() {

@@ -74,8 +74,9 @@ class RouterChannel final : public OutputSink {
   void Share(uint64_t stream, ReqId id);
   // The router wants no more of it. The request goes on if it is shared, else it is aborted.
   void Drop(uint64_t stream);
-  // A Submit of the attached connection was handled: from now on the load counts it in.
-  void CountSubmit();
+  // A Submit of `connection` was handled: from now on the load counts it in. Not of one that
+  // another has taken over from.
+  void CountSubmit(const FrameConnection* connection);
   // 0: unknown or finished.
   ReqId Find(uint64_t stream);
   // Pong, Goodbye: sent before the next step. Older unsent ones of the kind are replaced.
@@ -87,6 +88,8 @@ class RouterChannel final : public OutputSink {
   bool Forgettable();
   bool connected();
   size_t unsent_bytes();
+  // Bytes that may be appended at once without those of running requests coming near the limit.
+  size_t ReplayRoom();
 
  private:
   struct Stream {

@@ -141,6 +141,8 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
       OnStepFailed("a result frame was malformed", {});
     } else if (!deps_.epochs->serving() || result_.epoch != deps_.epochs->epoch()) {
       continue;  // of an epoch that is over
+    } else if (result_.code == static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) {
+      OnStepLost("a rank did not take part in a step in time");
     } else if (result_.code != 0) {
       Log().error("step failed {} {} {}", Kv("step", result_.step_id), Kv("code", result_.code),
                   Kv("error", result_.message));
@@ -159,25 +161,22 @@ void SchedulerLoop::OnRestart(const std::string& reason) {
   deps_.on_serving(false, deps_.epochs->num_pages());
 }
 
-// A rank whose collective timed out drops its plan without an answer.
+// A rank that another epoch overtook, or that is stopped, answers nothing.
 void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
   if (options_.step_timeout_ns == 0 || core_->core().plans_in_flight() == 0 ||
       now_ns - last_progress_ns_ < options_.step_timeout_ns)
     return;
-  OnRestart("a step was not answered in time");
+  OnStepLost("a step was not answered in time");
 }
 
 // All begin anew, but for a request with which steps fail again and again: the one that the worker
 // names, or, if it knows none, all of such a step. Who has got a token since is none of them.
 void SchedulerLoop::OnStepFailed(const std::string& reason, std::span<const RowResult> blamed) {
   if (!deps_.epochs->serving())
-    return OnRestart(reason);                      // nobody's plan: there may be no core yet
-  for (const ReqOutput& output : core_outputs_) {  // not handed out yet
-    const auto it = live_.find(output.id);
-    if (it != live_.end() && output.token.has_value()) it->second.failed_steps = 0;
-  }
+    return OnRestart(reason);  // nobody's plan: there may be no core yet
+  ForgiveThoseWithTokens();
   const std::vector<Scheduler::PlannedReq> planned = core_->core().RequestsOfNextResult();
-  OnRestart(reason);
+  OnRestart(reason);  // the plans are gone with it
   for (const Scheduler::PlannedReq& req : planned) {
     const auto is_it = [&](const RowResult& row) { return row.slot == req.slot; };
     if (!blamed.empty() && std::ranges::none_of(blamed, is_it)) continue;
@@ -188,18 +187,40 @@ void SchedulerLoop::OnStepFailed(const std::string& reason, std::span<const RowR
 // What the worker computed when it died may be what it died of.
 void SchedulerLoop::OnWorkerLost() {
   deps_.on_serving(false, deps_.epochs->num_pages());
-  if (core_ == nullptr) return;
+  if (core_ != nullptr) CountLostSteps();
+}
+
+// All begin anew, as after a death: what takes a rank too long takes it too long again.
+void SchedulerLoop::OnStepLost(const std::string& reason) {
+  CountLostSteps();
+  OnRestart(reason);
+}
+
+void SchedulerLoop::CountLostSteps() {
+  ForgiveThoseWithTokens();
   for (const Scheduler::PlannedReq& req : core_->core().RequestsOfNextResult())
     CountStep(req.id, &LiveReq::lost_steps, options_.max_lost_steps);
+}
+
+// Whose tokens are not handed out yet.
+void SchedulerLoop::ForgiveThoseWithTokens() {
+  for (const ReqOutput& output : core_outputs_) {
+    const auto it = live_.find(output.id);
+    if (it != live_.end() && output.token.has_value())
+      it->second.failed_steps = it->second.lost_steps = 0;
+  }
 }
 
 void SchedulerLoop::CountStep(ReqId id, uint32_t LiveReq::*count, uint32_t most) {
   const auto it = live_.find(id);
   if (it == live_.end() || ++(it->second.*count) < most) return;
   if (!core_->Abort(id, Finish::kAbort)) return;  // it has ended
-  live_.erase(it);
-  events_.emplace_back(FailOutput{
-      id, absl::InternalError("the replica's workers failed to run the request repeatedly")});
+  ReqOutput failed;                               // the core says nothing more of it
+  failed.id = id;
+  failed.finish = Finish::kError;
+  failed.error_code = absl::StatusCode::kInternal;
+  failed.error = "the replica's workers failed to run the request repeatedly";
+  core_outputs_.push_back(std::move(failed));
 }
 
 bool SchedulerLoop::PublishPlan(int64_t now_ns) {
@@ -209,7 +230,7 @@ bool SchedulerLoop::PublishPlan(int64_t now_ns) {
   if (!core_->PlanStep(now_ns, &plan_)) return false;
   const Status published = deps_.port->Publish(plan_);
   if (!published.ok()) {
-    OnRestart(StrCat("the step ring is stuck: ", published.message()));
+    OnStepLost(StrCat("the step ring is stuck: ", published.message()));
     return true;
   }
   deps_.metrics->OnPlan(plan_, before, core_->core().stats(), now_ns);

@@ -33,8 +33,8 @@ class SchedulerLoop {
     SchedulerConfig core;  // num_pages comes from the ranks
     // A request that was in so many failed steps since its last token is ended,
     uint32_t max_failed_steps = 3;
-    // or in so many in which a worker died: more, since what kills a worker mostly is somebody
-    // else.
+    // or in so many in which a worker died or did not answer: more, since that mostly is somebody
+    // else's fault.
     uint32_t max_lost_steps = 8;
     // A plan that is not answered for this long is given up: next epoch. 0: never.
     int64_t step_timeout_ns = 120 * kNsPerSecond;
@@ -81,6 +81,9 @@ class SchedulerLoop {
   void OnRestart(const std::string& reason);
   void OnStepFailed(const std::string& reason, std::span<const RowResult> blamed);
   void OnWorkerLost();
+  void OnStepLost(const std::string& reason);
+  void CountLostSteps();
+  void ForgiveThoseWithTokens();
   void CountStep(ReqId id, uint32_t LiveReq::*count, uint32_t most);
   bool PublishPlan(int64_t now_ns);
   void ReportBatch(int64_t now_ns);

@@ -49,18 +49,20 @@ bool StreamLog::HasUnsent() const {
   return sent_tokens_ < tokens_.size() || (complete_ && !last_sent_);
 }
 
+// Without its text.
 size_t StreamLog::TokenBytes(size_t index) const {
-  const size_t begin = index == 0 ? 0 : tokens_[index - 1].text_end;
-  size_t bytes = kTokenBytes + tokens_[index].text_end - begin;
-  if (!logprobs_.empty()) bytes += logprobs_[index].ByteSizeLong();
-  return bytes;
+  return kTokenBytes + (logprobs_.empty() ? 0 : logprobs_[index].ByteSizeLong());
 }
 
 void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
   v1::ChoiceDelta* choice = delta->add_choices();
-  size_t bytes = 0, end = sent_tokens_;
+  size_t bytes = 0, text_begin = sent_text_, end = sent_tokens_;
   while (end < tokens_.size() && (end == sent_tokens_ || bytes < max_bytes)) {
-    bytes += TokenBytes(end);
+    const size_t token_bytes = TokenBytes(end);
+    unsent_bytes_ -= token_bytes;
+    bytes +=
+        token_bytes + tokens_[end].text_end - std::min<size_t>(text_begin, tokens_[end].text_end);
+    text_begin = tokens_[end].text_end;
     choice->add_token_ids(tokens_[end].id);
     if (!logprobs_.empty()) *choice->add_logprobs() = logprobs_[end];
     ++end;
@@ -69,14 +71,17 @@ void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
   size_t text_end = everything ? text_.size() : tokens_[end - 1].text_end;
   text_end = std::max(text_end, sent_text_);
   choice->set_text(text_.substr(sent_text_, text_end - sent_text_));
+  unsent_bytes_ -= text_end - sent_text_;
   sent_tokens_ = end;
   sent_text_ = text_end;
 }
 
 void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
   delta->set_stream_id(stream_id_);
-  while (sent_prompt_ < prompt_logprobs_.size())
+  while (sent_prompt_ < prompt_logprobs_.size()) {
+    unsent_bytes_ -= prompt_logprobs_[sent_prompt_].ByteSizeLong();
     *delta->add_prompt_logprobs() = prompt_logprobs_[sent_prompt_++];
+  }
   if (!large_result_sent_ && large_result_id_ != 0) {
     delta->set_large_result_id(large_result_id_);
     large_result_sent_ = true;
@@ -95,10 +100,9 @@ void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
       if (tail_.has_error()) *delta->mutable_error() = tail_.error();
       *delta->mutable_embedding() = tail_.embedding();
       delta->set_last(true);
-      last_sent_ = true;
+      if (!std::exchange(last_sent_, true)) unsent_bytes_ -= CountTail();
     }
   }
-  unsent_bytes_ = HasUnsent() ? CountUnsent() : 0;
 }
 
 bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
@@ -120,10 +124,7 @@ size_t StreamLog::CountTail() const {
 size_t StreamLog::CountUnsent() const {
   size_t bytes = complete_ && !last_sent_ ? CountTail() : 0;
   bytes += text_.size() - std::min(sent_text_, text_.size());
-  for (size_t i = sent_tokens_; i < tokens_.size(); ++i) {
-    bytes += kTokenBytes;
-    if (!logprobs_.empty()) bytes += logprobs_[i].ByteSizeLong();
-  }
+  for (size_t i = sent_tokens_; i < tokens_.size(); ++i) bytes += TokenBytes(i);
   for (size_t i = sent_prompt_; i < prompt_logprobs_.size(); ++i)
     bytes += prompt_logprobs_[i].ByteSizeLong();
   return bytes;

@@ -123,11 +123,16 @@ const SchedulerStats& Scheduler::stats() const {
   stats.total_pages = impl_->kv.num_pages();
   stats.free_pages = impl_->kv.allocator().num_free();
   stats.evictable_pages = impl_->kv.cache().evictable_pages();
-  stats.locked_pages = stats.total_pages - stats.free_pages - stats.evictable_pages;
   stats.queued_tokens = impl_->waiting_queue.num_tokens();
   stats.new_token_ratio = impl_->new_token_ratio.value();
   stats.running_tokens = 0;
-  for (const Req* req : impl_->running_batch) stats.running_tokens += req->len();
+  // By who holds them, so that a lost page is missing in the sum.
+  stats.locked_pages = impl_->kv.cache().total_pages() - stats.evictable_pages;
+  for (const Req* req : impl_->running_batch) {
+    stats.running_tokens += req->len();
+    stats.locked_pages += req->pages.size() - req->num_shared;
+  }
+  for (const Req* req : impl_->ending) stats.locked_pages += req->pages.size() - req->num_shared;
   return stats;
 }
 

@@ -1,5 +1,6 @@
 #include "scheduler_proc/grammar/compile_sandbox.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -65,6 +66,7 @@ int CompileSandbox::pid() const {
 
 Status CompileSandbox::SpawnLocked() {
   StopLocked();
+  ++spawns_;
   ASSIGN_OR_RETURN(SocketPair sockets, MakeSocketPair(SOCK_SEQPACKET));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -103,20 +105,35 @@ void CompileSandbox::StopLocked() {
   pid_ = -1;
 }
 
-Status CompileSandbox::SendJob(int fd) {
+StatusOr<uint64_t> CompileSandbox::SendJob(int fd) {
   std::lock_guard lock(mutex_);
-  if (control_.valid() && SendWithFd(control_.get(), SandboxMessage::kCompile, fd))
-    return OkStatus();
+  if (control_.valid() && SendWithFd(control_.get(), SandboxMessage::kCompile, fd)) return spawns_;
   Log().warn("starting the grammar sandbox again");
   RETURN_IF_ERROR(SpawnLocked());
-  if (SendWithFd(control_.get(), SandboxMessage::kCompile, fd)) return OkStatus();
+  if (SendWithFd(control_.get(), SandboxMessage::kCompile, fd)) return spawns_;
   return absl::UnavailableError("the grammar sandbox is gone");
+}
+
+bool CompileSandbox::Gone(uint64_t process) {
+  std::lock_guard lock(mutex_);
+  if (process != spawns_) return true;
+  pollfd control{control_.get(), 0, 0};
+  return !control_.valid() || (poll(&control, 1, 0) > 0 && (control.revents & POLLHUP) != 0);
 }
 
 StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t time_ms) {
   const int64_t begin_ns = RealClock::Now();
+  const StatusOr<std::string> compiled = CompileOnce(spec, time_ms);
+  if (!absl::IsUnavailable(compiled.status())) return compiled;
+  // Ended from outside, with whatever it was compiling.
+  const int64_t left_ms = time_ms - (RealClock::Now() - begin_ns) / kNsPerMs;
+  return left_ms > 0 ? CompileOnce(spec, static_cast<uint32_t>(left_ms)) : compiled;
+}
+
+StatusOr<std::string> CompileSandbox::CompileOnce(const GrammarSpec& spec, uint32_t time_ms) {
+  const int64_t begin_ns = RealClock::Now();
   ASSIGN_OR_RETURN(SocketPair job, MakeSocketPair(SOCK_STREAM));
-  RETURN_IF_ERROR(SendJob(job.theirs.get()));
+  ASSIGN_OR_RETURN(const uint64_t process, SendJob(job.theirs.get()));
   job.theirs.reset();
   WriteAll(job.ours.get(),
            BuildCompileRequest({spec, time_ms, options_.memory_bytes, options_.compiled_bytes}));
@@ -129,6 +146,7 @@ StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t 
   if (reply.ok()) return reply->status;
   if (RealClock::Now() - begin_ns >= int64_t{time_ms} * kNsPerMs)
     return absl::DeadlineExceededError("compiling it takes too long");
+  if (Gone(process)) return absl::UnavailableError("the grammar sandbox is gone");
   return absl::ResourceExhaustedError("compiling it takes too much memory or nesting");
 }
 

@@ -6,7 +6,7 @@
 // any, several at once. Ownership: the process ends when the CompileSandbox does.
 // Errors: InvalidArgument: the grammar is not one, or its result too large; DeadlineExceeded: it
 // takes longer; ResourceExhausted: its process ended, by a limit or by somebody; Unavailable: the
-// sandbox can't be started. Messages don't name the field.
+// sandbox can't be started, or was ended twice. Messages don't name the field.
 #pragma once
 
 #include <memory>
@@ -40,13 +40,18 @@ class CompileSandbox {
   explicit CompileSandbox(const Options& options) : options_(options) {}
   Status SpawnLocked();
   void StopLocked();
-  Status SendJob(int fd);
+  // To which of the processes started so far it went.
+  StatusOr<uint64_t> SendJob(int fd);
+  bool Gone(uint64_t process);
+  StatusOr<std::string> CompileOnce(const GrammarSpec& spec, uint32_t time_ms);
 
   const Options options_;
   UniqueFd vocabulary_;  // memfd
   mutable std::mutex mutex_;
-  UniqueFd control_;  // guarded by mutex_
-  int pid_ = -1;      // guarded by mutex_
+  // Guarded by mutex_.
+  UniqueFd control_;
+  int pid_ = -1;
+  uint64_t spawns_ = 0;
 };
 
 }  // namespace flotilla

@@ -92,8 +92,10 @@ int ServeCompiles(int control_fd) {
       continue;
     }
     if (vocabulary == nullptr) return 1;
+    const pid_t server = getpid();
     if (fork() != 0) continue;  // without a process the socket just closes
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != server) _exit(1);  // it ended before that
     close(control_fd);
     CompileOne(message->fd.get(), *vocabulary);
     _exit(0);

@@ -106,7 +106,7 @@ class Replica {
                              : CheckRequest(submit.request(), submit.resume(), limits_, tokenizer);
       if (checked.ok()) fuzz::CheckByWorker(*checked, limits_);
     }
-    channel_->CountSubmit();
+    channel_->CountSubmit(connection_.get());
   }
 
   static v1::Delta Piece(int32_t number) {

@@ -407,9 +407,16 @@ TEST(EngineDrain, FinishesWhatRunsAndTakesNothingNew) {
   ASSERT_TRUE(router.WaitDone(2));
   EXPECT_EQ(router.Get(2).last.error().code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_GT(router.Get(2).last.error().retry_after_ms(), 0);
+  // A router that lost its connection meanwhile comes back for what runs.
+  router.Break();
+  TestRouter again(engine.Channel());
+  v1::Hello hello = TestRouter::MakeHello();
+  hello.add_reattach()->set_stream_id(1);
+  again.Hello(hello);
+  ASSERT_TRUE(again.Wait([&] { return again.welcomed_; }));
   engine.replica().Hold(false);
-  ASSERT_TRUE(router.WaitDone(1));
-  EXPECT_EQ(router.Get(1).tokens, Expected(Prompt(1, 10), 50));
+  ASSERT_TRUE(again.WaitDone(1));
+  EXPECT_EQ(again.Get(1).tokens, Expected(Prompt(1, 10), 50));
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
 }
 

@@ -111,6 +111,17 @@ TEST_F(KeyedResultsTest, WhoComesWhileItRunsGetsAllOfIt) {
   EXPECT_EQ(Count("attached_running"), 1);
 }
 
+TEST_F(KeyedResultsTest, WhoHasNoRoomForItAsksAgain) {
+  const auto first = std::make_shared<FakeSink>(), second = std::make_shared<FakeSink>();
+  const auto begun = Ask(Key('a'), first);
+  for (int i = 0; i < 100; ++i) begun.sink->Append(0, Piece(i));
+  const auto refused = results_->AttachOrBegin(Key('a'), 2, {second, 7, 0, /*room=*/500});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted) << refused.status();
+  EXPECT_EQ(second->num_tokens, 0u);
+  EXPECT_TRUE(results_->AttachOrBegin(Key('a'), 2, {second, 7, 60, /*room=*/500}).ok());
+  EXPECT_EQ(second->num_tokens, 40u);
+}
+
 TEST_F(KeyedResultsTest, TimingIsOfWhoBeganIt) {
   const auto first = std::make_shared<FakeSink>(), second = std::make_shared<FakeSink>(),
              third = std::make_shared<FakeSink>();

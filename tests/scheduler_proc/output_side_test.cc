@@ -26,7 +26,7 @@ class RecordingSink final : public OutputSink {
     held = piece.held_back();
     done = piece.last();
     if (done) last = piece;
-    return true;
+    return wanted;
   }
   void Flush() override { changed.notify_all(); }
   template <typename Condition>
@@ -46,7 +46,7 @@ class RecordingSink final : public OutputSink {
   std::string text, held;
   std::vector<int32_t> tokens;
   v1::Delta last;
-  bool done = false;
+  bool done = false, wanted = true;
 };
 
 class OutputSideTest : public testing::Test {
@@ -129,6 +129,35 @@ TEST_F(OutputSideTest, TextFollowsTokensAndNoCharacterIsSplit) {
   EXPECT_EQ(sink_->last.usage().prompt_tokens(), 3);
   EXPECT_EQ(sink_->last.usage().completion_tokens(), 6);
   EXPECT_TRUE(sink_->Wait([&] { return finished_.load() == 1; }));
+}
+
+// Its abort may have come before the request itself.
+TEST_F(OutputSideTest, WhatNobodyWaitsForIsAborted) {
+  StartDetokenizer();
+  sink_->wanted = false;
+  Open(1);
+  Token(1, 'a');
+  ASSERT_TRUE(sink_->Wait([&] { return sink_->tokens.size() == 1; }));
+  std::vector<Command> commands;
+  for (const int64_t end = clock_.NowNs() + 10 * kNsPerSecond;
+       commands.empty() && clock_.NowNs() < end; std::this_thread::yield())
+    inbox_.Drain(&commands);
+  ASSERT_EQ(commands.size(), 1u);
+  ASSERT_TRUE(std::holds_alternative<AbortCommand>(commands[0]));
+  EXPECT_EQ(std::get<AbortCommand>(commands[0]).id, 1u);
+}
+
+TEST_F(OutputSideTest, PromptLogprobsBeyondAllThatIsKeptAreAnError) {
+  StartDetokenizer();
+  Open(1);
+  ReqOutput output;
+  output.id = 1;
+  output.token = 'a';
+  output.prompt_logprobs.assign(100'000, {.token = 'a', .logprob = -1, .rank = 1, .top = {}});
+  Push(std::move(output));
+  ASSERT_TRUE(sink_->WaitDone());
+  EXPECT_EQ(sink_->last.error().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_NE(sink_->last.error().message().find("prompt_logprobs"), std::string::npos);
 }
 
 TEST_F(OutputSideTest, AnUnfinishedCharacterIsFlushedAtTheEnd) {

@@ -65,8 +65,8 @@ TEST_F(RouterChannelTest, OneFrameAtATimeAndTheRestMerges) {
   ASSERT_TRUE(channel->Open(1, 11, 0).ok());
   ASSERT_TRUE(channel->Open(2, 12, 0).ok());
   EXPECT_FALSE(channel->Open(2, 13, 0).ok());
-  channel->CountSubmit();
-  channel->CountSubmit();
+  FakeConnection former;
+  for (const FakeConnection* of : {&c, &former, &c}) channel->CountSubmit(of);
   for (int i = 0; i < 3; ++i) {
     channel->Append(1, Piece(i));
     channel->Append(2, Piece(i));
@@ -95,6 +95,18 @@ TEST_F(RouterChannelTest, HeartbeatOnlyWhenNothingElseWasSent) {
   hub_->Tick(clock_.NowNs());
   ASSERT_EQ(c.frames.size(), 2u);
   EXPECT_EQ(c.frames[1].step().deltas_size(), 0);
+}
+
+TEST_F(RouterChannelTest, ReplaysLeaveHalfOfTheRoom) {
+  FakeConnection c;
+  auto channel = Attach(&c);
+  EXPECT_EQ(channel->ReplayRoom(), 500u);
+  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  for (int i = 0; i < 20; ++i) channel->Append(1, Piece(i));
+  EXPECT_EQ(channel->ReplayRoom(), 500 - channel->unsent_bytes());
+  for (int i = 0; i < 50; ++i) channel->Append(1, Piece(i));
+  EXPECT_EQ(channel->ReplayRoom(), 0u);
+  EXPECT_TRUE(channel->connected());
 }
 
 TEST_F(RouterChannelTest, OverflowDropsTheConnectionThenTheRequests) {

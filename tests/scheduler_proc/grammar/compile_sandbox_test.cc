@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <thread>
 
 #include "common/base/clock.h"
@@ -30,6 +31,15 @@ std::unique_ptr<CompileSandbox> Start(CompileSandbox::Options options = {}) {
   auto sandbox = CompileSandbox::Start(options, TestTokens());
   EXPECT_TRUE(sandbox.ok()) << sandbox.status();
   return *std::move(sandbox);
+}
+
+// True as soon as it compiles something.
+bool WaitForChildOf(int pid) {
+  const std::string path = StrCat("/proc/", pid, "/task/", pid, "/children");
+  const int64_t end = RealClock::Now() + 10 * kNsPerSecond;
+  std::string child;
+  while (child.empty() && RealClock::Now() < end) std::ifstream(path) >> child;
+  return !child.empty();
 }
 
 TEST(CompileSandboxTest, CompilesAndRefuses) {
@@ -78,11 +88,23 @@ TEST(CompileSandboxTest, MemoryAndResultAreBounded) {
 TEST(CompileSandboxTest, StartsAgainAfterADeath) {
   const auto sandbox = Start();
   ASSERT_EQ(kill(sandbox->pid(), SIGKILL), 0);
-  // The first may still reach the socket of the one that is dying.
-  Status status;
-  for (int i = 0; i < 3; ++i)
-    status = sandbox->Compile({GrammarKind::kRegex, "a"}, 10'000).status();
-  EXPECT_TRUE(status.ok()) << status;
+  // It may still reach the socket of the one that is dying.
+  const auto compiled = sandbox->Compile({GrammarKind::kRegex, "a"}, 10'000);
+  EXPECT_TRUE(compiled.ok()) << compiled.status();
+}
+
+// What it was compiling is not to blame.
+TEST(CompileSandboxTest, ADeathWhileItCompilesCostsTimeAlone) {
+  const auto sandbox = Start();
+  Status endless;
+  const int first = sandbox->pid();
+  std::thread compiling([&] { endless = sandbox->Compile(kEndless, 3000).status(); });
+  const bool begun = WaitForChildOf(first);
+  kill(first, SIGKILL);
+  compiling.join();
+  ASSERT_TRUE(begun);
+  EXPECT_EQ(endless.code(), absl::StatusCode::kDeadlineExceeded) << endless;
+  EXPECT_NE(sandbox->pid(), first);
 }
 
 TEST(CompileSandboxTest, WithoutAProgramThereIsNone) {
