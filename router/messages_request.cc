@@ -211,7 +211,7 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
   return std::nullopt;
 }
 
-MaybeError ReadConversation(const json::object& body, Conversation* out) {
+MaybeError ReadMessagesConversation(const json::object& body, Conversation* out) {
   if (auto error = ReadAnthropicTools(body, &out->tools)) return error;
   if (auto error = ReadThinking(body, &out->request)) return error;
   MessageList list(&out->request);
@@ -231,7 +231,7 @@ std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
   if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   if (auto error = ReadMessageFields(root.get_object(), &request)) return *error;
   Conversation conversation;
-  if (auto error = ReadConversation(root.get_object(), &conversation)) return *error;
+  if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) return *error;
   return request;
 }
@@ -242,7 +242,7 @@ std::variant<std::string, ApiError> CountTokens(std::string_view body, const Mod
   CompletionRequest request;
   if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   Conversation conversation;
-  if (auto error = ReadConversation(root.get_object(), &conversation)) return *error;
+  if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
   if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
   return StrCat("{\"input_tokens\":", request.prompts[0].ids.size(), "}");
 }

@@ -2,6 +2,8 @@
 // an error or an answer, both JSON; and a prompt's tokens are its text again.
 #include "router/text_requests.h"
 
+#include <boost/json/serialize.hpp>
+
 #include "tests/fuzz/checked_by_scheduler.h"
 
 namespace flotilla {
