@@ -30,33 +30,34 @@ std::optional<uint64_t> ReadKey(const std::string& path, std::string_view key) {
   return std::nullopt;
 }
 
-// The files of one version of cgroups.
-struct CgroupFiles {
-  const char* limit;
-  const char* usage;
-  const char* stat_prefix;  // of keys in memory.stat that count the cgroups below, too
+// The names of one version of cgroups.
+struct CgroupNames {
+  const char *limit, *usage;                           // files
+  const char *inactive_cache, *active_cache, *mapped;  // in memory.stat, with the cgroups below
 };
-constexpr CgroupFiles kCgroupV2{"memory.max", "memory.current", ""};
-constexpr CgroupFiles kCgroupV1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
+constexpr CgroupNames kCgroupV2{"memory.max", "memory.current", "inactive_file", "active_file",
+                                "file_mapped"};
+constexpr CgroupNames kCgroupV1{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                "total_inactive_file", "total_active_file", "total_mapped_file"};
 
 // File cache that can be dropped: the inactive, and of the active what nobody has mapped. (A file
 // that was mapped and read twice, as the model's is, is active.)
-uint64_t DroppableCache(const std::string& directory, const CgroupFiles& files) {
+uint64_t DroppableCache(const std::string& directory, const CgroupNames& names) {
   const auto stat = [&](const char* key) {
-    return ReadKey(directory + "memory.stat", std::string(files.stat_prefix) + key).value_or(0);
+    return ReadKey(directory + "memory.stat", key).value_or(0);
   };
-  const uint64_t inactive = stat("inactive_file");
-  const uint64_t all = inactive + stat("active_file");
-  const uint64_t mapped = stat(files.stat_prefix[0] == '\0' ? "file_mapped" : "mapped_file");
+  const uint64_t inactive = stat(names.inactive_cache);
+  const uint64_t all = inactive + stat(names.active_cache);
+  const uint64_t mapped = stat(names.mapped);
   return std::max(inactive, all - std::min(mapped, all));
 }
 
 // What one cgroup directory leaves: limit - usage.
-uint64_t CgroupFree(const std::string& directory, const CgroupFiles& files) {
-  const std::optional<uint64_t> limit = ReadNumber(directory + files.limit);
-  const std::optional<uint64_t> usage = ReadNumber(directory + files.usage);
+uint64_t CgroupFree(const std::string& directory, const CgroupNames& names) {
+  const std::optional<uint64_t> limit = ReadNumber(directory + names.limit);
+  const std::optional<uint64_t> usage = ReadNumber(directory + names.usage);
   if (!limit || !usage) return UINT64_MAX;
-  const uint64_t used = *usage - std::min(DroppableCache(directory, files), *usage);
+  const uint64_t used = *usage - std::min(DroppableCache(directory, names), *usage);
   return *limit - std::min(used, *limit);
 }
 
@@ -74,11 +75,11 @@ std::string CgroupPath(const std::string& root, std::string_view controller) {
 }
 
 // The tightest limit from the process's own cgroup up to the root.
-uint64_t HierarchyFree(const std::string& mount, std::string path, const CgroupFiles& files) {
+uint64_t HierarchyFree(const std::string& mount, std::string path, const CgroupNames& names) {
   uint64_t free = UINT64_MAX;
   for (;;) {
     const std::string directory = mount + path + (path.ends_with('/') ? "" : "/");
-    free = std::min(free, CgroupFree(directory, files));
+    free = std::min(free, CgroupFree(directory, names));
     if (path.empty() || path == "/") return free;
     path.resize(path.rfind('/'));
   }

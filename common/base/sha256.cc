@@ -2,13 +2,11 @@
 
 #include <openssl/evp.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "common/base/check.h"
 
 namespace flotilla {
-
 namespace {
 
 constexpr size_t kPiece = 16 << 20;
@@ -19,8 +17,10 @@ std::string Sha256Hex(std::string_view bytes, const std::function<void()>& on_pi
   const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(),
                                                                    EVP_MD_CTX_free);
   CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
-  for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kPiece))) {
-    CHECK(EVP_DigestUpdate(context.get(), bytes.data(), std::min(bytes.size(), kPiece)) == 1);
+  while (!bytes.empty()) {
+    const std::string_view piece = bytes.substr(0, kPiece);
+    CHECK(EVP_DigestUpdate(context.get(), piece.data(), piece.size()) == 1);
+    bytes.remove_prefix(piece.size());
     if (on_piece) on_piece();
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
