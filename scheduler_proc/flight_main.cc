@@ -37,8 +37,8 @@ int RunReplay(const std::string& file, bool verbose) {
               static_cast<unsigned long long>(report->records),
               static_cast<unsigned long long>(report->requests),
               static_cast<unsigned long long>(report->steps));
-  if (report->skipped > 0) {
-    std::printf("the %llu calls before the oldest key frame are left out\n",
+  if (report->from_key_frame) {
+    std::printf("it begins at a key frame; the %llu calls before it are left out\n",
                 static_cast<unsigned long long>(report->skipped));
   }
   if (report->difference.empty()) {

@@ -165,6 +165,7 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
     const bool begins = replayer.Begins(record);
     if (begins) {
       RETURN_IF_ERROR(replayer.Begin(record));
+      if (report.records == 0) report.from_key_frame = record.kind == FlightKind::kKeyFrame;
     } else if (!replayer.started()) {
       ++report.skipped;
       continue;

@@ -21,9 +21,10 @@ namespace flotilla {
 
 struct ReplayReport {
   uint64_t records = 0, steps = 0, requests = 0;
-  uint64_t skipped = 0;     // records before the beginning
-  uint64_t key_frames = 0;  // that the core agreed with
-  std::string difference;   // empty: it decided the same
+  uint64_t skipped = 0;         // records before the beginning
+  bool from_key_frame = false;  // what was before that is overwritten
+  uint64_t key_frames = 0;      // that the core agreed with
+  std::string difference;       // empty: it decided the same
 };
 
 // What a visitor sees after each record.

@@ -1,5 +1,6 @@
 #include "scheduler_proc/grammar/compile_sandbox.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -23,6 +24,9 @@ namespace {
 constexpr int kControlFd = 3;  // in the sandbox
 // The child ends itself; this long after that its socket must have closed.
 constexpr int64_t kSlackMs = 200;
+// A process that dies closes its sockets one after another, the job's perhaps before the control
+// socket's: so long after a job that just ended the sandbox may turn out to be gone.
+constexpr int kDyingMs = 100;
 
 struct SocketPair {
   UniqueFd ours, theirs;
@@ -115,10 +119,14 @@ StatusOr<uint64_t> CompileSandbox::SendJob(int fd) {
 }
 
 bool CompileSandbox::Gone(uint64_t process) {
-  std::lock_guard lock(mutex_);
-  if (process != spawns_) return true;
-  pollfd control{control_.get(), 0, 0};
-  return !control_.valid() || (poll(&control, 1, 0) > 0 && (control.revents & POLLHUP) != 0);
+  UniqueFd control;
+  {
+    std::lock_guard lock(mutex_);
+    if (process != spawns_ || !control_.valid()) return true;
+    control = UniqueFd(fcntl(control_.get(), F_DUPFD_CLOEXEC, 0));
+  }
+  pollfd hangup{control.get(), 0, 0};
+  return control.valid() && poll(&hangup, 1, kDyingMs) > 0 && (hangup.revents & POLLHUP) != 0;
 }
 
 StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t time_ms) {
