@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/listen.h"
 #include "common/rpc/tls_credentials.h"
 #include "router/chat_request.h"
 #include "router/generate_check.h"
@@ -17,6 +16,8 @@ namespace flotilla {
 namespace {
 
 constexpr const char* kServiceName = "flotilla.v1.Inference";
+// gRPC varies ages by a tenth; of a second of age.
+constexpr int64_t kAgeMarginMs = 1150;
 
 // A server-streaming call that ends at once.
 class EndedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
@@ -44,13 +45,14 @@ GrpcServer::~GrpcServer() { Shutdown(); }
 
 Status GrpcServer::Start() {
   if (context_.access == nullptr) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const std::string address = HostPort(options_.host, options_.grpc_port);
   grpc::ServerBuilder builder;
-  int port = 0;
   credentials_ = MakeServerCredentials(tls_);
-  builder.AddListeningPort(address, credentials_, &port);
-  // Else a second server binds the same port and takes half of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  connections_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
+  // Clients find new routers, and leave one that has a successor, without an error: they are told
+  // to open another connection for their next call while this one still takes it.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                             static_cast<int>(options_.max_grpc_connection_age_s * 1000));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(options_.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
@@ -61,10 +63,19 @@ Status GrpcServer::Start() {
   builder.RegisterService(&health_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0)
-    return absl::UnavailableError(StrCat("can't listen on ", address));
-  port_ = static_cast<uint16_t>(port);
-  return OkStatus();
+  return server_ == nullptr ? absl::UnavailableError("gRPC's server does not start") : OkStatus();
+}
+
+void GrpcServer::Take(boost::asio::ip::tcp::socket socket) {
+  boost::system::error_code error;
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  socket.native_non_blocking(true, error);
+  if (!error) connection.fd = socket.release(error);
+  if (!error) connections_->HandleNewConnection(&connection);
+}
+
+int64_t GrpcServer::longest_connection_ms() const {
+  return int64_t{options_.max_grpc_connection_age_s} * kAgeMarginMs;
 }
 
 void GrpcServer::BeginDrain() {

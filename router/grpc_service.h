@@ -2,12 +2,13 @@
 //
 // A router that asks for keys finds them in the metadata `authorization` or `x-api-key`, and has no
 // reflection, which knows no keys.
-// Threads: gRPC's; what touches requests is posted to the io thread. Errors: Start says which
-// address can't be bound.
+// Threads: gRPC's; what touches requests is posted to the io thread. It does not listen itself, so
+// that its socket can be handed over: Take gets connections, from the io thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <string>
 
@@ -20,13 +21,13 @@
 namespace flotilla {
 
 struct GrpcOptions {
-  std::string host = "127.0.0.1";
   uint16_t grpc_port = 50051;                  // 0: any
   uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
   uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests that are being received
   uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
   uint32_t max_grpc_streams = 1024;            // calls at once on a connection
+  uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
 };
 
 class GrpcServer final : public v1::Inference::CallbackService {
@@ -36,7 +37,11 @@ class GrpcServer final : public v1::Inference::CallbackService {
   ~GrpcServer() override;
 
   Status Start();
-  uint16_t port() const { return port_; }
+  // A new connection.
+  void Take(boost::asio::ip::tcp::socket socket);
+  // After so long a connection that was taken just now has been left by its client, which opens
+  // another for its next call.
+  int64_t longest_connection_ms() const;
   // Any thread.
   void SetServing(bool serving) { health_.SetServing(serving); }
   // From now on Generate answers UNAVAILABLE.
@@ -79,9 +84,9 @@ class GrpcServer final : public v1::Inference::CallbackService {
   const TlsFiles* const tls_;
   HealthService health_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // while the server is there
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> draining_{false};
-  uint16_t port_ = 0;
 };
 
 }  // namespace flotilla

@@ -1,17 +1,12 @@
-// The HTTP/1.1 listener, plain or TLS: accepts, counts, and hands each connection to an
-// HttpSession.
+// HTTP/1.1, plain or TLS: counts connections and hands each to an HttpSession.
 //
-// Threads: the io thread. Errors: Listen says which address can't be bound and why; running out of
-// descriptors pauses accepting for a moment.
+// Threads: the io thread.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <unordered_set>
 
-#include "common/base/status.h"
 #include "common/tls/tls_files.h"
 #include "router/http_types.h"
 
@@ -22,12 +17,14 @@ class HttpSession;
 class HttpServer {
  public:
   // `tls`, if not null, is loaded before the first connection; then all of them are HTTPS.
-  HttpServer(HttpOptions options, boost::asio::io_context* io, HttpService* service,
-             const TlsFiles* tls = nullptr);
+  HttpServer(HttpOptions options, HttpService* service, const TlsFiles* tls = nullptr);
   ~HttpServer();
 
-  Status Listen();
-  uint16_t port() const { return port_; }
+  // A new connection.
+  void Take(boost::asio::ip::tcp::socket socket);
+  // Somebody else takes new connections: every answer that begins from now on closes its own, so
+  // that the client opens the next one there. Nothing is refused.
+  void BeginLeave() { leaving_ = true; }
   // From now on every answer closes its connection, and idle connections are closed.
   void BeginDrain();
   // Closes everything.
@@ -36,6 +33,7 @@ class HttpServer {
   const HttpOptions& options() const { return options_; }
   HttpService* service() const { return service_; }
   bool draining() const { return draining_; }
+  bool leaving() const { return leaving_; }
   // Of a new connection; null: plain.
   std::shared_ptr<ssl_ctx_st> tls_context() const {
     return tls_ == nullptr ? nullptr : tls_->current()->context;
@@ -48,21 +46,16 @@ class HttpServer {
   void Forget(HttpSession* session) { sessions_.erase(session); }
 
  private:
-  void Accept();
   void TakeBodyBytes(int64_t delta);
-  void OnAccept(boost::asio::ip::tcp::socket socket);
 
   const HttpOptions options_;
-  boost::asio::io_context* const io_;
   HttpService* const service_;
   const TlsFiles* const tls_;
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer retry_timer_;
   std::unordered_set<HttpSession*> sessions_;
   uint64_t buffered_body_bytes_ = 0;
   const std::shared_ptr<HttpServer*> self_ = std::make_shared<HttpServer*>(this);  // null: gone
-  uint16_t port_ = 0;
   bool draining_ = false;
+  bool leaving_ = false;
 };
 
 }  // namespace flotilla

@@ -68,7 +68,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
   // Answering.
   std::shared_ptr<HttpExchange> MakeExchange();
-  ResponseHead MakeHead() const;
+  ResponseHead MakeHead();
   void SendFinal(std::string_view bytes, int status);
   void Send(std::string_view bytes);
   void StartWrite();

@@ -75,7 +75,8 @@ std::shared_ptr<HttpExchange> HttpSession::MakeExchange() {
   return std::make_shared<SessionExchange>(shared_from_this(), number_);
 }
 
-ResponseHead HttpSession::MakeHead() const {
+ResponseHead HttpSession::MakeHead() {
+  if (server_->leaving()) keep_alive_ = false;
   ResponseHead head;
   head.close = !keep_alive_ || server_->draining();
   head.keep_alive_10 = !http_11_;

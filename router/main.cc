@@ -1,4 +1,5 @@
 // flotilla-router: flags, signals, and the wiring of RouterApp.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "common/base/metrics_http.h"
 #include "common/cli/flag_sources.h"
 #include "common/tls/tls_flags.h"
+#include "router/handoff.h"
 #include "router/router_app.h"
 
 namespace flotilla {
@@ -21,6 +23,7 @@ struct Flags {
   LogOptions log;
   std::string ui = "on";
   std::string metrics_socket;
+  std::string handoff_socket;
   std::optional<uint16_t> metrics_port;
   int notify_fd = -1;
   uint32_t admission_queue_timeout_s =
@@ -54,6 +57,11 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   count("--max-connections", &http.max_connections, "HTTP connections at once");
   count("--max-grpc-streams", &flags->router.grpc.max_grpc_streams,
         "gRPC calls at once on a connection");
+  app->add_option("--max-grpc-connection-age", flags->router.grpc.max_grpc_connection_age_s,
+                  "Seconds after which a gRPC client is asked to open another connection for its "
+                  "next call, so that calls spread over new routers; what runs is not touched")
+      ->check(CLI::Range(1, 86'400))
+      ->capture_default_str();
   count("--max-replicas", &flags->router.dispatcher.max_replicas,
         "Replicas that the router connects to; further addresses are left out");
   count("--max-cache-index-pages", &flags->router.dispatcher.max_index_pages,
@@ -153,6 +161,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Unix socket that serves this process's metrics");
   app->add_option("--metrics-port", flags->metrics_port,
                   "Port of /metrics for Prometheus; 0: any. Not given: none");
+  app->add_option("--handoff-socket", flags->handoff_socket,
+                  "Unix socket through which a router that is started with the same path takes "
+                  "over: it gets the listening sockets, and this one ends once its clients have "
+                  "left");
   AddLimitFlags(app, flags);
   AddAdmissionFlags(app, flags);
   AddLogFlags(app, &flags->log);
@@ -168,19 +180,126 @@ void NotifyReady(const Flags& flags, const RouterApp& app) {
   close(flags.notify_fd);
 }
 
-// Nothing without --metrics-port.
-StatusOr<std::unique_ptr<MetricsHttpServer>> ServeMetrics(const Flags& flags,
-                                                          const RouterApp& app) {
-  if (!flags.metrics_port) return nullptr;
-  const auto page = [&app](const std::string& target) -> std::optional<MetricsPage> {
-    if (target.substr(0, target.find('?')) != "/metrics") return HealthPage(target, app.serving());
-    return MetricsPage{RenderMetrics(*app.metrics_registry()) + RenderProcessMetrics("router")};
-  };
-  auto server = MetricsHttpServer::Start({flags.router.http.host, *flags.metrics_port, page,
-                                          "here are /metrics, /health/live and /health/ready\n"});
-  if (server.ok()) Log().info("metrics {}", Kv("port", (*server)->port()));
-  return server;
+int Fail(const Status& status) {
+  std::fprintf(stderr, "flotilla-router: %s\n", std::string(status.message()).c_str());
+  // What somebody else holds now may be free when the same is tried again.
+  return absl::IsAlreadyExists(status) || absl::IsUnavailable(status) ? 1 : 2;
 }
+
+// The process around RouterApp: its metrics' page, and the hand-off to and from other routers.
+class RouterRun {
+ public:
+  explicit RouterRun(const Flags& flags) : flags_(flags), app_(flags.router) {}
+  ~RouterRun() {
+    if (notifier_.joinable()) notifier_.join();
+  }
+
+  Status Start() {
+    ListeningSockets sockets;
+    if (!flags_.handoff_socket.empty()) {
+      const auto& router = flags_.router;
+      auto met = Predecessor::Meet(
+          flags_.handoff_socket,
+          {router.http.host, router.http.port, router.grpc.grpc_port, flags_.metrics_port});
+      if (!met.ok() && !absl::IsNotFound(met.status()))
+        return Annotate(met.status(), "--handoff-socket");
+      if (met.ok()) {
+        predecessor_ = *std::move(met);
+        sockets = predecessor_->TakeSockets();
+        metrics_listener_ = std::move(sockets.metrics);
+      }
+    }
+    RETURN_IF_ERROR(app_.Start(std::move(sockets)));
+    // A predecessor serves its pages until it is relieved.
+    if (predecessor_ == nullptr) RETURN_IF_ERROR(ServePages());
+    notifier_ = std::thread([this] {
+      if (app_.WaitReady()) OnReady();
+    });
+    return OkStatus();
+  }
+
+  // Until SIGTERM or SIGINT; with a successor, until nobody needs this router any more.
+  void Wait(const sigset_t& signals) {
+    for (;;) {
+      const timespec tick{0, 200'000'000};
+      const int signal =
+          relieved_ ? sigtimedwait(&signals, nullptr, &tick) : sigwaitinfo(&signals, nullptr);
+      if (signal == SIGTERM || signal == SIGINT) {
+        Log().info("stopping {}", Kv("signal", signal));
+        return;
+      }
+      if (relieved_ && app_.Deserted()) {
+        Log().info("everybody has left for the successor");
+        return;
+      }
+    }
+  }
+
+  void Stop() {
+    app_.Interrupt();
+    notifier_.join();
+    handoff_.reset();
+    app_.Drain();
+  }
+
+ private:
+  void OnReady() {
+    if (predecessor_ != nullptr) {
+      predecessor_->TakeOver();
+      app_.Accept();
+      Log().info("took over from another router");
+      if (const Status status = ServePages(); !status.ok())
+        Log().error("no metrics {}", Kv("reason", std::string(status.message())));
+    }
+    NotifyReady(flags_, app_);
+    if (const Status status = ServeHandoff(); !status.ok())
+      Log().error("--handoff-socket {}", Kv("reason", std::string(status.message())));
+  }
+
+  Status ServePages() {
+    auto metrics = MetricsServer::Start(flags_.metrics_socket, "router", app_.metrics_registry());
+    if (!metrics.ok()) return Annotate(metrics.status(), "--metrics-socket");
+    metrics_ = *std::move(metrics);
+    if (!flags_.metrics_port) return OkStatus();
+    const auto page = [this](const std::string& target) -> std::optional<MetricsPage> {
+      if (target.substr(0, target.find('?')) != "/metrics")
+        return HealthPage(target, app_.serving());
+      return MetricsPage{RenderMetrics(*app_.metrics_registry()) + RenderProcessMetrics("router")};
+    };
+    auto server = MetricsHttpServer::Start({flags_.router.http.host, *flags_.metrics_port, page,
+                                            "here are /metrics, /health/live and /health/ready\n"},
+                                           std::move(metrics_listener_));
+    if (!server.ok()) return Annotate(server.status(), "--metrics-port");
+    metrics_http_ = *std::move(server);
+    Log().info("metrics {}", Kv("port", metrics_http_->port()));
+    return OkStatus();
+  }
+
+  Status ServeHandoff() {
+    if (flags_.handoff_socket.empty()) return OkStatus();
+    ASSIGN_OR_RETURN(handoff_,
+                     HandoffServer::Start({flags_.handoff_socket, flags_.router.http.host,
+                                           app_.http_socket(), app_.grpc_socket(),
+                                           metrics_http_ ? metrics_http_->listener() : -1, [this] {
+                                             app_.Leave();
+                                             metrics_http_.reset();
+                                             relieved_ = true;
+                                             Log().info("a successor took over");
+                                             kill(getpid(), SIGUSR2);  // Wait looks again
+                                           }}));
+    return OkStatus();
+  }
+
+  const Flags& flags_;
+  std::unique_ptr<Predecessor> predecessor_;
+  UniqueFd metrics_listener_;  // of the predecessor
+  RouterApp app_;
+  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<MetricsHttpServer> metrics_http_;
+  std::unique_ptr<HandoffServer> handoff_;
+  std::atomic<bool> relieved_ = false;
+  std::thread notifier_;
+};
 
 int Run(int argc, char** argv) {
   Flags flags;
@@ -194,7 +313,6 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "flotilla-router: give --replica or --replica-dns\n");
     return 2;
   }
-  flags.router.grpc.host = flags.router.http.host;
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_grpc_buffer_bytes = flags.router.http.max_buffered_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
@@ -211,35 +329,14 @@ int Run(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  RouterApp router(flags.router);
-  if (const Status status = router.Start(); !status.ok()) {
-    std::fprintf(stderr, "flotilla-router: %s\n", std::string(status.message()).c_str());
-    return 2;
-  }
-  auto metrics = MetricsServer::Start(flags.metrics_socket, "router", router.metrics_registry());
-  if (!metrics.ok()) {
-    std::fprintf(stderr, "flotilla-router: --metrics-socket: %s\n",
-                 std::string(metrics.status().message()).c_str());
-    return 2;
-  }
-  const auto metrics_http = ServeMetrics(flags, router);
-  if (!metrics_http.ok()) {
-    std::fprintf(stderr, "flotilla-router: --metrics-port: %s\n",
-                 std::string(metrics_http.status().message()).c_str());
-    return 2;
-  }
-  std::thread notifier([&] {
-    if (router.WaitReady()) NotifyReady(flags, router);
-  });
-  int signal = 0;
-  sigwait(&signals, &signal);
-  Log().info("stopping {}", Kv("signal", signal));
-  router.Interrupt();
-  notifier.join();
-  router.Drain();
+  RouterRun router(flags);
+  if (const Status status = router.Start(); !status.ok()) return Fail(status);
+  router.Wait(signals);
+  router.Stop();
   return 0;
 }
 

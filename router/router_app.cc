@@ -56,8 +56,10 @@ RouterApp::RouterApp(RouterOptions options)
                &dispatcher_,  &metrics_, options_.parsers, options_.sse_keepalive_ms,
                access_.get(), {}},
       routes_(context_, options_.ui),
-      http_(options_.http, &io_, &routes_, tls_.get()),
-      grpc_(options_.grpc, context_, tls_.get()) {}
+      http_(options_.http, &routes_, tls_.get()),
+      grpc_(options_.grpc, context_, tls_.get()),
+      http_listener_(&io_),
+      grpc_listener_(&io_) {}
 
 RouterApp::~RouterApp() {
   if (io_thread_.joinable() && !draining_) {
@@ -75,17 +77,50 @@ auto RouterApp::OnIo(Function function) {
   return future.get();
 }
 
-Status RouterApp::Start() {
+Status RouterApp::Start(ListeningSockets adopted) {
   // Megabytes of one client's text must not take a core from the next step of all others.
   boost::asio::post(large_pool_, [] { setpriority(PRIO_PROCESS, gettid(), kLargeTextNice); });
   RETURN_IF_ERROR(LoadFiles());
   RETURN_IF_ERROR(traces_.Start());
-  if (Status status = http_.Listen(); !status.ok()) return Annotate(status, "--port");
-  if (Status status = grpc_.Start(); !status.ok()) return Annotate(status, "--grpc-port");
+  const bool adopts = adopted.http.valid();
+  const std::string& host = options_.http.host;
+  if (Status status = adopts ? http_listener_.Adopt(std::move(adopted.http))
+                             : http_listener_.Listen(host, options_.http.port);
+      !status.ok())
+    return Annotate(status, "--port");
+  if (Status status = adopts ? grpc_listener_.Adopt(std::move(adopted.grpc))
+                             : grpc_listener_.Listen(host, options_.grpc.grpc_port);
+      !status.ok())
+    return Annotate(status, "--grpc-port");
+  RETURN_IF_ERROR(grpc_.Start());
   dispatcher_.set_on_ready_changed([this] { OnReadyChanged(); });
   dispatcher_.Start();
   io_thread_ = std::thread([this] { io_.run(); });
+  if (!adopts) Accept();
   return OkStatus();
+}
+
+void RouterApp::Accept() {
+  OnIo([this] {
+    http_listener_.Accept([this](auto socket) { http_.Take(std::move(socket)); });
+    grpc_listener_.Accept([this](auto socket) { grpc_.Take(std::move(socket)); });
+  });
+}
+
+void RouterApp::Leave() {
+  OnIo([this] {
+    http_listener_.Close();
+    grpc_listener_.Close();
+    http_.BeginLeave();
+    left_ns_ = RealClock::Now();
+  });
+}
+
+bool RouterApp::Deserted() {
+  return OnIo([this] {
+    return http_.connections() == 0 && dispatcher_.active() == 0 && metrics_.in_flight() == 0 &&
+           RealClock::Now() - left_ns_ >= grpc_.longest_connection_ms() * kNsPerMs;
+  });
 }
 
 // What a file says when it has changed is the truth from then on, unless it is wrong.
@@ -159,6 +194,10 @@ void RouterApp::Drain() {
     grpc_.BeginDrain();
   });
   WaitIdle();
+  OnIo([this] {
+    http_listener_.Close();
+    grpc_listener_.Close();
+  });
   grpc_.Shutdown();
   OnIo([this] {
     http_.Stop();

@@ -19,8 +19,10 @@
 #include "common/tls/tls_files.h"
 #include "router/dispatcher.h"
 #include "router/grpc_service.h"
+#include "router/handoff.h"
 #include "router/http_routes.h"
 #include "router/http_server.h"
+#include "router/listener.h"
 #include "router/trace_exporter.h"
 
 namespace flotilla {
@@ -45,9 +47,14 @@ class RouterApp {
   explicit RouterApp(RouterOptions options);
   ~RouterApp();
 
-  Status Start();
-  uint16_t http_port() const { return http_.port(); }
-  uint16_t grpc_port() const { return grpc_.port(); }
+  // Listens on what it is given, else where the options say. Of its own sockets it accepts at once,
+  // of those that are a predecessor's still with Accept.
+  Status Start(ListeningSockets adopted = {});
+  void Accept();
+  uint16_t http_port() const { return http_listener_.port(); }
+  uint16_t grpc_port() const { return grpc_listener_.port(); }
+  int http_socket() { return http_listener_.socket(); }
+  int grpc_socket() { return grpc_listener_.socket(); }
   // Any thread; as /health/ready.
   bool serving() const { return !draining_ && dispatcher_.ready(); }
   const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }
@@ -55,6 +62,10 @@ class RouterApp {
   // True as soon as a replica has been ready; false if Interrupt was called first.
   bool WaitReady();
   void Interrupt();
+  // A successor has the listening sockets: stops accepting, and serves those who are connected
+  // until they have gone, which Deserted tells.
+  void Leave();
+  bool Deserted();
   // Not ready at once; running requests get drain_grace_ms, then everything ends.
   void Drain();
 
@@ -82,8 +93,10 @@ class RouterApp {
   HttpRoutes routes_;
   HttpServer http_;
   GrpcServer grpc_;
+  Listener http_listener_, grpc_listener_;
   std::thread io_thread_;
   std::atomic<bool> draining_{false};
+  int64_t left_ns_ = 0;  // CLOCK_MONOTONIC
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -14,15 +14,6 @@ namespace {
 
 constexpr int kAcceptAgainMs = 100;
 
-uint16_t PortOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
-  return ntohs(address.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
-}
-
 }  // namespace
 
 StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* bound_port) {
@@ -42,14 +33,23 @@ StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* b
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (!fd.valid() || bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(fd.get(), 64) != 0) {
+      listen(fd.get(), SOMAXCONN) != 0) {
     const std::string message =
         absl::StrCat("can't listen on ", HostPort(host, port), ": ", std::strerror(errno));
     return errno == EADDRINUSE ? Status(absl::AlreadyExistsError(message))
                                : Status(absl::UnavailableError(message));
   }
-  *bound_port = PortOf(fd.get());
+  *bound_port = ListeningPort(fd.get());
   return fd;
+}
+
+uint16_t ListeningPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
+  return ntohs(address.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
 }
 
 Status CheckPortFree(const std::string& host, uint16_t port, const std::string& flag) {

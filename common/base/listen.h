@@ -15,6 +15,9 @@ namespace flotilla {
 // `host` is an address or a name; port 0: any free one, which *bound_port gets.
 StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* bound_port);
 
+// Of a TCP socket that listens.
+uint16_t ListeningPort(int socket);
+
 // Binds and lets go. For a clear message before anything is started; the later bind of the process
 // that is meant to have the port stays the authority.
 Status CheckPortFree(const std::string& host, uint16_t port, const std::string& flag);

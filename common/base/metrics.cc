@@ -4,7 +4,6 @@
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -85,45 +84,30 @@ std::string RenderMetrics(const prometheus::Registry& registry) {
 StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& path, const std::string& process,
     std::shared_ptr<prometheus::Registry> registry) {
-  UniqueFd listener;
+  UnixListener listener;
   if (!path.empty()) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof(address.sun_path))
-      return absl::InvalidArgumentError(absl::StrCat("metrics socket path too long: ", path));
-    std::memcpy(address.sun_path, path.data(), path.size());
-    listener.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    unlink(path.c_str());
-    if (!listener.valid() ||
-        bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-        listen(listener.get(), 8) != 0)
-      return absl::UnavailableError(
-          absl::StrCat("can't listen on metrics socket ", path, ": ", std::strerror(errno)));
+    ASSIGN_OR_RETURN(listener, UnixListener::Listen(path, SOCK_STREAM));
   }
   StartTimeSeconds();
   return std::unique_ptr<MetricsServer>(
-      new MetricsServer(std::move(listener), path, process, std::move(registry)));
+      new MetricsServer(std::move(listener), process, std::move(registry)));
 }
 
-MetricsServer::MetricsServer(UniqueFd listener, std::string path, std::string process,
+MetricsServer::MetricsServer(UnixListener listener, std::string process,
                              std::shared_ptr<prometheus::Registry> registry)
-    : listener_(std::move(listener)),
-      path_(std::move(path)),
-      process_(std::move(process)),
-      registry_(std::move(registry)) {
+    : listener_(std::move(listener)), process_(std::move(process)), registry_(std::move(registry)) {
   if (listener_.valid()) thread_ = std::thread([this] { Run(); });
 }
 
 MetricsServer::~MetricsServer() {
   stop_.store(true);
-  if (listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
+  if (listener_.valid()) shutdown(listener_.fd(), SHUT_RDWR);
   if (thread_.joinable()) thread_.join();
-  if (!path_.empty()) unlink(path_.c_str());
 }
 
 void MetricsServer::Run() {
   while (!stop_.load()) {
-    UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    UniqueFd client(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid()) {
       if (!OutlastAcceptError(errno)) return;
       continue;

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "common/base/status.h"
-#include "common/base/unique_fd.h"
+#include "common/base/unix_listener.h"
 
 namespace flotilla {
 
@@ -58,12 +58,11 @@ class MetricsServer {
   MetricsServer& operator=(const MetricsServer&) = delete;
 
  private:
-  MetricsServer(UniqueFd listener, std::string path, std::string process,
+  MetricsServer(UnixListener listener, std::string process,
                 std::shared_ptr<prometheus::Registry> registry);
   void Run();
 
-  UniqueFd listener_;
-  const std::string path_;
+  UnixListener listener_;
   const std::string process_;
   const std::shared_ptr<prometheus::Registry> registry_;
   std::atomic<bool> stop_{false};

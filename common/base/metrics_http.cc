@@ -1,11 +1,14 @@
 #include "common/base/metrics_http.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "common/base/listen.h"
@@ -58,29 +61,40 @@ std::optional<MetricsPage> HealthPage(const std::string& target, bool ready) {
   return std::nullopt;
 }
 
-StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(Options options) {
-  uint16_t bound = 0;
-  ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(options.host, options.port, &bound));
+StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(Options options,
+                                                                      UniqueFd adopted) {
+  UniqueFd listener = std::move(adopted);
+  if (!listener.valid()) {
+    ASSIGN_OR_RETURN(listener, ListenTcp(options.host, options.port, &options.port));
+  }
+  UniqueFd stop(eventfd(0, EFD_CLOEXEC));
+  if (!stop.valid() || fcntl(listener.get(), F_SETFL, O_NONBLOCK) != 0)
+    return absl::UnavailableError("no descriptor for the metrics' port");
   return std::unique_ptr<MetricsHttpServer>(
-      new MetricsHttpServer(std::move(listener), bound, std::move(options)));
+      new MetricsHttpServer(std::move(listener), std::move(stop), std::move(options)));
 }
 
-MetricsHttpServer::MetricsHttpServer(UniqueFd listener, uint16_t port, Options options)
-    : listener_(std::move(listener)), port_(port), options_(std::move(options)) {
+MetricsHttpServer::MetricsHttpServer(UniqueFd listener, UniqueFd stop, Options options)
+    : listener_(std::move(listener)),
+      port_(ListeningPort(listener_.get())),
+      options_(std::move(options)),
+      stop_(std::move(stop)) {
   thread_ = std::thread([this] { Run(); });
 }
 
 MetricsHttpServer::~MetricsHttpServer() {
-  stop_.store(true);
-  shutdown(listener_.get(), SHUT_RDWR);  // wakes accept
+  eventfd_write(stop_.get(), 1);  // no shutdown of a socket that may be another's as well
   thread_.join();
 }
 
 void MetricsHttpServer::Run() {
-  while (!stop_.load()) {
+  pollfd waits[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  for (;;) {
+    if (poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return;
+    if (waits[1].revents != 0) return;
     const UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client.valid()) {
-      if (!OutlastAcceptError(errno)) return;
+      if (errno != EAGAIN && !OutlastAcceptError(errno)) return;
       continue;
     }
     const std::string request = ReadRequest(client.get());

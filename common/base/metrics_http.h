@@ -1,13 +1,12 @@
 // /metrics over HTTP/1.1, for Prometheus: a small server for a port that only scrapers reach, and
 // probes, which have no certificate where clients need one.
 //
-// Threads: one of its own, which sleeps in accept; a scrape is answered before the next is taken,
+// Threads: one of its own, which sleeps in poll; a scrape is answered before the next is taken,
 // so `page` is called by one thread at a time. Errors: Start fails if the port can't be bound. A
 // client that does not send its request, or take its answer, within kMetricsClientTimeoutNs is
 // dropped.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,21 +39,24 @@ class MetricsHttpServer {
     std::function<std::optional<MetricsPage>(const std::string& target)> page;
     std::string hint;
   };
-  // Error AlreadyExists: the port is taken.
-  static StatusOr<std::unique_ptr<MetricsHttpServer>> Start(Options options);
+  // adopted: a socket that listens there already, perhaps shared with another process. Error
+  // AlreadyExists: the port is taken.
+  static StatusOr<std::unique_ptr<MetricsHttpServer>> Start(Options options, UniqueFd adopted = {});
   ~MetricsHttpServer();
   MetricsHttpServer(const MetricsHttpServer&) = delete;
   uint16_t port() const { return port_; }
+  // To be shared with another process; any thread.
+  int listener() const { return listener_.get(); }
 
  private:
-  MetricsHttpServer(UniqueFd listener, uint16_t port, Options options);
+  MetricsHttpServer(UniqueFd listener, UniqueFd stop, Options options);
   void Run();
   std::string Respond(const std::string& request) const;
 
-  UniqueFd listener_;
+  const UniqueFd listener_;
   const uint16_t port_;
   const Options options_;
-  std::atomic<bool> stop_{false};
+  const UniqueFd stop_;  // an event
   std::thread thread_;
 };
 

@@ -194,6 +194,7 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
       .Flag("--notify-fd", w.notify_fd)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
+      .Flag("--handoff-socket", r.runtime_dir + "/router.handoff")
       .Log(o.log)
       .Raw(o.router_flags)
       .Take();

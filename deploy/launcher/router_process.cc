@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "absl/strings/numbers.h"
@@ -34,62 +36,130 @@ RouterProcess::RouterProcess(const ResolvedOptions* resolved, EventLoop* loop,
                              ManagedProcess::Wiring wiring, std::vector<std::string> replicas)
     : resolved_(resolved),
       loop_(loop),
-      process_("router", wiring),
+      wiring_(wiring),
       replicas_(std::move(replicas)),
-      ports_{resolved->options.port, resolved->options.grpc_port} {}
+      ports_{resolved->options.port, resolved->options.grpc_port},
+      current_(std::make_unique<Run>(wiring)) {}
 
-RouterProcess::~RouterProcess() { CloseNotify(); }
+RouterProcess::~RouterProcess() {
+  CloseNotify(current_.get());
+  if (successor_ != nullptr) CloseNotify(successor_.get());
+  for (const auto& run : leaving_) CloseNotify(run.get());
+}
 
-Status RouterProcess::Start(int64_t now_ns) {
-  CloseNotify();
+Status RouterProcess::Start(int64_t now_ns) { return StartRun(current_.get(), now_ns); }
+
+Status RouterProcess::StartRun(Run* run, int64_t now_ns) {
+  CloseNotify(run);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", std::strerror(errno)));
-  notify_.reset(ends[0]);
+  run->notify.reset(ends[0]);
   const UniqueFd write_end(ends[1]);
-  fcntl(notify_.get(), F_SETFL, O_NONBLOCK);
-  RouterWiring wiring{ports_.http, ports_.grpc, replicas_, write_end.get()};
-  RETURN_IF_ERROR(process_.Start({RouterArgv(*resolved_, wiring), {write_end.get()}}, now_ns));
-  notify_lines_ = LineBuffer();
-  loop_->Add(notify_.get(), [this] { ReadNotify(); });
+  fcntl(run->notify.get(), F_SETFL, O_NONBLOCK);
+  const RouterWiring wiring{ports_.http, ports_.grpc, replicas_, write_end.get()};
+  RETURN_IF_ERROR(run->process.Start({RouterArgv(*resolved_, wiring), {write_end.get()}}, now_ns));
+  run->notify_lines = LineBuffer();
+  loop_->Add(run->notify.get(), [this, run] { ReadNotify(run); });
   return OkStatus();
 }
 
 Status RouterProcess::Tick(int64_t now_ns) {
-  if (ready_) process_.OnReady(now_ns);
-  return process_.Due(now_ns) ? Start(now_ns) : OkStatus();
+  if (ready()) current_->process.OnReady(now_ns);
+  return current_->process.Due(now_ns) ? Start(now_ns) : OkStatus();
 }
 
-std::optional<ProcessExit> RouterProcess::OnExit(pid_t pid, int wait_status, int64_t now_ns) {
-  if (process_.pid() != pid) return std::nullopt;
-  CloseNotify();
-  ready_ = false;
-  return process_.OnExit(wait_status, now_ns);
+Status RouterProcess::StartSuccessor(int64_t now_ns) {
+  if (!ready()) return absl::FailedPreconditionError("the router is not ready");
+  if (successor_ != nullptr) {
+    successor_->process.Signal(SIGKILL);
+    return absl::FailedPreconditionError("the one that was starting is ended; ask again");
+  }
+  successor_ = std::make_unique<Run>(wiring_);
+  const Status status = StartRun(successor_.get(), now_ns);
+  if (!status.ok()) {
+    CloseNotify(successor_.get());
+    successor_.reset();
+  }
+  return status;
 }
 
-void RouterProcess::ReadNotify() {
+std::optional<RouterProcess::Exit> RouterProcess::OnExit(pid_t pid, int wait_status,
+                                                         int64_t now_ns) {
+  if (current_->process.pid() == pid) {
+    CloseNotify(current_.get());
+    current_->ready = false;
+    const ProcessExit exit = current_->process.OnExit(wait_status, now_ns);
+    if (successor_ == nullptr) return Exit{true, exit};
+    // It has the sockets already, and goes on alone.
+    Log().warn("{} {}", exit.Describe(), Kv("name", "router"));
+    current_ = std::move(successor_);
+    wiring_.up->Set(1);
+    return Exit{false, exit};
+  }
+  const auto end = [&](Run* run) {
+    CloseNotify(run);
+    const ProcessExit exit = run->process.OnExit(wait_status, now_ns);
+    wiring_.up->Set(current_->process.running() ? 1 : 0);
+    return Exit{false, exit};
+  };
+  if (successor_ != nullptr && successor_->process.pid() == pid) {
+    const Exit ended = end(successor_.get());
+    Log().error("the router's successor {}, the router stays {}", ended.exit.Describe(),
+                Kv("reason", MessageOfLogLine(successor_->process.last_line())));
+    successor_.reset();
+    return ended;
+  }
+  const auto found = std::find_if(leaving_.begin(), leaving_.end(),
+                                  [pid](const auto& run) { return run->process.pid() == pid; });
+  if (found == leaving_.end()) return std::nullopt;
+  const Exit ended = end(found->get());
+  Log().info("the former router {}", ended.exit.Describe());
+  leaving_.erase(found);
+  return ended;
+}
+
+bool RouterProcess::AnyRunning() const {
+  return current_->process.running() || successor_ != nullptr || !leaving_.empty();
+}
+
+void RouterProcess::Signal(int signal) {
+  current_->process.Signal(signal);
+  if (successor_ != nullptr) successor_->process.Signal(signal);
+  for (const auto& run : leaving_) run->process.Signal(signal);
+}
+
+void RouterProcess::ReadNotify(Run* run) {
   std::array<char, 256> buffer;
-  const ssize_t n = read(notify_.get(), buffer.data(), buffer.size());
+  const ssize_t n = read(run->notify.get(), buffer.data(), buffer.size());
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) {
-    CloseNotify();
+    CloseNotify(run);
     return;
   }
-  notify_lines_.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
-                       [this](const std::string& line) {
-                         if (const auto ports = ParseRouterReady(line)) {
-                           ports_ = *ports;
-                           ready_ = true;
-                         } else {
-                           Log().error("the router's ready line is wrong {}", Kv("line", line));
-                         }
-                       });
+  run->notify_lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
+                           [this, run](const std::string& line) {
+                             if (const auto ports = ParseRouterReady(line)) {
+                               OnReady(run, *ports);
+                             } else {
+                               Log().error("the router's ready line is wrong {}", Kv("line", line));
+                             }
+                           });
 }
 
-void RouterProcess::CloseNotify() {
-  if (!notify_.valid()) return;
-  loop_->Remove(notify_.get());
-  notify_.reset();
+void RouterProcess::OnReady(Run* run, const RouterPorts& ports) {
+  ports_ = ports;
+  run->ready = true;
+  if (run != successor_.get()) return;
+  Log().info("the router has a successor {}", Kv("pid", run->process.pid()));
+  leaving_.push_back(std::move(current_));
+  current_ = std::move(successor_);
+}
+
+void RouterProcess::CloseNotify(Run* run) {
+  if (!run->notify.valid()) return;
+  loop_->Remove(run->notify.get());
+  run->notify.reset();
 }
 
 }  // namespace flotilla

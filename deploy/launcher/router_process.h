@@ -1,9 +1,11 @@
 // The router of `serve`: starts it, reads from its notify pipe which ports it got
-// ("READY http=PORT grpc=PORT"), and starts it again on the same ports when it dies.
+// ("READY http=PORT grpc=PORT"), and starts it again on the same ports when it dies. A successor
+// takes its listening sockets over (router/handoff.h), and it ends once its clients have left.
 //
 // Threads: the main thread. Ownership: the constructor's pointers outlive it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,26 +31,44 @@ class RouterProcess {
 
   Status Start(int64_t now_ns);
   Status Tick(int64_t now_ns);  // starts it again when that is due
-  std::optional<ProcessExit> OnExit(pid_t pid, int wait_status, int64_t now_ns);
+  // Starts a successor. Until that is ready nothing changes, and if it ends before, nothing has.
+  // FailedPrecondition: not now; one that is still starting is killed, as it may be stuck.
+  Status StartSuccessor(int64_t now_ns);
+  // Of the router that clients meet; of others it is only logged. Nothing: none of ours.
+  struct Exit {
+    bool current = false;
+    ProcessExit exit;
+  };
+  std::optional<Exit> OnExit(pid_t pid, int wait_status, int64_t now_ns);
 
   // Takes requests: set by its READY line, cleared by its death.
-  bool ready() const { return ready_; }
+  bool ready() const { return current_->ready; }
   const RouterPorts& ports() const { return ports_; }
-  const ManagedProcess& process() const { return process_; }
-  void Signal(int signal) { process_.Signal(signal); }
+  const ManagedProcess& process() const { return current_->process; }
+  bool AnyRunning() const;
+  void Signal(int signal);
 
  private:
-  void ReadNotify();
-  void CloseNotify();
+  struct Run {
+    explicit Run(const ManagedProcess::Wiring& wiring) : process("router", wiring) {}
+    ManagedProcess process;
+    UniqueFd notify;
+    LineBuffer notify_lines;
+    bool ready = false;
+  };
+  Status StartRun(Run* run, int64_t now_ns);
+  void ReadNotify(Run* run);
+  void OnReady(Run* run, const RouterPorts& ports);
+  void CloseNotify(Run* run);
 
   const ResolvedOptions* const resolved_;
   EventLoop* const loop_;
-  ManagedProcess process_;
+  const ManagedProcess::Wiring wiring_;
   const std::vector<std::string> replicas_;
   RouterPorts ports_;
-  UniqueFd notify_;
-  LineBuffer notify_lines_;
-  bool ready_ = false;
+  std::unique_ptr<Run> current_;
+  std::unique_ptr<Run> successor_;             // null: none is starting
+  std::vector<std::unique_ptr<Run>> leaving_;  // relieved by a successor
 };
 
 }  // namespace flotilla

@@ -28,7 +28,7 @@ constexpr int64_t kOwnStallNs = 5 * kNsPerSecond;
 sigset_t OurSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD, SIGUSR2}) sigaddset(&set, signal);
   // A signalfd would have it all the same.
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
@@ -204,6 +204,8 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
     if (info.ssi_signo == SIGCHLD) {
       ReapAll();
+    } else if (info.ssi_signo == SIGUSR2) {
+      StartRouterSuccessor();
     } else if (stage_ == Stage::kStarting || stage_ == Stage::kServing) {
       Log().info("stopping");
       BeginStop(0, resolved_.options.shutdown_timeout);
@@ -212,6 +214,18 @@ void Supervisor::OnSignal() {
       kill_now_ = true;
       KillAll();
     }
+  }
+}
+
+void Supervisor::StartRouterSuccessor() {
+  const Status status = router_ == nullptr || stage_ != Stage::kServing
+                            ? absl::FailedPreconditionError("no router serves here")
+                            : router_->StartSuccessor(RealClock::Now());
+  if (status.ok()) {
+    Log().info("starting a successor of the router");
+  } else {
+    Log().warn("no successor of the router is started {}",
+               Kv("reason", std::string(status.message())));
   }
 }
 
@@ -224,7 +238,7 @@ void Supervisor::ReapAll() {
     const int64_t now = RealClock::Now();
     if (router_ != nullptr) {
       if (const auto exit = router_->OnExit(pid, wait_status, now)) {
-        OnDeath(router_->process(), *exit);
+        if (exit->current) OnDeath(router_->process(), exit->exit);
         continue;
       }
     }
@@ -297,7 +311,7 @@ void Supervisor::SignalStage(int signal) {
 bool Supervisor::StageGone() const {
   switch (stage_) {
     case Stage::kStoppingRouter:
-      return router_ == nullptr || !router_->process().running();
+      return router_ == nullptr || !router_->AnyRunning();
     case Stage::kStoppingSchedulers:
       return std::none_of(replicas_.begin(), replicas_.end(),
                           [](const auto& r) { return r->SchedulerRunning(); });
@@ -307,7 +321,7 @@ bool Supervisor::StageGone() const {
 }
 
 bool Supervisor::AnyRunning() const {
-  return (router_ != nullptr && router_->process().running()) ||
+  return (router_ != nullptr && router_->AnyRunning()) ||
          std::any_of(replicas_.begin(), replicas_.end(),
                      [](const auto& r) { return r->AnyRunning(); });
 }

@@ -7,6 +7,8 @@
 // Stop (SIGTERM, SIGINT): the router drains, then schedulers, then the rest; what is left after
 // --shutdown-timeout is killed. A second Ctrl-C kills at once.
 //
+// SIGUSR2: the router gets a successor (router_process.h), perhaps of a newer version.
+//
 // Threads: Run on the main thread (it forks), which must have BlockSignals() called before any
 // thread is started. As process 1 or not, orphans come to us (subreaper) and are reaped.
 #pragma once
@@ -26,8 +28,8 @@
 
 namespace flotilla {
 
-// For signalfd: SIGTERM, SIGINT, SIGHUP unless whoever started us has it ignored (nohup), SIGCHLD
-// even then. SIGPIPE is ignored.
+// For signalfd: SIGTERM, SIGINT, SIGUSR2, SIGHUP unless whoever started us has it ignored (nohup),
+// SIGCHLD even then. SIGPIPE is ignored.
 void BlockSignals();
 
 class Supervisor {
@@ -47,6 +49,7 @@ class Supervisor {
   Status Prepare();
   void MakeReplicas();
   void OnSignal();
+  void StartRouterSuccessor();
   void ReapAll();
   void OnDeath(const ManagedProcess& process, const ProcessExit& exit);
   void Tick(int64_t now_ns);

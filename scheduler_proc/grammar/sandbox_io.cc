@@ -1,37 +1,17 @@
 #include "scheduler_proc/grammar/sandbox_io.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/fd_message.h"
 
 namespace flotilla {
-
-namespace {
-
-// A message of a byte with room for a descriptor.
-struct FdMessage {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-
-  FdMessage() {
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-  }
-  FdMessage(const FdMessage&) = delete;  // it points into itself
-  FdMessage& operator=(const FdMessage&) = delete;
-};
-
-}  // namespace
 
 StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
   std::string bytes;
@@ -55,31 +35,14 @@ StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
 }
 
 bool SendWithFd(int socket, SandboxMessage message, int fd) {
-  FdMessage out;
-  out.byte = static_cast<char>(message);
-  cmsghdr* rights = CMSG_FIRSTHDR(&out.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-  ssize_t sent = -1;
-  do {
-    sent = sendmsg(socket, &out.header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == 1;
+  const char byte = static_cast<char>(message);
+  return SendFdMessage(socket, {&byte, 1}, {&fd, 1});
 }
 
 std::optional<MessageWithFd> ReceiveWithFd(int socket) {
-  FdMessage in;
-  ssize_t got = -1;
-  do {
-    got = recvmsg(socket, &in.header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  const cmsghdr* rights = CMSG_FIRSTHDR(&in.header);
-  if (got != 1 || rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
-  return MessageWithFd{static_cast<SandboxMessage>(in.byte), UniqueFd(fd)};
+  std::optional<FdMessage> in = ReceiveFdMessage(socket, 1);
+  if (!in || in->fds.size() != 1) return std::nullopt;
+  return MessageWithFd{static_cast<SandboxMessage>(in->bytes[0]), std::move(in->fds[0])};
 }
 
 }  // namespace flotilla

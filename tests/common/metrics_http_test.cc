@@ -1,6 +1,7 @@
 #include "common/base/metrics_http.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -83,6 +84,16 @@ TEST(MetricsHttpTest, AClientThatSaysNothingIsDropped) {
   const auto server = *MetricsHttpServer::Start(SomePages());
   const UniqueFd silent = Connect(server->port());
   EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"));
+}
+
+TEST(MetricsHttpTest, ASocketOfTwoOutlivesOne) {
+  auto first = *MetricsHttpServer::Start(SomePages());
+  const uint16_t port = first->port();
+  const auto second = *MetricsHttpServer::Start(
+      SomePages(), UniqueFd(fcntl(first->listener(), F_DUPFD_CLOEXEC, 0)));
+  EXPECT_EQ(second->port(), port);
+  first.reset();
+  EXPECT_THAT(Ask(port, "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"));
 }
 
 TEST(MetricsHttpTest, APortThatIsTakenIsAnError) {

@@ -187,6 +187,23 @@ TEST_F(SupervisorTest, RouterComesBackOnItsPorts) {
   })) << "the router does not listen on its port again";
 }
 
+// A second fake can't have the first one's ports.
+TEST_F(SupervisorTest, ASuccessorOfTheRouterThatFailsChangesNothing) {
+  Start({"--tp", "1"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGUSR2);
+  EXPECT_TRUE(WaitUntil([&] {
+    return Stderr().find("the router's successor exited with status") != std::string::npos;
+  }));
+  EXPECT_THAT(Stderr(), HasSubstr("port in use"));
+  EXPECT_THAT(Pids("router"), SizeIs(2));
+  kill(Pids("router").front(), SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Pids("router").size() >= 3; }));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+  EXPECT_EQ(Count("stop", "router"), 1u);
+}
+
 TEST_F(SupervisorTest, GivesUpOnAConfigurationErrorWithTheProcessesOwnWords) {
   Misbehave("worker-0", "exit2");
   Start({"--tp", "1"});
@@ -342,6 +359,9 @@ TEST_F(SupervisorTest, EngineHasNoRouter) {
   EXPECT_EQ(HttpGet(PortOf(ready, "metrics"), "/health/live"), "alive\n");
   EXPECT_EQ(HttpGet(PortOf(ready, "metrics"), "/health/ready"), "ready\n");
   EXPECT_EQ(Count("start", "router"), 0u);
+  Kill(SIGUSR2);
+  EXPECT_TRUE(
+      WaitUntil([&] { return Stderr().find("no router serves here") != std::string::npos; }));
   Kill(SIGTERM);
   EXPECT_EQ(Wait(), 0);
 }

@@ -225,7 +225,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t behaviour = input.Get<uint8_t>();
   const size_t piece = input.Get<uint8_t>() * size_t{8};
   const fuzz::Piece rest = input.Rest();
-  HttpServer server(Options(behaviour & kLate), io, service);
+  HttpServer server(Options(behaviour & kLate), service);
   std::string_view bytes = rest.view();
   const auto next = [&] {
     const std::string_view part = bytes.substr(0, piece == 0 ? bytes.size() : piece);

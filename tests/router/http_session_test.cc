@@ -55,7 +55,7 @@ class HttpSessionTest : public testing::Test {
 
   Service service_;
   boost::asio::io_context io_;
-  HttpServer server_{HttpOptions(), &io_, &service_};
+  HttpServer server_{HttpOptions(), &service_};
   UniqueFd client_;
   std::weak_ptr<HttpSession> session_;
 };

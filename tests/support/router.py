@@ -10,10 +10,10 @@ from cluster import BIN
 
 
 class Router:
-    """`log`: a file for what it says; else that goes where the test's own words go."""
+    """`log`: a file for what it says; else that goes where the test's own words go. `ports`: HTTP, gRPC."""
 
-    def __init__(self, replicas, *flags, log=None):
-        self.argv = [os.path.join(BIN, "flotilla-router"), "--port", "0", "--grpc-port", "0", *flags]
+    def __init__(self, replicas, *flags, log=None, ports=(0, 0)):
+        self.argv = [os.path.join(BIN, "flotilla-router"), "--port", str(ports[0]), "--grpc-port", str(ports[1]), *flags]
         self.argv += [flag for address in replicas for flag in ("--replica", address)]
         self.log = log
         self.start()

@@ -1,0 +1,83 @@
+#include "common/base/unix_listener.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace flotilla {
+namespace {
+
+constexpr int kBacklog = 8;
+
+StatusOr<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path))
+    return absl::InvalidArgumentError(StrCat("a socket's path is too long: ", path));
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+Status Failed(const char* what, const std::string& path) {
+  return absl::UnavailableError(StrCat(what, path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+StatusOr<UnixListener> UnixListener::Listen(const std::string& path, int type) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  UnixListener listener;
+  UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  unlink(path.c_str());
+  struct stat file = {};
+  if (!fd.valid() ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      stat(path.c_str(), &file) != 0)
+    return Failed("can't listen on ", path);
+  listener.fd_ = std::move(fd);
+  listener.path_ = path;
+  listener.device_ = file.st_dev;
+  listener.inode_ = file.st_ino;
+  // Nobody can connect before it listens.
+  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(listener.fd(), kBacklog) != 0)
+    return Failed("can't listen on ", path);
+  return listener;
+}
+
+UnixListener::UnixListener(UnixListener&& other) noexcept { *this = std::move(other); }
+
+UnixListener& UnixListener::operator=(UnixListener&& other) noexcept {
+  Close();
+  fd_ = std::move(other.fd_);
+  path_ = std::exchange(other.path_, {});
+  device_ = other.device_;
+  inode_ = other.inode_;
+  return *this;
+}
+
+void UnixListener::Close() {
+  fd_.reset();
+  struct stat file = {};
+  if (!path_.empty() && stat(path_.c_str(), &file) == 0 && file.st_dev == device_ &&
+      file.st_ino == inode_)
+    unlink(path_.c_str());
+  path_.clear();
+}
+
+StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  if (fd.valid() &&
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+    return fd;
+  if (errno == ENOENT || errno == ECONNREFUSED)
+    return absl::NotFoundError(StrCat("nobody listens on ", path));
+  return Failed("can't connect to ", path);
+}
+
+}  // namespace flotilla

@@ -1,0 +1,146 @@
+#include "router/handoff.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "common/base/fd_message.h"
+#include "common/base/listen.h"
+
+namespace flotilla {
+namespace {
+
+using ::testing::HasSubstr;
+
+uint64_t InodeOf(int fd) {
+  struct stat info = {};
+  EXPECT_EQ(fstat(fd, &info), 0);
+  return info.st_ino;
+}
+
+class HandoffTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = "/tmp/handoff-XXXXXX";
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    path_ = folder + "/socket";
+    http_ = ListenTcp("127.0.0.1", 0, &places_.http_port).value();
+    grpc_ = ListenTcp("127.0.0.1", 0, &places_.grpc_port).value();
+    metrics_ = ListenTcp("127.0.0.1", 0, &places_.metrics_port.emplace()).value();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void Serve() {
+    auto server = HandoffServer::Start(
+        {path_, "127.0.0.1", http_.get(), grpc_.get(), metrics_.get(), [this] { ++taken_; }});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  void ExpectRefusal(const ListeningPlaces& places, const std::string& word) {
+    const Status status = Predecessor::Meet(path_, places).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+  }
+
+  std::filesystem::path folder_;
+  std::string path_;
+  UniqueFd http_, grpc_, metrics_;
+  ListeningPlaces places_{.host = "127.0.0.1"};
+  std::atomic<int> taken_ = 0;
+  std::unique_ptr<HandoffServer> server_;
+};
+
+TEST_F(HandoffTest, NobodyIsThere) {
+  EXPECT_TRUE(absl::IsNotFound(Predecessor::Meet(path_, places_).status()));
+}
+
+TEST_F(HandoffTest, ASuccessorGetsTheSocketsAndThenThePath) {
+  Serve();
+  auto met = Predecessor::Meet(path_, places_);
+  ASSERT_TRUE(met.ok()) << met.status();
+  const ListeningSockets sockets = (*met)->TakeSockets();
+  EXPECT_EQ(InodeOf(sockets.http.get()), InodeOf(http_.get()));
+  EXPECT_EQ(InodeOf(sockets.grpc.get()), InodeOf(grpc_.get()));
+  EXPECT_EQ(InodeOf(sockets.metrics.get()), InodeOf(metrics_.get()));
+  EXPECT_EQ(taken_, 0);
+  (*met)->TakeOver();
+  EXPECT_EQ(taken_, 1);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  const auto own = std::move(server_);
+  Serve();
+  EXPECT_TRUE(Predecessor::Meet(path_, places_).ok());
+}
+
+TEST_F(HandoffTest, AnyPortIsThePredecessors) {
+  Serve();
+  EXPECT_TRUE(Predecessor::Meet(path_, {.host = "127.0.0.1"}).ok());
+}
+
+TEST_F(HandoffTest, OtherPlacesAreRefusedByTheFlagsName) {
+  Serve();
+  ListeningPlaces other = places_;
+  other.host = "0.0.0.0";
+  ExpectRefusal(other, "--host=0.0.0.0");
+  other = places_;
+  other.http_port = 1;
+  ExpectRefusal(other, "--port=1: ");
+  other = places_;
+  other.grpc_port = 1;
+  ExpectRefusal(other, "--grpc-port=1: ");
+  other = places_;
+  other.metrics_port = 1;
+  ExpectRefusal(other, "--metrics-port=1: ");
+  EXPECT_EQ(taken_, 0);
+}
+
+TEST_F(HandoffTest, WhoEndsOrTalksNonsenseTakesNothing) {
+  Serve();
+  for (const std::string_view word : {"", "takeover", "t"}) {
+    auto connection = ConnectUnix(path_, SOCK_SEQPACKET);
+    ASSERT_TRUE(connection.ok());
+    if (word.empty()) continue;
+    EXPECT_TRUE(SendFdMessage(connection->get(), word, {}));
+  }
+  auto met = Predecessor::Meet(path_, places_);
+  ASSERT_TRUE(met.ok()) << met.status();
+  EXPECT_EQ(taken_, 0);
+  (*met)->TakeOver();
+  EXPECT_EQ(taken_, 1);
+}
+
+// It has the sockets, so it goes on alone.
+TEST_F(HandoffTest, APredecessorThatEndsHoldsNobodyUp) {
+  Serve();
+  auto met = Predecessor::Meet(path_, places_);
+  ASSERT_TRUE(met.ok());
+  server_.reset();
+  (*met)->TakeOver();
+  EXPECT_EQ(taken_, 0);
+}
+
+TEST_F(HandoffTest, WhatIsNoHandoffIsRefused) {
+  const auto listener = UnixListener::Listen(path_, SOCK_SEQPACKET);
+  ASSERT_TRUE(listener.ok());
+  const int two[] = {http_.get(), grpc_.get()};
+  const struct {
+    std::string bytes;
+    std::span<const int> fds;
+  } cases[] = {
+      {"flotilla-handoff 2 127.0.0.1", two}, {"flotilla-handoff 1 127.0.0.1", {}}, {"hello", two}};
+  for (const auto& each : cases) {
+    StatusOr<std::unique_ptr<Predecessor>> met = nullptr;
+    std::thread successor([&] { met = Predecessor::Meet(path_, places_); });
+    const UniqueFd connection(accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_TRUE(SendFdMessage(connection.get(), each.bytes, each.fds));
+    successor.join();
+    EXPECT_TRUE(absl::IsDataLoss(met.status())) << each.bytes << ": " << met.status();
+  }
+}
+
+}  // namespace
+}  // namespace flotilla
