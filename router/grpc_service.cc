@@ -16,8 +16,9 @@ namespace flotilla {
 namespace {
 
 constexpr const char* kServiceName = "flotilla.v1.Inference";
-// gRPC varies ages by a tenth; of a second of age.
-constexpr int64_t kAgeMarginMs = 1150;
+// gRPC varies ages by a tenth, and the calls that begin just before need their time.
+constexpr int64_t kMsPerAge = 1100;
+constexpr int64_t kAgeMarginMs = 5000;
 
 // A server-streaming call that ends at once.
 class EndedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
@@ -75,7 +76,7 @@ void GrpcServer::Take(boost::asio::ip::tcp::socket socket) {
 }
 
 int64_t GrpcServer::longest_connection_ms() const {
-  return int64_t{options_.max_grpc_connection_age_s} * kAgeMarginMs;
+  return int64_t{options_.max_grpc_connection_age_s} * kMsPerAge + kAgeMarginMs;
 }
 
 void GrpcServer::BeginDrain() {

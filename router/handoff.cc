@@ -19,8 +19,8 @@ namespace flotilla {
 namespace {
 
 constexpr std::string_view kGreeting = "flotilla-handoff 1 ";
-constexpr std::string_view kTake = "take";
-constexpr std::string_view kTaken = "taken";
+constexpr std::string_view kServing = "serving";
+constexpr std::string_view kLeft = "left";
 constexpr size_t kMaxMessageBytes = 1024;
 constexpr int kAnswerMs = 5000;  // of a predecessor that hangs
 
@@ -41,7 +41,7 @@ StatusOr<FdMessage> Await(int connection) {
   } while (ready < 0 && errno == EINTR);
   if (ready == 0) return absl::DeadlineExceededError("the router that serves does not answer");
   std::optional<FdMessage> message = ReceiveFdMessage(connection, kMaxMessageBytes);
-  if (!message) return absl::NotFoundError("the router that served has ended");
+  if (!message) return absl::UnavailableError("the router that served has ended");
   return *std::move(message);
 }
 
@@ -83,12 +83,17 @@ StatusOr<std::unique_ptr<Predecessor>> Predecessor::Meet(const std::string& path
   return std::unique_ptr<Predecessor>(new Predecessor(std::move(connection), std::move(sockets)));
 }
 
-void Predecessor::TakeOver() {
-  if (SendFdMessage(connection_.get(), kTake, {})) {
+bool Predecessor::alive() const {
+  pollfd hangup{connection_.get(), 0, 0};
+  return poll(&hangup, 1, 0) <= 0 || (hangup.revents & POLLHUP) == 0;
+}
+
+void Predecessor::Relieve() {
+  if (SendFdMessage(connection_.get(), kServing, {})) {
     const StatusOr<FdMessage> answer = Await(connection_.get());
-    if (answer.ok() && answer->bytes == kTaken) return;
+    if (answer.ok() && answer->bytes == kLeft) return;
   }
-  Log().warn("the predecessor did not say that it stopped accepting");
+  Log().warn("the predecessor did not say that it left");
 }
 
 StatusOr<std::unique_ptr<HandoffServer>> HandoffServer::Start(Options options) {
@@ -127,21 +132,35 @@ void HandoffServer::Run() {
   }
 }
 
-// True: it took over.
+// True: a successor serves.
 bool HandoffServer::Serve(int connection) {
   std::vector<int> fds = {options_.http, options_.grpc};
   if (options_.metrics >= 0) fds.push_back(options_.metrics);
   if (!SendFdMessage(connection, StrCat(kGreeting, options_.host), fds)) return false;
   if (!WaitReadable(connection)) return false;
   const std::optional<FdMessage> answer = ReceiveFdMessage(connection, kMaxMessageBytes);
-  if (!answer || answer->bytes != kTake) {
-    Log().warn("a successor ended before it took over");
+  pollfd hangup{connection, 0, 0};
+  const bool alive = poll(&hangup, 1, 0) == 0;
+  if (!answer || answer->bytes != kServing || !alive) {
+    Log().warn("a successor ended before it served");
+    ListenAgain();
     return false;
   }
-  listener_.Close();  // the path is the successor's
-  options_.on_taken();
-  SendFdMessage(connection, kTaken, {});
+  listener_.Close();
+  options_.on_relieved();
+  SendFdMessage(connection, kLeft, {});
   return true;
+}
+
+// The successor may have put its own socket at the path.
+void HandoffServer::ListenAgain() {
+  if (listener_.reachable()) return;
+  StatusOr<UnixListener> listener = UnixListener::Listen(options_.path, SOCK_SEQPACKET);
+  if (listener.ok()) {
+    listener_ = *std::move(listener);
+  } else {
+    Log().error("--handoff-socket {}", Kv("reason", std::string(listener.status().message())));
+  }
 }
 
 }  // namespace flotilla

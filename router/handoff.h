@@ -2,15 +2,16 @@
 // connection is refused between them.
 //
 // The router that serves listens on a Unix socket (--handoff-socket). A successor that is given the
-// same path connects, gets copies of the listening sockets, makes itself ready, and says that it
-// takes over; the predecessor stops accepting and says so. From then on connections, those that
-// wait too, are the successor's. If one of both ends before that, the other serves on as if nothing
-// had been.
+// same path connects and gets copies of the listening sockets. Once it has a ready replica it
+// accepts from them too, and listens at the path itself; only then it says so, and its predecessor
+// closes its copies. Whoever ends before that, at whatever point, takes nothing from the other.
 //
-//   predecessor → successor   "flotilla-handoff 1 HOST", with 2 or 3 descriptors: HTTP, gRPC,
-//   metrics successor → predecessor   "take" predecessor → successor   "taken"
+// 1. predecessor → successor: "flotilla-handoff 1 HOST", and 2 or 3 descriptors (HTTP, gRPC,
+//    metrics).
+// 2. successor → predecessor: "serving".
+// 3. predecessor → successor: "left".
 //
-// Threads: Predecessor: one at a time. HandoffServer: one of its own, which calls on_taken.
+// Threads: Predecessor: one at a time. HandoffServer: one of its own, which calls on_relieved.
 // Errors: as each says. Who connects must be of the same user (the file's mode, and SO_PEERCRED).
 #pragma once
 
@@ -42,14 +43,15 @@ struct ListeningPlaces {
 
 class Predecessor {
  public:
-  // NotFound: no router serves at `path`. FailedPrecondition: it listens elsewhere than `places`.
-  // DataLoss: what it sent is no hand-off. DeadlineExceeded.
+  // NotFound: no router serves at `path`. Unavailable: it just ended. FailedPrecondition: it
+  // listens elsewhere than `places`. DataLoss: what it sent is no hand-off. DeadlineExceeded.
   static StatusOr<std::unique_ptr<Predecessor>> Meet(const std::string& path,
                                                      const ListeningPlaces& places);
   // Once.
   ListeningSockets TakeSockets() { return std::move(sockets_); }
+  bool alive() const;
   // It accepts no more connections when this returns, if it still lives.
-  void TakeOver();
+  void Relieve();
 
  private:
   Predecessor(UniqueFd connection, ListeningSockets sockets)
@@ -65,10 +67,10 @@ class HandoffServer {
     std::string path;
     std::string host;
     int http = -1, grpc = -1;
-    int metrics = -1;                // perhaps none
-    std::function<void()> on_taken;  // stops accepting; at most once
+    int metrics = -1;                   // perhaps none
+    std::function<void()> on_relieved;  // at most once
   };
-  // Unavailable, InvalidArgument: no socket at that path.
+  // As UnixListener::Listen.
   static StatusOr<std::unique_ptr<HandoffServer>> Start(Options options);
   ~HandoffServer();
   HandoffServer(const HandoffServer&) = delete;
@@ -77,6 +79,7 @@ class HandoffServer {
   HandoffServer(Options options, UnixListener listener, UniqueFd stop);
   void Run();
   bool Serve(int connection);
+  void ListenAgain();
   bool WaitReadable(int fd) const;
 
   const Options options_;

@@ -76,7 +76,8 @@ std::shared_ptr<HttpExchange> HttpSession::MakeExchange() {
 }
 
 ResponseHead HttpSession::MakeHead() {
-  if (server_->leaving()) keep_alive_ = false;
+  // What is pipelined behind it is answered first.
+  if (server_->leaving() && buffer_.size() == 0) keep_alive_ = false;
   ResponseHead head;
   head.close = !keep_alive_ || server_->draining();
   head.keep_alive_10 = !http_11_;

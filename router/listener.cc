@@ -35,6 +35,7 @@ void Listener::Accept(OnConnection on_connection) {
 }
 
 void Listener::AcceptNext() {
+  if (!acceptor_.is_open()) return;  // closed when this connection had been accepted
   acceptor_.async_accept([this](boost::system::error_code error, tcp::socket socket) {
     if (error == boost::asio::error::operation_aborted) return;
     if (!error) {

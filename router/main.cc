@@ -6,7 +6,10 @@
 #include <optional>
 #include <thread>
 
+#include "common/base/clock.h"
+#include "common/base/exit_status.h"
 #include "common/base/flags.h"
+#include "common/base/listen.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/metrics_http.h"
@@ -129,7 +132,8 @@ void AddTlsFlags(CLI::App* app, RouterOptions* router) {
 
 void AddFlags(CLI::App* app, Flags* flags) {
   RouterOptions& router = flags->router;
-  app->add_option("--host", router.http.host, "Address to listen on, HTTP and gRPC")
+  app->add_option("--host", router.http.host,
+                  "Address to listen on, HTTP and gRPC (\"::\": all; 0.0.0.0: all of IPv4)")
       ->capture_default_str();
   app->add_option("--port", router.http.port, "HTTP port (0: any)")->capture_default_str();
   app->add_option("--grpc-port", router.grpc.grpc_port, "gRPC port (0: any)")
@@ -180,10 +184,11 @@ void NotifyReady(const Flags& flags, const RouterApp& app) {
   close(flags.notify_fd);
 }
 
+constexpr int64_t kLookMs = 200;  // from one look at a predecessor, or at who is left, to the next
+
 int Fail(const Status& status) {
   std::fprintf(stderr, "flotilla-router: %s\n", std::string(status.message()).c_str());
-  // What somebody else holds now may be free when the same is tried again.
-  return absl::IsAlreadyExists(status) || absl::IsUnavailable(status) ? 1 : 2;
+  return ExitStatusOf(status);
 }
 
 // The process around RouterApp: its metrics' page, and the hand-off to and from other routers.
@@ -196,32 +201,17 @@ class RouterRun {
 
   Status Start() {
     ListeningSockets sockets;
-    if (!flags_.handoff_socket.empty()) {
-      const auto& router = flags_.router;
-      auto met = Predecessor::Meet(
-          flags_.handoff_socket,
-          {router.http.host, router.http.port, router.grpc.grpc_port, flags_.metrics_port});
-      if (!met.ok() && !absl::IsNotFound(met.status()))
-        return Annotate(met.status(), "--handoff-socket");
-      if (met.ok()) {
-        predecessor_ = *std::move(met);
-        sockets = predecessor_->TakeSockets();
-        metrics_listener_ = std::move(sockets.metrics);
-      }
-    }
+    RETURN_IF_ERROR(MeetPredecessor(&sockets));
     RETURN_IF_ERROR(app_.Start(std::move(sockets)));
-    // A predecessor serves its pages until it is relieved.
-    if (predecessor_ == nullptr) RETURN_IF_ERROR(ServePages());
-    notifier_ = std::thread([this] {
-      if (app_.WaitReady()) OnReady();
-    });
+    if (predecessor_ == nullptr) RETURN_IF_ERROR(Serve());
+    notifier_ = std::thread([this] { BecomeReady(); });
     return OkStatus();
   }
 
   // Until SIGTERM or SIGINT; with a successor, until nobody needs this router any more.
   void Wait(const sigset_t& signals) {
     for (;;) {
-      const timespec tick{0, 200'000'000};
+      const timespec tick{0, kLookMs * kNsPerMs};
       const int signal =
           relieved_ ? sigtimedwait(&signals, nullptr, &tick) : sigwaitinfo(&signals, nullptr);
       if (signal == SIGTERM || signal == SIGINT) {
@@ -243,17 +233,52 @@ class RouterRun {
   }
 
  private:
-  void OnReady() {
-    if (predecessor_ != nullptr) {
-      predecessor_->TakeOver();
-      app_.Accept();
-      Log().info("took over from another router");
-      if (const Status status = ServePages(); !status.ok())
-        Log().error("no metrics {}", Kv("reason", std::string(status.message())));
+  Status MeetPredecessor(ListeningSockets* sockets) {
+    if (flags_.handoff_socket.empty()) return OkStatus();
+    const RouterOptions& router = flags_.router;
+    auto met = Predecessor::Meet(
+        flags_.handoff_socket,
+        {router.http.host, router.http.port, router.grpc.grpc_port, flags_.metrics_port});
+    if (absl::IsNotFound(met.status())) return OkStatus();
+    if (!met.ok()) return Annotate(met.status(), "--handoff-socket");
+    predecessor_ = *std::move(met);
+    *sockets = predecessor_->TakeSockets();
+    if (!flags_.metrics_port) return OkStatus();
+    metrics_listener_ = std::move(sockets->metrics);
+    if (metrics_listener_.valid()) return OkStatus();
+    uint16_t port = *flags_.metrics_port;  // the predecessor had none
+    StatusOr<UniqueFd> own = ListenTcp(router.http.host, port, &port);
+    if (!own.ok()) return Annotate(own.status(), "--metrics-port");
+    metrics_listener_ = *std::move(own);
+    return OkStatus();
+  }
+
+  // A predecessor serves until this router does; if it ends before, this one goes on alone.
+  void BecomeReady() {
+    bool serves = predecessor_ == nullptr;
+    while (!app_.WaitReady(kLookMs)) {
+      if (app_.interrupted()) return;
+      if (serves || predecessor_->alive()) continue;
+      Log().warn("the predecessor ended");
+      AcceptFromPredecessor();
+      serves = true;
     }
+    if (!serves) AcceptFromPredecessor();
     NotifyReady(flags_, app_);
-    if (const Status status = ServeHandoff(); !status.ok())
-      Log().error("--handoff-socket {}", Kv("reason", std::string(status.message())));
+    if (!serves) predecessor_->Relieve();
+  }
+
+  void AcceptFromPredecessor() {
+    app_.Accept();
+    Log().info("accepting from another router's sockets");
+    if (const Status status = Serve(); !status.ok())
+      Log().error("started in part {}", Kv("reason", std::string(status.message())));
+  }
+
+  // What is there beside the two listeners.
+  Status Serve() {
+    RETURN_IF_ERROR(ServePages());
+    return ServeHandoff();
   }
 
   Status ServePages() {
@@ -277,17 +302,20 @@ class RouterRun {
 
   Status ServeHandoff() {
     if (flags_.handoff_socket.empty()) return OkStatus();
-    ASSIGN_OR_RETURN(handoff_,
-                     HandoffServer::Start({flags_.handoff_socket, flags_.router.http.host,
-                                           app_.http_socket(), app_.grpc_socket(),
-                                           metrics_http_ ? metrics_http_->listener() : -1, [this] {
-                                             app_.Leave();
-                                             metrics_http_.reset();
-                                             relieved_ = true;
-                                             Log().info("a successor took over");
-                                             kill(getpid(), SIGUSR2);  // Wait looks again
-                                           }}));
+    auto handoff = HandoffServer::Start(
+        {flags_.handoff_socket, flags_.router.http.host, app_.http_socket(), app_.grpc_socket(),
+         metrics_http_ ? metrics_http_->listener() : -1, [this] { OnRelieved(); }});
+    if (!handoff.ok()) return Annotate(handoff.status(), "--handoff-socket");
+    handoff_ = *std::move(handoff);
     return OkStatus();
+  }
+
+  void OnRelieved() {
+    Log().info("a successor serves");
+    app_.Leave();
+    metrics_http_.reset();
+    relieved_ = true;
+    kill(getpid(), SIGUSR2);  // Wait looks again
   }
 
   const Flags& flags_;

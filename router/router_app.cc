@@ -152,10 +152,16 @@ void RouterApp::OnReadyChanged() {
   changed_.notify_all();
 }
 
-bool RouterApp::WaitReady() {
+bool RouterApp::WaitReady(int64_t timeout_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return ready_seen_ || interrupted_; });
+  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                    [this] { return ready_seen_ || interrupted_; });
   return ready_seen_ && !interrupted_;
+}
+
+bool RouterApp::interrupted() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return interrupted_;
 }
 
 void RouterApp::Interrupt() {

@@ -59,8 +59,9 @@ class RouterApp {
   bool serving() const { return !draining_ && dispatcher_.ready(); }
   const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }
 
-  // True as soon as a replica has been ready; false if Interrupt was called first.
-  bool WaitReady();
+  // Whether a replica has been ready; waits for that, for so long or until Interrupt is called.
+  bool WaitReady(int64_t timeout_ms);
+  bool interrupted();
   void Interrupt();
   // A successor has the listening sockets: stops accepting, and serves those who are connected
   // until they have gone, which Deserted tells.

@@ -36,6 +36,7 @@ StatusOr<UniqueFd> ListenTcp(const std::string& host, uint16_t port, uint16_t* b
       listen(fd.get(), SOMAXCONN) != 0) {
     const std::string message =
         absl::StrCat("can't listen on ", HostPort(host, port), ": ", std::strerror(errno));
+    if (errno == EACCES) return absl::PermissionDeniedError(message);
     return errno == EADDRINUSE ? Status(absl::AlreadyExistsError(message))
                                : Status(absl::UnavailableError(message));
   }

@@ -1,6 +1,7 @@
 // Addresses and TCP listening sockets: for the metrics page, and to learn early whether a port can
 // be had.
-// Threads: any. Errors: InvalidArgument (host), AlreadyExists (port in use), Unavailable.
+// Threads: any. Errors: InvalidArgument (host), AlreadyExists (port in use), PermissionDenied (a
+// port of root's), Unavailable.
 #pragma once
 
 #include <cstdint>

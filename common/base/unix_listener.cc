@@ -13,6 +13,7 @@ namespace flotilla {
 namespace {
 
 constexpr int kBacklog = 8;
+constexpr timeval kConnectTimeout = {.tv_sec = 5, .tv_usec = 0};
 
 StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -24,7 +25,9 @@ StatusOr<sockaddr_un> AddressOf(const std::string& path) {
 }
 
 Status Failed(const char* what, const std::string& path) {
-  return absl::UnavailableError(StrCat(what, path, ": ", std::strerror(errno)));
+  const bool stays = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EROFS;
+  const std::string message = StrCat(what, path, ": ", std::strerror(errno));
+  return stays ? absl::FailedPreconditionError(message) : absl::UnavailableError(message);
 }
 
 }  // namespace
@@ -60,18 +63,22 @@ UnixListener& UnixListener::operator=(UnixListener&& other) noexcept {
   return *this;
 }
 
+bool UnixListener::reachable() const {
+  struct stat file = {};
+  return !path_.empty() && stat(path_.c_str(), &file) == 0 && file.st_dev == device_ &&
+         file.st_ino == inode_;
+}
+
 void UnixListener::Close() {
   fd_.reset();
-  struct stat file = {};
-  if (!path_.empty() && stat(path_.c_str(), &file) == 0 && file.st_dev == device_ &&
-      file.st_ino == inode_)
-    unlink(path_.c_str());
+  if (reachable()) unlink(path_.c_str());
   path_.clear();
 }
 
 StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type) {
   ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectTimeout, sizeof(kConnectTimeout));
   if (fd.valid() &&
       connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
     return fd;

@@ -2,7 +2,8 @@
 //
 // A file that is there already, somebody else's too, is replaced; at the end the file is removed,
 // unless it has been replaced meanwhile.
-// Threads: one. Errors: InvalidArgument (path too long), Unavailable.
+// Threads: one. Errors: InvalidArgument (path too long), FailedPrecondition (no such folder, or not
+// ours to write to), Unavailable.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +26,8 @@ class UnixListener {
 
   bool valid() const { return fd_.valid(); }
   int fd() const { return fd_.get(); }
+  // Its file is still at the path.
+  bool reachable() const;
   void Close();
 
  private:
@@ -34,7 +37,8 @@ class UnixListener {
   ino_t inode_ = 0;
 };
 
-// The other end. NotFound: nobody listens there; InvalidArgument, Unavailable.
+// The other end. NotFound: nobody listens there. InvalidArgument; Unavailable, also if whoever
+// listens does not accept for some seconds.
 StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type);
 
 }  // namespace flotilla

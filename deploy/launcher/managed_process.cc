@@ -18,20 +18,6 @@ constexpr int kMaxPieces = 64;
 
 }  // namespace
 
-int ExitStatusOf(const Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnimplemented:
-      return kExitBadConfiguration;
-    default:
-      return 1;
-  }
-}
-
 std::string ProcessExit::Describe() const {
   if (exited) return absl::StrCat("exited with status ", code);
   return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/exit_status.h"
 #include "common/base/status.h"
 #include "deploy/launcher/child.h"
 #include "deploy/launcher/event_loop.h"
@@ -18,12 +19,6 @@
 #include "deploy/launcher/restart_policy.h"
 
 namespace flotilla {
-
-// Exit status of a process for which a restart is useless: bad configuration or model.
-inline constexpr int kExitBadConfiguration = 2;
-// The launcher's own of an error: that one only for what stays as it is, so that a port which
-// somebody still holds is asked for again.
-int ExitStatusOf(const Status& status);
 
 struct ProcessExit {
   bool exited = false;  // else killed by `signal`

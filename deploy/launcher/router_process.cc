@@ -70,6 +70,7 @@ Status RouterProcess::Tick(int64_t now_ns) {
 }
 
 Status RouterProcess::StartSuccessor(int64_t now_ns) {
+  if (successor_ != nullptr) ReadNotify(successor_.get());  // it may have just said READY
   if (!ready()) return absl::FailedPreconditionError("the router is not ready");
   if (successor_ != nullptr) {
     successor_->process.Signal(SIGKILL);
@@ -86,6 +87,7 @@ Status RouterProcess::StartSuccessor(int64_t now_ns) {
 
 std::optional<RouterProcess::Exit> RouterProcess::OnExit(pid_t pid, int wait_status,
                                                          int64_t now_ns) {
+  if (successor_ != nullptr && successor_->process.pid() == pid) ReadNotify(successor_.get());
   if (current_->process.pid() == pid) {
     CloseNotify(current_.get());
     current_->ready = false;
@@ -130,6 +132,7 @@ void RouterProcess::Signal(int signal) {
 }
 
 void RouterProcess::ReadNotify(Run* run) {
+  if (!run->notify.valid()) return;
   std::array<char, 256> buffer;
   const ssize_t n = read(run->notify.get(), buffer.data(), buffer.size());
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;

@@ -43,6 +43,8 @@ TEST_F(UnixListenerTest, WhoHasReplacedItKeepsTheFile) {
   auto first = UnixListener::Listen(path_, SOCK_STREAM);
   auto second = UnixListener::Listen(path_, SOCK_STREAM);
   ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_FALSE(first->reachable());
+  EXPECT_TRUE(second->reachable());
   first->Close();
   EXPECT_EQ(Connect(), absl::StatusCode::kOk);
   second->Close();
@@ -65,7 +67,7 @@ TEST_F(UnixListenerTest, PathsThatCannotBe) {
   EXPECT_EQ(ConnectUnix(long_path, SOCK_STREAM).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(UnixListener::Listen("/nowhere/socket", SOCK_STREAM).status().code(),
-            absl::StatusCode::kUnavailable);
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -60,18 +60,25 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
+# What is killed again and again is started again after longer and longer pauses, up to 30 s: a cluster for so many kills
+# of a process.
+KILLS_OF_A_PROCESS = 7
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "worker", "detokenizer"])
 def test_streams_outlive_a_replica(victim):
     """Two replicas, streams on both; again and again one of them loses a process."""
     rng = random.Random(victim)
     streams, kills = (32, 70) if FULL else (12, 3)
-    with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c:
-        client = Client(c)
-        bodies = [body_of(i) for i in range(streams)]
-        with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-            expected = list(pool.map(client.stream, bodies))
-            done = 0
-            while done < kills:
+    bodies, expected, done = [body_of(i) for i in range(streams)], None, 0
+    while done < kills:
+        with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c, \
+                concurrent.futures.ThreadPoolExecutor(streams) as pool:
+            client = Client(c)
+            undisturbed = list(pool.map(client.stream, bodies))
+            expected = expected or undisturbed
+            assert undisturbed == expected
+            for _ in range(min(2 * KILLS_OF_A_PROCESS, kills - done)):
                 begun = threading.Semaphore(0)
                 answers = [pool.submit(client.stream, body, begun.release) for body in bodies]
                 for _ in range(rng.randrange(streams, 8 * streams)):
@@ -80,29 +87,33 @@ def test_streams_outlive_a_replica(victim):
                 kill(pid)
                 done += 1
                 assert [answer.result(300) for answer in answers] == expected, f"after kill {done}"
-                wait_until(lambda: len(c.pids(victim)) == 2 and pid not in c.pids(victim), 30, f"{victim} is back")
-        assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
-        if victim == "scheduler":
-            assert c.metric("flotilla_router_failovers_total") > 0
-        pauses = c.metric("flotilla_router_failover_pause_seconds_count")
+                wait_until(lambda: len(c.pids(victim)) == 2 and pid not in c.pids(victim), 60, f"{victim} is back")
+            assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
+            if victim == "scheduler":
+                assert c.metric("flotilla_router_failovers_total") > 0
+            pauses = c.metric("flotilla_router_failover_pause_seconds_count")
         print(f"{done} kills, {pauses:.0f} pauses")
 
 
 def test_a_kill_at_any_token():
     """One replica, whose scheduler dies when the client has k tokens; it goes on with the next one."""
-    with Cluster(*FLAGS, disturbed=True) as c:
-        client = Client(c)
-        body = body_of(0) | {"seed": 77}
-        expected = client.stream(body)
-        for k in range(1, TOKENS + 1) if FULL else (1, 2, 31, TOKENS - 1, TOKENS):
-            pieces = 0
+    body, expected = body_of(0) | {"seed": 77}, None
+    tokens = range(1, TOKENS + 1) if FULL else (1, 2, 31, TOKENS - 1, TOKENS)
+    for first in range(0, len(tokens), KILLS_OF_A_PROCESS):
+        with Cluster(*FLAGS, disturbed=True) as c:
+            client = Client(c)
+            undisturbed = client.stream(body)
+            expected = expected or undisturbed
+            assert undisturbed == expected
+            for k in tokens[first:first + KILLS_OF_A_PROCESS]:
+                pieces = 0
 
-            def on_piece():
-                nonlocal pieces
-                pieces += 1
-                if pieces == k:
-                    kill(c.pids("scheduler")[0])
+                def on_piece():
+                    nonlocal pieces
+                    pieces += 1
+                    if pieces == k:
+                        kill(c.pids("scheduler")[0])
 
-            assert client.stream(body, on_piece) == expected, f"killed after {k} pieces"
-            wait_until(lambda: c.pids("scheduler"), 30, "the scheduler is back")
-        assert c.metric("flotilla_router_failovers_total") > 0
+                assert client.stream(body, on_piece) == expected, f"killed after {k} pieces"
+                wait_until(lambda: c.pids("scheduler"), 60, "the scheduler is back")
+            assert c.metric("flotilla_router_failovers_total") > 0

@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "common/base/fd_message.h"
 #include "common/base/listen.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -37,7 +40,7 @@ class HandoffTest : public ::testing::Test {
 
   void Serve() {
     auto server = HandoffServer::Start(
-        {path_, "127.0.0.1", http_.get(), grpc_.get(), metrics_.get(), [this] { ++taken_; }});
+        {path_, "127.0.0.1", http_.get(), grpc_.get(), metrics_.get(), [this] { ++relieved_; }});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -51,7 +54,7 @@ class HandoffTest : public ::testing::Test {
   std::string path_;
   UniqueFd http_, grpc_, metrics_;
   ListeningPlaces places_{.host = "127.0.0.1"};
-  std::atomic<int> taken_ = 0;
+  std::atomic<int> relieved_ = 0;
   std::unique_ptr<HandoffServer> server_;
 };
 
@@ -67,12 +70,12 @@ TEST_F(HandoffTest, ASuccessorGetsTheSocketsAndThenThePath) {
   EXPECT_EQ(InodeOf(sockets.http.get()), InodeOf(http_.get()));
   EXPECT_EQ(InodeOf(sockets.grpc.get()), InodeOf(grpc_.get()));
   EXPECT_EQ(InodeOf(sockets.metrics.get()), InodeOf(metrics_.get()));
-  EXPECT_EQ(taken_, 0);
-  (*met)->TakeOver();
-  EXPECT_EQ(taken_, 1);
-  EXPECT_FALSE(std::filesystem::exists(path_));
-  const auto own = std::move(server_);
-  Serve();
+  EXPECT_TRUE((*met)->alive());
+  const auto former = std::move(server_);
+  Serve();  // at the same path
+  EXPECT_EQ(relieved_, 0);
+  (*met)->Relieve();
+  EXPECT_EQ(relieved_, 1);
   EXPECT_TRUE(Predecessor::Meet(path_, places_).ok());
 }
 
@@ -95,22 +98,53 @@ TEST_F(HandoffTest, OtherPlacesAreRefusedByTheFlagsName) {
   other = places_;
   other.metrics_port = 1;
   ExpectRefusal(other, "--metrics-port=1: ");
-  EXPECT_EQ(taken_, 0);
+  EXPECT_EQ(relieved_, 0);
 }
 
 TEST_F(HandoffTest, WhoEndsOrTalksNonsenseTakesNothing) {
   Serve();
-  for (const std::string_view word : {"", "takeover", "t"}) {
+  for (const std::string_view word : {"", "servings", "s"}) {
     auto connection = ConnectUnix(path_, SOCK_SEQPACKET);
     ASSERT_TRUE(connection.ok());
+    ASSERT_TRUE(ReceiveFdMessage(connection->get(), 100).has_value());
     if (word.empty()) continue;
     EXPECT_TRUE(SendFdMessage(connection->get(), word, {}));
+    EXPECT_FALSE(ReceiveFdMessage(connection->get(), 100).has_value()) << word;
+  }
+  EXPECT_EQ(relieved_, 0);
+  auto met = Predecessor::Meet(path_, places_);
+  ASSERT_TRUE(met.ok()) << met.status();
+  (*met)->Relieve();
+  EXPECT_EQ(relieved_, 1);
+}
+
+// Its last word may be read when it is dead already, and its socket is at the path.
+TEST_F(HandoffTest, ASuccessorThatDiesAfterItsLastWordTakesNothing) {
+  Serve();
+  {
+    const auto stuck = ConnectUnix(path_, SOCK_SEQPACKET);  // served first, until it ends
+    const auto dead = ConnectUnix(path_, SOCK_SEQPACKET);
+    ASSERT_TRUE(stuck.ok() && dead.ok());
+    EXPECT_TRUE(SendFdMessage(dead->get(), "serving", {}));
   }
   auto met = Predecessor::Meet(path_, places_);
   ASSERT_TRUE(met.ok()) << met.status();
-  EXPECT_EQ(taken_, 0);
-  (*met)->TakeOver();
-  EXPECT_EQ(taken_, 1);
+  EXPECT_EQ(relieved_, 0);
+}
+
+// Which it had put at the path, in the place of the one that serves on.
+TEST_F(HandoffTest, AfterADeadSuccessorsSocketThePathIsThePredecessorsAgain) {
+  Serve();
+  auto met = Predecessor::Meet(path_, places_);
+  ASSERT_TRUE(met.ok()) << met.status();
+  auto at_the_path = UnixListener::Listen(path_, SOCK_SEQPACKET);
+  ASSERT_TRUE(at_the_path.ok());
+  met->reset();
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (at_the_path->reachable() && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_TRUE(Predecessor::Meet(path_, places_).ok());
+  EXPECT_EQ(relieved_, 0);
 }
 
 // It has the sockets, so it goes on alone.
@@ -119,8 +153,9 @@ TEST_F(HandoffTest, APredecessorThatEndsHoldsNobodyUp) {
   auto met = Predecessor::Meet(path_, places_);
   ASSERT_TRUE(met.ok());
   server_.reset();
-  (*met)->TakeOver();
-  EXPECT_EQ(taken_, 0);
+  EXPECT_FALSE((*met)->alive());
+  (*met)->Relieve();
+  EXPECT_EQ(relieved_, 0);
 }
 
 TEST_F(HandoffTest, WhatIsNoHandoffIsRefused) {

@@ -49,9 +49,9 @@ class ReplicaTlsTest : public testing::Test {
     CHECK_OK(router_->Start());
   }
   bool Answers() {
-    return router_->WaitReady() && Post(router_->http_port(), "/v1/completions",
-                                        R"({"model":"smol","prompt":"Hi","max_tokens":2})")
-                                           .status == 200;
+    return router_->WaitReady(60'000) && Post(router_->http_port(), "/v1/completions",
+                                              R"({"model":"smol","prompt":"Hi","max_tokens":2})")
+                                                 .status == 200;
   }
   // The router has logged such a line.
   bool WaitForLine(const std::string& text) {

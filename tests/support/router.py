@@ -40,6 +40,13 @@ class Router:
         except OSError:
             return 0
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if self.process.poll() is None:
+            self.kill()
+
     def kill(self):
         self.process.kill()
         self.process.wait(30)

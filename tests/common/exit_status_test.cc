@@ -1,4 +1,4 @@
-#include "deploy/launcher/managed_process.h"
+#include "common/base/exit_status.h"
 
 #include <gtest/gtest.h>
 

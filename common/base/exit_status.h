@@ -1,0 +1,17 @@
+// What a program's exit status says of an error to whoever would start it again: the launcher,
+// systemd, Kubernetes.
+//
+// Threads: any (pure).
+#pragma once
+
+#include "common/base/status.h"
+
+namespace flotilla {
+
+// To start it again as it is would be useless: bad configuration or model.
+inline constexpr int kExitBadConfiguration = 2;
+// That one only for what stays as it is, so that a port which somebody still holds is asked for
+// again; else 1.
+int ExitStatusOf(const Status& status);
+
+}  // namespace flotilla
