@@ -153,9 +153,9 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
 }
 
 std::variant<uint64_t, ApiError> Dispatcher::Place(RequestGroup group) {
-  const RequestStream& first = *group.streams[0];
+  RequestStream& first = *group.streams[0];
   const bool others_wait = admission_.size() > 0 && admission_.Waits(LaneOf(first));
-  ReplicaClient* replica = others_wait ? nullptr : Pick(first, /*again=*/false);
+  ReplicaClient* replica = others_wait ? nullptr : Pick(&first, /*again=*/false);
   if (replica == nullptr) return Wait(std::move(group));
   RequestGroup* const entered = Enter(std::move(group));
   Dispatch(entered, replica);
@@ -198,17 +198,17 @@ size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
   return static_cast<size_t>(options_.low_priority_share * options_.max_requests);
 }
 
-ReplicaClient* Dispatcher::Pick(const RequestStream& stream, bool again) {
-  if (stream.keyed.has_value()) return PickHome(stream, again);
-  std::vector<ReplicaView> candidates = Candidates(stream, again);
+ReplicaClient* Dispatcher::Pick(RequestStream* stream, bool again) {
+  if (stream->keyed.has_value()) return PickHome(*stream, again);
+  std::vector<ReplicaView> candidates = Candidates(*stream, again);
   if (candidates.empty()) return nullptr;
-  std::unique_ptr<Policy>& policy = policies_[stream.model->name];
+  std::unique_ptr<Policy>& policy = policies_[stream->model->name];
   if (policy == nullptr) policy = MakePolicy(options_.policy);
-  if (policy->uses_cache()) AddCached(stream, &candidates);
-  const size_t pick = policy->Pick(PolicyRequestOf(stream.request), candidates);
+  if (policy->uses_cache()) AddCached(*stream, &candidates);
+  const size_t pick = policy->Pick(PolicyRequestOf(stream->request), candidates);
   CHECK(pick < candidates.size());
-  if (policy->uses_cache())
-    metrics_->Routed(stream.prompt_tokens(), candidates[pick].cached_tokens);
+  stream->cached_tokens = candidates[pick].cached_tokens;
+  if (policy->uses_cache()) metrics_->Routed(stream->prompt_tokens(), stream->cached_tokens);
   return &fleet_.at(candidates[pick].index);
 }
 
@@ -227,11 +227,11 @@ void Dispatcher::AddCached(const RequestStream& stream,
   }
 }
 
-ReplicaClient* Dispatcher::PickForRetry(const RequestStream& stream, bool again) {
-  RequestGroup& group = groups_.at(stream.handle);
+ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
+  RequestGroup& group = groups_.at(stream->handle);
   ReplicaClient* const moved_to = fleet_.Find(group.replica);
-  const bool tried = stream.tried.contains(group.replica);
-  if (group.replica != stream.replica && moved_to != nullptr && Usable(*moved_to, stream) &&
+  const bool tried = stream->tried.contains(group.replica);
+  if (group.replica != stream->replica && moved_to != nullptr && Usable(*moved_to, *stream) &&
       (again || !tried))
     return moved_to;
   ReplicaClient* replica = Pick(stream, again);

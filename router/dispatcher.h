@@ -60,6 +60,7 @@ struct DispatcherOptions {
   uint32_t max_attempts = 3;                // without a new token for the client
   int64_t failover_wait_ms = 30'000;        // for a replica that can take a request
   int64_t slow_start_ms = 10'000;           // of a replica that became ready; 0: none
+  int64_t outlier_interval_ms = 10'000;     // from one look for slow replicas to the next
   double low_priority_share = 0.8;          // of max_requests that those below priority 0 may take
   uint32_t max_inflight_per_replica = 0;    // choices, of this router; 0: no limit
   uint32_t admission_queue = 0;             // requests; 0: none waits
@@ -144,9 +145,9 @@ class Dispatcher final : public ReplicaListener {
   // False: it has no key, or no replica has had it yet.
   bool Detach(RequestGroup* group);
   // `again`: also replicas that failed it before. Null: none is ready.
-  ReplicaClient* Pick(const RequestStream& stream, bool again);
+  ReplicaClient* Pick(RequestStream* stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
-  ReplicaClient* PickForRetry(const RequestStream& stream, bool again);
+  ReplicaClient* PickForRetry(RequestStream* stream, bool again);
   // Of those that can take it, the ones that should; all, if none should.
   std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again);
   double Warmth(const ReplicaClient& replica, int64_t now_ns) const;

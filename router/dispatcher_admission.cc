@@ -89,7 +89,7 @@ void Dispatcher::ServeQueue() {
   for (const std::string& lane : admission_.lanes()) {
     while (admission_.Waits(lane)) {
       RequestGroup& group = groups_.at(admission_.Next(lane));
-      ReplicaClient* replica = Pick(*group.streams[0], /*again=*/false);
+      ReplicaClient* replica = Pick(group.streams[0].get(), /*again=*/false);
       if (replica == nullptr) break;
       const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());
       metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);

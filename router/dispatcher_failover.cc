@@ -42,8 +42,8 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
                        bool same_replica_too) {
   if (stream->attempts >= options_.max_attempts) return false;
   stream->tried.insert(stream->replica);
-  ReplicaClient* replica = PickForRetry(*stream, /*again=*/false);
-  if (replica == nullptr && same_replica_too) replica = PickForRetry(*stream, /*again=*/true);
+  ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/false);
+  if (replica == nullptr && same_replica_too) replica = PickForRetry(stream.get(), /*again=*/true);
   if (replica == nullptr) return false;
   // What replicas refuse must not become more work for all of them. What they lost goes on.
   if (!stream->begun() && !same_replica_too && !retry_budget_.Take(RealClock::Now())) {
@@ -111,7 +111,7 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
     Search(&group, HomesOf(*stream));
     return true;
   }
-  if (ReplicaClient* replica = PickForRetry(*stream, /*again=*/true)) {
+  if (ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/true)) {
     SubmitAgain(stream, replica, "replica_lost");
     return true;
   }

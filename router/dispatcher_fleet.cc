@@ -9,11 +9,6 @@
 #include "router/dispatcher.h"
 
 namespace flotilla {
-namespace {
-
-constexpr int64_t kOutlierIntervalNs = 10 * kNsPerSecond;
-
-}  // namespace
 
 void Dispatcher::StartDiscovery() {
   for (size_t i = 0; i < options_.replica_dns.size(); ++i) {
@@ -147,7 +142,7 @@ double Dispatcher::Warmth(const ReplicaClient& replica, int64_t now_ns) const {
 }
 
 void Dispatcher::EjectOutliers(int64_t now_ns) {
-  if (now_ns - outliers_checked_ns_ < kOutlierIntervalNs) return;
+  if (now_ns - outliers_checked_ns_ < options_.outlier_interval_ms * kNsPerMs) return;
   outliers_checked_ns_ = now_ns;
   std::map<std::string, std::vector<LatencySample>> by_model;
   for (const auto& [index, replica] : fleet_.replicas()) {

@@ -121,8 +121,8 @@ size_t ConsistentHash::Pick(const PolicyRequest& request, std::span<const Replic
 }
 
 double PrefixAware::Load(const ReplicaView& view) {
-  return static_cast<double>(view.queued_tokens + view.unreported_tokens) +
-         kRunningWeight * static_cast<double>(view.running_tokens);
+  const uint64_t waiting = view.queued_tokens + view.unreported_tokens - view.waiting_cached_tokens;
+  return static_cast<double>(waiting) + kRunningWeight * static_cast<double>(view.running_tokens);
 }
 
 size_t PrefixAware::Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) {

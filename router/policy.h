@@ -22,15 +22,17 @@ namespace flotilla {
 
 // One replica that could take the request now.
 struct ReplicaView {
-  uint32_t index = 0;              // stable over the router's life
-  uint64_t identity = 0;           // of its address: the same in every router
-  uint64_t queued_tokens = 0;      // as the replica's last frame said
-  uint64_t running_tokens = 0;     // as the replica's last frame said
-  uint64_t unreported_tokens = 0;  // prompt tokens sent to it that no frame has counted yet
-  uint32_t active_requests = 0;    // of this router
-  double first_token_s = 0;        // recent time to a first token, not fading while it has
-                                   // requests; 0: not known
-  uint64_t cached_tokens = 0;      // of the request's prompt; if the policy uses_cache
+  uint32_t index = 0;                  // stable over the router's life
+  uint64_t identity = 0;               // of its address: the same in every router
+  uint64_t queued_tokens = 0;          // as the replica's last frame said
+  uint64_t running_tokens = 0;         // as the replica's last frame said
+  uint64_t unreported_tokens = 0;      // prompt tokens sent to it that no frame has counted yet
+  uint64_t waiting_cached_tokens = 0;  // of queued and unreported ones: cached there already; if
+                                       // the policy uses_cache
+  uint32_t active_requests = 0;        // of this router
+  double first_token_s = 0;            // recent time to a first token, not fading while it has
+                                       // requests; 0: not known
+  uint64_t cached_tokens = 0;          // of the request's prompt; if the policy uses_cache
 
   uint64_t load_tokens() const { return queued_tokens + running_tokens + unreported_tokens; }
 };

@@ -325,7 +325,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   stream->replica = options_.index;
   stream->submitted_ns = RealClock::Now();
   health_.OnSubmit(stream->submitted_ns);
-  load_.OnSubmit(stream->id, stream->prompt_tokens());
+  load_.OnSubmit(stream->id, stream->prompt_tokens(), std::exchange(stream->cached_tokens, 0));
   v1::RouterFrame frame;
   v1::Submit* submit = frame.mutable_submit();
   submit->set_stream_id(stream->id);
@@ -343,6 +343,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
 
 void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
   streams_.erase(stream_id);
+  load_.OnAnswered(stream_id);
   if (!welcomed_) {
     aborted_while_down_.push_back(stream_id);
     return;
@@ -355,6 +356,7 @@ void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
 
 void ReplicaClient::Detach(uint64_t stream_id) {
   streams_.erase(stream_id);
+  load_.OnAnswered(stream_id);
   if (!welcomed_) return;  // a Hello without it says the same
   v1::RouterFrame frame;
   frame.mutable_abort()->set_stream_id(stream_id);
@@ -391,6 +393,7 @@ void ReplicaClient::OnStep(v1::Step step) {
 
 void ReplicaClient::Lose(const std::shared_ptr<RequestStream>& stream) {
   streams_.erase(stream->id);
+  load_.OnAnswered(stream->id);
   listener_->OnStreamLost(stream);
 }
 
@@ -430,6 +433,7 @@ ReplicaView ReplicaClient::view() const {
   view.queued_tokens = load_.queued_tokens();
   view.running_tokens = load_.running_tokens();
   view.unreported_tokens = load_.unreported_tokens();
+  view.waiting_cached_tokens = load_.cached_tokens();
   view.active_requests = static_cast<uint32_t>(streams_.size());
   view.first_token_s =
       streams_.empty() ? first_token_.Value(RealClock::Now()) : first_token_.Unfaded();

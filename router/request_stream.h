@@ -66,6 +66,7 @@ struct RequestStream {
 
   uint32_t replica = 0;           // index of the replica that has it, or had it last
   int64_t submitted_ns = 0;       // to it; 0: its first piece has come
+  uint64_t cached_tokens = 0;     // of the prompt, at the replica that was just picked
   uint32_t attempts = 0;          // to have a replica work on it, since the client got a token last
   std::set<uint32_t> tried;       // replicas that failed it since then
   bool parked = false;            // no replica has it

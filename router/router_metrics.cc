@@ -36,9 +36,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
       index_pages_(AddGauges(registry, "flotilla_router_cache_index_pages",
                              "Pages that the replica has cached, as far as the router knows; only "
                              "with --policy prefix_aware.")),
-      index_left_out_(AddGauges(registry, "flotilla_router_cache_index_left_out",
-                                "Times that a page was not noted because of "
-                                "--max-cache-index-pages.")),
+      index_left_out_(AddCounters(registry, "flotilla_router_cache_index_left_out_total",
+                                  "Times that a page was not noted because of "
+                                  "--max-cache-index-pages.")),
       duration_(AddHistogram(registry,
                              {"flotilla_router_request_duration_seconds",
                               "From the request's last byte to the answer's end."},

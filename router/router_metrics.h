@@ -58,7 +58,8 @@ class RouterMetrics {
   void AdmissionWait(double seconds) { admission_wait_.Observe(seconds); }
   void CacheIndex(const std::string& replica, size_t pages, uint64_t left_out) {
     index_pages_.Add({{"replica", replica}}).Set(static_cast<double>(pages));
-    index_left_out_.Add({{"replica", replica}}).Set(static_cast<double>(left_out));
+    prometheus::Counter& counter = index_left_out_.Add({{"replica", replica}});
+    counter.Increment(static_cast<double>(left_out) - counter.Value());
   }
   void Discovery(const std::string& result) { discoveries_.Add({{"result", result}}).Increment(); }
   void ForgetBackend(const std::string& replica) {
@@ -80,7 +81,7 @@ class RouterMetrics {
   prometheus::Family<prometheus::Gauge>& active_;
   prometheus::Family<prometheus::Gauge>& circuits_;
   prometheus::Family<prometheus::Gauge>& index_pages_;
-  prometheus::Family<prometheus::Gauge>& index_left_out_;
+  prometheus::Family<prometheus::Counter>& index_left_out_;
   prometheus::Histogram& duration_;
   prometheus::Histogram& ttft_;
   prometheus::Histogram& failover_pause_;

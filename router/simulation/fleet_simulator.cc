@@ -142,16 +142,21 @@ class FleetSimulation {
     const bool uses_cache = policies_[request.router]->uses_cache();
     for (uint32_t i = 0; i < options_.replicas; ++i) {
       if (!up_[i]) continue;
-      candidates_.push_back(router.views[i]);
-      if (uses_cache) candidates_.back().cached_tokens = replicas_[i].Cached(request.turn);
+      ReplicaView& view = candidates_.emplace_back(router.views[i]);
+      view.waiting_cached_tokens =
+          std::min(view.waiting_cached_tokens, view.queued_tokens + view.unreported_tokens);
+      if (uses_cache) view.cached_tokens = replicas_[i].Cached(request.turn);
     }
     if (candidates_.empty()) {
       parked_.push_back(request);  // until one is back
       return;
     }
     const PolicyRequest wish{request.turn.prompt_tokens, request.turn.conversation + 1};
-    const uint32_t index = candidates_[policies_[request.router]->Pick(wish, candidates_)].index;
+    const ReplicaView& picked = candidates_[policies_[request.router]->Pick(wish, candidates_)];
+    const uint32_t index = picked.index;
     ReplicaView& view = router.views[index];
+    if (!request.answered) request.known_cached = static_cast<uint32_t>(picked.cached_tokens);
+    view.waiting_cached_tokens += request.known_cached;
     view.unreported_tokens += request.turn.prompt_tokens;
     ++view.active_requests;
     ++requests_[index];
@@ -172,6 +177,7 @@ class FleetSimulation {
     for (const SimRequest& request : result_.first_tokens) {
       report_.ttft_s.push_back(now_s_ - request.arrival_s);
       routers_[request.router].latencies[index].Add(now_s_ - request.submitted_s, Ns(now_s_));
+      routers_[request.router].views[index].waiting_cached_tokens -= request.known_cached;
     }
     for (const SimRequest& request : result_.finished) Finish(index, request);
     for (Router& router : routers_) {  // the frame

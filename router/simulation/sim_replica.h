@@ -35,16 +35,17 @@ struct SimRequest {
   double arrival_s = 0;
   double submitted_s = 0;  // to the replica that has it
   uint32_t router = 0;
-  uint32_t cached = 0;     // prompt tokens, read from the cache
-  uint32_t computed = 0;   // prompt tokens in the KV cache, cached ones included
-  uint32_t generated = 0;  // output tokens
-  bool answered = false;   // the client has its first token
+  uint32_t known_cached = 0;  // prompt tokens that the router knew of when it chose the replica
+  uint32_t cached = 0;        // prompt tokens, read from the cache
+  uint32_t computed = 0;      // prompt tokens in the KV cache, cached ones included
+  uint32_t generated = 0;     // output tokens
+  bool answered = false;      // the client has its first token
 
   // Its replica has lost it: what the client has is part of the prompt from now on.
   void Move() {
     turn.prompt_tokens += generated;
     turn.output_tokens -= generated;
-    generated = computed = cached = 0;
+    generated = computed = cached = known_cached = 0;
   }
 };
 

@@ -95,6 +95,18 @@ TEST_F(DetokenizerServerTest, MalformedFramesAreCountedAndNothingElseHappens) {
   EXPECT_EQ(metrics_.rejected_frames.Value(), static_cast<double>(frame.size() + 2));
 }
 
+TEST_F(DetokenizerServerTest, EventsThatBreakALimitAreCounted) {
+  scheduler_.Bind();
+  Start();
+  scheduler_.ReceiveHello();
+  DetokStreamEvent open = FakeScheduler::Open(2);
+  open.emitted_tokens = 1;  // of no history
+  scheduler_.Send({.generation = 1, .events = {std::move(open)}});
+  EXPECT_EQ(Roundtrip(FakeScheduler::Open(1, {'a'})).text, "a");
+  Stop();
+  EXPECT_EQ(metrics_.rejected_events.Value(), 1);
+}
+
 TEST_F(DetokenizerServerTest, EachConnectionGetsAHello) {
   scheduler_.Bind();
   Start();

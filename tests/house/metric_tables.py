@@ -1,6 +1,7 @@
 """docs/metrics.md's tables are made from the processes' own metrics, so that they can't drift.
 
-    metric_tables.py --metric-list build/release/tests/metric_list --check   fails if they differ
+    metric_tables.py --metric-list build/release/tests/metric_list --check   fails if they differ, or if no
+                                                                          test looks at a metric
     metric_tables.py --metric-list build/release/tests/metric_list --write   brings them up to date
 """
 
@@ -85,6 +86,25 @@ def check_later(docs, found):
             sys.exit(f"docs/metrics.md: {name} is here, not later")
 
 
+def check_tested(found):
+    """Some test looks at each: by its name, by what stands behind its process's (as a string), or by its field's value."""
+    words, fields = set(), set()
+    for path in sorted((ROOT / "tests").rglob("*")):
+        if path.suffix in (".py", ".cc", ".h") and path.parent.name not in ("house", "bench"):
+            text = path.read_text(encoding="utf-8")
+            words |= set(re.findall(r"\b(?:flotilla|process)_\w+", text)) | set(re.findall(r'"(\w+)"', text))
+            fields |= set(re.findall(r"(\w+)\.(?:Value|Collect)\(\)", text))
+
+    def tested(name):
+        short = re.sub(r"^(flotilla_[a-z]+|process)_", "", name)
+        return (any(f"{form}{end}" in words for form in (name, short) for end in ("", "_count", "_sum", "_bucket"))
+                or short.removesuffix("_total") in fields)
+
+    missing = [name for name in found if not tested(name)]
+    if missing or tested("flotilla_router_nobody_looks_at_this_total"):
+        sys.exit(f"no test looks at {', '.join(missing)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--metric-list", type=pathlib.Path, required=True)
@@ -95,6 +115,7 @@ def main():
                                     text=True).stdout)
     old = DOCS.read_text(encoding="utf-8")
     check_later(old, found)
+    check_tested(found)
     new = render(old, found)
     if args.write:
         DOCS.write_text(new, encoding="utf-8")

@@ -97,7 +97,7 @@ def test_streams_outlive_a_replica(victim):
 
 def test_a_kill_at_any_token():
     """One replica, whose scheduler dies when the client has k tokens; it goes on with the next one."""
-    body, expected = body_of(0) | {"seed": 77}, None
+    body, expected, failovers = body_of(0) | {"seed": 77}, None, 0
     tokens = range(1, TOKENS + 1) if FULL else (1, 2, 31, TOKENS - 1, TOKENS)
     for first in range(0, len(tokens), KILLS_OF_A_PROCESS):
         with Cluster(*FLAGS, disturbed=True) as c:
@@ -116,4 +116,5 @@ def test_a_kill_at_any_token():
 
                 assert client.stream(body, on_piece) == expected, f"killed after {k} pieces"
                 wait_until(lambda: c.pids("scheduler"), 60, "the scheduler is back")
-            assert c.metric("flotilla_router_failovers_total") > 0
+            failovers += c.metric("flotilla_router_failovers_total")
+    assert failovers > len(tokens) / 2  # who has all tokens already needs none

@@ -157,6 +157,7 @@ def test_tokens_are_those_of_one_host(hosts, expected):
             assert answers(cluster) == expected
             assert cluster.metric("flotilla_worker_plan_link_connected") == 1
             assert cluster.metric("flotilla_worker_plan_link_plans_total") > 24
+            assert cluster.metric("flotilla_worker_plan_link_bytes_total") > 24 * 64
     finally:
         status = joined.stop()
     assert status == 0, joined.text()

@@ -38,8 +38,11 @@ class Fleet:
                    if name.startswith("flotilla_scheduler_keyed_requests_total") and
                    any(outcome in name for outcome in outcomes))
 
+    def value(self, metric):
+        return sum(engine.metric(metric) for engine in self.engines)
+
     def generated(self):
-        return sum(engine.metric("flotilla_scheduler_generation_tokens_total") for engine in self.engines)
+        return self.value("flotilla_scheduler_generation_tokens_total")
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,8 @@ def test_a_repeat_through_the_other_router_is_given_the_running_one(fleet):
     answer = json.loads(whole.read())
     assert answer["choices"][0]["text"] == first.text and answer["usage"]["completion_tokens"] == TOKENS
     assert fleet.generated() == generated + TOKENS
+    assert fleet.value("flotilla_scheduler_keyed_results") > 0
+    assert fleet.value("flotilla_scheduler_keyed_result_bytes") > TOKENS
 
 
 def test_it_outlives_its_client(fleet):

@@ -125,6 +125,8 @@ def test_the_schedulers_metrics_move(traffic):
                             ("request_prompt_tokens", 3), ("request_generation_tokens", 3)):
             assert t.grew_quietly(f"flotilla_scheduler_{name}_count", replica=replica) == count, name
         assert t.grew_quietly("flotilla_scheduler_request_generation_tokens_sum", replica=replica) == 24
+        assert t.grew_quietly("flotilla_scheduler_request_wait_time_seconds_count", replica=replica) == 3  # of all reasons
+        assert 0 <= total(t.after, "flotilla_scheduler_heartbeat_age_seconds", replica=replica) < 60
         assert t.grew_quietly("flotilla_scheduler_request_success_total", replica=replica,
                               finished_reason="length") == 3
         for mode, count in (("prefill", 3), ("decode", 21)):
@@ -170,6 +172,8 @@ def test_the_detokenizers_metrics_move(traffic):
         assert t.grew("flotilla_detokenizer_batch_seconds_count", replica=replica) > 0
         assert total(t.after, "flotilla_detokenizer_queue_depth", replica=replica) == 0
         assert total(t.after, "flotilla_detokenizer_restarts_total", replica=replica) == 0
+        assert total(t.after, "flotilla_detokenizer_hellos_total", replica=replica) >= 1
+        assert 0 <= total(t.after, "flotilla_detokenizer_heartbeat_age_seconds", replica=replica) < 60
 
 
 def test_every_process_tells_what_it_is(traffic):

@@ -14,7 +14,7 @@ import jsonschema
 import openai
 import pytest
 
-from cluster import LONG_COMPILE, Cluster, wait_until
+from cluster import LONG_COMPILE, Cluster, ClusterError, wait_until
 from hostile_grammars import LIST
 from random_schemas import LEAST_DEPTH, depth, random_schema
 from test_grpc_client import Reflected
@@ -142,6 +142,27 @@ def test_grpc_has_the_same(cluster):
         list(rpc.call("Generate", request))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details().startswith("structured.regex: ")
+
+
+def test_grammars_are_counted(cluster):
+    def grammars():
+        """Compiled, refused and found; times taken, bytes kept, requests refused."""
+        page = cluster.metrics()
+        return [sum(value for key, value in page.items() if key.startswith(beginning)) for beginning in (
+            'flotilla_scheduler_grammar_compilations_total{result="ok"',
+            'flotilla_scheduler_grammar_compilations_total{result="invalid"',
+            "flotilla_scheduler_grammar_cache_hits_total", "flotilla_scheduler_grammar_compile_seconds_count",
+            "flotilla_scheduler_grammar_cache_bytes",
+            f'flotilla_scheduler_rejections_total{{model="{cluster.model_id}",reason="invalid"')]
+
+    before = grammars()
+    for _ in range(2):
+        cluster.complete(prompt="Yes?", max_tokens=5, structured_outputs={"choice": ["counted", "not counted"]})
+    with pytest.raises(ClusterError, match="400"):
+        cluster.complete(prompt="Yes?", max_tokens=5, structured_outputs={"regex": "counted(("})
+    compiled, refused, found, timed, kept, rejected = [now - then for now, then in zip(grammars(), before)]
+    assert (compiled, refused, found, timed, rejected) == (1, 1, 1, 2, 1)
+    assert kept > 0
 
 
 def test_a_killed_worker_changes_nothing():

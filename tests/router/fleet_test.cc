@@ -7,6 +7,7 @@
 #include <future>
 #include <set>
 
+#include "common/base/clock.h"
 #include "common/base/sha256.h"
 #include "tests/router/router_harness.h"
 
@@ -233,6 +234,34 @@ TEST(HealthTest, TheOnlyReplicaIsTriedWhateverItDid) {
   for (int i = 0; i < failures; ++i) EXPECT_EQ(harness.Complete(kBody).status, 503);
   EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-0\"}"), 2);
   EXPECT_EQ(harness.Complete(kBody).status, 200);
+}
+
+// While it holds an answer back, many requests go to the others, one after the other: so it is far
+// more than three times as slow as they are, on any machine.
+TEST(HealthTest, AReplicaThatIsMuchSlowerGetsNothingForAWhile) {
+  HarnessOptions options;
+  options.replicas = 6;
+  options.policy = "shortest_queue";
+  options.outlier_interval_ms = 1500;
+  RouterHarness harness(options);
+  harness.WaitAllReady();
+  FakeEngineService& slow = harness.engine(5);
+  const auto ejections = [&] { return harness.Metric("flotilla_router_ejections_total"); };
+  const int64_t end_ns = RealClock::Now() + 60 * kNsPerSecond;
+  while (ejections() == 0 && RealClock::Now() < end_ns) {
+    slow.Hold();
+    std::vector<std::future<HttpAnswer>> first;
+    for (int i = 0; i < 6; ++i)
+      first.push_back(std::async(std::launch::async, [&] { return harness.Complete(kBody); }));
+    for (int i = 0; i < 30; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+    slow.RunFreely();
+    for (auto& answer : first) EXPECT_EQ(answer.get().status, 200);
+  }
+  EXPECT_EQ(ejections(), 1);
+  EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-5\"}"), 2);
+  const size_t before = slow.submits().size();
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(slow.submits().size(), before);
 }
 
 TEST(HealthTest, RetriesEndWhenTheirBudgetDoes) {

@@ -28,6 +28,29 @@ TEST(LoadTrackerTest, SubmissionsCountUntilAFrameCountsThemIn) {
   EXPECT_EQ(tracker.unreported_tokens(), 0u);
 }
 
+TEST(LoadTrackerTest, WhatIsCachedNeedNotBeComputedWhileItWaits) {
+  LoadTracker tracker;
+  tracker.Reset({});
+  tracker.OnSubmit(1, 100, 80);
+  tracker.OnSubmit(2, 100, 64);
+  tracker.OnSubmit(3, 100, 0);
+  EXPECT_EQ(tracker.cached_tokens(), 144u);
+  tracker.OnStep(StepWith(200, 2));  // it counts whole prompts
+  EXPECT_EQ(tracker.cached_tokens(), 144u);
+  v1::Step step = StepWith(200, 3);
+  step.add_deltas()->set_stream_id(1);
+  tracker.OnStep(step);
+  EXPECT_EQ(tracker.cached_tokens(), 64u);
+  tracker.OnStep(StepWith(20, 3));  // the second is computed; not more than there is
+  EXPECT_EQ(tracker.cached_tokens(), 20u);
+  tracker.OnAnswered(2);
+  tracker.OnAnswered(2);
+  EXPECT_EQ(tracker.cached_tokens(), 0u);
+  tracker.OnSubmit(4, 100, 50);
+  tracker.Reset({});
+  EXPECT_EQ(tracker.cached_tokens(), 0u);
+}
+
 TEST(LoadTrackerTest, WithoutCountsTheFirstDeltaOrTheSecondFrameTells) {
   LoadTracker tracker;
   tracker.Reset({});
