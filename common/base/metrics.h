@@ -49,7 +49,7 @@ std::string RenderProcessMetrics(const std::string& process);
 class MetricsServer {
  public:
   // Listens on the Unix socket `path`; each connection gets one rendering and is closed.
-  // An empty path means no server. Error: the socket can't be bound.
+  // An empty path means no server. FailedPrecondition: the socket can't be bound.
   static StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& path, const std::string& process,
       std::shared_ptr<prometheus::Registry> registry);

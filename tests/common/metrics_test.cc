@@ -91,7 +91,7 @@ TEST(MetricsTest, ASocketThatCannotBeBoundIsNamed) {
   const std::string path = testing::TempDir() + "no/such/folder/metrics";
   const auto server =
       MetricsServer::Start(path, "tester", std::make_shared<prometheus::Registry>());
-  EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(server.status().message(), HasSubstr(path));
 }
 

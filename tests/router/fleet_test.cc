@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <set>
 
@@ -236,8 +237,9 @@ TEST(HealthTest, TheOnlyReplicaIsTriedWhateverItDid) {
   EXPECT_EQ(harness.Complete(kBody).status, 200);
 }
 
-// While it holds an answer back, many requests go to the others, one after the other: so it is far
-// more than three times as slow as they are, on any machine.
+// While it holds its answers back, many requests go to the others, one after the other: so it is
+// far more than three times as slow as they are, on any machine. (As many choices as make it
+// known.) On a busy one, another may be slow as well: so only this one's circuit is looked at.
 TEST(HealthTest, AReplicaThatIsMuchSlowerGetsNothingForAWhile) {
   HarnessOptions options;
   options.replicas = 6;
@@ -246,22 +248,40 @@ TEST(HealthTest, AReplicaThatIsMuchSlowerGetsNothingForAWhile) {
   RouterHarness harness(options);
   harness.WaitAllReady();
   FakeEngineService& slow = harness.engine(5);
-  const auto ejections = [&] { return harness.Metric("flotilla_router_ejections_total"); };
+  const std::string body = R"({"model":"smol","prompt":"Hi","max_tokens":1,"n":6})";
+  std::string long_prompt;  // beside which the others' are nothing
+  for (int i = 0; i < 200; ++i) long_prompt += "word ";
+  const std::string long_body =
+      StrCat(R"({"model":"smol","max_tokens":1,"n":6,"prompt":")", long_prompt, R"("})");
+  const auto ejected = [&] {
+    return harness.Metric("flotilla_router_circuit_state{replica=\"fake-5\"}") == 2;
+  };
   const int64_t end_ns = RealClock::Now() + 60 * kNsPerSecond;
-  while (ejections() == 0 && RealClock::Now() < end_ns) {
+  while (!ejected() && RealClock::Now() < end_ns) {
+    const size_t had = slow.submits().size();
     slow.Hold();
-    std::vector<std::future<HttpAnswer>> first;
-    for (int i = 0; i < 6; ++i)
-      first.push_back(std::async(std::launch::async, [&] { return harness.Complete(kBody); }));
-    for (int i = 0; i < 30; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+    std::future<HttpAnswer> held;
+    while (slow.submits().size() == had && !ejected()) {  // whose turn it is
+      held = std::async(std::launch::async, [&] { return harness.Complete(long_body); });
+      while (slow.submits().size() == had &&
+             held.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      }
+    }
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(harness.Complete(body).status, 200);
     slow.RunFreely();
-    for (auto& answer : first) EXPECT_EQ(answer.get().status, 200);
+    if (held.valid()) {
+      EXPECT_EQ(held.get().status, 200);
+    }
   }
-  EXPECT_EQ(ejections(), 1);
-  EXPECT_EQ(harness.Metric("flotilla_router_circuit_state{replica=\"fake-5\"}"), 2);
+  EXPECT_GE(harness.Metric("flotilla_router_ejections_total"), 1);
   const size_t before = slow.submits().size();
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
-  EXPECT_EQ(slow.submits().size(), before);
+  int without_it = 0;
+  for (; without_it < 12 && ejected(); ++without_it) {
+    EXPECT_EQ(harness.Complete(body).status, 200);
+    if (!ejected()) break;  // its time was over
+    EXPECT_EQ(slow.submits().size(), before);
+  }
+  EXPECT_GT(without_it, 0);
 }
 
 TEST(HealthTest, RetriesEndWhenTheirBudgetDoes) {
