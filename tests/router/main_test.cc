@@ -148,7 +148,7 @@ TEST_F(MainTest, GivesItsMetricsToPrometheusOnAPortOfItsOwn) {
   EXPECT_EQ(Get(port, "/v1/models").status, 404);
 
   Process second(Args({"--metrics-port", std::to_string(port)}));
-  EXPECT_THAT(second.ErrorLine(),
+  EXPECT_THAT(second.Errors(),
               HasSubstr(StrCat("--metrics-port: can't listen on 127.0.0.1:", port)));
   EXPECT_EQ(second.Wait(), 1);
 }
