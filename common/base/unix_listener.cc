@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -32,23 +33,27 @@ Status Failed(const char* what, const std::string& path) {
 
 }  // namespace
 
+// It listens under another name first, so that whoever finds a file at the path can connect.
 StatusOr<UnixListener> UnixListener::Listen(const std::string& path, int type) {
-  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  UnixListener listener;
+  const std::string other = StrCat(path, ".", getpid());
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(other));
   UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
-  unlink(path.c_str());
+  unlink(other.c_str());
   struct stat file = {};
   if (!fd.valid() ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      stat(path.c_str(), &file) != 0)
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return Failed("can't listen on ", path);
+  if (chmod(other.c_str(), S_IRUSR | S_IWUSR) != 0 || stat(other.c_str(), &file) != 0 ||
+      listen(fd.get(), kBacklog) != 0 || rename(other.c_str(), path.c_str()) != 0) {
+    const Status status = Failed("can't listen on ", path);
+    unlink(other.c_str());
+    return status;
+  }
+  UnixListener listener;
   listener.fd_ = std::move(fd);
   listener.path_ = path;
   listener.device_ = file.st_dev;
   listener.inode_ = file.st_ino;
-  // Nobody can connect before it listens.
-  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(listener.fd(), kBacklog) != 0)
-    return Failed("can't listen on ", path);
   return listener;
 }
 

@@ -1,7 +1,7 @@
 // A Unix socket that listens at a path of the file system.
 //
-// A file that is there already, somebody else's too, is replaced; at the end the file is removed,
-// unless it has been replaced meanwhile.
+// A file that is there already, somebody else's too, is replaced, at no instant by none; at the end
+// the file is removed, unless it has been replaced meanwhile.
 // Threads: one. Errors: InvalidArgument (path too long), FailedPrecondition (no such folder, or not
 // ours to write to), Unavailable.
 #pragma once

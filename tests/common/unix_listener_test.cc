@@ -3,9 +3,16 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
+
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -49,6 +56,29 @@ TEST_F(UnixListenerTest, WhoHasReplacedItKeepsTheFile) {
   EXPECT_EQ(Connect(), absl::StatusCode::kOk);
   second->Close();
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// A successor that came just then would take it for nobody.
+TEST_F(UnixListenerTest, WhileItIsReplacedSomebodyListens) {
+  auto first = UnixListener::Listen(path_, SOCK_STREAM);
+  ASSERT_TRUE(first.ok());
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> looks = 0, missing = 0;
+  std::thread watcher([&] {
+    for (; !stop; ++looks) missing += access(path_.c_str(), F_OK) != 0;
+  });
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  int rounds = 0;
+  for (; (rounds < 200 || looks < 1000) && std::chrono::steady_clock::now() < end; ++rounds) {
+    auto next = UnixListener::Listen(path_, SOCK_STREAM);
+    EXPECT_TRUE(next.ok()) << next.status();
+    if (next.ok()) *first = *std::move(next);
+  }
+  stop = true;
+  watcher.join();
+  EXPECT_GE(rounds, 200);
+  EXPECT_GE(looks, 1000);
+  EXPECT_EQ(missing, 0);
 }
 
 TEST_F(UnixListenerTest, AFileThatADeadProcessLeftIsNobody) {

@@ -36,7 +36,10 @@ class HandoffTest : public ::testing::Test {
     grpc_ = ListenTcp("127.0.0.1", 0, &places_.grpc_port).value();
     metrics_ = ListenTcp("127.0.0.1", 0, &places_.metrics_port.emplace()).value();
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override {
+    server_.reset();  // it would put its socket back
+    std::filesystem::remove_all(folder_);
+  }
 
   void Serve() {
     auto server = HandoffServer::Start(
