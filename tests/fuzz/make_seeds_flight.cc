@@ -120,6 +120,21 @@ std::string Ring(int rounds) {
   return {static_cast<const char*>(segment->data()), 4000};
 }
 
+// The same ring as if it had gone around many times: what a position counts is far beyond the ring.
+std::string OldRing() {
+  constexpr size_t kOldestAt = 64, kWrittenAt = 128;  // FlightRingWriter::Header
+  std::string bytes = Ring(1);
+  uint64_t capacity = 0;
+  std::memcpy(&capacity, bytes.data() + 8, sizeof(capacity));
+  for (const size_t at : {kOldestAt, kWrittenAt}) {
+    uint64_t position = 0;
+    std::memcpy(&position, bytes.data() + at, sizeof(position));
+    position += 1000 * capacity;
+    std::memcpy(bytes.data() + at, &position, sizeof(position));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void SaveFlights() {
@@ -134,6 +149,7 @@ void SaveFlights() {
   Save("flight", "strange", Raw<uint8_t>(1) + Pieces({unknown, future}));
   Save("flight", "empty", Raw<uint8_t>(0) + Ring(0));
   Save("flight", "ring", Raw<uint8_t>(0) + Ring(1));
+  Save("flight", "old-ring", Raw<uint8_t>(0) + OldRing());
   Save("flight", "around", Raw<uint8_t>(0) + Ring(200));
 }
 

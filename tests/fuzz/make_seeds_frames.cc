@@ -194,6 +194,19 @@ void MakeRouterFrames() {
   again.mutable_hello()->add_reattach()->set_stream_id(9);
   abort.mutable_abort()->set_stream_id(1);
   ping.mutable_ping()->set_sent_ns(5);
+  v1::RouterFrame keyed = SubmitFrame(1), detach = abort, other = hello, third = hello;
+  keyed.mutable_submit()->mutable_keyed()->set_key(std::string(64, 'a'));
+  detach.mutable_abort()->set_detach(true);
+  other.mutable_hello()->set_router_id("s");
+  third.mutable_hello()->set_router_id("t");
+  Save("router_frames", "keyed",
+       Pieces({hello.SerializeAsString(), keyed.SerializeAsString(), detach.SerializeAsString(),
+               hello.SerializeAsString(), SubmitFrame(2).SerializeAsString(),
+               detach.SerializeAsString()}));
+  Save("router_frames", "three-routers",
+       Pieces({hello.SerializeAsString(), SubmitFrame(1).SerializeAsString(),
+               other.SerializeAsString(), SubmitFrame(1).SerializeAsString(),
+               third.SerializeAsString()}));
   text.mutable_submit()->mutable_request()->set_text("hi");
   MakeWrongSubmits(hello.SerializeAsString());
   MakeWrongEmbeds(hello.SerializeAsString());

@@ -1,6 +1,7 @@
 // libFuzzer: any frames on the stream between a router and a replica, taken as ConnectReactor takes
-// them: hello with streams to go on with, submits, aborts, pings; broken connections between them.
-// What is accepted suits the workers too, and no byte is counted that is not there.
+// them: hello with streams to go on with, submits, keyed ones too, aborts, pings; broken
+// connections and newer ones between them. What is accepted suits the workers too, and no byte is
+// counted that is not there.
 //
 // The input is a list of protobuf messages (fuzz_input.h); an empty one ends the connection. Every
 // stream gets two tokens after each frame and its end after five.
@@ -49,15 +50,20 @@ class Replica {
     } else if (frame.has_submit()) {
       Submit(frame.submit());
     } else if (frame.has_abort()) {
-      const ReqId id = channel_->Find(frame.abort().stream_id());
-      if (id != 0) End(id);
+      Abort(frame.abort());
     } else if (frame.has_ping()) {
       v1::EngineFrame pong;
       pong.mutable_pong()->set_sent_ns(frame.ping().sent_ns());
       channel_->SendControl(std::move(pong));
-    } else if (frame.has_hello()) {
-      Disconnect();
+    } else if (frame.has_hello()) {  // of a connection that takes over, or of another router
+      Hello(frame.hello());
     }
+  }
+  void Goodbye() {
+    v1::EngineFrame goodbye;
+    goodbye.mutable_goodbye()->set_draining(true);
+    hub_.Broadcast(goodbye);
+    Step();
   }
   void Disconnect() {
     if (channel_ != nullptr) channel_->Detach(connection_.get());
@@ -90,8 +96,15 @@ class Replica {
     auto connection = std::make_unique<Connection>();
     std::shared_ptr<RouterChannel> channel;
     if (!hub_.Attach(connection.get(), hello, {}, &channel).ok()) return;
+    if (channel != channel_) Disconnect();
     channel_ = std::move(channel);
     connection_ = std::move(connection);
+  }
+
+  void Abort(const v1::AbortStream& abort) {
+    if (abort.detach()) return channel_->Drop(abort.stream_id());
+    const ReqId id = channel_->Find(abort.stream_id());
+    if (id != 0) End(id);
   }
 
   void Submit(const v1::Submit& submit) {
@@ -99,6 +112,8 @@ class Replica {
     const uint32_t resumed =
         submit.resume_size() > 0 ? static_cast<uint32_t>(submit.resume(0).output_ids_size()) : 0;
     if (!channel_->Open(submit.stream_id(), id, resumed).ok()) return Disconnect();
+    CHECK(channel_->ReplayRoom() <= options_.max_unsent_bytes);
+    if (submit.has_keyed()) channel_->Share(submit.stream_id(), id);
     live_[id] = {channel_, submit.stream_id(), 0};
     for (const Tokenizer* tokenizer : {static_cast<const Tokenizer*>(nullptr), &Vocabulary()}) {
       const auto checked =
@@ -158,5 +173,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       replica.Take(frame);
     replica.Step();
   }
+  replica.Goodbye();
   return 0;
 }

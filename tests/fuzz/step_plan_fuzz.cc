@@ -38,7 +38,11 @@ void Forward(StepPlan plan, SlotTable* slots) {
     return;
   }
   ForwardBatch batch;
+  MakeRoom({kLimits.max_tokens, kLimits.max_slots}, *slots, &batch);
+  const int32_t* const ids = batch.input_ids.data();
+  const uint32_t* const pages = batch.page_indices.data();
   PrepareBatch(plan, *slots, &batch);
+  CHECK(batch.input_ids.data() == ids && batch.page_indices.data() == pages);  // there was room
   CheckBatch(plan, batch);
   CHECK(ForwardModeName(batch.mode) != std::string("unknown"));
   for (const PlanRow& row : plan.rows)
