@@ -43,6 +43,7 @@
 #include "router/request_key.h"
 #include "router/request_stream.h"
 #include "router/router_metrics.h"
+#include "router/service_watch.h"
 
 namespace flotilla {
 
@@ -50,6 +51,7 @@ struct DispatcherOptions {
   std::vector<std::string> replicas;     // addresses
   std::vector<std::string> replica_dns;  // NAME:PORT, checked
   int64_t replica_dns_interval_ms = 5000;
+  std::vector<ServiceWatch::Options> replica_services;
   ResolveFunction resolve = &ResolveBySystem;
   uint32_t max_replicas = 1024;
   ReplicaTls tls;
@@ -193,7 +195,7 @@ class Dispatcher final : public ReplicaListener {
   void OnProgress(RequestStream* stream);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void StartDiscovery();
-  void OnDiscovered(size_t source, StatusOr<std::vector<std::string>> addresses);
+  void OnDiscovered(size_t source, FoundReplicas addresses);
   void UpdateReady();
   void RebuildModels();
   void UpdateBackendMetrics(const ReplicaClient& replica);
@@ -211,7 +213,7 @@ class Dispatcher final : public ReplicaListener {
   int64_t outliers_checked_ns_ = 0;
   TokenizerCache tokenizers_;
   Fleet fleet_;
-  std::vector<std::unique_ptr<DnsWatch>> watches_;           // by source - 1
+  std::vector<std::unique_ptr<ReplicaWatch>> watches_;       // by source - 1
   std::map<size_t, std::string> discovery_errors_;           // the last one, by source
   std::map<uint32_t, std::string> backend_labels_;           // of metrics, by replica
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model

@@ -11,24 +11,29 @@
 namespace flotilla {
 
 void Dispatcher::StartDiscovery() {
-  for (size_t i = 0; i < options_.replica_dns.size(); ++i) {
-    const StatusOr<DnsName> name = ParseDnsName(options_.replica_dns[i]);
-    CHECK_OK(name.status());  // main checked it
-    const size_t source = Fleet::kStaticSource + 1 + i;
-    auto on_result = [this, source](StatusOr<std::vector<std::string>> addresses) {
+  // Of the watch that is added next.
+  const auto on_result = [this] {
+    const size_t source = Fleet::kStaticSource + 1 + watches_.size();
+    return [this, source](FoundReplicas addresses) {
       boost::asio::post(*io_, [this, source, addresses = std::move(addresses)]() mutable {
         OnDiscovered(source, std::move(addresses));
       });
     };
+  };
+  for (const std::string& text : options_.replica_dns) {
+    const StatusOr<DnsName> name = ParseDnsName(text);
+    CHECK_OK(name.status());  // main checked it
     watches_.push_back(std::make_unique<DnsWatch>(
-        DnsWatch::Options{*name, options_.replica_dns_interval_ms, options_.resolve},
-        std::move(on_result)));
+        DnsWatch::Options{*name, options_.replica_dns_interval_ms, options_.resolve}, on_result()));
   }
+  for (const ServiceWatch::Options& service : options_.replica_services)
+    watches_.push_back(std::make_unique<ServiceWatch>(service, on_result()));
 }
 
 // A name that can't be resolved, or that has no address for a moment, takes no replica away: those
-// that are gone are known by their connections.
-void Dispatcher::OnDiscovered(size_t source, StatusOr<std::vector<std::string>> addresses) {
+// that are gone are known by their connections. That a Service has no pods is said by an empty
+// list.
+void Dispatcher::OnDiscovered(size_t source, FoundReplicas addresses) {
   if (stopped_) return;
   const std::string error = addresses.ok() ? "" : std::string(addresses.status().message());
   if (std::exchange(discovery_errors_[source], error) != error && !error.empty())
@@ -37,7 +42,7 @@ void Dispatcher::OnDiscovered(size_t source, StatusOr<std::vector<std::string>> 
     metrics_->Discovery(absl::IsNotFound(addresses.status()) ? "nothing" : "failed");
     return;
   }
-  metrics_->Discovery("found");
+  metrics_->Discovery(addresses->empty() ? "nothing" : "found");
   const size_t left_out_before = fleet_.left_out();
   fleet_.Set(source, *addresses);
   metrics_->Replicas(fleet_.replicas().size(), fleet_.left_out());

@@ -40,7 +40,7 @@ StatusOr<DnsName> ParseDnsName(std::string_view text) {
   return name;
 }
 
-StatusOr<std::vector<std::string>> ResolveBySystem(const DnsName& name) {
+FoundReplicas ResolveBySystem(const DnsName& name) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -71,7 +71,7 @@ void DnsWatch::Run(const std::shared_ptr<State>& state) {
   while (state->on_result) {
     state->resolving = true;
     lock.unlock();
-    StatusOr<std::vector<std::string>> addresses = state->options.resolve(state->options.name);
+    FoundReplicas addresses = state->options.resolve(state->options.name);
     lock.lock();
     state->resolving = false;
     if (!state->on_result) return;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "router/replica_watch.h"
 
 namespace flotilla {
 
@@ -27,24 +28,22 @@ struct DnsName {
 // "NAME:PORT".
 StatusOr<DnsName> ParseDnsName(std::string_view text);
 
-// Addresses as gRPC spells them, "10.0.0.7:50051" or "[fd00::7]:50051", rising, each once.
-using ResolveFunction = std::function<StatusOr<std::vector<std::string>>(const DnsName&)>;
+using ResolveFunction = std::function<FoundReplicas(const DnsName&)>;
 // By the system's resolver. NotFound: the name has no address.
-StatusOr<std::vector<std::string>> ResolveBySystem(const DnsName& name);
+FoundReplicas ResolveBySystem(const DnsName& name);
 
-class DnsWatch {
+class DnsWatch final : public ReplicaWatch {
  public:
-  using OnResult = std::function<void(StatusOr<std::vector<std::string>>)>;
   struct Options {
     DnsName name;
     int64_t interval_ms = 5000;  // from one answer to the next question
     ResolveFunction resolve = &ResolveBySystem;
   };
   DnsWatch(Options options, OnResult on_result);
-  ~DnsWatch() { Stop(); }
+  ~DnsWatch() override { Stop(); }
 
   // Does not wait for a resolver that hangs: its answer is then lost.
-  void Stop();
+  void Stop() override;
 
  private:
   struct State {

@@ -25,6 +25,9 @@ struct Flags {
   RouterOptions router;
   LogOptions log;
   std::string ui = "on";
+  std::vector<std::string> replica_services;
+  std::string kubernetes_api;
+  std::string kubernetes_credentials = KubeApi().credentials;
   std::string metrics_socket;
   std::string handoff_socket;
   std::optional<uint16_t> metrics_port;
@@ -38,6 +41,14 @@ CLI::Validator DnsNameFlag() {
   return CLI::Validator(
       [](const std::string& text) { return std::string(ParseDnsName(text).status().message()); },
       "NAME:PORT");
+}
+
+CLI::Validator ServiceNameFlag() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return std::string(ParseServiceName(text).status().message());
+      },
+      "SERVICE:PORT");
 }
 
 void AddLimitFlags(CLI::App* app, Flags* flags) {
@@ -147,6 +158,17 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--replica-dns-interval-ms", router.dispatcher.replica_dns_interval_ms,
                   "From one look at --replica-dns to the next")
       ->check(CLI::Range(10, 86'400'000))
+      ->capture_default_str();
+  app->add_option("--replica-service", flags->replica_services,
+                  "[NAMESPACE/]SERVICE:PORT: a replica is at each pod of a Kubernetes Service, as "
+                  "the API server tells it at once (repeatable); PORT is a number or a port's name")
+      ->check(ServiceNameFlag());
+  app->add_option("--kubernetes-api", flags->kubernetes_api,
+                  "API server of --replica-service, such as http://127.0.0.1:8001 of `kubectl "
+                  "proxy`. Default: that of the pod this runs in");
+  app->add_option("--kubernetes-credentials", flags->kubernetes_credentials,
+                  "Folder of a service account's token, ca.crt and namespace, for an https API "
+                  "server")
       ->capture_default_str();
   AddFlag(app, kPolicyFlag, &router.dispatcher.policy);
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
@@ -329,6 +351,18 @@ class RouterRun {
   std::thread notifier_;
 };
 
+// The API server is asked later, and again and again; that none is named is wrong at once.
+Status FindServices(Flags* flags) {
+  if (flags->replica_services.empty()) return OkStatus();
+  StatusOr<KubeApi> api = FindKubeApi(flags->kubernetes_api, flags->kubernetes_credentials);
+  if (!api.ok()) return Annotate(api.status(), "--replica-service");
+  for (const std::string& text : flags->replica_services) {
+    ASSIGN_OR_RETURN(ServiceName name, ParseServiceName(text));
+    flags->router.dispatcher.replica_services.push_back({.name = std::move(name), .api = *api});
+  }
+  return OkStatus();
+}
+
 int Run(int argc, char** argv) {
   Flags flags;
   flags.log.process = "router";
@@ -337,10 +371,13 @@ int Run(int argc, char** argv) {
   AddConfigFlag(&app);
   ParseWithSourcesOrExit(&app, argc, argv);
   InitLog(flags.log);
-  if (flags.router.dispatcher.replicas.empty() && flags.router.dispatcher.replica_dns.empty()) {
-    std::fprintf(stderr, "flotilla-router: give --replica or --replica-dns\n");
+  DispatcherOptions& dispatcher = flags.router.dispatcher;
+  if (dispatcher.replicas.empty() && dispatcher.replica_dns.empty() &&
+      flags.replica_services.empty()) {
+    std::fprintf(stderr, "flotilla-router: give --replica, --replica-dns or --replica-service\n");
     return 2;
   }
+  if (const Status status = FindServices(&flags); !status.ok()) return Fail(status);
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_grpc_buffer_bytes = flags.router.http.max_buffered_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;

@@ -26,7 +26,7 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                       "Requests that another replica, or a restarted one, went on with after "
                       "their first token, by reason.")),
       discoveries_(AddCounters(registry, "flotilla_router_discoveries_total",
-                               "Answers to --replica-dns, by result.")),
+                               "Answers to --replica-dns and of --replica-service, by result.")),
       healthy_(AddGauges(registry, "flotilla_router_backend_healthy",
                          "1 while the replica takes requests.")),
       active_(AddGauges(registry, "flotilla_router_backend_requests_active",

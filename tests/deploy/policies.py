@@ -6,61 +6,12 @@ holds all rules against all sets, and each rule against the mistakes of planted_
 
 import re
 
-KINDS_WITH_PODS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
+from manifest_objects import (containers, flag, flags, images, matches, name_of, of_kind, pod_labels, pods)
+
 CLUSTER_WIDE = ("Namespace",)
 PRE_STOP_MARGIN_S = 10
 DNS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
 WAITING_METRIC = "flotilla_scheduler_requests_waiting"
-
-
-def of_kind(objects, *kinds):
-    return [item for item in objects if item["kind"] in kinds]
-
-
-def name_of(item):
-    return f'{item["kind"]}/{item["metadata"]["name"]}'
-
-
-def pods(objects):
-    """(name, pod's spec) of everything that makes pods."""
-    for item in of_kind(objects, *KINDS_WITH_PODS):
-        yield name_of(item), item["spec"]["template"]["spec"]
-
-
-def containers(objects, init=True):
-    """(workload/container, container)"""
-    for owner, spec in pods(objects):
-        for container in spec["containers"] + (spec.get("initContainers", []) if init else []):
-            yield f'{owner}/{container["name"]}', container
-
-
-def images(objects):
-    """(where, image) of containers and of volumes."""
-    for where, container in containers(objects):
-        yield where, container["image"]
-    for owner, spec in pods(objects):
-        for volume in spec.get("volumes", []):
-            if "image" in volume:
-                yield f'{owner}/{volume["name"]}', volume["image"]["reference"]
-
-
-def flags(container, name):
-    """The values of each --name=value in args."""
-    return [arg.split("=", 1)[1] for arg in container.get("args", []) if arg.startswith(f"--{name}=")]
-
-
-def flag(container, name):
-    """The value of the first --name=value in args; None without it."""
-    return next(iter(flags(container, name)), None)
-
-
-def matches(selector, labels):
-    return all(labels.get(key) == value for key, value in selector.items())
-
-
-def pod_labels(objects):
-    return {name_of(item): item["spec"]["template"]["metadata"]["labels"]
-            for item in of_kind(objects, *KINDS_WITH_PODS)}
 
 
 # --- The pods' security (Pod Security Standards, "restricted", and what goes beyond) ----------------
@@ -85,10 +36,30 @@ def pods_have_the_default_seccomp_profile(objects):
             yield f"{owner} has no RuntimeDefault seccomp profile"
 
 
+def watches_services(spec):
+    return any(flags(container, "replica-service") for container in spec["containers"])
+
+
 def pods_have_no_service_account_token(objects):
+    """But routers that ask the API server."""
     for owner, spec in pods(objects):
-        if spec.get("automountServiceAccountToken") is not False:
-            yield f"{owner} gets a service account's token"
+        if spec.get("automountServiceAccountToken") is not watches_services(spec):
+            yield f"{owner} gets a service account's token for nothing, or needs one and gets none"
+
+
+def service_accounts_may_only_watch_endpoints(objects):
+    """And may do that where a pod of theirs needs it."""
+    allowed = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+    for item in of_kind(objects, "Role", "ClusterRole", "ClusterRoleBinding"):
+        if item["kind"] != "Role" or item["rules"] != allowed:
+            yield f"{name_of(item)} allows more than to list and watch endpointslices of its namespace"
+    roles = {item["metadata"]["name"] for item in of_kind(objects, "Role")}
+    accounts = {item["metadata"]["name"] for item in of_kind(objects, "ServiceAccount")}
+    able = {subject["name"] for item in of_kind(objects, "RoleBinding") if item["roleRef"]["name"] in roles
+            for subject in item["subjects"] if subject["kind"] == "ServiceAccount"} & accounts
+    for owner, spec in pods(objects):
+        if watches_services(spec) != (spec.get("serviceAccountName") in able):
+            yield f"{owner}: its service account may not watch endpointslices, or need not"
 
 
 def pods_share_nothing_with_their_host(objects):
@@ -277,14 +248,14 @@ def routers_find_every_engine(objects):
         if not where.startswith("Deployment/router"):
             continue
         found = set()
-        for address in flags(container, "replica-dns"):
+        for address in flags(container, "replica-dns") + flags(container, "replica-service"):
             there = engines_at(address, objects)
             if isinstance(there, str):
-                yield f"{where}: --replica-dns={address}: {there}"
+                yield f"{where}: {address}: {there}"
             else:
                 found |= there
         if found != engines:
-            yield f"{where}: finds {sorted(found)} by DNS, there are {sorted(engines)}"
+            yield f"{where}: finds {sorted(found)}, there are {sorted(engines)}"
         if flags(container, "replica"):
             yield f"{where}: --replica names engines that may go"
 
@@ -402,6 +373,16 @@ def routers_may_ask_for_names(objects):
             yield f"{name_of(item)} may ask the cluster's DNS by {sorted(open_to_dns)} only"
 
 
+def only_routers_that_watch_reach_the_api_server(objects):
+    for item in of_kind(objects, "Deployment", "StatefulSet"):
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        anywhere = {port["port"] for policy in of_kind(objects, "NetworkPolicy")
+                    if matches(policy["spec"]["podSelector"].get("matchLabels", {}), labels)
+                    for rule in policy["spec"].get("egress", []) if not rule.get("to") for port in rule["ports"]}
+        if anywhere != ({443, 6443} if watches_services(item["spec"]["template"]["spec"]) else set()):
+            yield f"{name_of(item)} may reach {sorted(anywhere)} anywhere"
+
+
 def metrics_are_for_prometheus_only(objects):
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     for item in of_kind(objects, "NetworkPolicy"):
@@ -425,5 +406,4 @@ def models_are_verified_before_they_are_read(objects):
 
 RULES = [value for name, value in sorted(globals().items())
          if callable(value) and getattr(value, "__module__", "") == __name__
-         and name not in ("of_kind", "name_of", "pods", "containers", "images", "flags", "flag", "matches",
-                          "pod_labels", "engines_at", "names_in_certificates", "secret_of")]
+         and name not in ("engines_at", "names_in_certificates", "secret_of", "watches_services")]

@@ -11,8 +11,10 @@ import threading
 # apiVersion → kind → (plural, namespaced)
 KINDS = {
     "v1": {"Namespace": ("namespaces", False), "Service": ("services", True),
-           "ConfigMap": ("configmaps", True), "PersistentVolumeClaim": ("persistentvolumeclaims", True)},
+           "ConfigMap": ("configmaps", True), "PersistentVolumeClaim": ("persistentvolumeclaims", True),
+           "ServiceAccount": ("serviceaccounts", True)},
     "apps/v1": {"Deployment": ("deployments", True), "StatefulSet": ("statefulsets", True)},
+    "rbac.authorization.k8s.io/v1": {"Role": ("roles", True), "RoleBinding": ("rolebindings", True)},
     "policy/v1": {"PodDisruptionBudget": ("poddisruptionbudgets", True)},
     "autoscaling/v2": {"HorizontalPodAutoscaler": ("horizontalpodautoscalers", True)},
     "networking.k8s.io/v1": {"NetworkPolicy": ("networkpolicies", True), "Ingress": ("ingresses", True)},

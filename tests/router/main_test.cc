@@ -16,6 +16,7 @@
 
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
+#include "tests/fakes/fake_kube_api.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/patience.h"
 #include "tests/support/process_time.h"
@@ -213,12 +214,43 @@ TEST_F(MainTest, WrongFlagsAreExitCode2) {
                                                {"--replica", "x", "--policy", "fastest"},
                                                {"--replica", "x", "--port", "70000"},
                                                {"--replica-dns", "engine"},
+                                               {"--replica-service", "engine"},
+                                               {"--replica-service", "engine:1"},  // no pod
                                                {"--replica", "x", "--max-body-bytes", "many"},
                                                {"--replica", "x", "--nonsense"}}) {
     Process router(args);
     EXPECT_NE(router.Errors(), "");
     EXPECT_EQ(router.Wait(), 2);
   }
+}
+
+TEST_F(MainTest, FindsThePodsOfAServiceAndLeavesThoseThatAreBeingDeleted) {
+  FakeEngineServiceOptions options;
+  options.address = "127.0.0.1:0";
+  FakeEngineService first(options);
+  options.replica_id = "fake-1";
+  FakeEngineService second(options);
+  FakeSlice slice = {.ready = {"127.0.0.1"}, .port = first.port()};
+  FakeKubeApi api;
+  api.Set({slice}, 1);
+  Process router({"--notify-fd", "3", "--port", "0", "--grpc-port", "0", "--replica-service",
+                  "flotilla/engine:grpc", "--kubernetes-api", api.url()});
+  const auto port = static_cast<uint16_t>(PortIn(router.Notified(), "http="));
+  constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":2})";
+  EXPECT_EQ(Post(port, "/v1/completions", kBody).status, 200);
+  EXPECT_EQ(first.submits().size(), 1u);
+  // Both are there, one is about to go: it gets nothing more.
+  ASSERT_EQ(api.WaitForRequests("watch=true", 1).size(), 1u);
+  api.Push(
+      SliceEventJson("ADDED", {.name = "new", .ready = {"127.0.0.1"}, .port = second.port()}, 2));
+  slice.leaving = std::exchange(slice.ready, {});
+  api.Push(SliceEventJson("MODIFIED", slice, 3));
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (second.submits().size() < 5 && std::chrono::steady_clock::now() < deadline)
+    EXPECT_EQ(Post(port, "/v1/completions", kBody).status, 200);
+  const size_t before = first.submits().size();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Post(port, "/v1/completions", kBody).status, 200);
+  EXPECT_EQ(first.submits().size(), before);
 }
 
 TEST_F(MainTest, IdleCostsNothing) {
