@@ -1,7 +1,8 @@
 // libFuzzer: any answers of an API server, as a list of EndpointSlices and as events of a watch.
 // What is refused changes nothing; what is taken names each address once, with a port.
 //
-// The input is a list of pieces (fuzz_input.h): a list first, then events.
+// The input is a list of pieces (fuzz_input.h): a list first, then events; each also as the name of
+// a Service.
 #include <algorithm>
 #include <functional>
 
@@ -30,6 +31,15 @@ void Take(std::string_view text, bool list, EndpointSlices* slices) {
   }
 }
 
+// What is taken goes into a URL as it is.
+void Name(std::string_view text) {
+  const StatusOr<ServiceName> name = ParseServiceName(text);
+  if (!name.ok()) return;
+  CHECK(!name->service.empty() && (name->port == 0) != name->port_name.empty());
+  for (const std::string& part : {name->kube_namespace, name->service, name->port_name})
+    CHECK(part.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") == std::string::npos);
+}
+
 }  // namespace
 }  // namespace flotilla
 
@@ -40,6 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   EndpointSlices by_name({.service = "engine", .port_name = "grpc"});
   for (bool list = true; !input.empty(); list = false) {
     const fuzz::Piece piece = input.GetPiece();
+    Name(piece.view());
     Take(piece.view(), list, &by_number);
     Take(piece.view(), list, &by_name);
     CHECK(by_name.resource_version() == by_number.resource_version());
