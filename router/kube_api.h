@@ -1,8 +1,8 @@
 // A Kubernetes API server: where it is, and one GET, whose answer may go on for as long as a watch
 // lasts.
 //
-// Threads: one request at a time; Interrupt: any. Errors: FindKubeApi, InvalidArgument (flags, or
-// no pod); Get, Unavailable with what a person should look at.
+// Threads: one request at a time; Interrupt: any. Errors: of Get, Unavailable, PermissionDenied,
+// DeadlineExceeded; Aborted: list again; Cancelled: interrupted. Each says what to look at.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
