@@ -49,7 +49,7 @@ void ServiceWatch::Run() {
         break;
     }
     // The server wants a list first, which is nothing to tell.
-    if (!status.ok() && !absl::IsAborted(status)) Report(status);
+    if (!status.ok() && !absl::IsAborted(status)) Report(std::move(status));
     backoff_ms = std::clamp(backoff_ms * 2, options_.backoff_min_ms, options_.backoff_max_ms);
   } while (Pause(backoff_ms));
 }
