@@ -40,10 +40,6 @@ json::object SliceObject(const FakeSlice& slice, int version) {
 
 }  // namespace
 
-std::string SliceJson(const FakeSlice& slice, int version) {
-  return json::serialize(SliceObject(slice, version));
-}
-
 std::string SliceListJson(const std::vector<FakeSlice>& slices, int version) {
   json::array items;
   for (const FakeSlice& slice : slices) items.push_back(SliceObject(slice, version));

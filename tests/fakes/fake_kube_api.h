@@ -21,7 +21,6 @@
 
 namespace flotilla {
 
-// An EndpointSlice as JSON: {"metadata": …, "addressType": …, "ports": …, "endpoints": …}.
 struct FakeSlice {
   std::string name = "engine-abc";
   std::vector<std::string> ready = {};
@@ -29,7 +28,6 @@ struct FakeSlice {
   int port = 50051;                       // named "grpc"
   std::string type = "IPv4";
 };
-std::string SliceJson(const FakeSlice& slice, int version);
 std::string SliceListJson(const std::vector<FakeSlice>& slices, int version);
 std::string SliceEventJson(const std::string& type, const FakeSlice& slice, int version);
 
