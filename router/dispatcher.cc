@@ -66,7 +66,8 @@ Dispatcher::Dispatcher(DispatcherOptions options, boost::asio::io_context* io,
       finished_(options_.ui_requests, options_.tracer),
       park_timer_(*io),
       admission_(AdmissionLimitsOf(options_)),
-      admission_timer_(*io) {}
+      admission_timer_(*io),
+      models_timer_(*io) {}
 
 Dispatcher::~Dispatcher() = default;
 
@@ -83,6 +84,7 @@ void Dispatcher::Stop() {
   parked_.clear();
   park_timer_.cancel();
   admission_timer_.cancel();
+  models_timer_.cancel();
   for (const auto& watch : watches_) watch->Stop();
   fleet_.Stop();
 }

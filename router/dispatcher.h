@@ -61,6 +61,7 @@ struct DispatcherOptions {
   int64_t max_request_ms = 3'600'000;       // no deadline is later
   uint32_t max_attempts = 3;                // without a new token for the client
   int64_t failover_wait_ms = 30'000;        // for a replica that can take a request
+  int64_t model_memory_ms = 600'000;        // how long a model outlives its last replica
   int64_t slow_start_ms = 10'000;           // of a replica that became ready; 0: none
   int64_t outlier_interval_ms = 10'000;     // from one look for slow replicas to the next
   double low_priority_share = 0.8;          // of max_requests that those below priority 0 may take
@@ -107,7 +108,8 @@ class Dispatcher final : public ReplicaListener {
   // if there is none.
   bool AbortByRequestId(const std::string& request_id, const std::string& tenant);
 
-  // Any thread. Models stay listed while their replicas are away.
+  // Any thread. Models stay listed while their replicas are away, and for model_memory_ms once they
+  // are no longer named: their successors may not serve yet.
   std::shared_ptr<const ModelTable> models() const;
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   size_t active() const;  // requests that a client waits for
@@ -198,6 +200,8 @@ class Dispatcher final : public ReplicaListener {
   void OnDiscovered(size_t source, FoundReplicas addresses);
   void UpdateReady();
   void RebuildModels();
+  // Adds the models without a replica whose time is not over, and comes back when the next one's is.
+  void KeepModels(ModelTable* table);
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
   void End(const RequestStream& stream);
@@ -224,6 +228,8 @@ class Dispatcher final : public ReplicaListener {
   boost::asio::steady_timer park_timer_;
   AdmissionQueue admission_;  // of groups_
   boost::asio::steady_timer admission_timer_;
+  std::map<std::string, int64_t> models_left_ns_;  // when a model lost its last replica
+  boost::asio::steady_timer models_timer_;
   bool serve_posted_ = false;
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;

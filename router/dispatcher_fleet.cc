@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -89,8 +91,35 @@ void Dispatcher::RebuildModels() {
     if (model == nullptr) continue;
     if (replica->ready() || !table->contains(model->name)) (*table)[model->name] = model;
   }
+  KeepModels(table.get());
   std::lock_guard<std::mutex> lock(models_mutex_);
   models_ = std::move(table);
+}
+
+void Dispatcher::KeepModels(ModelTable* table) {
+  const int64_t now_ns = RealClock::Now();
+  std::optional<int64_t> next_ns;
+  const std::shared_ptr<const ModelTable> listed = models();
+  for (const auto& [name, model] : *listed) {
+    if (table->contains(name)) {
+      models_left_ns_.erase(name);
+      continue;
+    }
+    const int64_t left_ns = models_left_ns_.try_emplace(name, now_ns).first->second;
+    const int64_t end_ns = left_ns + options_.model_memory_ms * kNsPerMs;
+    if (now_ns < end_ns) {
+      table->emplace(name, model);
+      next_ns = std::min(end_ns, next_ns.value_or(end_ns));
+    } else {
+      models_left_ns_.erase(name);
+    }
+  }
+  models_timer_.cancel();
+  if (!next_ns.has_value()) return;
+  models_timer_.expires_after(std::chrono::nanoseconds(*next_ns - now_ns));
+  models_timer_.async_wait([this](boost::system::error_code error) {
+    if (!error) RebuildModels();
+  });
 }
 
 // A replica is known by its address until it has told its id, and also then if another one has the

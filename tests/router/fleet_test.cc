@@ -47,6 +47,36 @@ TEST(FleetTest, ReplicasAreFoundAndForgotten) {
   EXPECT_EQ(harness.engine(2).submits().size(), before + 5);
 }
 
+TEST(FleetTest, RequestsWaitForTheSuccessorOfTheOnlyReplica) {
+  RouterHarness harness(Discovering(1));
+  harness.Discover({0});
+  EXPECT_TRUE(harness.WaitForMetric(Healthy(0), 1));
+  harness.Discover({1});  // which does not serve yet
+  EXPECT_TRUE(harness.WaitForMetric(Healthy(0), 0));
+  EXPECT_TRUE(harness.WaitForMetric(kReplicas, 1));
+  auto waiting = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  EXPECT_TRUE(harness.WaitForMetric("flotilla_router_requests_parked", 1));
+  harness.AddEngine();
+  EXPECT_EQ(waiting.get().status, 200);
+  EXPECT_EQ(harness.engine(1).submits().size(), 1u);
+}
+
+TEST(FleetTest, AModelIsForgottenSomeTimeAfterItsLastReplica) {
+  HarnessOptions options = Discovering(2);
+  options.models = {"smol", "large"};
+  options.model_memory_ms = 300;
+  RouterHarness harness(options);
+  harness.Discover({0, 1});
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(harness.WaitForMetric(Healthy(i), 1)) << i;
+  const int64_t begin_ns = RealClock::Now();
+  harness.Discover({1});
+  while (Get(harness.port(), "/v1/models/smol").status == 200) {
+  }
+  EXPECT_GE(RealClock::Now() - begin_ns, options.model_memory_ms * kNsPerMs);
+  EXPECT_EQ(harness.Complete(kBody).status, 404);
+  EXPECT_EQ(Get(harness.port(), "/v1/models/large").status, 200);
+}
+
 TEST(FleetTest, ARetiredReplicaFinishesWhatItHas) {
   RouterHarness harness(Discovering(2));
   harness.Discover({0});
