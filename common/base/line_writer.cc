@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <utility>
 
 namespace flotilla {
 namespace {
+
+std::atomic<uint64_t> g_lines_lost = 0;
 
 // Where poll sees room a pipe has it for PIPE_BUF, but a terminal perhaps for less than a write: so
 // ours does not wait, while others who have this terminal still may. Invalid if it is none.
@@ -32,8 +35,12 @@ void LineWriter::Write(std::string_view line) {
   const std::lock_guard lock(mutex_);
   rest_.erase(0, Send(rest_));
   if (rest_.empty() && dropped_ > 0 && Put(note_(dropped_))) dropped_ = 0;
-  if (!rest_.empty() || dropped_ > 0 || !Put(line)) ++dropped_;
+  if (rest_.empty() && dropped_ == 0 && Put(line)) return;
+  ++dropped_;
+  g_lines_lost.fetch_add(1, std::memory_order_relaxed);
 }
+
+uint64_t LineWriter::lines_lost() { return g_lines_lost.load(std::memory_order_relaxed); }
 
 // False: there was no room for any of it.
 bool LineWriter::Put(std::string_view line) {
@@ -54,7 +61,10 @@ size_t LineWriter::Send(std::string_view bytes) {
       stalled_ = true;
       return sent;
     }
-    if (n <= 0) return bytes.size();  // nobody reads it any more
+    if (n <= 0) {  // nobody reads it any more, or there is no space
+      g_lines_lost.fetch_add(1, std::memory_order_relaxed);
+      return bytes.size();
+    }
     sent += static_cast<size_t>(n);
   }
   if (!bytes.empty()) stalled_ = false;

@@ -29,6 +29,10 @@ class LineWriter {
   // has waited in vain, until a line gets through.
   void Write(std::string_view line);
 
+  // Lines that all writers of this process could not write so far: there was no room for them, no
+  // space on the disk, or nobody who reads.
+  static uint64_t lines_lost();
+
  private:
   bool Put(std::string_view line);
   size_t Send(std::string_view bytes);

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/base/line_writer.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
 #include "common/base/write_all.h"
@@ -131,6 +132,9 @@ std::string RenderProcessMetrics(const std::string& process) {
   gauge("process_open_fds", "gauge", "Open file descriptors.", OpenFds());
   gauge("process_start_time_seconds", "gauge", "Start time, in seconds since the epoch.",
         StartTimeSeconds());
+  gauge("flotilla_log_lines_lost_total", "counter",
+        "Lines of the log that could not be written: a full disk, or a reader that stalls.",
+        static_cast<double>(LineWriter::lines_lost()));
   out << "# HELP flotilla_build_info Version of the running binary.\n"
          "# TYPE flotilla_build_info gauge\n"
          "flotilla_build_info{process=\""

@@ -52,8 +52,10 @@ TEST_F(LineWriterTest, LinesArriveAsTheyAre) {
 }
 
 TEST_F(LineWriterTest, AStalledReaderCostsLinesAndLearnsHowMany) {
+  const uint64_t before = LineWriter::lines_lost();
   Fill();
   for (int i = 0; i < 3; ++i) Write("lost");
+  EXPECT_EQ(LineWriter::lines_lost(), before + 3);
   Read();
   Write("kept");
   Write("too");
@@ -118,9 +120,20 @@ TEST_F(LineWriterTest, ATerminalThatNobodyReadsStallsNobody) {
 TEST_F(LineWriterTest, WhereNobodyCanReadLinesVanish) {
   signal(SIGPIPE, SIG_IGN);
   reader_.reset();
+  const uint64_t before = LineWriter::lines_lost();
   Write("gone");
   Write("gone");
+  EXPECT_EQ(LineWriter::lines_lost(), before + 2);
   signal(SIGPIPE, SIG_DFL);
+}
+
+TEST_F(LineWriterTest, LinesThatAFullDiskTakesNotAreCounted) {
+  const UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  LineWriter writer(full.get(), nullptr);
+  const uint64_t before = LineWriter::lines_lost();
+  writer.Write("gone\n");
+  EXPECT_EQ(LineWriter::lines_lost(), before + 1);
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
     const std::string page = ReadAll(client.get());
     EXPECT_THAT(page, HasSubstr("b 7\n"));
     EXPECT_THAT(page, HasSubstr("process_open_fds{process=\"tester\"} "));
+    EXPECT_THAT(page, HasSubstr("flotilla_log_lines_lost_total{process=\"tester\"} 0\n"));
     EXPECT_THAT(page, HasSubstr("flotilla_build_info{process=\"tester\",version=\""));
   }
   server->reset();

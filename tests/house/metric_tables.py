@@ -20,7 +20,7 @@ TABLES = {
     "scheduler": ("flotilla_scheduler_",),
     "worker": ("flotilla_worker_", "flotilla_shm_"),
     "detokenizer": ("flotilla_detokenizer_",),
-    "all": ("flotilla_launcher_", "flotilla_build_info", "process_"),
+    "all": ("flotilla_launcher_", "flotilla_build_info", "flotilla_log_", "process_"),
 }
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+$")
 
