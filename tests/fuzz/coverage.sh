@@ -28,8 +28,9 @@ lines() {
 too_low=0
 while read -r name _ parsers; do
   (($# == 0)) || [[ " $* " == *" $name "* ]] || continue
-  LLVM_PROFILE_FILE=$work/$name.raw "build/fuzz/fuzz/${name}_fuzz" -runs=0 "tests/fuzz/corpus/$name" \
-    >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
+  LLVM_PROFILE_FILE=$work/$name.raw timeout --foreground --signal=ABRT --kill-after=20 300 \
+    "build/fuzz/fuzz/${name}_fuzz" -runs=0 "tests/fuzz/corpus/$name" >"$work/log" 2>&1 ||
+    { tail -n 20 "$work/log" >&2; exit 1; }
   "$bin/llvm-profdata" merge -o "$work/$name.prof" "$work/$name.raw"
   "$bin/llvm-cov" export -format=lcov -instr-profile="$work/$name.prof" \
     "build/fuzz/fuzz/${name}_fuzz" >"$work/$name.lcov" 2>/dev/null

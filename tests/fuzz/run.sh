@@ -37,6 +37,7 @@ symbolizer=/usr/lib/llvm-19/bin/llvm-symbolizer
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 limits=(-timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 -use_value_profile=1)
+patience=300 each=0
 if [[ -n $runs ]]; then
   limits+=("-runs=$runs")
 else
@@ -44,15 +45,20 @@ else
   limits+=("-max_total_time=$((each > 0 ? each : 1))")
 fi
 
+# bounded SECONDS COMMAND...: libFuzzer's limits end an input that takes long, not a process that hangs
+# between two or at its end. SIGABRT makes it say where. 0: no limit.
+bounded() { timeout --foreground --signal=ABRT --kill-after=20 "$@"; }
+
 # fuzz TARGET: its seeds alone, then from them on; the log is .cache/fuzz/TARGET/log.
 fuzz() {
   local name=$1 binary=build/fuzz/fuzz/$1_fuzz folder=.cache/fuzz/$1 seeds=tests/fuzz/corpus/$1
   mkdir -p "$folder/found"
   rm -f "$folder/figures" "$folder/seconds"
   local begin=$SECONDS
-  "$binary" -runs=0 "${limits[@]:0:3}" -artifact_prefix="$folder/" "$seeds" >"$folder/log" 2>&1 &&
-    "$binary" "${limits[@]}" -max_len="${max_len[$name]}" -artifact_prefix="$folder/" \
-      "$folder/found" "$seeds" >>"$folder/log" 2>&1 || return
+  bounded $patience "$binary" -runs=0 "${limits[@]:0:3}" -artifact_prefix="$folder/" "$seeds" \
+    >"$folder/log" 2>&1 &&
+    bounded $((runs ? 0 : each + patience)) "$binary" "${limits[@]}" -max_len="${max_len[$name]}" \
+      -artifact_prefix="$folder/" "$folder/found" "$seeds" >>"$folder/log" 2>&1 || return
   echo $((SECONDS - begin)) >"$folder/seconds"
 }
 
