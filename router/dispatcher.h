@@ -200,7 +200,7 @@ class Dispatcher final : public ReplicaListener {
   void OnDiscovered(size_t source, FoundReplicas addresses);
   void UpdateReady();
   void RebuildModels();
-  // Adds the models without a replica whose time is not over, and comes back when the next one's is.
+  // Adds the models without a replica whose time is not over; returns when the next one's is.
   void KeepModels(ModelTable* table);
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
