@@ -80,23 +80,42 @@ function(flotilla_label_targets labels)
   endforeach()
 endfunction()
 
-# flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...]
-# [SERIAL] [ONE_THREAD]): one GoogleTest program, run by ctest as one test. Tests run in parallel, so none
-# may use a fixed port. PROGRAMS: binaries that it starts. ONE_THREAD: it has one thread and takes long, so
-# ThreadSanitizer has nothing to add.
-function(flotilla_test name)
-  cmake_parse_arguments(ARG "SERIAL;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS;ENV;PROGRAMS" ${ARGN})
-  if(ARG_ONE_THREAD AND FLOTILLA_SANITIZE MATCHES "thread")
-    return()
-  endif()
+# How a test is compiled.
+function(flotilla_test_options name)
   find_package(GTest REQUIRED)
-  add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   # Tests of one program have helpers and names in use of their own.
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gmock GTest::gtest_main)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE -O1 -g0)  # what is tested is in the libraries; two thirds of the time
+  endif()
+endfunction()
+
+# flotilla_test_headers(name HEADERS ... DEPS ...): headers that many tests begin with, compiled once (half of the
+# time). For tests with the same DEPS, or others that add no definition.
+function(flotilla_test_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "// Made by cmake/flotilla.cmake: a target has a source.\n")
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
+  flotilla_test_options(${name} ${ARG_DEPS})
+  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h> ${ARG_HEADERS})
+endfunction()
+
+# flotilla_test(name SOURCES ... DEPS ... LABELS ... [TIMEOUT s] [ENV k=v ...] [PROGRAMS ...] [HEADERS name]
+# [SERIAL] [ONE_THREAD]): one GoogleTest program, run by ctest as one test. Tests run in parallel, so none
+# may use a fixed port. PROGRAMS: binaries that it starts. HEADERS: of flotilla_test_headers. ONE_THREAD: it has
+# one thread and takes long, so ThreadSanitizer has nothing to add.
+function(flotilla_test name)
+  cmake_parse_arguments(ARG "SERIAL;ONE_THREAD" "TIMEOUT;HEADERS" "SOURCES;DEPS;LABELS;ENV;PROGRAMS" ${ARGN})
+  if(ARG_ONE_THREAD AND FLOTILLA_SANITIZE MATCHES "thread")
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  flotilla_test_options(${name} ${ARG_DEPS})
+  if(ARG_HEADERS)
+    target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

@@ -85,13 +85,14 @@ def key_of(file, entry, headers, version):
 def flags_of(entry):
     """What the compiler is told about any file of this kind."""
     words = shlex.split(entry["command"])
-    while os.path.basename(words[0]) != "c++" and "ccache" in words[0]:
+    while os.path.basename(words[0]) != "c++":  # of ccache's
         words.pop(0)
     flags, skip = ["-Wno-unknown-warning-option"], False
     for word in words[1:]:
-        if not skip and word not in ("-o", "-MF", "-MT", "-c", "-MD", entry["file"]):
+        # -include: GCC's compiled headers, each of which a test includes itself.
+        if not skip and word not in ("-o", "-MF", "-MT", "-include", "-c", "-MD", "-Winvalid-pch", entry["file"]):
             flags.append(word)
-        skip = word in ("-o", "-MF", "-MT")
+        skip = word in ("-o", "-MF", "-MT", "-include")
     return tuple(flags)
 
 
