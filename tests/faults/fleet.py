@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from cluster import Cluster, wait_until  # noqa: E402 - found by the line above
+from cluster import Cluster, free_port, wait_until  # noqa: E402 - found by the line above
 from router import Router  # noqa: E402
 
-ENGINE = ["--tp", "2", "--kv-cache-memory", "128MiB", "--context-length", "2048", "--watchdog-timeout", "2",
-          "--startup-timeout", "10"]
+ENGINE = ["--tp", "2", "--kv-cache-memory", "128MiB", "--context-length", "2048", "--startup-timeout", "10"]
 RECOVERY_S = 60
 
 
@@ -127,20 +126,22 @@ class Stream(threading.Thread):
 
 
 class Fleet:
-    """`full_disk`: that all logs go to."""
+    """`full_disk`: that all logs go to. `watchdog_s`: after which a process that stands still is replaced."""
 
-    def __init__(self, full_disk=False):
-        self.full_disk = full_disk
+    def __init__(self, full_disk=False, watchdog_s=2):
+        self.full_disk, self.watchdog_s = full_disk, watchdog_s
         self.engines = [self._engine() for _ in range(2)]
         self.proxies = [Proxy(self._port(engine)) for engine in self.engines]
         # Half of the streams go to a replica that is just back.
+        self.router_metrics = [free_port(), free_port()]
         self.routers = [Router([f"127.0.0.1:{proxy.port}" for proxy in self.proxies], "--slow-start-ms", "0",
-                               log="/dev/full" if full_disk else "/dev/null") for _ in range(2)]
+                               "--metrics-port", str(port), log="/dev/full" if full_disk else "/dev/null")
+                        for port in self.router_metrics]
         self.wait_recovered()
 
     def _engine(self):
         log = open("/dev/full", "w+b") if self.full_disk else None
-        return Cluster(*ENGINE, command="engine", disturbed=True, log=log)
+        return Cluster(*ENGINE, "--watchdog-timeout", str(self.watchdog_s), command="engine", disturbed=True, log=log)
 
     @staticmethod
     def _port(engine):

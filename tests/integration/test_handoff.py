@@ -21,14 +21,14 @@ AGE = "--max-grpc-connection-age=1"  # so that a router that was relieved does n
 class Load:
     """Clients of all kinds, until the block's end: each kept connection, new connections, streams, gRPC."""
 
-    def __init__(self, http_url, grpc_address):
+    def __init__(self, http_url, grpc_address, copies=1):
         self.url, self.netloc = http_url, http_url.removeprefix("http://")
         self.answers, self.errors, self.done = {}, [], threading.Event()
         self.model = openai.OpenAI(base_url=http_url + "/v1", api_key="none").models.list().data[0].id
         self.body = {"model": self.model, "prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
         self.reflected = Reflected(grpc_address)
         kinds = [self.kept, self.kept, self.fresh, self.fresh, self.streams, self.unary_grpc, self.streams_grpc]
-        self.threads = [threading.Thread(target=self.run, args=(kind,)) for kind in kinds]
+        self.threads = [threading.Thread(target=self.run, args=(kind,)) for kind in kinds * copies]
 
     def run(self, kind):
         try:

@@ -1,17 +1,13 @@
 """A real Prometheus with the configuration, rules and dashboards of deploy/monitoring watches a cluster that runs."""
 
-import json
 import os
-import shutil
 import signal
-import subprocess
-import urllib.error
 import urllib.parse
-import urllib.request
 
 import monitoring
 import pytest
-from cluster import Cluster, free_port, wait_until
+from cluster import Cluster, wait_until
+from prometheus import Prometheus
 
 # Alerts of a cluster that has just answered its first requests, on a machine that may be slow.
 MAY_CRY = {"FlotillaFirstTokensLate", "FlotillaFirstTokensLateForDays", "FlotillaTokensSlow",
@@ -23,51 +19,11 @@ ELSEWHERE = {"flotilla_router_certificate_expiry_timestamp_seconds",
              "flotilla_scheduler_certificate_expiry_timestamp_seconds"}
 
 
-class Prometheus:
-    """The real program over a copy of deploy/monitoring whose targets.yml names the cluster."""
-
-    def __init__(self, target, folder):
-        shutil.copytree(monitoring.MONITORING, folder / "monitoring")
-        (folder / "monitoring/targets.yml").write_text(json.dumps([{"targets": [target]}]))  # JSON is YAML
-        config = folder / "monitoring/prometheus.yml"
-        assert config.read_text().count("_interval: 15s") == 2
-        config.write_text(config.read_text().replace("_interval: 15s", "_interval: 1s"))
-        self.address = f"127.0.0.1:{free_port()}"
-        with open(folder / "log", "wb") as log:
-            self.process = subprocess.Popen(
-                ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
-                 f"--web.listen-address={self.address}"], stdout=log, stderr=log)
-
-    def get(self, path, **parameters):
-        """`data` of the answer; None while it is not up; an error of Prometheus' fails."""
-        url = f"http://{self.address}/api/v1/{path}?" + urllib.parse.urlencode(parameters)
-        try:
-            with urllib.request.urlopen(url, timeout=10) as response:
-                return json.load(response)["data"]
-        except urllib.error.HTTPError as error:
-            if error.code == 503:
-                return None
-            pytest.fail(f"{parameters}: {error.read().decode()}")
-        except OSError:
-            return None
-
-    def query(self, expression):
-        data = self.get("query", query=expression)
-        return data and data["result"]
-
-    def firing(self):
-        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(30)
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     with Cluster("--tp", "2", "--kv-cache-memory", "384MiB", disturbed=True) as cluster:
         target = urllib.parse.urlsplit(cluster.metrics_url).netloc
-        prometheus = Prometheus(target, tmp_path_factory.mktemp("prometheus"))
+        prometheus = Prometheus([{"targets": [target]}], tmp_path_factory.mktemp("prometheus"))
         try:
             wait_until(lambda: prometheus.query("up == 1"), 60, "Prometheus has scraped the cluster")
             for _ in range(3):

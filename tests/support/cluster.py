@@ -115,7 +115,7 @@ def pss_bytes(pid, kind=""):
 class Cluster:
     """Threads: complete() and metrics() from any, each call on a connection of its own."""
 
-    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False, log=None):
+    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False, log=None, grpc_port=0):
         assert model, "set FLOTILLA_TEST_MODEL to the default model's .gguf (./flotilla test does)"
         self.disturbed = disturbed
         self.log = log or tempfile.TemporaryFile()
@@ -123,7 +123,7 @@ class Cluster:
         argv += ["--port", "0"] if command == "serve" else []
         self.state = tempfile.TemporaryDirectory()  # flight recordings
         self.process = subprocess.Popen(
-            argv + ["--grpc-port", "0", *flags],
+            argv + ["--grpc-port", str(grpc_port), *flags],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,

@@ -1,0 +1,90 @@
+"""The metrics API of a Kubernetes API server as prometheus-adapter serves it, and the autoscaler that asks it.
+
+MetricsApi answers custom.metrics.k8s.io from a Prometheus by one rule of deploy/components/prometheus-adapter/config.yaml,
+with the rule's templates filled in as the adapter documents them. Autoscaler reads a HorizontalPodAutoscaler and decides
+as the documented algorithm does: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
+"""
+
+import http.server
+import json
+import math
+import re
+import threading
+import urllib.request
+
+GROUP = "/apis/custom.metrics.k8s.io/v1beta2"
+PATH = re.compile(re.escape(GROUP) + r"/namespaces/([^/]+)/pods/\*/([^/?]+)")
+TOLERANCE = 0.1  # below which nothing is changed
+
+
+class MetricsApi:
+    """`pods`: those of the scale target, which the real one finds by its selector."""
+
+    def __init__(self, prometheus, rule, pods):
+        self.prometheus, self.rule, self.pods = prometheus, rule, pods
+        api = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, body = api.answer(self.path)
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def label(self, resource):
+        """Of the series, that has the resource's name."""
+        return next(label for label, override in self.rule["resources"]["overrides"].items()
+                    if override["resource"] == resource)
+
+    def answer(self, path):
+        match = PATH.fullmatch(path.split("?")[0])
+        # A rule without a `name` takes the series' own; those that it has are found by seriesQuery.
+        series = self.rule["seriesQuery"]
+        if match is None or match[2] != series.split("{")[0] or not self.prometheus.query(series):
+            return 404, {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+        namespace, metric = match.groups()
+        pod = self.label("pod")
+        matchers = f'{self.label("namespace")}="{namespace}",{pod}=~"{"|".join(self.pods)}"'
+        query = (self.rule["metricsQuery"].replace("<<.Series>>", metric).replace("<<.LabelMatchers>>", matchers)
+                 .replace("<<.GroupBy>>", pod))
+        items = [{"describedObject": {"kind": "Pod", "namespace": namespace, "name": found["metric"][pod]},
+                  "metric": {"name": metric}, "value": found["value"][1]} for found in self.prometheus.query(query)]
+        return 200, {"kind": "MetricValueList", "apiVersion": GROUP.removeprefix("/apis/"), "items": items}
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Autoscaler:
+    def __init__(self, manifest, api_url):
+        self.spec, self.url = manifest["spec"], api_url
+        self.namespace = manifest["metadata"]["namespace"]
+
+    def values(self):
+        """pod → the metric's value."""
+        [metric] = self.spec["metrics"]
+        assert metric["type"] == "Pods" and metric["pods"]["target"]["type"] == "AverageValue"
+        url = f'{self.url}{GROUP}/namespaces/{self.namespace}/pods/*/{metric["pods"]["metric"]["name"]}'
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return {item["describedObject"]["name"]: float(item["value"]) for item in json.load(response)["items"]}
+
+    def desired(self, replicas):
+        """How many replicas it wants while there are `replicas`."""
+        target = float(self.spec["metrics"][0]["pods"]["target"]["averageValue"])
+        ratio = sum(self.values().values()) / (target * replicas)
+        wanted = replicas if abs(ratio - 1) <= TOLERANCE else math.ceil(ratio * replicas)
+        return min(max(wanted, self.spec["minReplicas"]), self.spec["maxReplicas"])
