@@ -200,7 +200,8 @@ class Dispatcher final : public ReplicaListener {
   void OnDiscovered(size_t source, FoundReplicas addresses);
   void UpdateReady();
   void RebuildModels();
-  // Adds the models without a replica whose time is not over; returns when the next one's is.
+  // Adds models that only removed replicas had, until their time is over. (One that has another
+  // model now has replaced it.)
   void KeepModels(ModelTable* table);
   void UpdateBackendMetrics(const ReplicaClient& replica);
   bool IsLive(const RequestStream& stream) const;
@@ -228,7 +229,7 @@ class Dispatcher final : public ReplicaListener {
   boost::asio::steady_timer park_timer_;
   AdmissionQueue admission_;  // of groups_
   boost::asio::steady_timer admission_timer_;
-  std::map<std::string, int64_t> models_left_ns_;  // when a model lost its last replica
+  std::map<std::string, int64_t> models_left_ns_;  // when a replica of this model was removed
   boost::asio::steady_timer models_timer_;
   bool serve_posted_ = false;
   uint64_t next_id_ = 1;

@@ -58,6 +58,7 @@ void Dispatcher::OnReplicaRemoved(const ReplicaClient& replica) {
     metrics_->ForgetBackend(label->second);
     backend_labels_.erase(label);
   }
+  if (replica.model() != nullptr) models_left_ns_[replica.model()->name] = RealClock::Now();
   RebuildModels();
   UpdateReady();
 }
@@ -100,19 +101,17 @@ void Dispatcher::KeepModels(ModelTable* table) {
   const int64_t now_ns = RealClock::Now();
   std::optional<int64_t> next_ns;
   const std::shared_ptr<const ModelTable> listed = models();
-  for (const auto& [name, model] : *listed) {
-    if (table->contains(name)) {
-      models_left_ns_.erase(name);
+  for (auto left = models_left_ns_.begin(); left != models_left_ns_.end();) {
+    const auto& [name, left_ns] = *left;
+    const int64_t end_ns = left_ns + options_.model_memory_ms * kNsPerMs;
+    const auto model = listed->find(name);
+    if (table->contains(name) || model == listed->end() || now_ns >= end_ns) {
+      left = models_left_ns_.erase(left);
       continue;
     }
-    const int64_t left_ns = models_left_ns_.try_emplace(name, now_ns).first->second;
-    const int64_t end_ns = left_ns + options_.model_memory_ms * kNsPerMs;
-    if (now_ns < end_ns) {
-      table->emplace(name, model);
-      next_ns = std::min(end_ns, next_ns.value_or(end_ns));
-    } else {
-      models_left_ns_.erase(name);
-    }
+    table->insert(*model);
+    next_ns = std::min(end_ns, next_ns.value_or(end_ns));
+    ++left;
   }
   models_timer_.cancel();
   if (!next_ns.has_value()) return;
