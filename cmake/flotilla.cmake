@@ -80,9 +80,8 @@ function(flotilla_label_targets labels)
   endforeach()
 endfunction()
 
-# How a test is compiled.
+# How a test is compiled; tests/CMakeLists.txt has found GoogleTest.
 function(flotilla_test_options name)
-  find_package(GTest REQUIRED)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   # Tests of one program have helpers and names in use of their own.
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
@@ -121,9 +120,7 @@ function(flotilla_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   flotilla_test_options(${name} ${ARG_DEPS})
-  if(FLOTILLA_TEST_HEADERS)
-    target_precompile_headers(${name} REUSE_FROM ${FLOTILLA_TEST_HEADERS})
-  endif()
+  target_precompile_headers(${name} REUSE_FROM ${FLOTILLA_TEST_HEADERS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_link_options(${name} PRIVATE -fuse-ld=gold)  # half of the time
   endif()

@@ -19,9 +19,11 @@ import yaml
 
 import manifests
 import policies
-from stub_api_server import StubApiServer
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "support"))
+from stub_api_server import stub_api_server  # noqa: E402 - found by the line above
+
 BIN = pathlib.Path(os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")).resolve()
 VERSIONS = ("1.32", "1.37")  # of Kubernetes
 NO_FLAG = "--flag-of-no-process"
@@ -190,7 +192,7 @@ class ManifestsTest(unittest.TestCase):
                 capture_output=True, text=True, timeout=60, env=os.environ | {"KUBECONFIG": os.devnull})
 
     def test_kubectl_would_apply_everything(self):
-        with StubApiServer() as server:
+        with stub_api_server() as server:
             for name, objects in self.sets.items():
                 run = self.dry_run(server, manifests.rendered(name))
                 self.assertEqual((run.returncode, run.stderr), (0, ""), name)

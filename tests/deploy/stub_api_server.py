@@ -1,12 +1,10 @@
 """As much of a Kubernetes API server as `kubectl apply --dry-run=client` asks: which kinds there are, and
 that nothing exists yet.
 
-Threads: serves on its own, within `with`. It refuses to change anything: a dry run that does would fail.
+It refuses to change anything: a dry run that does would fail.
 """
 
-import http.server
-import json
-import threading
+from json_server import JsonServer, failure
 
 # apiVersion → kind → (plural, namespaced)
 KINDS = {
@@ -47,43 +45,9 @@ def discovery(path):
         for kind, (plural, namespaced) in KINDS[version].items()]}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, body):
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+def stub_api_server():
+    def answer(path):
+        found = discovery(path)
+        return failure(404, "NotFound") if found is None else (200, found)
 
-    def refuse(self, status, reason):
-        self.answer(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason,
-                             "code": status})
-
-    def do_GET(self):
-        found = discovery(self.path.split("?")[0])
-        if found is None:
-            self.refuse(404, "NotFound")
-        else:
-            self.answer(200, found)
-
-    def do_POST(self):
-        self.refuse(405, "MethodNotAllowed")
-
-    do_PATCH = do_PUT = do_DELETE = do_POST
-
-    def log_message(self, *_):
-        pass
-
-
-class StubApiServer:
-    def __enter__(self):
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    return JsonServer(answer)

@@ -85,7 +85,7 @@ def key_of(file, entry, headers, version):
 def flags_of(entry):
     """What the compiler is told about any file of this kind."""
     words = shlex.split(entry["command"])
-    while os.path.basename(words[0]) != "c++":  # of ccache's
+    while "=" in words[0] or os.path.basename(words[0]) in ("env", "ccache"):  # before the compiler
         words.pop(0)
     flags, skip = ["-Wno-unknown-warning-option"], False
     for word in words[1:]:

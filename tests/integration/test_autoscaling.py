@@ -39,9 +39,9 @@ def scaled(tmp_path_factory):
                        for engine, pod in zip(engines, PODS)]
             prometheus = Prometheus(targets, tmp_path_factory.mktemp("prometheus"))
             try:
-                with MetricsApi(prometheus, rule, PODS) as api:
+                with MetricsApi(prometheus, rule, PODS) as url:
                     wait_until(lambda: len(prometheus.query("up == 1") or []) == 2, 60, "both are scraped")
-                    yield Autoscaler(hpa, api.url), engines, router
+                    yield Autoscaler(hpa, url), engines, router
             finally:
                 prometheus.stop()
 
@@ -69,8 +69,8 @@ def test_a_queue_makes_replicas_and_its_end_takes_them_away(scaled):
     assert autoscaler.desired(4) == 2
 
 
-def test_another_metric_is_not_there(scaled):
+def test_another_metric_is_not_there(scaled, monkeypatch):
     autoscaler, _, _ = scaled
-    autoscaler.spec["metrics"][0]["pods"]["metric"]["name"] = "flotilla_scheduler_requests_wating"
+    monkeypatch.setitem(autoscaler.spec["metrics"][0]["pods"]["metric"], "name", "flotilla_scheduler_requests_running")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         autoscaler.values()

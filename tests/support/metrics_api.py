@@ -5,40 +5,24 @@ with the rule's templates filled in as the adapter documents them. Autoscaler re
 as the documented algorithm does: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
 """
 
-import http.server
 import json
 import math
 import re
-import threading
 import urllib.request
 
+from json_server import JsonServer, failure
+
 GROUP = "/apis/custom.metrics.k8s.io/v1beta2"
-PATH = re.compile(re.escape(GROUP) + r"/namespaces/([^/]+)/pods/\*/([^/?]+)")
+PATH = re.compile(re.escape(GROUP) + r"/namespaces/([^/]+)/pods/\*/([^/]+)")
 TOLERANCE = 0.1  # below which nothing is changed
 
 
-class MetricsApi:
+class MetricsApi(JsonServer):
     """`pods`: those of the scale target, which the real one finds by its selector."""
 
     def __init__(self, prometheus, rule, pods):
+        super().__init__(self.answer)
         self.prometheus, self.rule, self.pods = prometheus, rule, pods
-        api = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                status, body = api.answer(self.path)
-                text = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def label(self, resource):
         """Of the series, that has the resource's name."""
@@ -46,11 +30,11 @@ class MetricsApi:
                     if override["resource"] == resource)
 
     def answer(self, path):
-        match = PATH.fullmatch(path.split("?")[0])
+        match = PATH.fullmatch(path)
         # A rule without a `name` takes the series' own; those that it has are found by seriesQuery.
         series = self.rule["seriesQuery"]
         if match is None or match[2] != series.split("{")[0] or not self.prometheus.query(series):
-            return 404, {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+            return failure(404, "NotFound")
         namespace, metric = match.groups()
         pod = self.label("pod")
         matchers = f'{self.label("namespace")}="{namespace}",{pod}=~"{"|".join(self.pods)}"'
@@ -59,14 +43,6 @@ class MetricsApi:
         items = [{"describedObject": {"kind": "Pod", "namespace": namespace, "name": found["metric"][pod]},
                   "metric": {"name": metric}, "value": found["value"][1]} for found in self.prometheus.query(query)]
         return 200, {"kind": "MetricValueList", "apiVersion": GROUP.removeprefix("/apis/"), "items": items}
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
 
 
 class Autoscaler:
