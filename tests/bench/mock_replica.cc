@@ -1,0 +1,284 @@
+// A replica that computes nothing, for what a router alone costs (tests/bench/routers.py): it
+// answers each request with one frame, or with a token each --step-us. With --ping it is the client
+// of another one and measures what a bare message there and back takes on the same kind of stream.
+//
+// Threads: gRPC's, one of them reading a router's stream; one thread a stream writes.
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/flags.h"
+#include "common/base/sha256.h"
+#include "common/checkpoint/gguf.h"
+#include "flotilla/v1/engine.grpc.pb.h"
+
+namespace flotilla {
+namespace {
+
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr auto kHeartbeat = std::chrono::milliseconds(2000);
+constexpr int32_t kToken = 1000;
+
+struct MockOptions {
+  std::string model_path;
+  int64_t step_us = 0;  // 0: the whole answer at once
+};
+
+// The requests of one router's stream, and who answers them.
+class Answering {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::EngineFrame, v1::RouterFrame>;
+
+  Answering(Stream* stream, int64_t step_us) : stream_(stream), step_us_(step_us) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Answering() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Take(const v1::RouterFrame& frame) {
+    const std::lock_guard lock(mutex_);
+    if (frame.has_submit()) {
+      const v1::GenerateRequest& request = frame.submit().request();
+      live_[frame.submit().stream_id()] = {request.token_ids().ids_size(),
+                                           request.stopping().max_tokens(), 0};
+      ++submits_;
+    } else if (frame.has_abort()) {
+      live_.erase(frame.abort().stream_id());
+    } else if (frame.has_ping()) {
+      pongs_.push_back(frame.ping().sent_ns());
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  struct Live {
+    int32_t prompt_tokens = 0;
+    int32_t wanted = 0;
+    int32_t sent = 0;
+  };
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    auto next_step = std::chrono::steady_clock::now();
+    while (!ended_) {
+      changed_.wait_for(lock, kHeartbeat,
+                        [this] { return ended_ || !live_.empty() || !pongs_.empty(); });
+      if (ended_) return;
+      std::vector<v1::EngineFrame> frames;
+      for (int64_t sent_ns : std::exchange(pongs_, {}))
+        frames.emplace_back().mutable_pong()->set_sent_ns(sent_ns);
+      if (frames.empty()) frames.push_back(MakeStep());
+      lock.unlock();
+      for (const v1::EngineFrame& frame : frames) stream_->Write(frame);
+      if (step_us_ > 0 && frames.back().has_step()) {
+        next_step = std::max(next_step + std::chrono::microseconds(step_us_),
+                             std::chrono::steady_clock::now());
+        std::this_thread::sleep_until(next_step);
+      }
+      lock.lock();
+    }
+  }
+
+  // A token of each request, or all of its tokens.
+  v1::EngineFrame MakeStep() {
+    v1::EngineFrame frame;
+    v1::Step* step = frame.mutable_step();
+    for (auto at = live_.begin(); at != live_.end();) {
+      Live& live = at->second;
+      v1::Delta* delta = step->add_deltas();
+      delta->set_stream_id(at->first);
+      v1::ChoiceDelta* choice = delta->add_choices();
+      const int32_t until = step_us_ > 0 ? std::min(live.sent + 1, live.wanted) : live.wanted;
+      for (; live.sent < until; ++live.sent) {
+        choice->mutable_text()->append(" word");
+        choice->add_token_ids(kToken);
+      }
+      if (live.sent < live.wanted) {
+        ++at;
+        continue;
+      }
+      choice->set_finish_reason(v1::FINISH_REASON_LENGTH);
+      delta->mutable_usage()->set_prompt_tokens(live.prompt_tokens);
+      delta->mutable_usage()->set_completion_tokens(live.sent);
+      delta->set_last(true);
+      at = live_.erase(at);
+    }
+    step->mutable_load()->set_running_requests(static_cast<uint32_t>(live_.size()));
+    step->mutable_load()->set_total_pages(1000);
+    step->mutable_load()->set_free_pages(1000);
+    step->set_submits(submits_);
+    return frame;
+  }
+
+  Stream* const stream_;
+  const int64_t step_us_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::map<uint64_t, Live> live_;
+  std::vector<int64_t> pongs_;
+  uint64_t submits_ = 0;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+class MockReplica final : public v1::Engine::Service {
+ public:
+  static StatusOr<std::unique_ptr<MockReplica>> Create(const MockOptions& options) {
+    StatusOr<MappedFile> file = MappedFile::Open(options.model_path);
+    if (!file.ok()) return file.status();
+    StatusOr<GgufFile> gguf = GgufFile::Parse(file->bytes(), {});
+    if (!gguf.ok()) return gguf.status();
+    std::string head(reinterpret_cast<const char*>(file->bytes().data()), gguf->header_bytes());
+    return std::unique_ptr<MockReplica>(new MockReplica(options, std::move(head)));
+  }
+
+ private:
+  MockReplica(const MockOptions& options, std::string head)
+      : options_(options), head_(std::move(head)), sha256_(Sha256Hex(head_)) {}
+
+  grpc::Status Connect(grpc::ServerContext*, Answering::Stream* stream) override {
+    v1::RouterFrame frame;
+    if (!stream->Read(&frame) || !frame.has_hello()) return grpc::Status::CANCELLED;
+    stream->Write(Welcome());
+    Answering answering(stream, options_.step_us);
+    while (stream->Read(&frame)) answering.Take(frame);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status FetchModelFile(grpc::ServerContext*, const v1::FetchModelFileRequest*,
+                              grpc::ServerWriter<v1::FileChunk>* writer) override {
+    v1::FileChunk chunk;
+    for (size_t at = 0; at < head_.size(); at += kChunkBytes) {
+      chunk.set_data(head_.substr(at, kChunkBytes));
+      if (!writer->Write(chunk)) break;
+    }
+    return grpc::Status::OK;
+  }
+
+  v1::EngineFrame Welcome() const {
+    v1::EngineFrame frame;
+    v1::Welcome* welcome = frame.mutable_welcome();
+    welcome->set_protocol(1);
+    welcome->set_replica_id("mock");
+    welcome->set_heartbeat_ms(static_cast<uint32_t>(kHeartbeat.count()));
+    welcome->set_reattach_ms(2000);
+    v1::GetModelInfoResponse* info = welcome->mutable_model();
+    info->set_model("mock");
+    info->set_model_digest(sha256_);
+    info->set_fingerprint("mock");
+    info->set_max_model_len(8192);
+    info->set_vocab_size(49152);
+    info->set_hidden_size(1);
+    info->set_created(1'700'000'000);
+    v1::ModelFile* file = info->add_files();
+    file->set_name("tokenizer");
+    file->set_sha256(sha256_);
+    file->set_bytes(head_.size());
+    return frame;
+  }
+
+  const MockOptions options_;
+  const std::string head_, sha256_;
+};
+
+// Microseconds that a message takes there and back, one at a time: the median and the 99th
+// percentile.
+int Ping(const std::string& address, int pings) {
+  const auto stub =
+      v1::Engine::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto stream = stub->Connect(&context);
+  v1::RouterFrame out;
+  v1::EngineFrame in;
+  out.mutable_hello()->set_protocol_min(1);
+  out.mutable_hello()->set_protocol_max(1);
+  std::vector<double> us;
+  bool open = stream->Write(out) && stream->Read(&in);
+  while (open && us.size() < static_cast<size_t>(pings)) {
+    const auto begin = std::chrono::steady_clock::now();
+    out.mutable_ping()->set_sent_ns(1);
+    open = stream->Write(out);
+    do {
+      open = open && stream->Read(&in);
+    } while (open && !in.has_pong());
+    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+                     .count());
+  }
+  context.TryCancel();
+  if (!open) {
+    std::fprintf(stderr, "mock_replica: error: %s did not answer\n", address.c_str());
+    return 1;
+  }
+  std::sort(us.begin(), us.end());
+  std::printf("{\"ping_p50_us\": %.1f, \"ping_p99_us\": %.1f}\n", us[us.size() / 2],
+              us[us.size() * 99 / 100]);
+  return 0;
+}
+
+int Serve(const std::string& address, const MockOptions& options) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  StatusOr<std::unique_ptr<MockReplica>> replica = MockReplica::Create(options);
+  if (!replica.ok()) {
+    std::fprintf(stderr, "mock_replica: error: %s\n",
+                 std::string(replica.status().message()).c_str());
+    return 1;
+  }
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(replica->get());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    std::fprintf(stderr, "mock_replica: error: can't listen on %s\n", address.c_str());
+    return 1;
+  }
+  std::printf("%d\n", port);
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&ends, &signal);
+  server->Shutdown(std::chrono::system_clock::now());
+  return 0;
+}
+
+}  // namespace
+}  // namespace flotilla
+
+int main(int argc, char** argv) {
+  using namespace flotilla;
+  MockOptions options;
+  std::string listen = "127.0.0.1:0", ping;
+  int pings = 20'000;
+  CLI::App app("A replica that computes nothing; prints its port", "mock_replica");
+  app.add_option("--listen", listen, "HOST:PORT or unix:PATH")->capture_default_str();
+  app.add_option("--model", options.model_path, "The GGUF file whose tokenizer it offers")
+      ->check(CLI::ExistingFile);
+  app.add_option("--step-us", options.step_us,
+                 "A token of each request that often; 0: all tokens at once")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--ping", ping, "Measure messages to the one at this address instead");
+  app.add_option("--pings", pings, "How many")->check(CLI::Range(1, 100'000'000));
+  ParseOrExit(&app, argc, argv);
+  return ping.empty() ? Serve(listen, options) : Ping(ping, pings);
+}
