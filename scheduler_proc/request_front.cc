@@ -101,7 +101,7 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
 
 Status RequestFront::Enter(SubmitCommand&& command) {
   const ReqId id = command.spec.id;
-  const Status status = Submit(std::move(command));
+  Status status = Submit(std::move(command));
   Finish aborted = Finish::kNone;
   {
     std::lock_guard lock(mutex_);

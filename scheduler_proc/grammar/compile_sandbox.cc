@@ -131,7 +131,7 @@ bool CompileSandbox::Gone(uint64_t process) {
 
 StatusOr<std::string> CompileSandbox::Compile(const GrammarSpec& spec, uint32_t time_ms) {
   const int64_t begin_ns = RealClock::Now();
-  const StatusOr<std::string> compiled = CompileOnce(spec, time_ms);
+  StatusOr<std::string> compiled = CompileOnce(spec, time_ms);
   if (!absl::IsUnavailable(compiled.status())) return compiled;
   // Ended from outside, with whatever it was compiling.
   const int64_t left_ms = time_ms - (RealClock::Now() - begin_ns) / kNsPerMs;
