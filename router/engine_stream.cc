@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace flotilla {
+namespace {
+
+constexpr int kMostFrames = 64;           // of a batch
+constexpr size_t kMostBytes = 256 << 10;  // of a batch, but for its first frame
+
+}  // namespace
 
 EngineStream::EngineStream(std::shared_ptr<v1::Engine::Stub> stub,
                            boost::asio::any_io_executor executor, CallTracker* calls,
@@ -32,7 +38,31 @@ void EngineStream::Write(v1::RouterFrame frame) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return;
   outgoing_.push_back(std::move(frame));
-  if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  if (!writing_) WriteNextLocked();
+}
+
+void EngineStream::AllowBatches() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batches_ = true;
+}
+
+void EngineStream::WriteNextLocked() {
+  writing_ = true;
+  if (!batches_ || outgoing_.size() == 1) {
+    in_write_ = std::move(outgoing_.front());
+    outgoing_.pop_front();
+  } else {
+    v1::FrameBatch* batch = in_write_.mutable_batch();
+    batch->clear_frames();
+    size_t bytes = 0;
+    while (!outgoing_.empty() && batch->frames_size() < kMostFrames) {
+      bytes += outgoing_.front().ByteSizeLong();
+      if (batch->frames_size() > 0 && bytes > kMostBytes) break;
+      *batch->add_frames() = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    }
+  }
+  StartWrite(&in_write_);
 }
 
 void EngineStream::OnReadDone(bool ok) {
@@ -55,12 +85,12 @@ void EngineStream::OnReadDone(bool ok) {
 
 void EngineStream::OnWriteDone(bool ok) {
   std::lock_guard<std::mutex> lock(mutex_);
-  outgoing_.pop_front();
+  writing_ = false;
   if (!ok || closed_) {
     outgoing_.clear();
     return;
   }
-  if (!outgoing_.empty()) StartWrite(&outgoing_.front());
+  if (!outgoing_.empty()) WriteNextLocked();
 }
 
 void EngineStream::OnDone(const grpc::Status& status) {

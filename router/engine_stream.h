@@ -30,6 +30,9 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::E
                                              boost::asio::any_io_executor executor,
                                              CallTracker* calls, Handlers handlers);
   void Write(v1::RouterFrame frame);
+  // From now on what waits while a frame is sent goes together (FrameBatch), as the other side's
+  // protocol allows: most of a message's cost is gRPC's, whatever is in it.
+  void AllowBatches();
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -38,6 +41,7 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::E
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
+  void WriteNextLocked();
 
   const std::shared_ptr<v1::Engine::Stub> stub_;
   const boost::asio::any_io_executor executor_;
@@ -48,8 +52,12 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::E
   std::shared_ptr<EngineStream> self_;
 
   std::mutex mutex_;
-  std::deque<v1::RouterFrame> outgoing_;  // the front is being written. Guarded by mutex_.
-  bool closed_ = false;                   // Guarded by mutex_.
+  // Guarded by mutex_; in_write_ while writing_ is gRPC's.
+  std::deque<v1::RouterFrame> outgoing_;
+  v1::RouterFrame in_write_;
+  bool writing_ = false;
+  bool batches_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace flotilla

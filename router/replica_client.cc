@@ -14,7 +14,8 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kProtocol = 1;
+constexpr uint32_t kProtocolMin = 1;
+constexpr uint32_t kProtocolMax = 2;
 constexpr int kMissedHeartbeats = 3;
 
 // Not the request's, nor that of too many of them.
@@ -144,8 +145,8 @@ void ReplicaClient::UseCurrentCertificates() {
 void ReplicaClient::SendHello() {
   v1::RouterFrame frame;
   v1::Hello* hello = frame.mutable_hello();
-  hello->set_protocol_min(kProtocol);
-  hello->set_protocol_max(kProtocol);
+  hello->set_protocol_min(kProtocolMin);
+  hello->set_protocol_max(kProtocolMax);
   hello->set_router_id(options_.router_id);
   hello->set_cache_events(options_.cache_events);
   if (model_ != nullptr) {
@@ -182,13 +183,14 @@ void ReplicaClient::OnFrame(v1::EngineFrame frame) {
 }
 
 void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
-  if (welcome.protocol() != kProtocol) {
+  if (welcome.protocol() < kProtocolMin || welcome.protocol() > kProtocolMax) {
     Log().error("replica speaks another protocol {} {}", Kv("replica", options_.address),
                 Kv("protocol", welcome.protocol()));
     stream_->Cancel();
     return;
   }
   Log().debug("welcome {}", Kv("address", options_.address));
+  if (welcome.protocol() >= 2) stream_->AllowBatches();
   welcomed_ = true;
   silent_ = false;
   backoff_ms_ = 0;

@@ -28,7 +28,7 @@ ConnectReactor::ConnectReactor(const ServiceDeps* deps) : deps_(deps) { StartRea
 
 void ConnectReactor::OnReadDone(bool ok) {
   if (!ok) return Leave(grpc::Status::OK);
-  const Status status = channel_ == nullptr ? OnHello() : OnFrame();
+  const Status status = channel_ == nullptr ? OnHello() : OnFrame(&in_);
   if (!status.ok()) return Leave(ToGrpc(status));
   StartRead(&in_);
 }
@@ -82,26 +82,36 @@ Status ConnectReactor::OnHello() {
   return OkStatus();
 }
 
-Status ConnectReactor::OnFrame() {
-  switch (in_.kind_case()) {
+Status ConnectReactor::OnFrame(v1::RouterFrame* frame) {
+  switch (frame->kind_case()) {
     case v1::RouterFrame::kSubmit: {
-      Status status = OnSubmit(in_.mutable_submit());
+      Status status = OnSubmit(frame->mutable_submit());
       channel_->CountSubmit(this);
       return status;
     }
     case v1::RouterFrame::kAbort:
-      OnAbort(in_.abort());
+      OnAbort(frame->abort());
       return OkStatus();
     case v1::RouterFrame::kPing: {
-      v1::EngineFrame frame;
-      frame.mutable_pong()->set_sent_ns(in_.ping().sent_ns());
-      channel_->SendControl(std::move(frame));
+      v1::EngineFrame pong;
+      pong.mutable_pong()->set_sent_ns(frame->ping().sent_ns());
+      channel_->SendControl(std::move(pong));
       return OkStatus();
     }
+    case v1::RouterFrame::kBatch:
+      return OnBatch(frame->mutable_batch());
     case v1::RouterFrame::kHello:
       return absl::InvalidArgumentError("hello: only the first frame may be Hello");
     case v1::RouterFrame::KIND_NOT_SET:
       break;  // a kind of a later protocol
+  }
+  return OkStatus();
+}
+
+Status ConnectReactor::OnBatch(v1::FrameBatch* batch) {
+  for (v1::RouterFrame& frame : *batch->mutable_frames()) {
+    if (frame.has_batch()) return absl::InvalidArgumentError("batch.frames: one is a batch itself");
+    RETURN_IF_ERROR(OnFrame(&frame));
   }
   return OkStatus();
 }

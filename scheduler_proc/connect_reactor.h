@@ -26,7 +26,8 @@ class ConnectReactor final : public grpc::ServerBidiReactor<v1::RouterFrame, v1:
 
  private:
   Status OnHello();
-  Status OnFrame();
+  Status OnFrame(v1::RouterFrame* frame);
+  Status OnBatch(v1::FrameBatch* batch);
   Status OnSubmit(v1::Submit* submit);
   void OnAbort(const v1::AbortStream& abort);
   StatusOr<CheckedRequest> Check(const v1::Submit& submit) const;

@@ -16,7 +16,7 @@
 namespace flotilla {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 1;
+inline constexpr uint32_t kProtocolMax = 2;
 
 struct ServiceDeps {
   RequestFront* front = nullptr;

@@ -2,15 +2,15 @@
 // answers each request with one frame, or with a token each --step-us. With --ping it is the client
 // of another one and measures what a bare message there and back takes on the same kind of stream.
 //
-// Threads: gRPC's, one of them reading a router's stream; one thread a stream writes.
+// Threads: gRPC's; one more a stream if there are steps.
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -26,7 +26,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kChunkBytes = 256 << 10;
-constexpr auto kHeartbeat = std::chrono::milliseconds(2000);
+constexpr uint32_t kHeartbeatMs = 60'000;  // it sends none: nobody waits that long
 constexpr int32_t kToken = 1000;
 
 struct MockOptions {
@@ -34,36 +34,42 @@ struct MockOptions {
   int64_t step_us = 0;  // 0: the whole answer at once
 };
 
-// The requests of one router's stream, and who answers them.
-class Answering {
+// One router's stream: what it asks is answered in the frame after the one that is being sent.
+class Answering final : public grpc::ServerBidiReactor<v1::RouterFrame, v1::EngineFrame> {
  public:
-  using Stream = grpc::ServerReaderWriter<v1::EngineFrame, v1::RouterFrame>;
-
-  Answering(Stream* stream, int64_t step_us) : stream_(stream), step_us_(step_us) {
-    thread_ = std::thread([this] { Run(); });
+  Answering(v1::EngineFrame welcome, int64_t step_us)
+      : welcome_(std::move(welcome)), step_us_(step_us) {
+    StartRead(&incoming_);
+    if (step_us_ > 0) steps_ = std::thread([this] { TakeSteps(); });
   }
-  ~Answering() {
+
+  void OnReadDone(bool ok) override {
+    std::unique_lock lock(mutex_);
+    if (!ok) {
+      ended_ = true;
+      if (!writing_) FinishOnce();
+      return;
+    }
+    Take(incoming_);
+    WriteIfDue();
+    lock.unlock();
+    StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok || ended_)
+      FinishOnce();
+    else
+      WriteIfDue();
+  }
+  void OnDone() override {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
     }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  void Take(const v1::RouterFrame& frame) {
-    const std::lock_guard lock(mutex_);
-    if (frame.has_submit()) {
-      const v1::GenerateRequest& request = frame.submit().request();
-      live_[frame.submit().stream_id()] = {request.token_ids().ids_size(),
-                                           request.stopping().max_tokens(), 0};
-      ++submits_;
-    } else if (frame.has_abort()) {
-      live_.erase(frame.abort().stream_id());
-    } else if (frame.has_ping()) {
-      pongs_.push_back(frame.ping().sent_ns());
-    }
-    changed_.notify_one();
+    if (steps_.joinable()) steps_.join();
+    delete this;
   }
 
  private:
@@ -73,26 +79,54 @@ class Answering {
     int32_t sent = 0;
   };
 
-  void Run() {
+  void Take(const v1::RouterFrame& frame) {
+    for (const v1::RouterFrame& each : frame.batch().frames()) Take(each);
+    if (frame.has_submit()) {
+      const v1::GenerateRequest& request = frame.submit().request();
+      live_[frame.submit().stream_id()] = {request.token_ids().ids_size(),
+                                           request.stopping().max_tokens(), 0};
+      ++submits_;
+    } else if (frame.has_abort()) {
+      live_.erase(frame.abort().stream_id());
+    } else if (frame.has_ping()) {
+      pongs_.push_back(frame.ping().sent_ns());
+    } else if (frame.has_hello()) {
+      outgoing_ = welcome_;
+      writing_ = true;
+      StartWrite(&outgoing_);
+    }
+  }
+
+  void WriteIfDue() {
+    if (writing_ || ended_) return;
+    if (!pongs_.empty()) {
+      outgoing_.mutable_pong()->set_sent_ns(pongs_.back());
+      pongs_.pop_back();
+    } else if (step_due_ || (step_us_ == 0 && !live_.empty())) {
+      step_due_ = false;
+      outgoing_ = MakeStep();
+    } else {
+      return;
+    }
+    writing_ = true;
+    StartWrite(&outgoing_);
+  }
+
+  void TakeSteps() {
+    auto next = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
-    auto next_step = std::chrono::steady_clock::now();
     while (!ended_) {
-      changed_.wait_for(lock, kHeartbeat,
-                        [this] { return ended_ || !live_.empty() || !pongs_.empty(); });
-      if (ended_) return;
-      std::vector<v1::EngineFrame> frames;
-      for (int64_t sent_ns : std::exchange(pongs_, {}))
-        frames.emplace_back().mutable_pong()->set_sent_ns(sent_ns);
-      if (frames.empty()) frames.push_back(MakeStep());
+      if (!live_.empty()) step_due_ = true;
+      WriteIfDue();
       lock.unlock();
-      for (const v1::EngineFrame& frame : frames) stream_->Write(frame);
-      if (step_us_ > 0 && frames.back().has_step()) {
-        next_step = std::max(next_step + std::chrono::microseconds(step_us_),
-                             std::chrono::steady_clock::now());
-        std::this_thread::sleep_until(next_step);
-      }
+      next = std::max(next + std::chrono::microseconds(step_us_), std::chrono::steady_clock::now());
+      std::this_thread::sleep_until(next);
       lock.lock();
     }
+  }
+
+  void FinishOnce() {
+    if (!std::exchange(finished_, true)) Finish(grpc::Status::OK);
   }
 
   // A token of each request, or all of its tokens.
@@ -126,19 +160,20 @@ class Answering {
     return frame;
   }
 
-  Stream* const stream_;
+  const v1::EngineFrame welcome_;
   const int64_t step_us_;
+  v1::RouterFrame incoming_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
+  // Guarded by mutex_; outgoing_ only while nothing is written.
+  v1::EngineFrame outgoing_;
   std::map<uint64_t, Live> live_;
   std::vector<int64_t> pongs_;
   uint64_t submits_ = 0;
-  bool ended_ = false;
-  std::thread thread_;
+  bool writing_ = false, step_due_ = false, ended_ = false, finished_ = false;
+  std::thread steps_;
 };
 
-class MockReplica final : public v1::Engine::Service {
+class MockReplica final : public v1::Engine::WithCallbackMethod_Connect<v1::Engine::Service> {
  public:
   static StatusOr<std::unique_ptr<MockReplica>> Create(const MockOptions& options) {
     StatusOr<MappedFile> file = MappedFile::Open(options.model_path);
@@ -153,13 +188,9 @@ class MockReplica final : public v1::Engine::Service {
   MockReplica(const MockOptions& options, std::string head)
       : options_(options), head_(std::move(head)), sha256_(Sha256Hex(head_)) {}
 
-  grpc::Status Connect(grpc::ServerContext*, Answering::Stream* stream) override {
-    v1::RouterFrame frame;
-    if (!stream->Read(&frame) || !frame.has_hello()) return grpc::Status::CANCELLED;
-    stream->Write(Welcome());
-    Answering answering(stream, options_.step_us);
-    while (stream->Read(&frame)) answering.Take(frame);
-    return grpc::Status::OK;
+  grpc::ServerBidiReactor<v1::RouterFrame, v1::EngineFrame>* Connect(
+      grpc::CallbackServerContext*) override {
+    return new Answering(Welcome(), options_.step_us);
   }
 
   grpc::Status FetchModelFile(grpc::ServerContext*, const v1::FetchModelFileRequest*,
@@ -175,9 +206,9 @@ class MockReplica final : public v1::Engine::Service {
   v1::EngineFrame Welcome() const {
     v1::EngineFrame frame;
     v1::Welcome* welcome = frame.mutable_welcome();
-    welcome->set_protocol(1);
+    welcome->set_protocol(2);
     welcome->set_replica_id("mock");
-    welcome->set_heartbeat_ms(static_cast<uint32_t>(kHeartbeat.count()));
+    welcome->set_heartbeat_ms(kHeartbeatMs);
     welcome->set_reattach_ms(2000);
     v1::GetModelInfoResponse* info = welcome->mutable_model();
     info->set_model("mock");
@@ -208,7 +239,7 @@ int Ping(const std::string& address, int pings) {
   v1::RouterFrame out;
   v1::EngineFrame in;
   out.mutable_hello()->set_protocol_min(1);
-  out.mutable_hello()->set_protocol_max(1);
+  out.mutable_hello()->set_protocol_max(2);
   std::vector<double> us;
   bool open = stream->Write(out) && stream->Read(&in);
   while (open && us.size() < static_cast<size_t>(pings)) {

@@ -7,7 +7,7 @@
 
 Routers: none (nginx, which is the backend), nginx, haproxy, sglang-router, smg, vllm-router (fetched from PyPI once),
 flotilla or "flotilla:FLAGS of the router". Requests are POSTs to /v1/completions by wrk with one thread: 128 token ids,
-or 128 words and numbers, each prompt another. Printed are medians of --runs rounds. Needs: apt-get install wrk nginx-light haproxy,
+or 128 words, each prompt another. Printed are medians of --runs rounds. Needs: apt-get install wrk nginx-light haproxy,
 and build/release/bench/mock_replica. All share this machine's cores, so only ratios within one run say anything.
 """
 
@@ -36,7 +36,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 WRK = """
 local n = 0
 local words = {{}}
-for w in ("sail harbor winter market engine copper river letter garden signal mirror planet"):gmatch("%a+") do
+for w in ("sail harbor winter market engine copper river letter garden signal mirror planet people water number sound place "
+  .. "year work back thing name sentence line right boy form house page world school plant food country light story group "
+  .. "book city tree farm night sea move face door paper music mountain island king space order rock table money"):gmatch("%a+")
+do
   words[#words + 1] = w
 end
 math.randomseed(os.time())
@@ -55,8 +58,7 @@ end
 """
 KINDS = {
     "token ids": dict(word="math.random(1000, 40000)", prompt="'[' .. table.concat(p, ',') .. ']'"),
-    "text": dict(word="(i % 2 == 0) and math.random(1000) or words[math.random(#words)]",
-                 prompt="'\"' .. table.concat(p, ' ') .. '\"'"),
+    "text": dict(word="words[math.random(#words)]", prompt="'\"' .. table.concat(p, ' ') .. '\"'"),
 }
 
 

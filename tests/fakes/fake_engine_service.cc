@@ -17,6 +17,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kChunkBytes = 256 << 10;
+constexpr uint32_t kProtocolMax = 2;
 
 TestModel* LoadTestModel() {
   const char* path = std::getenv("FLOTILLA_TEST_MODEL");
@@ -245,7 +246,7 @@ v1::Load FakeEngineService::MakeLoad() const {
 v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   v1::EngineFrame frame;
   v1::Welcome* welcome = frame.mutable_welcome();
-  welcome->set_protocol(1);
+  welcome->set_protocol(std::min(kProtocolMax, hello.protocol_max()));
   welcome->set_replica_id(options_.replica_id);
   welcome->set_heartbeat_ms(options_.heartbeat_ms);
   welcome->set_reattach_ms(options_.reattach_ms);
@@ -302,11 +303,8 @@ grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* st
   }
   while (stream->Read(&frame)) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (frame.has_submit()) OnSubmit(frame.submit());
-    if (frame.has_abort()) {
-      live_.erase(frame.abort().stream_id());
-      if (!frame.abort().detach()) aborted_.insert(frame.abort().stream_id());
-    }
+    OnFrame(frame);
+    for (const v1::RouterFrame& each : frame.batch().frames()) OnFrame(each);
     changed_.notify_all();
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -315,6 +313,13 @@ grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* st
     context_ = nullptr;
   }
   return grpc::Status::CANCELLED;
+}
+
+void FakeEngineService::OnFrame(const v1::RouterFrame& frame) {
+  if (frame.has_submit()) OnSubmit(frame.submit());
+  if (!frame.has_abort()) return;
+  live_.erase(frame.abort().stream_id());
+  if (!frame.abort().detach()) aborted_.insert(frame.abort().stream_id());
 }
 
 void FakeEngineService::OnSubmit(const v1::Submit& submit) {

@@ -126,6 +126,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void StepLoop();
   void SendStep(bool heartbeat);
   bool HasPiece() const;
+  void OnFrame(const v1::RouterFrame& frame);
   void OnSubmit(const v1::Submit& submit);
   void SendError(uint64_t stream_id, int code, const std::string& message);
   static size_t ResumedTokens(const v1::Submit& submit);

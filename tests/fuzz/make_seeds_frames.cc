@@ -203,6 +203,10 @@ void MakeRouterFrames() {
        Pieces({hello.SerializeAsString(), keyed.SerializeAsString(), detach.SerializeAsString(),
                hello.SerializeAsString(), SubmitFrame(2).SerializeAsString(),
                detach.SerializeAsString()}));
+  v1::RouterFrame batch;
+  for (const v1::RouterFrame& frame : {keyed, SubmitFrame(2), abort, ping})
+    *batch.mutable_batch()->add_frames() = frame;
+  Save("router_frames", "batch", Pieces({hello.SerializeAsString(), batch.SerializeAsString()}));
   Save("router_frames", "three-routers",
        Pieces({hello.SerializeAsString(), SubmitFrame(1).SerializeAsString(),
                other.SerializeAsString(), SubmitFrame(1).SerializeAsString(),

@@ -45,19 +45,8 @@ class Connection final : public FrameConnection {
 class Replica {
  public:
   void Take(const v1::RouterFrame& frame) {
-    if (channel_ == nullptr || connection_->closed()) {
-      if (frame.has_hello()) Hello(frame.hello());
-    } else if (frame.has_submit()) {
-      Submit(frame.submit());
-    } else if (frame.has_abort()) {
-      Abort(frame.abort());
-    } else if (frame.has_ping()) {
-      v1::EngineFrame pong;
-      pong.mutable_pong()->set_sent_ns(frame.ping().sent_ns());
-      channel_->SendControl(std::move(pong));
-    } else if (frame.has_hello()) {  // of a connection that takes over, or of another router
-      Hello(frame.hello());
-    }
+    for (const v1::RouterFrame& each : frame.batch().frames()) TakeOne(each);
+    TakeOne(frame);
   }
   void Goodbye() {
     v1::EngineFrame goodbye;
@@ -92,6 +81,21 @@ class Replica {
     int32_t tokens = 0;
   };
 
+  void TakeOne(const v1::RouterFrame& frame) {
+    if (channel_ == nullptr || connection_->closed()) {
+      if (frame.has_hello()) Hello(frame.hello());
+    } else if (frame.has_submit()) {
+      Submit(frame.submit());
+    } else if (frame.has_abort()) {
+      Abort(frame.abort());
+    } else if (frame.has_ping()) {
+      v1::EngineFrame pong;
+      pong.mutable_pong()->set_sent_ns(frame.ping().sent_ns());
+      channel_->SendControl(std::move(pong));
+    } else if (frame.has_hello()) {  // of a connection that takes over, or of another router
+      Hello(frame.hello());
+    }
+  }
   void Hello(const v1::Hello& hello) {
     auto connection = std::make_unique<Connection>();
     std::shared_ptr<RouterChannel> channel;

@@ -72,8 +72,8 @@ TEST(EngineConnect, ErrorsNameTheFieldAndLeaveOthersAlone) {
 TEST(EngineConnect, RefusesWhatIsNoProtocolOfOurs) {
   FakeEngine engine;
   v1::Hello hello = TestRouter::MakeHello();
-  hello.set_protocol_min(2);
-  hello.set_protocol_max(3);
+  hello.set_protocol_min(3);
+  hello.set_protocol_max(4);
   TestRouter later(engine.Channel());
   later.Hello(hello);
   EXPECT_EQ(later.Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
