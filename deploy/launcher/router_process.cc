@@ -77,7 +77,7 @@ Status RouterProcess::StartSuccessor(int64_t now_ns) {
     return absl::FailedPreconditionError("the one that was starting is ended; ask again");
   }
   successor_ = std::make_unique<Run>(wiring_);
-  const Status status = StartRun(successor_.get(), now_ns);
+  Status status = StartRun(successor_.get(), now_ns);
   if (!status.ok()) {
     CloseNotify(successor_.get());
     successor_.reset();

@@ -127,11 +127,11 @@ TEST(TemplateLimitsTest, Values) {
            // Made and thrown away again, or of many small parts.
            "{% for i in range(1000) %}{{ 1|tojson(indent=100000) }}{% endfor %}",
            "{% for i in range(1000) %}{{ 'a'|indent(100000) }}{% endfor %}",
-           "{% set w = ' ' * 100000 %}{% for i in range(1000) %}{{ 1|tojson(indent=w) }}{% endfor "
-           "%}",
+           ("{% set w = ' ' * 100000 %}"
+            "{% for i in range(1000) %}{{ 1|tojson(indent=w) }}{% endfor %}"),
            "{% set big = range(10000)|list %}{{ range(1000)|map('map', *big)|list|length }}",
-           "{% set big = range(10000)|list %}{{ range(1000)|map('select', 'in', *big)|list|length "
-           "}}",
+           ("{% set big = range(10000)|list %}"
+            "{{ range(1000)|map('select', 'in', *big)|list|length }}"),
            "{{ ('\n' * 100000).splitlines()|length }}",
            "{{ (',' * 100000).split(',')|length }}",
            "{{ (',' * 100000).rsplit(',')|length }}",
