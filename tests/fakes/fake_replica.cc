@@ -80,6 +80,13 @@ std::vector<int32_t> FakeGenerate(const FakeModel& model, std::vector<int32_t> p
   return output;
 }
 
+std::vector<int32_t> FakeGreedy(std::vector<int32_t> prompt, uint32_t max_tokens,
+                                const FakeModel& model) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  return FakeGenerate(model, std::move(prompt), greedy, max_tokens);
+}
+
 // One rank: a thread that plays the worker process.
 class FakeReplica::Rank {
  public:

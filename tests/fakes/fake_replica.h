@@ -38,6 +38,8 @@ int32_t FakeNextToken(const FakeModel& model, std::span<const int32_t> tokens,
 // The whole output for a prompt: until eos (included) or max_tokens.
 std::vector<int32_t> FakeGenerate(const FakeModel& model, std::vector<int32_t> prompt,
                                   const SamplingParams& sampling, uint32_t max_tokens);
+std::vector<int32_t> FakeGreedy(std::vector<int32_t> prompt, uint32_t max_tokens,
+                                const FakeModel& model = {});
 float FakeLogprob(int32_t token, uint32_t position);
 // What the toy model makes of a prompt: four numbers that depend on every token and the pooling.
 std::vector<float> FakeEmbedding(std::span<const int32_t> prompt, bool mean);

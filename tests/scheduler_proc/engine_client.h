@@ -73,6 +73,20 @@ struct Received {
   bool done = false;
 };
 
+inline v1::RouterFrame SubmitFrame(uint64_t stream, const v1::GenerateRequest& request) {
+  v1::RouterFrame frame;
+  frame.mutable_submit()->set_stream_id(stream);
+  *frame.mutable_submit()->mutable_request() = request;
+  return frame;
+}
+
+inline v1::RouterFrame AbortFrame(uint64_t stream) {
+  v1::RouterFrame frame;
+  frame.mutable_abort()->set_stream_id(stream);
+  frame.mutable_abort()->set_reason(v1::FINISH_REASON_ABORT);
+  return frame;
+}
+
 class TestRouter {
  public:
   explicit TestRouter(std::shared_ptr<grpc::Channel> channel)
@@ -98,19 +112,12 @@ class TestRouter {
   }
   void Submit(uint64_t stream, const v1::GenerateRequest& request,
               const std::vector<int32_t>& resume = {}) {
-    v1::RouterFrame frame;
-    frame.mutable_submit()->set_stream_id(stream);
-    *frame.mutable_submit()->mutable_request() = request;
+    v1::RouterFrame frame = SubmitFrame(stream, request);
     if (!resume.empty())
       frame.mutable_submit()->add_resume()->mutable_output_ids()->Add(resume.begin(), resume.end());
-    stream_->Write(frame);
+    Send(frame);
   }
-  void Abort(uint64_t stream) {
-    v1::RouterFrame frame;
-    frame.mutable_abort()->set_stream_id(stream);
-    frame.mutable_abort()->set_reason(v1::FINISH_REASON_ABORT);
-    stream_->Write(frame);
-  }
+  void Abort(uint64_t stream) { Send(AbortFrame(stream)); }
   void Send(const v1::RouterFrame& frame) { stream_->Write(frame); }
 
   // Waits until `done` holds over what was received (20 s); false: it did not, or the stream ended.

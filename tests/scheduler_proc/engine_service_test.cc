@@ -14,12 +14,6 @@
 namespace flotilla {
 namespace {
 
-std::vector<int32_t> Expected(const std::vector<int32_t>& prompt, uint32_t max_tokens) {
-  SamplingParams greedy;
-  greedy.temperature = 0;
-  return FakeGenerate(FakeModel{}, prompt, greedy, max_tokens);
-}
-
 v1::Hello Reattach(uint64_t stream, size_t tokens, size_t prompt_logprobs = 0) {
   v1::Hello hello = TestRouter::MakeHello();
   v1::Reattach* entry = hello.add_reattach();
@@ -38,7 +32,7 @@ TEST(EngineConnect, StreamsTheTokensOfManyRequests) {
   for (uint64_t s = 1; s <= 20; ++s) {
     ASSERT_TRUE(router.WaitDone(s)) << s;
     const Received got = router.Get(s);
-    EXPECT_EQ(got.tokens, Expected(Prompt(static_cast<uint32_t>(s), 50), 30));
+    EXPECT_EQ(got.tokens, FakeGreedy(Prompt(static_cast<uint32_t>(s), 50), 30));
     EXPECT_EQ(got.text, engine.tokenizer().Decode(got.tokens, true));
     EXPECT_EQ(got.last.usage().completion_tokens(), 30);
     EXPECT_EQ(got.last.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
@@ -66,7 +60,7 @@ TEST(EngineConnect, ErrorsNameTheFieldAndLeaveOthersAlone) {
   EXPECT_EQ(router.Get(1).last.error().code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(router.Get(1).last.error().field(), "sampling.top_p");
   EXPECT_EQ(router.Get(2).last.error().field(), "text");
-  EXPECT_EQ(router.Get(3).tokens, Expected(Prompt(2, 10), 10));
+  EXPECT_EQ(router.Get(3).tokens, FakeGreedy(Prompt(2, 10), 10));
 }
 
 TEST(EngineConnect, RefusesWhatIsNoProtocolOfOurs) {
@@ -179,7 +173,7 @@ TEST(EngineConnect, ReattachGivesExactlyTheRest) {
   EXPECT_EQ(again.welcome_.lost_stream_ids(0), 77u);
   std::vector<int32_t> all = first.tokens;
   all.insert(all.end(), rest.tokens.begin(), rest.tokens.end());
-  EXPECT_EQ(all, Expected(prompt, 400));
+  EXPECT_EQ(all, FakeGreedy(prompt, 400));
   EXPECT_EQ(first.text + rest.text, engine.tokenizer().Decode(all, true));
   EXPECT_EQ(first.logprobs.size() + rest.logprobs.size(), 400u);
   EXPECT_EQ(rest.last.usage().completion_tokens(), 400);
@@ -198,7 +192,7 @@ TEST(EngineConnect, AFinishedStreamCanBeAskedForAgain) {
   TestRouter again(engine.Channel());
   again.Hello(Reattach(1, 5, 7));
   ASSERT_TRUE(again.WaitDone(1));
-  const std::vector<int32_t> all = Expected(Prompt(4, 20), 12);
+  const std::vector<int32_t> all = FakeGreedy(Prompt(4, 20), 12);
   EXPECT_EQ(again.Get(1).tokens, std::vector<int32_t>(all.begin() + 5, all.end()));
   EXPECT_EQ(again.Get(1).prompt_logprobs.size(), 12u);  // of 19
 }
@@ -267,7 +261,7 @@ TEST(EngineConnect, StreamsNotNamedAtReattachAreAborted) {
   engine.replica().Hold(false);
   again.Submit(1, TokenRequest(Prompt(2, 10), 5));  // the number is free again
   ASSERT_TRUE(again.WaitDone(1));
-  EXPECT_EQ(again.Get(1).tokens, Expected(Prompt(2, 10), 5));
+  EXPECT_EQ(again.Get(1).tokens, FakeGreedy(Prompt(2, 10), 5));
 }
 
 TEST(EngineConnect, ARouterThatDoesNotReadIsDropped) {
@@ -292,12 +286,12 @@ TEST(EngineConnect, ARouterThatDoesNotReadIsDropped) {
   EXPECT_EQ(slow.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   other.Submit(1, TokenRequest(Prompt(2, 10), 5));
   ASSERT_TRUE(other.WaitDone(1));
-  EXPECT_EQ(other.Get(1).tokens, Expected(Prompt(2, 10), 5));
+  EXPECT_EQ(other.Get(1).tokens, FakeGreedy(Prompt(2, 10), 5));
 }
 
 TEST(EngineConnect, ResumeContinuesExactly) {
   FakeEngine engine;
-  const std::vector<int32_t> all = Expected(Prompt(8, 30), 60);
+  const std::vector<int32_t> all = FakeGreedy(Prompt(8, 30), 60);
   TestRouter router(engine.Channel());
   router.Hello(TestRouter::MakeHello());
   v1::GenerateRequest request = TokenRequest(Prompt(8, 30), 60);
@@ -416,7 +410,7 @@ TEST(EngineDrain, FinishesWhatRunsAndTakesNothingNew) {
   ASSERT_TRUE(again.Wait([&] { return again.welcomed_; }));
   engine.replica().Hold(false);
   ASSERT_TRUE(again.WaitDone(1));
-  EXPECT_EQ(again.Get(1).tokens, Expected(Prompt(1, 10), 50));
+  EXPECT_EQ(again.Get(1).tokens, FakeGreedy(Prompt(1, 10), 50));
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
 }
 

@@ -7,19 +7,6 @@
 namespace flotilla {
 namespace {
 
-std::vector<int32_t> Greedy(const std::vector<int32_t>& prompt, uint32_t max_tokens) {
-  SamplingParams greedy;
-  greedy.temperature = 0;
-  return FakeGenerate(FakeModel{}, prompt, greedy, max_tokens);
-}
-
-v1::RouterFrame SubmitFrame(uint64_t stream, const v1::GenerateRequest& request) {
-  v1::RouterFrame frame;
-  frame.mutable_submit()->set_stream_id(stream);
-  *frame.mutable_submit()->mutable_request() = request;
-  return frame;
-}
-
 TEST(EngineBatch, IsTakenFrameByFrame) {
   FakeEngine engine;
   TestRouter router(engine.Channel());
@@ -30,13 +17,11 @@ TEST(EngineBatch, IsTakenFrameByFrame) {
   for (uint64_t s = 1; s <= 3; ++s)
     *batch.mutable_batch()->add_frames() =
         SubmitFrame(s, TokenRequest(Prompt(static_cast<uint32_t>(s), 40), s == 3 ? 400 : 5));
-  v1::RouterFrame* abort = batch.mutable_batch()->add_frames();
-  abort->mutable_abort()->set_stream_id(3);
-  abort->mutable_abort()->set_reason(v1::FINISH_REASON_ABORT);
+  *batch.mutable_batch()->add_frames() = AbortFrame(3);
   router.Send(batch);
   for (uint64_t s = 1; s <= 3; ++s) ASSERT_TRUE(router.WaitDone(s)) << s;
   EXPECT_EQ(router.welcome_.protocol(), 2u);
-  for (uint32_t s = 1; s <= 2; ++s) EXPECT_EQ(router.Get(s).tokens, Greedy(Prompt(s, 40), 5));
+  for (uint32_t s = 1; s <= 2; ++s) EXPECT_EQ(router.Get(s).tokens, FakeGreedy(Prompt(s, 40), 5));
   EXPECT_EQ(router.Get(3).last.choices(0).finish_reason(), v1::FINISH_REASON_ABORT);
   EXPECT_TRUE(router.Wait([&] { return router.submits_ == 3; }));
 

@@ -17,11 +17,6 @@ class InferenceTest : public ::testing::Test {
  protected:
   explicit InferenceTest(FakeEngineOptions options = {}) : engine_(std::move(options)) {}
 
-  std::vector<int32_t> Expected(const std::vector<int32_t>& prompt, uint32_t max_tokens) {
-    SamplingParams greedy;
-    greedy.temperature = 0;
-    return FakeGenerate(FakeModel{}, prompt, greedy, max_tokens);
-  }
   // Until nothing is live, running or locked; each wait has a deadline.
   void ExpectIdle() {
     ASSERT_TRUE(engine_.engine().WaitIdle(RealClock::Now() + 20 * kNsPerSecond));
@@ -46,7 +41,7 @@ TEST_F(InferenceTest, GeneratesTheModelsTokensAndTheirText) {
   const std::vector<int32_t> prompt = Prompt(1, 40);
   const Generated got = Generate(stub_.get(), TokenRequest(prompt, 24));
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
-  EXPECT_EQ(got.tokens, Expected(prompt, 24));
+  EXPECT_EQ(got.tokens, FakeGreedy(prompt, 24));
   EXPECT_EQ(got.text, engine_.tokenizer().Decode(got.tokens, true));
   EXPECT_EQ(got.last.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(got.last.usage().prompt_tokens(), 40);
@@ -64,7 +59,7 @@ TEST_F(InferenceTest, TokenisesText) {
   const Generated got = Generate(stub_.get(), request);
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   const auto prompt = *engine_.tokenizer().Encode("Bonjour été");
-  EXPECT_EQ(got.tokens, Expected(prompt, 8));
+  EXPECT_EQ(got.tokens, FakeGreedy(prompt, 8));
 }
 
 TEST_F(InferenceTest, ManyAtOnceGiveEachItsOwnTokens) {
@@ -79,7 +74,7 @@ TEST_F(InferenceTest, ManyAtOnceGiveEachItsOwnTokens) {
   for (std::thread& t : threads) t.join();
   for (int i = 0; i < kCalls; ++i)
     EXPECT_EQ(got[static_cast<size_t>(i)].tokens,
-              Expected(Prompt(static_cast<uint32_t>(i) % 5, 30 + i), 20))
+              FakeGreedy(Prompt(static_cast<uint32_t>(i) % 5, 30 + i), 20))
         << i;
   EXPECT_EQ(engine_.replica().bad_plans(), 0u);
   ExpectIdle();
@@ -127,7 +122,7 @@ TEST_F(InferenceTest, EchoPutsThePromptFirst) {
 
 TEST_F(InferenceTest, StopStringEndsTextUsageAndTokens) {
   const std::vector<int32_t> prompt = Prompt(9, 25);
-  const std::vector<int32_t> all = Expected(prompt, 40);
+  const std::vector<int32_t> all = FakeGreedy(prompt, 40);
   const std::string text = engine_.tokenizer().Decode(all, true);
   // A word in the middle of what would be generated.
   const size_t at = text.find(" w", text.size() / 3);
@@ -149,7 +144,7 @@ TEST_F(InferenceTest, StopStringEndsTextUsageAndTokens) {
 
 TEST_F(InferenceTest, MinTokensComeBeforeAnyStop) {
   const std::vector<int32_t> prompt = Prompt(9, 25);
-  const std::vector<int32_t> all = Expected(prompt, 40);
+  const std::vector<int32_t> all = FakeGreedy(prompt, 40);
   // A word among the first tokens.
   const auto word = std::find_if(all.begin(), all.end(), [](int32_t id) { return id >= 256; });
   ASSERT_LT(word - all.begin(), 10);
@@ -170,7 +165,7 @@ TEST_F(InferenceTest, MinTokensComeBeforeAnyStop) {
 
 TEST_F(InferenceTest, StopTokenIsATokenButNoText) {
   const std::vector<int32_t> prompt = Prompt(4, 10);
-  const std::vector<int32_t> all = Expected(prompt, 12);
+  const std::vector<int32_t> all = FakeGreedy(prompt, 12);
   v1::GenerateRequest request = TokenRequest(prompt, 12);
   request.mutable_stopping()->add_stop_token_ids(all[6]);
   const size_t end =
@@ -303,7 +298,7 @@ TEST_F(InferenceTest, RandomAbortsLeaveNoLockedPage) {
   ExpectIdle();
   EXPECT_EQ(engine_.replica().bad_plans(), 0u);
   const Generated after = Generate(stub_.get(), TokenRequest(Prompt(2, 50), 10));
-  EXPECT_EQ(after.tokens, Expected(Prompt(2, 50), 10));
+  EXPECT_EQ(after.tokens, FakeGreedy(Prompt(2, 50), 10));
 }
 
 // The second is refused from the cache, before Submit has returned.

@@ -49,12 +49,9 @@ std::vector<Received> RunDisturbed(FakeEngine* engine, Disturb disturb, After af
 }
 
 void ExpectUndisturbed(const FakeEngine& engine, const std::vector<Received>& got) {
-  SamplingParams greedy;
-  greedy.temperature = 0;
   for (uint64_t s = 1; s <= kStreams; ++s) {
     const Received& r = got[s - 1];
-    const auto expected =
-        FakeGenerate(FakeModel{}, Prompt(static_cast<uint32_t>(s), 40), greedy, 300);
+    const auto expected = FakeGreedy(Prompt(static_cast<uint32_t>(s), 40), 300);
     EXPECT_EQ(r.tokens, expected) << s;
     EXPECT_EQ(r.text, engine.tokenizer().Decode(expected, true)) << s;
     EXPECT_FALSE(r.last.has_error()) << r.last.error().message();
@@ -153,13 +150,11 @@ TEST(Recovery, AFailedStepIsRunAgain) {
 // each time, so that steps succeed between those that fail.
 void ExpectOnlyTheBadRequestEnds(uint32_t prompt_tokens) {
   FakeEngine engine;
-  SamplingParams greedy;
-  greedy.temperature = 0;
   std::set<int32_t> used;
   for (uint32_t s = 1; s <= kStreams; ++s) {
     const std::vector<int32_t> prompt = Prompt(s, 40);
     used.insert(prompt.begin(), prompt.end());
-    const std::vector<int32_t> output = FakeGenerate(FakeModel{}, prompt, greedy, 300);
+    const std::vector<int32_t> output = FakeGreedy(prompt, 300);
     used.insert(output.begin(), output.end());
   }
   int32_t bad = 1;

@@ -102,9 +102,7 @@ class LoopTest : public testing::Test {
     return Pump([&] { return finished_ >= n; });
   }
   std::vector<int32_t> Expected(std::vector<int32_t> prompt, uint32_t max_tokens) {
-    SamplingParams greedy;
-    greedy.temperature = 0;
-    return FakeGenerate(options_.model, std::move(prompt), greedy, max_tokens);
+    return FakeGreedy(std::move(prompt), max_tokens, options_.model);
   }
   static std::vector<int32_t> Prompt(uint32_t seed, uint32_t n) {
     std::vector<int32_t> ids;
@@ -198,9 +196,10 @@ TEST_F(LoopTest, AThousandRandomAbortsLeaveNothingLocked) {
 
 TEST_F(LoopTest, AnAbortedRequestIsFreeWithinTwoSteps) {
   Start();
-  replica_->HoldAfter(30);
+  replica_->Hold(true);  // until both are there
   Submit(1, Prompt(1, 300), 1000);
   Submit(2, Prompt(2, 10), 1000);
+  replica_->HoldAfter(30);
   ASSERT_TRUE(Pump([&] { return streams_[1].tokens.size() > 5 && !streams_[2].tokens.empty(); }));
   inbox_->Abort(1, Finish::kAbort);
   ASSERT_TRUE(Pump([&] { return streams_[1].finish == Finish::kAbort; }));
