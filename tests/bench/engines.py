@@ -124,14 +124,20 @@ class OpenVino:
             yield running
 
 
+def healthy(url):
+    with contextlib.suppress(OSError, urllib.error.HTTPError):
+        return urllib.request.urlopen(url + "/health", timeout=1).status == 200
+    return False
+
+
 @contextlib.contextmanager
-def peer(argv, url):
-    """Another's server, as soon as its /health answers."""
+def peer(argv, url, ready=healthy):
+    """Another's server, as soon as it is ready."""
     with tempfile.TemporaryFile() as log:
         begin = time.monotonic()
         server = subprocess.Popen(argv, stdout=log, stderr=log)
         try:
-            while not answers(url + "/health"):
+            while not ready(url):
                 if server.poll() is not None or time.monotonic() - begin > READY_TIMEOUT_S:
                     log.seek(0)
                     raise SystemExit(f"error: {argv[0]} did not become ready:\n{log.read()[-4000:].decode()}")
@@ -140,12 +146,6 @@ def peer(argv, url):
         finally:
             server.terminate()
             server.wait(30)
-
-
-def answers(url):
-    with contextlib.suppress(OSError, urllib.error.HTTPError):
-        return urllib.request.urlopen(url, timeout=1).status == 200
-    return False
 
 
 KINDS = {"flotilla": Flotilla, "llama-server": LlamaServer, "openvino": OpenVino}

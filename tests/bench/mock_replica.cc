@@ -1,6 +1,7 @@
 // A replica that computes nothing, for what a router alone costs (tests/bench/routers.py): it
 // answers each request with one frame, or with a token each --step-us. With --ping it is the client
 // of another one and measures what a bare message there and back takes on the same kind of stream.
+// The tokenizer that it offers is that of FLOTILLA_TEST_MODEL.
 //
 // Threads: gRPC's; one more a stream if there are steps.
 #include <grpcpp/grpcpp.h>
@@ -18,9 +19,8 @@
 #include <vector>
 
 #include "common/base/flags.h"
-#include "common/base/sha256.h"
-#include "common/checkpoint/gguf.h"
 #include "flotilla/v1/engine.grpc.pb.h"
+#include "tests/fakes/test_model.h"
 
 namespace flotilla {
 namespace {
@@ -28,11 +28,6 @@ namespace {
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr uint32_t kHeartbeatMs = 60'000;  // it sends none: nobody waits that long
 constexpr int32_t kToken = 1000;
-
-struct MockOptions {
-  std::string model_path;
-  int64_t step_us = 0;  // 0: the whole answer at once
-};
 
 // One router's stream: what it asks is answered in the frame after the one that is being sent.
 class Answering final : public grpc::ServerBidiReactor<v1::RouterFrame, v1::EngineFrame> {
@@ -175,35 +170,22 @@ class Answering final : public grpc::ServerBidiReactor<v1::RouterFrame, v1::Engi
 
 class MockReplica final : public v1::Engine::WithCallbackMethod_Connect<v1::Engine::Service> {
  public:
-  static StatusOr<std::unique_ptr<MockReplica>> Create(const MockOptions& options) {
-    StatusOr<MappedFile> file = MappedFile::Open(options.model_path);
-    if (!file.ok()) return file.status();
-    StatusOr<GgufFile> gguf = GgufFile::Parse(file->bytes(), {});
-    if (!gguf.ok()) return gguf.status();
-    std::string head(reinterpret_cast<const char*>(file->bytes().data()), gguf->header_bytes());
-    return std::unique_ptr<MockReplica>(new MockReplica(options, std::move(head)));
-  }
+  explicit MockReplica(int64_t step_us) : step_us_(step_us) {}
 
  private:
-  MockReplica(const MockOptions& options, std::string head)
-      : options_(options), head_(std::move(head)), sha256_(Sha256Hex(head_)) {}
-
   grpc::ServerBidiReactor<v1::RouterFrame, v1::EngineFrame>* Connect(
       grpc::CallbackServerContext*) override {
-    return new Answering(Welcome(), options_.step_us);
+    return new Answering(Welcome(), step_us_);
   }
 
   grpc::Status FetchModelFile(grpc::ServerContext*, const v1::FetchModelFileRequest*,
                               grpc::ServerWriter<v1::FileChunk>* writer) override {
-    v1::FileChunk chunk;
-    for (size_t at = 0; at < head_.size(); at += kChunkBytes) {
-      chunk.set_data(head_.substr(at, kChunkBytes));
-      if (!writer->Write(chunk)) break;
-    }
+    SendHead(GetTestModel(), writer);
     return grpc::Status::OK;
   }
 
-  v1::EngineFrame Welcome() const {
+  static v1::EngineFrame Welcome() {
+    const TestModel& model = GetTestModel();
     v1::EngineFrame frame;
     v1::Welcome* welcome = frame.mutable_welcome();
     welcome->set_protocol(2);
@@ -212,21 +194,20 @@ class MockReplica final : public v1::Engine::WithCallbackMethod_Connect<v1::Engi
     welcome->set_reattach_ms(2000);
     v1::GetModelInfoResponse* info = welcome->mutable_model();
     info->set_model("mock");
-    info->set_model_digest(sha256_);
+    info->set_model_digest(model.sha256);
     info->set_fingerprint("mock");
     info->set_max_model_len(8192);
-    info->set_vocab_size(49152);
+    info->set_vocab_size(model.tokenizer->vocab_size());
     info->set_hidden_size(1);
     info->set_created(1'700'000'000);
     v1::ModelFile* file = info->add_files();
     file->set_name("tokenizer");
-    file->set_sha256(sha256_);
-    file->set_bytes(head_.size());
+    file->set_sha256(model.sha256);
+    file->set_bytes(model.header.size());
     return frame;
   }
 
-  const MockOptions options_;
-  const std::string head_, sha256_;
+  const int64_t step_us_;
 };
 
 // Microseconds that a message takes there and back, one at a time: the median and the 99th
@@ -263,22 +244,17 @@ int Ping(const std::string& address, int pings) {
   return 0;
 }
 
-int Serve(const std::string& address, const MockOptions& options) {
+int Serve(const std::string& address, int64_t step_us) {
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  StatusOr<std::unique_ptr<MockReplica>> replica = MockReplica::Create(options);
-  if (!replica.ok()) {
-    std::fprintf(stderr, "mock_replica: error: %s\n",
-                 std::string(replica.status().message()).c_str());
-    return 1;
-  }
+  MockReplica replica(step_us);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(replica->get());
+  builder.RegisterService(&replica);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
     std::fprintf(stderr, "mock_replica: error: can't listen on %s\n", address.c_str());
@@ -297,19 +273,16 @@ int Serve(const std::string& address, const MockOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace flotilla;
-  MockOptions options;
   std::string listen = "127.0.0.1:0", ping;
   int pings = 20'000;
+  int64_t step_us = 0;
   CLI::App app("A replica that computes nothing; prints its port", "mock_replica");
   app.add_option("--listen", listen, "HOST:PORT or unix:PATH")->capture_default_str();
-  app.add_option("--model", options.model_path, "The GGUF file whose tokenizer it offers")
-      ->check(CLI::ExistingFile);
-  app.add_option("--step-us", options.step_us,
-                 "A token of each request that often; 0: all tokens at once")
+  app.add_option("--step-us", step_us, "A token of each request that often; 0: all tokens at once")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--ping", ping, "Measure messages to the one at this address instead");
   app.add_option("--pings", pings, "How many")->check(CLI::Range(1, 100'000'000));
   ParseOrExit(&app, argc, argv);
-  return ping.empty() ? Serve(listen, options) : Ping(ping, pings);
+  return ping.empty() ? Serve(listen, step_us) : Ping(ping, pings);
 }

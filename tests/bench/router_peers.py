@@ -6,22 +6,20 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 
+from engines import ROOT, peer
+from router import BIN, Router
 from streams import free_port
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
+sys.path.insert(0, str(ROOT / "tests/oracle"))
 from regenerate import make_venv  # noqa: E402 - found by the line above
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("FLOTILLA_BIN_DIR", ROOT / "build/release/bin"))
-MOCK = BIN.parent / "bench/mock_replica"
-READY_TIMEOUT_S = 60
+MOCK = pathlib.Path(BIN).parent / "bench/mock_replica"
+LLM_ROUTERS = {"sglang-router": "sglang_router", "smg": "smg", "vllm-router": "vllm_router"}  # Python's names of them
 # What a completion of 64 words looks like; ours is made by the router from the mock's frame.
 ANSWER = ('{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"mock","choices":[{"index":0,"text":"'
           + " word" * 64 + '","logprobs":null,"finish_reason":"length"}],'
@@ -60,23 +58,13 @@ backend replicas
 
 
 @contextlib.contextmanager
-def running(argv, folder, name, **more):
-    """A process that is ended with its children; what it says is in FOLDER/NAME.log."""
-    with open(folder / f"{name}.log", "wb") as log:
-        process = subprocess.Popen([str(part) for part in argv], stdout=more.pop("stdout", log), stderr=log,
-                                   start_new_session=True, cwd=folder, **more)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def mock_replica(*flags):
+    """One of ours that computes nothing; its port, 0 for a Unix socket."""
+    with subprocess.Popen([MOCK, *flags], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield int(process.stdout.readline() or sys.exit("routers.py: the mock replica did not start"))
+        finally:
+            process.terminate()
 
 
 def ask(url, prompt):
@@ -87,17 +75,11 @@ def ask(url, prompt):
         return response.read()
 
 
-def wait_answers(url, process, log):
-    """Until the URL answers a completion."""
-    until = time.monotonic() + READY_TIMEOUT_S
-    while True:
-        try:
-            ask(url, "three words here")
-            return
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > until:
-                sys.exit(f"routers.py: {url} does not answer ({error}); see {log}:\n{log.read_text()[-2000:]}")
-        time.sleep(0.05)
+def completes(url):
+    """Whether a router, and what is behind it, is there: some are healthy before."""
+    with contextlib.suppress(OSError):
+        return bool(ask(url, "three words here"))
+    return False
 
 
 class Peers:
@@ -107,74 +89,53 @@ class Peers:
     def __init__(self, names):
         self.names = names
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="flotilla-routers-"))
-        needed = {"nginx": "nginx", "haproxy": "haproxy"}
-        missing = [needed[name] for name in names if name in needed and not shutil.which(needed[name])]
-        missing += [tool for tool in ("wrk", "nginx") if not shutil.which(tool) and tool not in missing]
+        missing = [tool for tool in ["wrk", "nginx", *({"haproxy"} & set(names))] if not shutil.which(tool)]
         if missing:
             sys.exit(f"routers.py: {', '.join(missing)} missing: apt-get install wrk nginx-light haproxy")
         self.venv = None
-        if set(names) & {"sglang-router", "smg", "vllm-router"}:
+        if LLM_ROUTERS.keys() & set(names):
             self.venv = make_venv(ROOT / ".cache/routers-venv", pathlib.Path(__file__).with_name("routers_requirements.txt"),
                                   debian_packages=False).parent
 
     def close(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _config(self, name, text):
+        path = self.folder / f"{name}.conf"
+        path.write_text(text)
+        return str(path)
+
     def _nginx(self, name, content):
-        config = self.folder / f"{name}.conf"
-        config.write_text(NGINX.format(folder=self.folder, content=content))
-        return running(["nginx", "-c", config], self.folder, name)
+        return ["nginx", "-c", self._config(name, NGINX.format(folder=self.folder, content=content))]
 
     @contextlib.contextmanager
     def start(self, name, step_us=0):
         if name.startswith("flotilla"):
-            with self._flotilla(name.partition(":")[2].split(), step_us) as started:
-                yield started
+            address = f"unix:{self.folder}/replica"
+            flags = ["--log-level", "error", *name.partition(":")[2].split()]
+            with mock_replica("--listen", address, "--step-us", str(step_us)), Router([address], *flags) as router:
+                yield f"http://127.0.0.1:{router.http}", router.process.pid
             return
         backend, port = free_port(), free_port()
-        with self._nginx("backend", BACKEND.format(port=backend, answer=ANSWER)) as process:
-            wait_answers(f"http://127.0.0.1:{backend}", process, self.folder / "backend.log")
+        backend_url = f"http://127.0.0.1:{backend}"
+        with peer(self._nginx("backend", BACKEND.format(port=backend, answer=ANSWER)), backend_url, completes) as nginx:
             if name == "none":
-                yield f"http://127.0.0.1:{backend}", process.pid
+                yield backend_url, nginx.pid
                 return
-            url = f"http://127.0.0.1:{port}"
-            with self._peer(name, backend, port) as router:
-                wait_answers(url, router, self.folder / f"{name}.log")
-                yield url, router.pid
+            with peer(self._command(name, backend, port), f"http://127.0.0.1:{port}", completes) as router:
+                yield router.url, router.pid
 
-    def _peer(self, name, backend, port):
+    def _command(self, name, backend, port):
         if name == "nginx":
             return self._nginx(name, PROXY.format(port=port, backend=backend))
         if name == "haproxy":
-            config = self.folder / "haproxy.conf"
-            config.write_text(HAPROXY.format(port=port, backend=backend))
-            return running(["haproxy", "-f", config], self.folder, name)
-        command = {"sglang-router": ["-m", "sglang_router.launch_router"], "vllm-router": ["-m", "vllm_router.launch_router"],
-                   "smg": ["-m", "smg.launch_router"]}[name]
-        return running([self.venv / "python", *command, "--host", "127.0.0.1", "--port", port, "--worker-urls",
-                        f"http://127.0.0.1:{backend}", "--policy", "round_robin", "--prometheus-port", free_port(),
-                        "--log-level", "error"], self.folder, name)
+            return ["haproxy", "-f", self._config(name, HAPROXY.format(port=port, backend=backend))]
+        return [str(self.venv / "python"), "-m", f"{LLM_ROUTERS[name]}.launch_router", "--host", "127.0.0.1",
+                "--port", str(port), "--worker-urls", f"http://127.0.0.1:{backend}", "--policy", "round_robin",
+                "--prometheus-port", str(free_port()), "--log-level", "error"]
 
-    @contextlib.contextmanager
-    def _flotilla(self, flags, step_us):
-        model = os.environ["FLOTILLA_TEST_MODEL"]
-        socket = f"unix:{self.folder}/replica"
-        with running([MOCK, "--listen", socket, "--model", model, "--step-us", step_us], self.folder, "mock",
-                     stdout=subprocess.PIPE) as mock:
-            assert mock.stdout.readline(), (self.folder / "mock.log").read_text()
-            reading, writing = os.pipe()
-            with running([BIN / "flotilla-router", "--replica", socket, "--port", 0, "--grpc-port", 0, "--notify-fd", writing,
-                          "--log-level", "error", *flags], self.folder, "router", pass_fds=[writing]) as router:
-                os.close(writing)
-                with os.fdopen(reading) as notify:
-                    line = notify.readline()
-                if not line.startswith("READY "):
-                    sys.exit(f"routers.py: the router did not start:\n{(self.folder / 'router.log').read_text()}")
-                port = line.split("http=")[1].split()[0]
-                yield f"http://127.0.0.1:{port}", router.pid
-
-    def ping_us(self):
-        """p50 of a bare message there and back on a gRPC stream over TCP of this machine."""
-        with running([MOCK, "--model", os.environ["FLOTILLA_TEST_MODEL"]], self.folder, "mock", stdout=subprocess.PIPE) as mock:
-            port = int(mock.stdout.readline())
-            return subprocess.run([MOCK, "--ping", f"127.0.0.1:{port}"], capture_output=True, check=True, text=True).stdout
+    def ping(self):
+        """p50 and p99 of a bare message there and back on a gRPC stream over TCP of this machine, in µs."""
+        with mock_replica() as port:
+            ping = subprocess.run([MOCK, "--ping", f"127.0.0.1:{port}"], capture_output=True, check=True, text=True)
+        return json.loads(ping.stdout)

@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import pathlib
-import select
+import selectors
 import socket
 import statistics
 import subprocess
@@ -27,14 +27,11 @@ import urllib.parse
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
 os.environ.setdefault("FLOTILLA_TEST_MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
-from router_peers import Peers, ask  # noqa: E402 - reads the environment
-from cluster import pss_bytes  # noqa: E402
+from router_peers import LLM_ROUTERS, Peers, ask  # noqa: E402 - reads the environment
+from cluster import cpu_seconds, pss_bytes  # noqa: E402
 
-LLM_ROUTERS = ("sglang-router", "smg", "vllm-router")
 ALL = ["none", "nginx", "haproxy", *LLM_ROUTERS, "flotilla"]
-TICKS = os.sysconf("SC_CLK_TCK")
 WRK = """
-local n = 0
 local words = {{}}
 for w in ("sail harbor winter market engine copper river letter garden signal mirror planet people water number sound place "
   .. "year work back thing name sentence line right boy form house page world school plant food country light story group "
@@ -44,7 +41,6 @@ do
 end
 math.randomseed(os.time())
 request = function()
-  n = n + 1
   local p = {{}}
   for i = 1, 128 do p[i] = {word} end
   local body = '{{"model":"mock","prompt":' .. {prompt} .. ',"max_tokens":{tokens},"stream":{stream}}}'
@@ -72,11 +68,6 @@ def wrk(peers, url, kind, connections, seconds, tokens=64, stream=False):
     return figures
 
 
-def cpu_s(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def accepts(url, kind):
     """Whether the router takes prompts of this kind at all: not all take token ids."""
     try:
@@ -99,9 +90,9 @@ def measure_requests(peers, args):
                     if not accepts(url, kind):
                         continue
                     wrk(peers, url, kind, args.connections, 1)  # warm
-                    before = cpu_s(pid)
+                    before = cpu_seconds(pid)
                     many = wrk(peers, url, kind, args.connections, args.seconds)
-                    used = cpu_s(pid) - before
+                    used = cpu_seconds(pid) - before
                     one = wrk(peers, url, kind, 1, max(1, args.seconds // 2))
                 figures[name][kind].append({"req_s": many["requests"] / many["seconds"], "p50_ms": many["p50_us"] / 1e3,
                                             "p99_ms": many["p99_us"] / 1e3, "one_us": one["p50_us"],
@@ -132,7 +123,7 @@ def print_requests(figures, ping):
         for name, kinds in figures.items():
             for kind in kinds if name != "none" else ():
                 print(f"{name} adds {kinds[kind]['one_us'] - figures['none'][kind]['one_us']:.0f} µs at one connection, {kind}")
-    print(f"a bare gRPC stream's echo: {json.loads(ping)}")
+    print(f"a bare gRPC stream's echo: {ping['ping_p50_us']:.0f} µs, p99 {ping['ping_p99_us']:.0f}")
 
 
 def measure_relay(peers, flags, args):
@@ -140,9 +131,9 @@ def measure_relay(peers, flags, args):
     name, tokens = f"flotilla:{flags}", 500
     with peers.start(name, step_us=1) as (url, pid):
         wrk(peers, url, "token ids", args.connections, 1, tokens, stream=True)
-        before = cpu_s(pid)
+        before = cpu_seconds(pid)
         done = wrk(peers, url, "token ids", args.connections, args.seconds, tokens, stream=True)
-        used = cpu_s(pid) - before
+        used = cpu_seconds(pid) - before
     relayed = done["requests"] * tokens
     print(f"relayed, {args.connections} streams: {relayed / done['seconds']:,.0f} tokens/s, "
           f"{relayed / used:,.0f} a second of the router's CPU time (limit 200,000)")
@@ -151,23 +142,25 @@ def measure_relay(peers, flags, args):
 def measure_slow_streams(peers, flags, count):
     """The router's memory with that many streams under way, a token a second each."""
     body = json.dumps({"model": "mock", "prompt": [1000] * 128, "max_tokens": 600, "stream": True}).encode()
-    with peers.start(f"flotilla:{flags}", step_us=1_000_000) as (url, pid), contextlib.ExitStack() as open_sockets:
+    with peers.start(f"flotilla:{flags}", step_us=1_000_000) as (url, pid), contextlib.ExitStack() as opened:
         idle = pss_bytes(pid)
         address = urllib.parse.urlsplit(url)
-        waiting = {}
+        selector = opened.enter_context(selectors.DefaultSelector())
+        events = {}
         for _ in range(count):
-            each = open_sockets.enter_context(socket.create_connection((address.hostname, address.port)))
+            each = opened.enter_context(socket.create_connection((address.hostname, address.port)))
             each.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
                          + str(len(body)).encode() + b"\r\n\r\n" + body)
-            waiting[each] = 0
+            selector.register(each, selectors.EVENT_READ)
+            events[each] = 0
         until, peak = time.monotonic() + 20, 0
-        while time.monotonic() < until and min(waiting.values()) < 4:
-            for each in select.select(list(waiting), [], [], 1)[0]:
-                read = each.recv(65536)
+        while time.monotonic() < until and min(events.values()) < 4:
+            for key, _ in selector.select(1):
+                read = key.fileobj.recv(65536)
                 assert read, "a stream was closed"
-                waiting[each] += read.count(b"data: ")
+                events[key.fileobj] += read.count(b"data: ")
             peak = max(peak, pss_bytes(pid))
-    assert min(waiting.values()) >= 4, "a stream had fewer than four tokens"
+    assert min(events.values()) >= 4, "a stream had fewer than four tokens"
     print(f"{count} slow streams: {peak / 1e6:.0f} MB of the router at most (limit 150), {idle / 1e6:.0f} MB without")
 
 
@@ -183,7 +176,7 @@ def main():
     flags = next((name.partition(":")[2] for name in reversed(args.routers) if name.startswith("flotilla")), None)
     try:
         if args.only != "streams":
-            ping = peers.ping_us()
+            ping = peers.ping()
             print_requests(measure_requests(peers, args), ping)
         if args.only != "requests" and flags is not None:
             measure_relay(peers, flags, args)

@@ -21,19 +21,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/text/tokenizer.h"
 #include "flotilla/v1/engine.grpc.pb.h"
+#include "tests/fakes/test_model.h"
 
 namespace flotilla {
-
-// The test model's head and tokenizer, loaded once. Fails the process with the way out if
-// FLOTILLA_TEST_MODEL is not set.
-struct TestModel {
-  std::string header;
-  std::string sha256;
-  std::unique_ptr<Tokenizer> tokenizer;
-};
-const TestModel& GetTestModel();
 
 struct FakeEngineServiceOptions {
   std::string address;  // unix:/path or 127.0.0.1:port
