@@ -1,5 +1,8 @@
 #include "common/text/bpe_tokenizer.h"
 
+#include <atomic>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,15 +15,38 @@ namespace {
 // A backstop far above any context length; callers have limits of their own.
 constexpr size_t kMaxTextBytes = 64u << 20;
 
-class BpeTokenizer final : public Tokenizer {
+// Most words of a text are one token each: which those are need not be found by merging again.
+// A piece that a normal token has the bytes of is that token if the merges make it of them, which
+// is known once one of them has been merged, or if the model ignores merges.
+//
+// Threads: any.
+class WholeTokens {
  public:
-  explicit BpeTokenizer(BpeParts parts) : parts_(std::move(parts)) {
-    if (!parts_.ignore_merges) return;
-    const Vocabulary& vocabulary = parts_.vocabulary;
+  enum class Is : uint8_t { kUnknown, kWhole, kMerged };
+  WholeTokens(const Vocabulary& vocabulary, bool ignore_merges) : is_(vocabulary.size()) {
+    of_bytes_.reserve(vocabulary.size());
     for (TokenId id = 0; vocabulary.Contains(id); ++id) {
-      if (vocabulary.Type(id) == TokenType::kNormal) whole_[vocabulary.Bytes(id)] = id;
+      if (vocabulary.Type(id) != TokenType::kNormal) continue;
+      of_bytes_[vocabulary.Bytes(id)] = id;
+      if (ignore_merges) Set(id, Is::kWhole);
     }
   }
+  // The token of these bytes; −1: none.
+  TokenId Find(std::string_view piece) const {
+    const auto found = of_bytes_.find(piece);
+    return found == of_bytes_.end() ? -1 : found->second;
+  }
+  Is Get(TokenId id) const { return is_[id].load(std::memory_order_relaxed); }
+  void Set(TokenId id, Is is) { is_[id].store(is, std::memory_order_relaxed); }
+
+ private:
+  absl::flat_hash_map<std::string_view, TokenId> of_bytes_;
+  std::vector<std::atomic<Is>> is_;  // by id
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  explicit BpeTokenizer(BpeParts parts) : parts_(std::move(parts)) {}
 
   StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                         EncodeOptions options) const override;
@@ -40,10 +66,19 @@ class BpeTokenizer final : public Tokenizer {
                     std::vector<TokenId>* ids) const;
   // Text without special tokens.
   Status EncodePlain(std::string_view text, std::vector<TokenId>* ids) const;
+  WholeTokens& whole_tokens() const;
 
   const BpeParts parts_;
-  absl::flat_hash_map<std::string_view, TokenId> whole_;  // normal tokens, for ignore_merges
+  // Made by the first who encodes: most processes only decode.
+  mutable std::once_flag whole_tokens_made_;
+  mutable std::optional<WholeTokens> whole_tokens_;
 };
+
+WholeTokens& BpeTokenizer::whole_tokens() const {
+  std::call_once(whole_tokens_made_,
+                 [this] { whole_tokens_.emplace(parts_.vocabulary, parts_.ignore_merges); });
+  return *whole_tokens_;
+}
 
 StatusOr<std::vector<TokenId>> BpeTokenizer::Encode(std::string_view text,
                                                     EncodeOptions options) const {
@@ -89,17 +124,24 @@ Status BpeTokenizer::EncodeText(std::string_view text, bool at_start, bool parse
 Status BpeTokenizer::EncodePlain(std::string_view text, std::vector<TokenId>* ids) const {
   std::vector<std::string_view> pieces;
   RETURN_IF_ERROR(parts_.pre_tokenizer.Split(text, &pieces));
+  WholeTokens& whole_tokens = this->whole_tokens();
   std::vector<TokenId> symbols;
   for (std::string_view piece : pieces) {
-    if (parts_.ignore_merges) {
-      if (const auto whole = whole_.find(piece); whole != whole_.end()) {
-        ids->push_back(whole->second);
-        continue;
-      }
+    using Is = WholeTokens::Is;
+    const TokenId whole = whole_tokens.Find(piece);
+    const Is known = whole < 0 ? Is::kMerged : whole_tokens.Get(whole);
+    if (known == Is::kWhole) {
+      ids->push_back(whole);
+      continue;
     }
     symbols.clear();
     parts_.symbols.Append(piece, &symbols);
+    const size_t before = ids->size();
     if (!symbols.empty()) parts_.merger.Apply(&symbols, ids);
+    if (known == Is::kUnknown) {
+      const bool is_whole = ids->size() == before + 1 && ids->back() == whole;
+      whole_tokens.Set(whole, is_whole ? Is::kWhole : Is::kMerged);
+    }
   }
   return OkStatus();
 }
