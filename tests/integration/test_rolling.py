@@ -3,7 +3,7 @@
 import threading
 
 import openai
-from cluster import Cluster, free_port, wait_until
+from cluster import BIN, Cluster, free_port, wait_until
 from router import Router
 from test_handoff import AGE, Load
 
@@ -42,19 +42,25 @@ class LongStreams:
         assert len(self.texts) > 10 and set(self.texts) == {undisturbed}, (len(self.texts), len(set(self.texts)))
 
 
-def test_replicas_and_routers_are_replaced_under_load(tmp_path):
+def replace_everything(tmp_path, programs, requests):
+    """Both replicas and the router, one after the other, under load: those of programs[0] by those of programs[1], and
+    so on."""
     ports = [free_port(), free_port()]
-    engines = [Cluster(*ENGINE, command="engine", grpc_port=port) for port in ports]
-    router, routers = None, []
+    engines, router, routers = [], None, []
+    flags = ["--handoff-socket", str(tmp_path / "handoff"), "--slow-start-ms", "0", AGE]
+
+    def next_engine(port, folder):
+        return Cluster(*ENGINE, command="engine", grpc_port=port, programs=folder)
+
+    def next_router(folder):
+        routers.append(Router([f"127.0.0.1:{port}" for port in ports], *flags, log=tmp_path / f"router-{len(routers)}",
+                              ports=(router.http, router.grpc) if router else (0, 0), programs=folder))
+        return routers[-1]
+
     try:
-        flags = ["--handoff-socket", str(tmp_path / "handoff"), "--slow-start-ms", "0", AGE]
-
-        def next_router():
-            routers.append(Router([f"127.0.0.1:{port}" for port in ports], *flags, log=tmp_path / f"router-{len(routers)}",
-                                  ports=(router.http, router.grpc) if router else (0, 0)))
-            return routers[-1]
-
-        router = next_router()
+        for port in ports:
+            engines.append(next_engine(port, programs[0]))
+        router = next_router(programs[0])
         wait_until(lambda: router.ready_replicas() == 2, 60, "both replicas")
         with Load(f"http://127.0.0.1:{router.http}", f"127.0.0.1:{router.grpc}", copies=2) as load:
             long = LongStreams(load.url, load.model, 4)
@@ -64,19 +70,17 @@ def test_replicas_and_routers_are_replaced_under_load(tmp_path):
                 wait_until(lambda: load.errors or load.count() >= until, WAIT_S, f"{requests} more requests")
                 assert load.errors == [] and long.errors == []
 
-            def replace_engine(number):
-                assert engines[number].stop() == 0
-                engines[number] = Cluster(*ENGINE, command="engine", grpc_port=ports[number])
-                wait_until(lambda: router.ready_replicas() == 2, 60, "the replica that was replaced")
-
-            for _ in range(2):
-                for number in range(2):
-                    more(REQUESTS // 8)
-                    replace_engine(number)
-                    more(REQUESTS // 8)
-                former, router = router, next_router()
+            share = requests // (4 * (len(programs) - 1))
+            for folder in programs[1:]:
+                for number, port in enumerate(ports):
+                    more(share)
+                    assert engines[number].stop() == 0
+                    engines[number] = next_engine(port, folder)
+                    wait_until(lambda: router.ready_replicas() == 2, 60, "the replica that was replaced")
+                    more(share)
+                former, router = router, next_router(folder)
                 assert former.process.wait(120) == 0
-            more(max(0, REQUESTS - load.count()))
+            more(max(0, requests - load.count()))
             long.end()
         logs = "".join(log.read_text() for log in tmp_path.glob("router-*"))
         assert logs.count(" continued ") > 0, "no stream was moved"
@@ -86,3 +90,7 @@ def test_replicas_and_routers_are_replaced_under_load(tmp_path):
                 each.stop()
         for engine in engines:
             engine.stop()
+
+
+def test_replicas_and_routers_are_replaced_under_load(tmp_path):
+    replace_everything(tmp_path, [BIN, BIN, BIN], REQUESTS)

@@ -115,11 +115,11 @@ def pss_bytes(pid, kind=""):
 class Cluster:
     """Threads: complete() and metrics() from any, each call on a connection of its own."""
 
-    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False, log=None, grpc_port=0):
+    def __init__(self, *flags, command="serve", model=MODEL, disturbed=False, log=None, grpc_port=0, programs=BIN):
         assert model, "set FLOTILLA_TEST_MODEL to the default model's .gguf (./flotilla test does)"
         self.disturbed = disturbed
         self.log = log or tempfile.TemporaryFile()
-        argv = [os.path.join(BIN, "flotilla"), command, "--model", model, "--metrics-port", "0"]
+        argv = [os.path.join(programs, "flotilla"), command, "--model", model, "--metrics-port", "0"]
         argv += ["--port", "0"] if command == "serve" else []
         self.state = tempfile.TemporaryDirectory()  # flight recordings
         self.process = subprocess.Popen(

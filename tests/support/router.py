@@ -10,10 +10,12 @@ from cluster import BIN
 
 
 class Router:
-    """`log`: a file for what it says; else that goes where the test's own words go. `ports`: HTTP, gRPC."""
+    """`log`: a file for what it says; else that goes where the test's own words go. `ports`: HTTP, gRPC. `programs`: the
+    folder of another build."""
 
-    def __init__(self, replicas, *flags, log=None, ports=(0, 0)):
-        self.argv = [os.path.join(BIN, "flotilla-router"), "--port", str(ports[0]), "--grpc-port", str(ports[1]), *flags]
+    def __init__(self, replicas, *flags, log=None, ports=(0, 0), programs=BIN):
+        self.argv = [os.path.join(programs, "flotilla-router"), "--port", str(ports[0]), "--grpc-port", str(ports[1])]
+        self.argv += flags
         self.argv += [flag for address in replicas for flag in ("--replica", address)]
         self.log = log
         self.start()
