@@ -1,7 +1,7 @@
 # Compiler flags, third-party packages and the three helpers every folder's CMakeLists.txt uses.
-add_compile_options(-Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -fstack-protector-strong)
 # Bit-identical results are a feature: no contraction of a*b+c behind our back. Kernels ask for FMA.
-add_compile_options(-ffp-contract=off)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Werror;-fno-omit-frame-pointer;\
+-fstack-protector-strong;-ffp-contract=off>")
 if(FLOTILLA_SANITIZE)
   add_compile_options(-fsanitize=${FLOTILLA_SANITIZE} -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${FLOTILLA_SANITIZE})
@@ -17,7 +17,7 @@ endif()
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # All presets but dev read a folder's files as a few large ones: a third of the time. What GCC says of a
   # header's class with members of an anonymous namespace, it says of a file that is included too.
-  add_compile_options(-Wno-subobject-linkage)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>")
 endif()
 if(FLOTILLA_FUZZ)
   # Counters for the fuzzer and, so that coverage.sh needs no build of its own, for llvm-cov; nothing

@@ -114,6 +114,38 @@ CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value) {
   return app->add_flag(flag.name, *value, flag.help);
 }
 
+void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
+  app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
+                  "Share of a GPU's memory for weights, steps and KV cache")
+      ->check(CLI::Range(0.05, 1.0))
+      ->capture_default_str();
+  app->add_option("--gpus", flags->gpus,
+                  "The GPU of each worker of this host, as CUDA numbers them, comma-separated; "
+                  "none: 0, 1, …")
+      ->check(CLI::Range(0u, 1023u))
+      ->delimiter(',');
+  app->add_option(
+         "--graph-mode", flags->graph_mode,
+         "On a GPU: what part of a step is replayed from CUDA graphs, which are captured at "
+         "the start. auto: all of it (full), else what can be")
+      ->check(CLI::IsMember(
+          {"auto", "none", "piecewise", "full", "full_decode_only", "full_and_piecewise"}))
+      ->capture_default_str();
+  app->add_option(
+         "--cuda-graph-sizes", flags->cuda_graph_sizes,
+         "Tokens of the steps that get a graph, rising, comma-separated; none: 1, 2, 4, 8, "
+         "12, 16, then 8 apart, from 256 on 16 apart")
+      ->check(CLI::Range(1u, 65536u))
+      ->delimiter(',');
+  app->add_option("--cuda-graph-max-size", flags->cuda_graph_max_size,
+                  "Steps of more tokens than this have no graph; 0: none has")
+      ->check(CLI::Range(0u, 65536u))
+      ->capture_default_str();
+  app->add_flag("--disable-batch-invariance", flags->disable_batch_invariance,
+                "On a GPU: choose the fastest matrix product for each number of tokens, so that a "
+                "request's last bits depend on what runs beside it");
+}
+
 void AddLogFlags(CLI::App* app, LogOptions* options) {
   app->add_option("--log-level", options->level, "How much to log")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))

@@ -76,15 +76,21 @@ struct SharedChoice {
   const char* help;
   std::span<const char* const> choices;
 };
-inline constexpr std::array kDtypes = {"auto", "int8", "float32"};
-inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32", "int8"};
+inline constexpr std::array kDevices = {"cpu", "cuda"};
+inline constexpr SharedChoice kDeviceFlag = {
+    "--device",
+    "What workers compute on. cuda: an NVIDIA GPU for each of them, in a build that has it",
+    kDevices};
+inline constexpr std::array kDtypes = {"auto", "int8", "float32", "bfloat16", "float16"};
+inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32", "int8", "float16"};
 inline constexpr std::array kSchedulePolicies = {"fcfs",   "lpm",      "dfs-weight", "lof",
                                                  "random", "priority", "vtc"};
 inline constexpr SharedChoice kDtypeFlag = {
     "--dtype",
     "Arithmetic of the matrices. int8: quantised weights stay as small as in the file and are "
     "multiplied as integers, those of a model without any become Q8_0; float32: they become "
-    "floats, the exact but slow reference; auto: int8 if the file is quantised",
+    "floats, the exact but slow reference; auto: int8 if the file is quantised. On a GPU: float32, "
+    "bfloat16 (auto) or float16",
     kDtypes};
 inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "--kv-cache-dtype",
@@ -92,7 +98,7 @@ inline constexpr SharedChoice kKvCacheDtypeFlag = {
     "a "
     "scale for each token and head: nearly four times, at a small loss; auto: bfloat16 with "
     "--dtype "
-    "int8, float32 with float32",
+    "int8, float32 with float32. On a GPU: float32, bfloat16 or float16; auto: as --dtype",
     kKvCacheDtypes};
 inline constexpr std::array kEvictionPolicies = {"lru", "lfu"};
 inline constexpr SharedChoice kEvictionPolicyFlag = {
@@ -196,6 +202,18 @@ inline constexpr SharedSwitch kDisablePrecompileFlag = {
     "--disable-precompile",
     "A worker prepares itself for a size of steps when the first one comes"};
 CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
+
+// With --device cuda.
+struct GpuFlags {
+  double gpu_memory_utilization = 0.9;  // share of the device's memory
+  std::vector<uint32_t> gpus;           // of each rank of this host; empty: 0, 1, …
+  bool disable_batch_invariance = false;
+  std::string graph_mode = "auto";
+  std::vector<uint32_t> cuda_graph_sizes;
+  uint32_t cuda_graph_max_size = 512;
+};
+// --gpu-memory-utilization, --gpus, --graph-mode and its sizes, --disable-batch-invariance
+void AddGpuFlags(CLI::App* app, GpuFlags* flags);
 
 // --log-level, --log-format
 void AddLogFlags(CLI::App* app, LogOptions* options);

@@ -51,6 +51,16 @@ class Argv {
         .Flag("--max-running-requests", o.max_running_requests)
         .Flag("--chunked-prefill-size", o.chunked_prefill_size);
   }
+  Argv& Device(const ServeOptions& o) {
+    Flag("--device", o.device);
+    if (o.device == "cpu") return *this;
+    return Flag("--gpu-memory-utilization", o.gpu.gpu_memory_utilization)
+        .List("--gpus", o.gpu.gpus)
+        .Flag("--graph-mode", o.gpu.graph_mode)
+        .List("--cuda-graph-sizes", o.gpu.cuda_graph_sizes)
+        .Flag("--cuda-graph-max-size", o.gpu.cuda_graph_max_size)
+        .Switch("--disable-batch-invariance", o.gpu.disable_batch_invariance);
+  }
   std::vector<std::string> Take() { return std::move(args_); }
 
  private:
@@ -122,6 +132,7 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
   return argv.Flag("--rank", rank)
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
+      .Device(o)
       .Flag("--isa", o.isa)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)
@@ -151,6 +162,7 @@ std::vector<std::string> RankProxyArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--listen", r.span.PlanAddress(rank))
       .Flag("--link-secret-file", r.span.link_secret_file)
       .Flag("--model", r.model_path)
+      .Flag("--device", o.device)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)
       .Runner(o)

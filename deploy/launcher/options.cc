@@ -36,6 +36,8 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
          "use the replica's cores, or one a NUMA node")
       ->check(TpFlag())
       ->capture_default_str();
+  AddFlag(app, kDeviceFlag, &o->device);
+  AddGpuFlags(app, &o->gpu);
   AddFlag(app, kThreadsFlag, &o->threads);
   app->add_option("--pin", o->pin,
                   "Keep each compute thread on a core of its own. auto: if nobody else may use "
@@ -50,7 +52,8 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kPackCacheDirFlag, &o->pack_cache_dir);
   app->add_option("--kv-cache-memory", o->kv_cache_memory,
                   "KV cache of one replica over all its ranks, e.g. 2GiB; 0: 512 MiB, or one "
-                  "context if that takes more, at most a quarter of what is free")
+                  "context if that takes more, at most a quarter of what is free; on a GPU what "
+                  "--gpu-memory-utilization leaves")
       ->transform(BytesFlag())
       ->capture_default_str();
   AddFlag(app, kPageSizeFlag, &o->page_size);

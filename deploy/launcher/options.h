@@ -49,6 +49,8 @@ struct ServeOptions {
   // The model and its engine.
   std::string model = "default";
   std::string model_name;  // empty: made from the file's name
+  std::string device = "cpu";
+  GpuFlags gpu;
   std::string isa = "auto";
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";

@@ -87,7 +87,7 @@ TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
   flags = {};
   flags.kv_cache_dtype = "fp8";
   EXPECT_THAT(std::string(Resolve(flags).status().message()),
-              HasSubstr("--kv-cache-dtype fp8 is unknown; use auto, float32, bfloat16 or int8"));
+              HasSubstr("--kv-cache-dtype fp8: --device cpu has auto, float32, bfloat16 and int8"));
   flags = {};
   flags.isa = "mmx";
   EXPECT_EQ(Resolve(flags).status().code(), absl::StatusCode::kInvalidArgument);

@@ -27,7 +27,7 @@ struct Flags {
   uint32_t rank = 0;
   uint32_t tp = 1;
   std::string model, listen, link_secret_file, metrics_socket;
-  std::string dtype = "auto", kv_cache_dtype = "auto";
+  std::string device = "cpu", dtype = "auto", kv_cache_dtype = "auto";
   int control_fd = -1;
   int step_ring_fd = -1;
   ModelRunnerOptions runner;
@@ -45,6 +45,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->required();
   app->add_option("--model", flags->model, "Path of the model: a .gguf file or a folder")
       ->required();
+  AddFlag(app, kDeviceFlag, &flags->device);
   AddFlag(app, kDtypeFlag, &flags->dtype);
   AddFlag(app, kKvCacheDtypeFlag, &flags->kv_cache_dtype);
   AddRunnerFlags(app, &flags->runner);
@@ -75,7 +76,7 @@ Status Run(const Flags& flags) {
   const RealClock clock;
   const Heartbeat heartbeat(&clock, &control->workers[flags.rank].heartbeat_ns);
   options.config = MakeRankConfig({flags.tp, checkpoint->Digest([&] { heartbeat.Beat(); }),
-                                   flags.dtype, flags.kv_cache_dtype, &flags.runner});
+                                   flags.device, flags.dtype, flags.kv_cache_dtype, &flags.runner});
   return RankProxy({&control, &step_ring, registry.get(), &g_stop}, options).Run();
 }
 

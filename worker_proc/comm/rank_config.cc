@@ -11,6 +11,7 @@ RankConfig MakeRankConfig(const RankConfigInputs& inputs) {
       {"version of plans", StrCat(kStepPlanVersion)},
       {"--tp", StrCat(inputs.tp)},
       {"--model (its digest)", inputs.model_digest},
+      {"--device", inputs.device},
       {"--dtype", inputs.dtype},
       {"--kv-cache-dtype", inputs.kv_cache_dtype},
       {"--kv-cache-memory", StrCat(runner.kv_cache_memory)},

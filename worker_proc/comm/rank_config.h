@@ -14,6 +14,7 @@ namespace flotilla {
 struct RankConfigInputs {
   uint32_t tp = 1;
   std::string model_digest;
+  std::string device;
   std::string dtype;
   std::string kv_cache_dtype;
   const ModelRunnerOptions* runner = nullptr;

@@ -32,7 +32,7 @@ StatusOr<ComputeType> ResolveDtype(const std::string& dtype, const Checkpoint& c
   if (dtype == "float32") return ComputeType::kFloat32;
   if (dtype != "int8") {
     return absl::InvalidArgumentError(
-        StrCat("--dtype ", dtype, " is unknown; use auto, int8 or float32"));
+        StrCat("--dtype ", dtype, ": --device cpu has auto, int8 and float32"));
   }
   if (quantised) return ComputeType::kInt8;
   if (HasMatricesOfBlocks(checkpoint)) return ComputeType::kInt8OfFloats;
@@ -49,7 +49,7 @@ StatusOr<KvType> ResolveKvType(const std::string& dtype, ComputeType compute) {
   if (dtype == "bfloat16") return KvType::kBFloat16;
   if (dtype == "int8") return KvType::kInt8;
   return absl::InvalidArgumentError(
-      StrCat("--kv-cache-dtype ", dtype, " is unknown; use auto, float32, bfloat16 or int8"));
+      StrCat("--kv-cache-dtype ", dtype, ": --device cpu has auto, float32, bfloat16 and int8"));
 }
 
 }  // namespace

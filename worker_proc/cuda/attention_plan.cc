@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
+
 namespace flotilla::cuda {
 namespace {
 
@@ -34,12 +36,20 @@ uint32_t NumWholeItems(const AttentionPlanInput& in) {
   return items;
 }
 
+// How many tiles rows of `tokens` tokens of `seqs` sequences have at most: each may begin anew.
+uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group) {
+  return CeilDiv(tokens * group, kItemRows) + seqs;
+}
+
 }  // namespace
 
 void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->items.clear();
   plan->merges.clear();
-  const bool may_split = NumWholeItems(in) * in.num_kv_heads < in.parallel_blocks;
+  const uint32_t whole_items = NumWholeItems(in);
+  const bool may_split = whole_items * in.num_kv_heads < in.parallel_blocks;
+  // How many items may be more than there are tiles.
+  uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
   uint32_t part_rows = 0;
   for (uint32_t s = 0; s < in.num_seqs; ++s) {
     const uint32_t rows = (in.cu_q_lens[s + 1] - in.cu_q_lens[s]) * in.group;
@@ -47,24 +57,33 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
       const AttentionItem item = WholeItem(in, s, begin, std::min(rows, begin + kItemRows));
       const uint32_t splits = item.split_end - item.split_begin;
       const uint32_t needed = splits * (item.row_end - item.row_begin);
-      if (may_split && splits > 1 && needed <= in.max_part_rows - part_rows) {
+      if (may_split && splits > 1 && needed <= in.max_part_rows - part_rows &&
+          splits - 1 <= spare_items) {
         SplitItem(item, part_rows, plan);
         part_rows += needed;
+        spare_items -= splits - 1;
       } else {
         plan->items.push_back(item);
       }
     }
   }
+  if (in.num_items == 0) return;
+  CHECK(plan->items.size() <= in.num_items && plan->merges.size() <= in.num_merges);
+  plan->items.resize(in.num_items);
+  plan->merges.resize(in.num_merges);
 }
 
-// Sequences may each begin an item anew; a part row is of one item at least.
+FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
+  const uint32_t tiles = MaxTiles(tokens, seqs, input.group);
+  return {tiles + CeilDiv(2 * input.parallel_blocks, input.num_kv_heads), tiles};
+}
+
+// A part row is of one item at least.
 uint32_t MaxAttentionItems(const AttentionBounds& bounds) {
-  return CeilDiv(bounds.max_tokens * bounds.group, kItemRows) + bounds.max_seqs +
-         bounds.max_part_rows;
+  return MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group) + bounds.max_part_rows;
 }
 uint32_t MaxAttentionMerges(const AttentionBounds& bounds) {
-  return std::min(CeilDiv(bounds.max_tokens * bounds.group, kItemRows) + bounds.max_seqs,
-                  bounds.max_part_rows);
+  return std::min(MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group), bounds.max_part_rows);
 }
 
 }  // namespace flotilla::cuda

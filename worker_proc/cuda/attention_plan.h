@@ -22,6 +22,10 @@ struct AttentionPlanInput {
   uint32_t window = 0;                  // 0: all keys
   uint32_t parallel_blocks = 1;
   uint32_t max_part_rows = 0;
+  // For a launch of fixed size: so many items and merges there are exactly, the rest of them of no
+  // rows, and keys are shared as far as that allows. 0: as many as it takes.
+  uint32_t num_items = 0;
+  uint32_t num_merges = 0;
 };
 
 struct AttentionPlan {
@@ -31,6 +35,14 @@ struct AttentionPlan {
 
 // The memory of *plan is used again.
 void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
+
+// Items and merges of launches of fixed size for steps of up to so many tokens and sequences: one
+// of each for every tile of rows, and items for twice as many blocks as run at once besides.
+struct FixedAttention {
+  uint32_t num_items = 0;
+  uint32_t num_merges = 0;
+};
+FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input);
 
 // Most items and merges that a step within these bounds has.
 struct AttentionBounds {

@@ -43,9 +43,10 @@ KvPages CudaAttention::Pages(const AttentionLayer& layer) const {
           shape_.v_dim};
 }
 
-void CudaAttention::BeginStep(const ForwardBatch* batch) {
+void CudaAttention::BeginStep(const ForwardBatch* batch, std::optional<PlanShape> fixed) {
   batch_ = batch;
-  for (Kind& kind : kinds_) kind.of_this_step = false;
+  fixed_ = fixed;
+  for (Kind& kind : kinds_) Plan(&kind);
 }
 
 void CudaAttention::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
@@ -67,18 +68,22 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   const uint64_t rows = splits > 1 ? splits * bounds_.max_tokens * group : 0;
   kind->max_part_rows = static_cast<uint32_t>(std::min(rows, kMaxPartBytes / row_bytes));
   const AttentionBounds bounds = {bounds_.max_tokens, bounds_.max_seqs, group, kind->max_part_rows};
+  const FixedAttention fixed =
+      FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, InputOf(*kind));
+  const uint32_t items = std::max(MaxAttentionItems(bounds), fixed.num_items);
+  const uint32_t merges = std::max(MaxAttentionMerges(bounds), fixed.num_merges);
   const uint64_t parts = uint64_t{kind->max_part_rows} * layer.num_kv_heads;
   const auto allocate = [&](uint64_t bytes) {
     plan_bytes_ += bytes;
     return device_.Allocate(bytes);
   };
-  ASSIGN_OR_RETURN(kind->items, allocate(MaxAttentionItems(bounds) * sizeof(AttentionItem)));
-  ASSIGN_OR_RETURN(kind->merges, allocate(MaxAttentionMerges(bounds) * sizeof(AttentionMerge)));
+  ASSIGN_OR_RETURN(kind->items, allocate(items * sizeof(AttentionItem)));
+  ASSIGN_OR_RETURN(kind->merges, allocate(merges * sizeof(AttentionMerge)));
   ASSIGN_OR_RETURN(kind->part_out, allocate(parts * layer.v_dim * sizeof(float)));
   ASSIGN_OR_RETURN(kind->part_max, allocate(parts * sizeof(float)));
   ASSIGN_OR_RETURN(kind->part_sum, allocate(parts * sizeof(float)));
-  kind->plan.items.reserve(MaxAttentionItems(bounds));
-  kind->plan.merges.reserve(MaxAttentionMerges(bounds));
+  kind->plan.items.reserve(items);
+  kind->plan.merges.reserve(merges);
   return OkStatus();
 }
 
@@ -90,14 +95,29 @@ StatusOr<CudaAttention::Kind*> CudaAttention::KindOf(const AttentionLayer& layer
   kind.layer = layer;
   RETURN_IF_ERROR(MakeRoom(&kind));
   kinds_.push_back(std::move(kind));
+  Plan(&kinds_.back());
   return &kinds_.back();
 }
 
+AttentionPlanInput CudaAttention::InputOf(const Kind& kind) const {
+  return {.num_kv_heads = kind.layer.num_kv_heads,
+          .group = Group(kind.layer),
+          .window = kind.layer.window,
+          .parallel_blocks = device_.parallel_blocks(),
+          .max_part_rows = kind.max_part_rows};
+}
+
 void CudaAttention::Plan(Kind* kind) {
-  MakeAttentionPlan(
-      {batch_->num_seqs, batch_->cu_q_lens.data(), batch_->kv_lens.data(), kind->layer.num_kv_heads,
-       Group(kind->layer), kind->layer.window, device_.parallel_blocks(), kind->max_part_rows},
-      &kind->plan);
+  AttentionPlanInput input = InputOf(*kind);
+  input.num_seqs = batch_->num_seqs;
+  input.cu_q_lens = batch_->cu_q_lens.data();
+  input.kv_lens = batch_->kv_lens.data();
+  if (fixed_.has_value()) {
+    const FixedAttention fixed = FixedAttentionOf(fixed_->num_tokens, fixed_->num_seqs, input);
+    input.num_items = fixed.num_items;
+    input.num_merges = fixed.num_merges;
+  }
+  MakeAttentionPlan(input, &kind->plan);
   const auto upload = [&](const auto& entries, const DeviceBuffer& to) {
     const uint64_t bytes = entries.size() * sizeof(entries[0]);
     CHECK(bytes <= to.bytes());
@@ -105,7 +125,6 @@ void CudaAttention::Plan(Kind* kind) {
   };
   upload(kind->plan.items, kind->items);
   upload(kind->plan.merges, kind->merges);
-  kind->of_this_step = true;
 }
 
 void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
@@ -115,8 +134,7 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
     error_ = found.status();
     return;
   }
-  Kind& kind = **found;
-  if (!kind.of_this_step) Plan(&kind);
+  const Kind& kind = **found;
   AttentionArgs args;
   args.kv = Pages(layer);
   args.num_heads = layer.num_heads;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 
 #include "worker_proc/cuda/attention_plan.h"
 #include "worker_proc/cuda/cuda_tensor.h"
@@ -27,8 +28,9 @@ class CudaAttention {
   uint64_t cache_bytes() const { return cache_.bytes(); }
   uint64_t plan_bytes() const { return plan_bytes_; }
 
-  // The batch stays until the next one.
-  void BeginStep(const ForwardBatch* batch);
+  // Brings the plans of the kinds of layers that have attended before; the batch stays until the
+  // next one. fixed: for launches whose size and memory depend on this bucket alone.
+  void BeginStep(const ForwardBatch* batch, std::optional<PlanShape> fixed = std::nullopt);
   void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer, RopeKvArgs args) const;
   void Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv, Tensor out);
   // What has failed since the last call: memory of a kind of layer.
@@ -39,7 +41,6 @@ class CudaAttention {
   struct Kind {
     AttentionLayer layer;  // one of them
     AttentionPlan plan;
-    bool of_this_step = false;
     DeviceBuffer items, merges;
     DeviceBuffer part_out, part_max, part_sum;
     uint32_t max_part_rows = 0;
@@ -48,6 +49,7 @@ class CudaAttention {
   KvPages Pages(const AttentionLayer& layer) const;
   StatusOr<Kind*> KindOf(const AttentionLayer& layer);
   Status MakeRoom(Kind* kind);
+  AttentionPlanInput InputOf(const Kind& kind) const;
   void Plan(Kind* kind);
 
   Device& device_;
@@ -57,6 +59,7 @@ class CudaAttention {
   uint32_t num_pages_ = 0;
   DeviceBuffer cache_;
   const ForwardBatch* batch_ = nullptr;
+  std::optional<PlanShape> fixed_;
   std::deque<Kind> kinds_;
   uint64_t plan_bytes_ = 0;
   Status error_ = OkStatus();

@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "shm/futex.h"
 #include "worker_proc/cuda/cuda_attention.h"
 #include "worker_proc/cuda/cuda_gather.h"
+#include "worker_proc/cuda/cuda_sampler.h"
 #include "worker_proc/cuda/cuda_weights.h"
+#include "worker_proc/cuda/graph/graph_runner.h"
+#include "worker_proc/cuda/plan/graph_sizes.h"
 #include "worker_proc/cuda/step_metadata.h"
 #include "worker_proc/runner/scratch.h"
 
@@ -26,6 +31,7 @@ class CudaBackend final : public Backend {
         stream_(device_->stream()),
         dtype_(options.dtype),
         batch_invariant_(options.batch_invariant),
+        options_(options),
         name_(StrCat(device_->name(), "-", ElementName(options.dtype), "-kv-",
                      ElementName(options.kv_cache_dtype), batch_invariant_ ? "" : "-gemv")),
         weights_(device_.get(), options.dtype, options.heartbeat),
@@ -37,8 +43,17 @@ class CudaBackend final : public Backend {
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
-            activation_bytes_ + metadata_.bytes() + attention_.plan_bytes(),
+            activation_bytes_ + metadata_.bytes() + attention_.plan_bytes() +
+                (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
+  }
+
+  GraphSteps graph_steps() const override {
+    if (graphs_ == nullptr) return {};
+    const GraphStats& stats = graphs_->stats();
+    const auto of = [&](GraphKind kind) { return stats.steps[static_cast<size_t>(kind)]; };
+    return {of(GraphKind::kEager), of(GraphKind::kPiecewise), of(GraphKind::kFull), stats.tokens,
+            stats.padding_tokens};
   }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
@@ -63,14 +78,21 @@ class CudaBackend final : public Backend {
     return attention_.PageBytes(shape);
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
+    graphs_.reset();  // they have the old one's addresses
     return attention_.Allocate(shape, num_pages);
   }
-  void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
+  // All room is for the largest step; all graphs are captured with the first plan.
+  void PreparePlan(const PlanShape& /*shape*/) override {
+    if (wants_graphs_ || options_.graph_mode == GraphMode::kNone || !forward_) return;
+    wants_graphs_ = true;
+    graph_error_ = CaptureGraphs();
+  }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override {
     attention_.BeginStep(&batch);
     return metadata_.Upload(batch);
   }
+  StatusOr<Tensor> RunForward(const ForwardBatch& batch, const Forward& forward) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
              Tensor out) override;
   void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
@@ -84,9 +106,7 @@ class CudaBackend final : public Backend {
   void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
                       Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
-                            Tensor qkv, Tensor out) override {
-    attention_.Attend(layer, context, qkv, out);
-  }
+                            Tensor qkv, Tensor out) override;
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
   void SoftCap(float cap, Tensor x) override {
     kernels_.soft_cap({Floats(x), x.rows, x.cols, cap}, stream_);
@@ -107,8 +127,11 @@ class CudaBackend final : public Backend {
   }
   Status Finish() override {
     RETURN_IF_ERROR(attention_.TakeError());
+    RETURN_IF_ERROR(std::exchange(graph_error_, OkStatus()));
     return device_->Synchronize();
   }
+  StatusOr<DeviceSampler*> MakeSampler(uint32_t max_rows, uint32_t vocab_size,
+                                       std::span<const int32_t> eos_ids) override;
   StatusOr<std::span<float>> ReadLogits(Tensor logits) override;
 
  private:
@@ -117,12 +140,14 @@ class CudaBackend final : public Backend {
     return narrow ? dtype_ : Element::kFloat32;
   }
   void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
+  Status CaptureGraphs();
 
   const std::unique_ptr<Device> device_;
   const KernelTable& kernels_;
   const Stream stream_;
   const Element dtype_;
   const bool batch_invariant_;
+  const CudaBackendOptions options_;
   const std::string name_;
   WeightStore weights_;
   StepMetadata metadata_;
@@ -134,6 +159,17 @@ class CudaBackend final : public Backend {
   uint64_t activation_bytes_ = 0;
   DeviceBuffer row_indices_;  // of SelectRows
   std::vector<float> host_logits_;
+  std::unique_ptr<CudaSampler> sampler_;
+
+  StepBounds bounds_;
+  const RealClock clock_;
+  bool wants_graphs_ = false;
+  DeviceBuffer graph_metadata_;
+  std::unique_ptr<GraphRunner> graphs_;
+  Forward forward_;                  // the last step's
+  PieceBreaker* pieces_ = nullptr;   // within graphs_' forward
+  Tensor hidden_;                    // what that put out
+  Status graph_error_ = OkStatus();  // Finish's to say
 };
 
 // ---- Start ------------------------------------------------------------------------------------
@@ -161,10 +197,62 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
   gather_.Reserve(largest_gather_);
   attention_.Warmup(bounds);
+  bounds_ = bounds;
   return device_->Synchronize();
 }
 
 // ---- A step -----------------------------------------------------------------------------------
+
+Status CudaBackend::CaptureGraphs() {
+  GraphRunnerOptions options;
+  options.mode = options_.graph_mode;
+  ASSIGN_OR_RETURN(options.buckets,
+                   GraphBuckets({.max_running_requests = bounds_.max_seqs,
+                                 .cuda_graph_sizes = options_.cuda_graph_sizes,
+                                 .cuda_graph_max_size = options_.cuda_graph_max_size}));
+  options.largest_step = {bounds_.max_tokens, bounds_.max_seqs};
+  options.pages_per_seq = CeilDiv(bounds_.max_positions, bounds_.page_size);
+  const size_t metadata_bytes = GraphRunner::MetadataBytes(options);
+  ASSIGN_OR_RETURN(graph_metadata_, device_->Allocate(metadata_bytes));
+  GraphRunner::Deps deps;
+  deps.api = device_->graphs();
+  deps.clock = &clock_;
+  deps.metadata = graph_metadata_.data();
+  deps.prepare = [this](const ForwardBatch& batch, const PlanShape* bucket) {
+    options_.heartbeat.Beat();
+    attention_.BeginStep(&batch, bucket == nullptr ? std::nullopt : std::optional(*bucket));
+  };
+  deps.forward = [this](const AttentionContext& context, PieceBreaker* pieces) -> Status {
+    pieces_ = pieces;
+    const StatusOr<Tensor> hidden = forward_(context);
+    pieces_ = nullptr;
+    RETURN_IF_ERROR(hidden.status());
+    hidden_ = *hidden;
+    return attention_.TakeError();
+  };
+  ASSIGN_OR_RETURN(graphs_, GraphRunner::Create(deps, options));
+  return OkStatus();
+}
+
+StatusOr<Tensor> CudaBackend::RunForward(const ForwardBatch& batch, const Forward& forward) {
+  forward_ = forward;
+  // Those of a KV cache that is no more were thrown away.
+  if (wants_graphs_ && graphs_ == nullptr) RETURN_IF_ERROR(CaptureGraphs());
+  if (graphs_ == nullptr) return forward(BeginStep(batch));
+  RETURN_IF_ERROR(graphs_->Run(batch).status());
+  return Tensor{hidden_.data, batch.num_tokens, hidden_.cols};
+}
+
+// Between the pieces of a graph it is launched in each step, by what that step needs.
+void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
+                                       Tensor qkv, Tensor out) {
+  if (pieces_ == nullptr) return attention_.Attend(layer, context, qkv, out);
+  const Status status = pieces_->Eager([this, layer, qkv, out](const AttentionContext& step) {
+    attention_.Attend(layer, step, qkv, out);
+    return attention_.TakeError();
+  });
+  if (graph_error_.ok()) graph_error_ = status;
+}
 
 void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                         Tensor out) {
@@ -192,7 +280,7 @@ void CudaBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   if (x.rows == 1 && !batch_invariant_) {
     kernels_.gemv(args, stream_);
   } else {
-    device_->Gemm({args, x.rows});
+    device_->Gemm({args, x.rows, batch_invariant_});
   }
 }
 
@@ -221,6 +309,13 @@ void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor ou
   device_->Upload(rows.data(), rows.size_bytes(), row_indices_.data());
   kernels_.select_rows(
       {Data(x), row_indices_.as<const uint32_t>(), out.rows, RowBytes(x), Data(out)}, stream_);
+}
+
+StatusOr<DeviceSampler*> CudaBackend::MakeSampler(uint32_t max_rows, uint32_t vocab_size,
+                                                  std::span<const int32_t> eos_ids) {
+  if (vocab_size > kMaxSampleVocab) return nullptr;
+  ASSIGN_OR_RETURN(sampler_, CudaSampler::Create(device_.get(), max_rows, vocab_size, eos_ids));
+  return sampler_.get();
 }
 
 StatusOr<std::span<float>> CudaBackend::ReadLogits(Tensor logits) {

@@ -1,16 +1,20 @@
 // The CUDA Backend, on a GPU or on the emulated device: our own kernels, and the device's matrix
-// products, one op after another on one stream (eager).
+// products, one op after another on one stream; steps that are small enough from graphs of them
+// (graph/graph_runner.h), which are captured when the first plan is prepared. All give the same
+// bits.
 //
 // The residual stream and what Linear puts out are float; weights, what they multiply and the gates
 // have the element `dtype`, the cache `kv_cache_dtype`. So rounding happens where a matrix or the
-// cache reads, and nowhere else. Memory: everything is allocated by the probe's step. Threads,
-// ownership, errors: as Backend. The name has device and both types,
+// cache reads, and nowhere else. Memory: everything is allocated by the probe's step, but for
+// graphs. Threads, ownership, errors: as Backend. The name has device and both types,
 // "cuda-bfloat16-kv-bfloat16".
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "worker_proc/cuda/device.h"
+#include "worker_proc/cuda/plan/graph_mode.h"
 #include "worker_proc/model/backend.h"
 #include "worker_proc/runner/heartbeat.h"
 
@@ -19,9 +23,14 @@ namespace flotilla::cuda {
 struct CudaBackendOptions {
   Element dtype = Element::kBFloat16;
   Element kv_cache_dtype = Element::kBFloat16;
-  // False: steps of one token take the matrix-vector kernel, which reads weights faster, but then a
-  // request's bits depend on whether it is alone in a step.
+  // False: matrix products may be chosen by the number of tokens, and steps of one token take the
+  // matrix-vector kernel, which reads weights faster; then a request's bits depend on what else is
+  // in its step.
   bool batch_invariant = true;
+  // What is captured: never kAuto. Graphs need a collective that runs in them, or one rank.
+  GraphMode graph_mode = GraphMode::kNone;
+  std::vector<uint32_t> cuda_graph_sizes = {};  // as GraphSizeOptions'
+  uint32_t cuda_graph_max_size = 512;
   Heartbeat heartbeat = {};  // beaten while weights are loaded
 };
 const char* ElementName(Element element);  // "bfloat16"

@@ -1,17 +1,21 @@
 // What the CUDA backend needs of a device beside our own kernels: memory, copies, matrix products.
-// emulation/ has one on the CPU, gpu/ one with cuBLASLt.
+// emulation/ has one on the CPU, gpu/ one with cuBLASLt; which of them a program has is decided
+// when it is linked (OpenDevice).
 //
 // Everything but Allocate and Synchronize is queued on one stream, in order. Units: bytes,
 // elements. Threads: one. Ownership: a DeviceBuffer frees its memory and must not outlive its
-// device. Errors: Allocate: ResourceExhausted. Whatever goes wrong on the stream is Synchronize's
-// to say, the first error, for ever: the process must end.
+// device. Errors: OpenDevice: NotFound: there is no such device; Unimplemented: this program has
+// none. Allocate: ResourceExhausted. Whatever goes wrong on the stream is Synchronize's to say, the
+// first error, for ever: the process must end.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "common/base/status.h"
+#include "worker_proc/cuda/graph/graph_api.h"
 #include "worker_proc/cuda/kernels/kernel_table.h"
 
 namespace flotilla::cuda {
@@ -46,10 +50,11 @@ class DeviceBuffer {
 };
 
 // y[i] = W x[i] (+ bias) for `rows` rows: as GemvArgs, with x [rows, in_features] and y [rows,
-// out_features], dense. Sums in float. A row's bits do not depend on how many there are.
+// out_features], dense. Sums in float.
 struct GemmArgs {
   GemvArgs matrix;
   uint32_t rows = 0;
+  bool batch_invariant = true;  // a row's bits do not depend on how many there are
 };
 
 class Device {
@@ -60,7 +65,10 @@ class Device {
   virtual Stream stream() const = 0;
   // Blocks that run side by side: attention shares a long sequence's keys until it has as many.
   virtual uint32_t parallel_blocks() const = 0;
-  virtual uint64_t AvailableBytes() const = 0;
+  virtual DeviceMemoryInfo memory() const = 0;
+  // Streams and graphs beside it; kCompute is stream(). What is captured may be kernels and
+  // products.
+  virtual GraphApi* graphs() = 0;
 
   virtual StatusOr<DeviceBuffer> Allocate(uint64_t bytes) = 0;
   // `from` is the caller's again when this returns.
@@ -78,5 +86,8 @@ class Device {
 inline DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) device_->Free(data_);
 }
+
+// ordinal: among those that this process may see.
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal);
 
 }  // namespace flotilla::cuda

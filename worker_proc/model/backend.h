@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -152,11 +153,23 @@ struct BackendMemory {
   uint64_t kv_cache = 0;
 };
 
+// Of the steps so far, on a backend that replays graphs.
+struct GraphSteps {
+  uint64_t eager = 0;
+  uint64_t piecewise = 0;
+  uint64_t full = 0;
+  uint64_t tokens = 0;          // of those that were replayed
+  uint64_t padding_tokens = 0;  // computed besides, for nothing
+};
+
+class DeviceSampler;  // runner/device_sampler.h
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;  // as in the fingerprint: equal names, equal bits
   virtual BackendMemory memory() const = 0;
+  virtual GraphSteps graph_steps() const { return {}; }
 
   // ---- Start: weights, buffers, cache.
   // What a matrix takes once it is loaded.
@@ -195,6 +208,12 @@ class Backend {
 
   // ---- A step.
   virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;
+  // A model's forward over a batch: BeginStep and `forward`, or what they would enqueue, from a
+  // graph that was captured for steps of such a size. Of the result the batch's rows count.
+  using Forward = std::function<StatusOr<Tensor>(const AttentionContext&)>;
+  virtual StatusOr<Tensor> RunForward(const ForwardBatch& batch, const Forward& forward) {
+    return forward(BeginStep(batch));
+  }
   // out = scale * the tokens' rows.
   virtual void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                      Tensor out) = 0;
@@ -228,6 +247,12 @@ class Backend {
   virtual void WakeSoon(std::atomic<uint32_t>* bell) = 0;
   // Waits for the step's ops; their first error.
   virtual Status Finish() = 0;
+  // For logits of up to max_rows rows; before the KV cache. Null: rows are sampled on the host.
+  // eos_ids: those that min_tokens keeps from being drawn. The backend owns it.
+  virtual StatusOr<DeviceSampler*> MakeSampler(uint32_t /*max_rows*/, uint32_t /*vocab_size*/,
+                                               std::span<const int32_t> /*eos_ids*/) {
+    return nullptr;
+  }
   // logits.rows × logits.cols floats on the host, the reader's until the next op on that tensor.
   virtual StatusOr<std::span<float>> ReadLogits(Tensor logits) = 0;
 };

@@ -1,4 +1,5 @@
-// How many KV pages there are: requirement 004's formula, and the CPU's rule.
+// How many KV pages there are: requirement 004's formula for a device's own memory, after a warm-up
+// has shown what steps take, and a rule for the host's.
 //
 // Units: bytes, pages (the document's blocks), tokens. Pure functions. Errors: InvalidArgument or
 // ResourceExhausted with the flag that mends it.
@@ -25,6 +26,17 @@ struct DeviceMemory {
 };
 // total * utilization - used - peak + current; 0 if that is negative.
 uint64_t KvCacheBytes(const DeviceMemory& memory);
+
+struct DeviceKvRequest {
+  DeviceMemory memory;               // this rank's device, after the warm-up
+  uint64_t graph_bytes = 0;          // kept back for graphs, which are captured later
+  uint64_t kv_cache_memory = 0;      // flag: of the whole replica, all ranks; 0: what is left
+  std::vector<uint64_t> page_bytes;  // of each rank
+  uint32_t rank = 0;
+  uint32_t page_size = 0;       // tokens
+  uint32_t context_length = 0;  // tokens: at least one such request must fit
+};
+StatusOr<uint64_t> DeviceKvPages(const DeviceKvRequest& request);
 
 struct HostKvRequest {
   uint64_t kv_cache_memory = 0;      // flag: bytes of the whole replica, all ranks; 0: choose

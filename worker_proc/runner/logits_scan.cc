@@ -20,6 +20,11 @@ constexpr int kFinestQuantumBits = 36;  // serves vocabularies of up to 2^17 tok
 
 }  // namespace
 
+int QuantumBits(size_t vocab_size) {
+  return std::min(kFinestQuantumBits,
+                  kSignificandBits - static_cast<int>(std::bit_width(vocab_size - 1)));
+}
+
 Status LogitsScan::Reset(std::span<const float> logits) {
   logits_ = logits;
   sums_inverse_ = 0;
@@ -45,9 +50,7 @@ int32_t LogitsScan::ArgMax() const {
 }
 
 WeightScale LogitsScan::Scale(float inverse_temperature) const {
-  const int bits =
-      std::min(kFinestQuantumBits, kSignificandBits - static_cast<int>(std::bit_width(size() - 1)));
-  return {max_, inverse_temperature, std::ldexp(1.0f, -bits)};
+  return {max_, inverse_temperature, std::ldexp(1.0f, -QuantumBits(size()))};
 }
 
 double LogitsScan::TotalWeight(float inverse_temperature) {

@@ -19,6 +19,9 @@
 
 namespace flotilla {
 
+// Weights of a row of so many logits are multiples of 2^-bits.
+int QuantumBits(size_t vocab_size);
+
 class LogitsScan {
  public:
   explicit LogitsScan(const SamplerKernels* kernels) : kernels_(*kernels) {}

@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/cpus.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
-#include "common/base/memory_info.h"
 #include "common/base/metrics.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/text/model_text.h"
@@ -27,10 +25,8 @@
 #include "worker_proc/comm/remote_plans.h"
 #include "worker_proc/comm/tcp_collective.h"
 #include "worker_proc/comm/timed_collective.h"
-#include "worker_proc/cpu/cpu_backend.h"
-#include "worker_proc/cpu/cpu_options.h"
-#include "worker_proc/cpu/isa.h"
 #include "worker_proc/runner/model_runner.h"
+#include "worker_proc/runner/open_backend.h"
 #include "worker_proc/runner/worker_loop.h"
 #include "worker_proc/runner/worker_metrics.h"
 
@@ -47,7 +43,7 @@ struct WorkerFlags {
   uint32_t tp = 1;
   uint32_t local_ranks = 0;
   std::string model;
-  CpuFlags cpu;
+  DeviceFlags device;
   int control_fd = -1;
   int step_ring_fd = -1;
   int result_ring_fd = -1;
@@ -59,13 +55,8 @@ struct WorkerFlags {
   LogOptions log;
 };
 
-void AddFlags(CLI::App* app, WorkerFlags* flags) {
-  app->add_option("--rank", flags->rank, "This worker's rank, from 0")->capture_default_str();
-  app->add_option("--tp", flags->tp, "Number of ranks")
-      ->check(CLI::Range(1u, kMaxRanks))
-      ->capture_default_str();
-  app->add_option("--model", flags->model, "Path of the model: a .gguf file or a folder")
-      ->required();
+void AddDeviceFlags(CLI::App* app, DeviceFlags* flags) {
+  AddFlag(app, kDeviceFlag, &flags->device);
   app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2 or avx512")
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &flags->cpu.dtype);
@@ -76,6 +67,21 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
                   "A CPU for each thread to stay on, comma-separated; none: not pinned")
       ->delimiter(',')
       ->check(CLI::Range(0u, CPU_SETSIZE - 1u));
+  app->add_option("--spin-us", flags->cpu.spin_us,
+                  "How long a compute thread spins for the others, and a rank for the other ranks, "
+                  "before it sleeps; 0 unless each thread of each rank has a core of its own")
+      ->capture_default_str();
+  AddGpuFlags(app, &flags->gpu);
+}
+
+void AddFlags(CLI::App* app, WorkerFlags* flags) {
+  app->add_option("--rank", flags->rank, "This worker's rank, from 0")->capture_default_str();
+  app->add_option("--tp", flags->tp, "Number of ranks")
+      ->check(CLI::Range(1u, kMaxRanks))
+      ->capture_default_str();
+  app->add_option("--model", flags->model, "Path of the model: a .gguf file or a folder")
+      ->required();
+  AddDeviceFlags(app, &flags->device);
   app->add_option("--control-fd", flags->control_fd, "Inherited control segment")->required();
   app->add_option("--step-ring-fd", flags->step_ring_fd, "Inherited step ring")->required();
   app->add_option("--result-ring-fd", flags->result_ring_fd, "Inherited result ring")->required();
@@ -97,10 +103,6 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
   AddFlag(app, kTokenPaddingsFlag, &flags->runner.precompile_token_paddings);
   AddFlag(app, kBsPaddingsFlag, &flags->runner.precompile_bs_paddings);
   AddFlag(app, kDisablePrecompileFlag, &flags->runner.disable_precompile);
-  app->add_option("--spin-us", flags->cpu.spin_us,
-                  "How long a compute thread spins for the others, and a rank for the other ranks, "
-                  "before it sleeps; 0 unless each thread of each rank has a core of its own")
-      ->capture_default_str();
   app->add_option("--logits-dump", flags->runner.logits_dump,
                   "Rank 0 appends the raw logits of sampled and prompt_logprobs positions (tests)");
   app->add_option("--metrics-socket", flags->metrics_socket, "Unix socket that serves metrics");
@@ -181,8 +183,9 @@ StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, c
   RETURN_IF_ERROR(Annotate(head.status(), "--head"));
   options.head = *head;
   ASSIGN_OR_RETURN(options.secret, ReadSecret(flags.link_secret_file));
-  options.config = MakeRankConfig({flags.tp, checkpoint.Digest([&] { heartbeat.Beat(); }),
-                                   flags.cpu.dtype, flags.cpu.kv_cache_dtype, &flags.runner});
+  options.config =
+      MakeRankConfig({flags.tp, checkpoint.Digest([&] { heartbeat.Beat(); }), flags.device.device,
+                      flags.device.cpu.dtype, flags.device.cpu.kv_cache_dtype, &flags.runner});
   const auto on_lost = [](const Status& status) {
     Log().warn("the head is lost {}", Kv("reason", std::string(status.message())));
     _exit(1);  // wherever the other threads are
@@ -210,43 +213,32 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
                    ConnectToHead(flags, links, *checkpoint, heartbeat));
   flags.runner.kv_pages_chosen = plans != nullptr && plans->kv_pages_chosen();
   // Those that share this host's cores and memory.
-  flags.cpu.ranks = flags.local_ranks == 0 ? flags.tp : flags.local_ranks;
+  flags.device.cpu.ranks = flags.local_ranks == 0 ? flags.tp : flags.local_ranks;
   flags.runner.local_ranks = flags.local_ranks;
   flags.runner.first_local_rank = flags.head.empty() ? 0 : flags.rank;
-  ASSIGN_OR_RETURN(CpuBackendOptions cpu_options,
-                   ResolveCpuOptions(flags.cpu, *checkpoint, AllowedCores()));
-  cpu_options.heartbeat = heartbeat;
-  cpu::PackCacheOptions& pack_cache = cpu_options.pack_cache;
-  pack_cache.model_path = flags.model;
-  if (pack_cache.dir != "off") {
-    pack_cache.model_identity = cpu::ModelIdentity(flags.model, *checkpoint);
-  }
-  pack_cache.rank = flags.rank;
-  pack_cache.ranks = flags.tp;
-  const std::unique_ptr<Backend> backend = MakeCpuBackend(cpu_options);
-  Log().info("backend {} {} {} {}", Kv("name", backend->name()),
-             Kv("isa", cpu_options.kernels->name), Kv("threads", cpu_options.threads.threads),
-             Kv("spin_us", cpu_options.threads.spin_ns / kNsPerUs));
+  ASSIGN_OR_RETURN(const OpenedBackend opened,
+                   OpenBackend(flags.device, {flags.model, checkpoint.get(), flags.rank, flags.tp,
+                                              flags.runner.first_local_rank, heartbeat}));
 
   const int64_t comm_ns = clock.NowNs();
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,
-                   MakeCollective(flags, cpu_options.threads.spin_ns, links, &heartbeat));
+                   MakeCollective(flags, opened.spin_ns, links, &heartbeat));
   TimedCollective collective(std::move(inner), &clock, registry.get());
   Log().info("startup step=comm {} {}",
              Kv("seconds", static_cast<double>(clock.NowNs() - comm_ns) * 1e-9),
              Kv("ranks", flags.tp));
 
-  ASSIGN_OR_RETURN(const SamplerKernels* sampler_kernels, cpu::SelectSamplerKernels(flags.cpu.isa));
   if (flags.rank == 0) {
     ASSIGN_OR_RETURN(flags.runner.eos_ids, ReadEosIds(flags.model));
   }
   for (uint32_t rank = 0; rank < flags.tp; ++rank) {
     flags.runner.kv_pages_chosen |= control->workers[rank].ready_epoch.load() != 0;
   }
-  flags.runner.available_memory = [] { return AvailableMemoryBytes(); };
+  flags.runner.available_memory = opened.available_memory;
+  flags.runner.device_memory = opened.device_memory;
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner,
-                   ModelRunner::Create({checkpoint.get(), backend.get(), &collective, &heartbeat,
-                                        &clock, sampler_kernels},
+                   ModelRunner::Create({checkpoint.get(), opened.backend.get(), &collective,
+                                        &heartbeat, &clock, opened.sampler_kernels},
                                        flags.runner));
 
   std::unique_ptr<RingWriter> results;
@@ -255,7 +247,7 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
     results = std::make_unique<RingWriter>(std::move(writer));
   }
   WorkerLoop loop({&control, &segments.step_ring, results.get(), &collective, runner.get(),
-                   backend.get(), &metrics, &heartbeat, &clock, &g_stop, WaitPolicy{}});
+                   opened.backend.get(), &metrics, &heartbeat, &clock, &g_stop, WaitPolicy{}});
   return loop.Run();
 }
 

@@ -1,9 +1,10 @@
 // One rank's model: start-up in the documented order, then Execute(plan) → result.
 //
-// Start-up (requirement 004): comm (the caller's collective) → model → weights → warm-up (profile)
-// → KV cache sized; then, once the scheduler has chosen the number of pages, Reset: KV cache
-// allocated → probe forward → plans of all buckets of steps (padding_policy.h). Each step is logged
-// with its time and bytes. Later backends capture graphs where the plans are prepared.
+// Start-up (requirement 004): comm (the caller's collective) → model → weights → warm-up (profile;
+// on a device with memory of its own, the largest step) → KV cache sized; then, once the scheduler
+// has chosen the number of pages, Reset: KV cache allocated → probe forward → plans of all buckets
+// of steps (padding_policy.h), or of a device graphs of them. Each step is logged with its time and
+// bytes.
 //
 // Units: bytes, pages, tokens. Threads: one. Ownership: everything in Deps outlives the runner.
 // Errors: Create: InvalidArgument / NotFound (the model or a flag), ResourceExhausted (memory),
@@ -20,13 +21,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "worker_proc/model/model.h"
+#include "worker_proc/runner/device_sampler.h"
 #include "worker_proc/runner/forward_batch.h"
+#include "worker_proc/runner/kv_cache.h"
 #include "worker_proc/runner/logits_dump.h"
 #include "worker_proc/runner/padding_policy.h"
 #include "worker_proc/runner/result_pool.h"
 #include "worker_proc/runner/sampler.h"
 #include "worker_proc/runner/slot_table.h"
+#include "worker_proc/runner/stepping_out.h"
 
 namespace flotilla {
 
@@ -40,7 +45,10 @@ struct ModelRunnerOptions {
   bool kv_pages_chosen = false;
   uint32_t first_local_rank = 0, local_ranks = 0;  // as HostKvRequest's
   std::function<uint64_t()> available_memory;      // bytes that can still be had, now
-  std::string logits_dump;                         // rank 0 only; empty: none
+  // Of a device with memory of its own, now; the largest step has run before it is asked for the KV
+  // cache's sake. Empty: steps use the host's memory.
+  std::function<DeviceMemory()> device_memory;
+  std::string logits_dump;  // rank 0 only; empty: none
   // Rank 0: sees what the dump gets, in the order of the positions. Empty: none.
   std::function<Status(uint32_t slot, uint32_t position, std::span<const float>)> on_logits;
   std::vector<int32_t> eos_ids;  // masked by min_tokens
@@ -87,17 +95,29 @@ class ModelRunner {
               PaddingPolicy padding);
   Status LoadModel();
   Status CheckWeightsFit() const;
+  Status RunLargestStep();
+  StatusOr<uint64_t> KvPagesThatFit(std::vector<uint64_t> page_bytes) const;
   Status SizeKvCache();
   uint32_t logits_tile() const;
   StatusOr<uint64_t> Probe();
   // Of a bucket: room for its forward, its logits and the sampler.
   void PreparePlan(size_t bucket);
   void PrepareAllPlans();
-  // Forward, then the head over logits_rows in tiles; visit(row, logits) on rank 0.
-  template <typename Visit>
-  Status Run(Visit visit);
+  // Forward, then the head over logits_rows in tiles; on rank 0 visit(rows, logits), whose errors
+  // keep it from being called again.
+  using VisitTile = absl::FunctionRef<Status(std::span<const LogitsRow>, Tensor)>;
+  Status Run(VisitTile visit);
+  // The same for each row: visit(row, logits), which are on the host.
+  using VisitRow = absl::FunctionRef<Status(const LogitsRow&, std::span<float>)>;
+  Status RunOnHost(VisitRow visit);
   Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                    StepResult* result);
+  // UseLogits of a tile by the device's sampler.
+  Status Sample(const StepPlan& plan, std::span<const LogitsRow> rows, Tensor logits,
+                StepResult* result, std::optional<uint32_t>* bad_slot);
+  bool AsksForPromptLogprobs(const LogitsRow& row) const {
+    return row.prompt_logprobs && row.target >= 0;
+  }
   // After Run, on rank 0: hidden states into the slots' sums and the embeddings that are due.
   Status Pool(const StepPlan& plan, StepResult* result, std::optional<uint32_t>* bad_slot);
   Status PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out);
@@ -112,6 +132,7 @@ class ModelRunner {
   const PaddingPolicy padding_;
   const ModelConfig& config_;
   const uint32_t context_length_;
+  SteppingOut model_collective_;
   std::unique_ptr<Model> model_;
   uint64_t weight_bytes_read_ = 0;
   uint64_t max_kv_pages_ = 0;
@@ -120,6 +141,10 @@ class ModelRunner {
   SlotTable slots_;
   ForwardBatch batch_;
   Sampler sampler_;
+  DeviceSampler* device_sampler_ = nullptr;  // null: sampler_ draws
+  std::vector<SampleQuery> queries_;
+  std::vector<int32_t> tokens_;                    // of queries_
+  std::vector<PositionLogprobs> prompt_logprobs_;  // scratch: of a tile's rows
   ResultPool results_;
   std::vector<std::span<const uint32_t>> row_masks_;  // of the plan that runs; empty: no mask
   std::optional<LogitsDump> dump_;

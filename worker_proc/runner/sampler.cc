@@ -10,7 +10,6 @@
 namespace flotilla {
 namespace {
 
-constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // ln x for a normal x > 0, without libm: x = m 2^e with m in [sqrt 1/2, sqrt 2),
@@ -49,6 +48,22 @@ float Penalised(float logit, const TokenCount& count, const SamplingParams& para
 
 }  // namespace
 
+double LogSum(float max, double total_weight) {
+  return static_cast<double>(max) + Log(total_weight);
+}
+
+bool BansEos(const SampleInput& input, std::span<const int32_t> eos_ids,
+             std::vector<uint32_t>* words) {
+  if (input.position >= input.params.min_tokens_until) return false;
+  if (input.mask.empty()) return true;
+  words->assign(input.mask.begin(), input.mask.end());
+  for (const int32_t id : eos_ids) {
+    const auto bit = static_cast<uint32_t>(id);
+    if (id >= 0 && bit / 32 < words->size()) (*words)[bit / 32] &= ~(1u << bit % 32);
+  }
+  return std::any_of(words->begin(), words->end(), [](uint32_t word) { return word != 0; });
+}
+
 void Sampler::Set(std::span<float> logits, int32_t token, float value) {
   float* logit = &logits[static_cast<size_t>(token)];
   changed_.emplace_back(token, *logit);
@@ -58,7 +73,7 @@ void Sampler::Set(std::span<float> logits, int32_t token, float value) {
 void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   const SamplingParams& params = input.params;
   changed_.clear();
-  if (input.position < params.min_tokens_until && !OnlyEosAllowed(input.mask)) {
+  if (BansEos(input, eos_ids_, &words_)) {
     for (const int32_t id : eos_ids_) {
       if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInf);
     }
@@ -70,17 +85,6 @@ void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
     const float logit = logits[static_cast<size_t>(count.token)];
     Set(logits, count.token, Penalised(logit, count, params));
   }
-}
-
-// The output is complete, however short.
-bool Sampler::OnlyEosAllowed(std::span<const uint32_t> mask) {
-  if (mask.empty()) return false;
-  words_.assign(mask.begin(), mask.end());
-  for (const int32_t id : eos_ids_) {
-    const auto bit = static_cast<uint32_t>(id);
-    if (id >= 0 && bit / 32 < words_.size()) words_[bit / 32] &= ~(1u << bit % 32);
-  }
-  return std::all_of(words_.begin(), words_.end(), [](uint32_t word) { return word == 0; });
 }
 
 void Sampler::PutBack(std::span<float> logits) {
@@ -168,7 +172,7 @@ Status Sampler::Logprobs(std::span<const float> logits, int32_t token, uint32_t 
 
 void Sampler::LogprobsOf(std::span<const float> logits, int32_t token, uint32_t n,
                          PositionLogprobs* logprobs) {
-  const double log_sum = static_cast<double>(raw_.max()) + Log(raw_.TotalWeight(1.0f));
+  const double log_sum = LogSum(raw_.max(), raw_.TotalWeight(1.0f));
   const auto logprob = [&](float logit) {
     return static_cast<float>(static_cast<double>(logit) - log_sum);
   };

@@ -41,6 +41,17 @@ struct SampleInput {
   std::span<const uint32_t> mask = {};      // as in StepPlan; empty: every token may be drawn
 };
 
+constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
+
+// ln of the sum of e^logit over a row, of which the largest is `max` and the weights' sum
+// `total_weight` (at temperature 1).
+double LogSum(float max, double total_weight);
+
+// min_tokens: whether these tokens may not be drawn. Not if nothing else may: the output is
+// complete, however short. words: scratch.
+bool BansEos(const SampleInput& input, std::span<const int32_t> eos_ids,
+             std::vector<uint32_t>* words);
+
 class Sampler {
  public:
   // Tokens, floats, bits: all tables of kernels give the same.
@@ -54,12 +65,12 @@ class Sampler {
   // Of `token`, with the n most likely ones beside it. The memory of *logprobs is used again.
   Status Logprobs(std::span<const float> logits, int32_t token, uint32_t n,
                   PositionLogprobs* logprobs);
+  std::span<const int32_t> eos_ids() const { return eos_ids_; }
   // Scratch for rows of so many logits: none is allocated later.
   void MakeRoomFor(uint32_t vocab_size);
 
  private:
   void Adjust(std::span<float> logits, const SampleInput& input);
-  bool OnlyEosAllowed(std::span<const uint32_t> mask);
   void Set(std::span<float> logits, int32_t token, float value);
   void PutBack(std::span<float> logits);
   int32_t Draw(LogitsScan* row, const SampleInput& input);

@@ -166,6 +166,7 @@ Status WorkerLoop::HandleForward() {
                                static_cast<double>(result_.end_ns - result_.start_ns) * 1e-9);
     deps_.metrics->AddTokens(static_cast<uint32_t>(plan_.input_ids.size()));
     deps_.metrics->SetPlanMisses(deps_.runner->plan_misses());
+    deps_.metrics->SetGraphSteps(deps_.backend->graph_steps());
   }
   return SendResult(status);
 }

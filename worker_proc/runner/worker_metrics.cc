@@ -38,12 +38,35 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
   plan_misses_ = counter("flotilla_worker_plan_misses_total",
                          "Steps whose plan was not prepared before; 0 but with "
                          "--disable-precompile.");
+  const auto steps = [&](const char* graph) {
+    return &AddCounter(registry,
+                       {"flotilla_worker_graph_steps_total",
+                        "Steps of a rank whose device has graphs, by what was replayed of them.",
+                        {{"graph", graph}, {"rank", label}}});
+  };
+  eager_steps_ = steps("none");
+  piecewise_steps_ = steps("piecewise");
+  full_steps_ = steps("full");
+  graph_tokens_ = counter("flotilla_worker_graph_tokens_total", "Tokens of steps from graphs.");
+  padding_tokens_ = counter("flotilla_worker_graph_padding_tokens_total",
+                            "Tokens that graphs computed besides, to fill their size.");
   rejected_frames_ = &AddCounter(registry, RejectedFramesSpec("step", {{"rank", label}}));
   if (rank == 0) result_ring_fill_ = &AddGauge(registry, RingFillRatioSpec("result"));
 }
 
 void WorkerMetrics::ObserveStep(ForwardMode mode, double seconds) {
   step_seconds_[static_cast<size_t>(mode)]->Observe(seconds);
+}
+
+void WorkerMetrics::SetGraphSteps(const GraphSteps& total) {
+  const auto set = [](prometheus::Counter* counter, uint64_t value) {
+    counter->Increment(static_cast<double>(value) - counter->Value());
+  };
+  set(eager_steps_, total.eager);
+  set(piecewise_steps_, total.piecewise);
+  set(full_steps_, total.full);
+  set(graph_tokens_, total.tokens);
+  set(padding_tokens_, total.padding_tokens);
 }
 
 void WorkerMetrics::SetResultRingFill(double ratio) {

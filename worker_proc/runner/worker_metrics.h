@@ -23,6 +23,7 @@ class WorkerMetrics {
   void SetPlanMisses(uint64_t total) {
     plan_misses_->Increment(static_cast<double>(total) - plan_misses_->Value());
   }
+  void SetGraphSteps(const GraphSteps& total);
   // Of the result ring, by its writer.
   void SetResultRingFill(double ratio);
 
@@ -36,6 +37,11 @@ class WorkerMetrics {
   prometheus::Counter* tokens_;
   prometheus::Counter* rejected_frames_;
   prometheus::Counter* plan_misses_;
+  prometheus::Counter* eager_steps_;
+  prometheus::Counter* piecewise_steps_;
+  prometheus::Counter* full_steps_;
+  prometheus::Counter* graph_tokens_;
+  prometheus::Counter* padding_tokens_;
   prometheus::Gauge* result_ring_fill_ = nullptr;  // rank 0
 };
 

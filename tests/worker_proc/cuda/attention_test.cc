@@ -2,6 +2,8 @@
 // shared, batched, chunked and ordered. SmolLM2's, Gemma 3's, Qwen3's and odd heads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/worker_proc/cuda/attention_case.h"
 
 namespace flotilla::cuda {
@@ -138,6 +140,35 @@ TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
         }
       }
       EXPECT_EQ(plan.merges.empty(), max_part_rows == 0);
+    }
+  }
+}
+
+TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
+  const std::vector<uint32_t> cu = {0, 1, 2, 2};
+  const std::vector<uint32_t> kv = {1000, 600, 0};  // the third is padding
+  AttentionPlanInput input = {3, cu.data(), kv.data(), 2, 3};
+  input.max_part_rows = 10000;
+  for (const uint32_t parallel_blocks : {5u, 100u}) {
+    input.parallel_blocks = parallel_blocks;
+    const FixedAttention fixed = FixedAttentionOf(3, 3, input);
+    for (const uint32_t num_items : {fixed.num_items, 4u, 2u}) {
+      input.num_items = num_items;
+      input.num_merges = fixed.num_merges;
+      AttentionPlan plan;
+      MakeAttentionPlan(input, &plan);
+      EXPECT_EQ(plan.items.size(), num_items);
+      EXPECT_EQ(plan.merges.size(), fixed.num_merges);
+      std::vector<uint32_t> splits(3);
+      for (const AttentionItem& item : plan.items) {
+        if (item.row_end > item.row_begin) splits[item.seq] += item.split_end - item.split_begin;
+      }
+      EXPECT_EQ(splits, (std::vector<uint32_t>{4, 3, 0}));
+      const auto shared = static_cast<size_t>(
+          std::count_if(plan.merges.begin(), plan.merges.end(),
+                        [](const AttentionMerge& merge) { return merge.num_parts > 0; }));
+      // Four splits need three items besides, the second sequence's three need two.
+      EXPECT_EQ(shared, num_items == 2 ? 0u : num_items == 4 ? 1u : 2u) << parallel_blocks;
     }
   }
 }

@@ -1,6 +1,7 @@
-// The whole model on the emulated CUDA device: small random checkpoints of every architecture
-// against a naive double-precision forward, and bit for bit over TP degree, chunk size, batch, page
-// size and the order of threads; SmolLM2 itself against the CPU's exact reference.
+// The whole model on a CUDA device, emulated or real: small random checkpoints of every
+// architecture against a naive double-precision forward, and bit for bit over TP degree, chunk
+// size, batch, page size and the order of (emulated) threads; SmolLM2 itself against the CPU's
+// exact reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +13,6 @@
 #include "tests/worker_proc/rank_threads.h"
 #include "worker_proc/cuda/cuda_backend.h"
 #include "worker_proc/cuda/emulation/block.h"
-#include "worker_proc/cuda/emulation/emulated_device.h"
 
 namespace flotilla {
 namespace {
@@ -73,9 +73,23 @@ std::vector<ModelSetup> Setups() {
   return setups;
 }
 
+// On a real device all ranks share the first.
+std::unique_ptr<Backend> OpenBackend(const cuda::CudaBackendOptions& options) {
+  auto device = cuda::OpenDevice(0);
+  CHECK_OK(device.status());
+  return cuda::MakeCudaBackend(std::move(*device), options);
+}
+
+// Why a real device can't be tested here; empty: it can, or it is the emulation.
+std::string NoDevice() {
+  const auto device = cuda::OpenDevice(0);
+  return absl::IsNotFound(device.status()) ? StrCat("skipped: ", device.status().message()) : "";
+}
+
 class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
  protected:
   void SetUp() override {
+    if (const std::string reason = NoDevice(); !reason.empty()) GTEST_SKIP() << reason;
     const std::string path = StrCat(::testing::TempDir(), "cuda_model_test_", getpid(), ".gguf");
     testing::WriteTinyLlama(path, GetParam().model);
     auto opened = OpenCheckpoint(path);
@@ -108,16 +122,27 @@ class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
-std::unique_ptr<Backend> EmulatedBackend(const cuda::CudaBackendOptions& options) {
-  return cuda::MakeCudaBackend(cuda::MakeEmulatedDevice(), options);
-}
-
 RankThreadsOptions Options(const cuda::CudaBackendOptions& backend) {
   RankThreadsOptions options;
-  options.make_backend = [backend] { return EmulatedBackend(backend); };
+  options.make_backend = [backend] { return OpenBackend(backend); };
   options.max_running_requests = 8;
   options.chunked_prefill_size = 64;
   return options;
+}
+
+void ExpectEqualBits(const std::vector<DriverRequest>& requests,
+                     const std::vector<DriverRequest>& expected) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(requests[i].output, expected[i].output) << i;
+    EXPECT_EQ(requests[i].embedding_bits(), expected[i].embedding_bits()) << i;
+    ASSERT_EQ(requests[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
+    for (size_t p = 0; p < requests[i].prompt_logprobs.size(); ++p) {
+      const auto& a = requests[i].prompt_logprobs[p].top;
+      const auto& b = expected[i].prompt_logprobs[p].top;
+      ASSERT_EQ(a.size(), b.size());
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(TokenLogprob)), 0) << p;
+    }
+  }
 }
 
 TEST_P(CudaModelTest, LogitsAndEmbeddingsMatchTheNaiveForward) {
@@ -183,17 +208,40 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
       expected = requests;
       continue;
     }
-    for (size_t i = 0; i < requests.size(); ++i) {
-      EXPECT_EQ(requests[i].output, expected[i].output) << i;
-      EXPECT_EQ(requests[i].embedding_bits(), expected[i].embedding_bits()) << i;
-      ASSERT_EQ(requests[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
-      for (size_t p = 0; p < requests[i].prompt_logprobs.size(); ++p) {
-        const auto& a = requests[i].prompt_logprobs[p].top;
-        const auto& b = expected[i].prompt_logprobs[p].top;
-        ASSERT_EQ(a.size(), b.size());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(TokenLogprob)), 0) << p;
-      }
+    ExpectEqualBits(requests, expected);
+  }
+}
+
+// Steps replayed from graphs, whole and in pieces, padded to their size or not at all.
+TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
+  std::vector<DriverRequest> expected;
+  for (const cuda::GraphMode mode :
+       {cuda::GraphMode::kNone, cuda::GraphMode::kFull, cuda::GraphMode::kPiecewise,
+        cuda::GraphMode::kFullDecodeOnly, cuda::GraphMode::kFullAndPiecewise}) {
+    SCOPED_TRACE(cuda::GraphModeName(mode));
+    RankThreadsOptions options = Options({.dtype = GetParam().dtype,
+                                          .kv_cache_dtype = GetParam().kv,
+                                          .graph_mode = mode,
+                                          .cuda_graph_sizes = {1, 3, 8}});
+    RankThreads ranks(checkpoint_.get(), options);
+    std::vector<DriverRequest> requests = Requests();
+    for (DriverRequest& request : requests) {
+      if (!request.embed) request.max_new_tokens += 20;  // until prompts are no more
     }
+    PlanDriver driver({.chunk_size = 6, .at_once = 5, .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    const GraphSteps steps = ranks.backend().graph_steps();
+    EXPECT_EQ(steps.full > 0,
+              mode != cuda::GraphMode::kNone && mode != cuda::GraphMode::kPiecewise);
+    EXPECT_EQ(steps.piecewise > 0,
+              mode == cuda::GraphMode::kPiecewise || mode == cuda::GraphMode::kFullAndPiecewise);
+    EXPECT_EQ(steps.padding_tokens > 0, mode != cuda::GraphMode::kNone);
+    if (expected.empty()) {
+      expected = requests;
+      continue;
+    }
+    ExpectEqualBits(requests, expected);
   }
 }
 
@@ -276,6 +324,7 @@ double Divergence(const std::vector<float>& exact, const std::vector<float>& oth
 }
 
 TEST(CudaSmolLm2Test, TheWholeForwardIsThatOfTheExactReference) {
+  if (const std::string reason = NoDevice(); !reason.empty()) GTEST_SKIP() << reason;
   const char* path = std::getenv("FLOTILLA_TEST_MODEL");
   ASSERT_NE(path, nullptr) << "FLOTILLA_TEST_MODEL is not set; ./flotilla test sets it";
   const auto checkpoint = OpenCheckpoint(path);
@@ -296,7 +345,7 @@ TEST(CudaSmolLm2Test, TheWholeForwardIsThatOfTheExactReference) {
   const Case cases[] = {{{Element::kBFloat16, Element::kBFloat16}, 1e-3},
                         {{.dtype = Element::kFloat32, .kv_cache_dtype = Element::kFloat32}, 1e-8}};
   for (const Case& c : cases) {
-    const auto backend = EmulatedBackend(c.options);
+    const auto backend = OpenBackend(c.options);
     const auto logits = LogitsOf(**checkpoint, backend.get(), ids);
     ASSERT_EQ(logits.size(), ids.size());
     double sum = 0;

@@ -264,11 +264,21 @@ class BlockRunner {
 };
 
 thread_local BlockRunner t_runner;
+thread_local std::vector<std::function<void()>>* t_capture = nullptr;
 
 }  // namespace
 
 void Launch(const LaunchShape& shape, const std::function<void()>& thread) {
-  t_runner.Run(shape, thread);
+  if (t_capture == nullptr) return t_runner.Run(shape, thread);
+  t_capture->push_back([shape, thread] { t_runner.Run(shape, thread); });
+}
+
+void CaptureInto(std::vector<std::function<void()>>* nodes) { t_capture = nodes; }
+bool Captures() { return t_capture != nullptr; }
+
+void Enqueue(std::function<void()> work) {
+  if (t_capture == nullptr) return work();
+  t_capture->push_back(std::move(work));
 }
 
 void SetSeed(uint64_t seed) {

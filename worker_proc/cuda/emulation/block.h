@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace flotilla::cuda::emulation {
 
@@ -34,8 +35,15 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic
 };
 
-// Calls `thread` once for each thread of each block.
+// Calls `thread` once for each thread of each block. It may be kept for later (CaptureInto).
 void Launch(const LaunchShape& shape, const std::function<void()>& thread);
+
+// From now on what this thread launches or enqueues is added to *nodes instead of being run; null:
+// no more.
+void CaptureInto(std::vector<std::function<void()>>* nodes);
+bool Captures();
+// Work beside kernels: runs now, or is captured.
+void Enqueue(std::function<void()> work);
 
 // Of the next launches of this thread, and of threads that launch for the first time from now on.
 // The default is drawn once a process, or comes from FLOTILLA_EMULATION_SEED.

@@ -20,7 +20,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 // Set when a fiber goes on.
 inline thread_local flotilla::cuda::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
@@ -117,6 +117,10 @@ inline uint16_t FloatToBFloat16Bits(float x) {
 inline uint16_t FloatToHalfBits(float x) { return FloatToHalf(x); }
 inline float HalfBitsToFloat(uint16_t bits) { return HalfToFloat(bits); }
 
+inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
+inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }
+
 // 16 aligned bytes at once.
 template <typename T>
 Pack<T> Load16(const T* from) {
@@ -141,7 +145,7 @@ namespace FLOTILLA_PLATFORM {
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream /*stream*/) {
   emulation::Launch({{shape.grid_x, shape.grid_y, 1}, shape.block, shape.shared_bytes},
-                    [&] { kernel(args); });
+                    [kernel, args] { kernel(args); });
 }
 
 }  // namespace FLOTILLA_PLATFORM

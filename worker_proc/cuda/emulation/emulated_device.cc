@@ -1,15 +1,15 @@
 #include "worker_proc/cuda/emulation/emulated_device.h"
 
 #include <cstring>
-#include <new>
 
+#include "common/base/check.h"
 #include "common/base/memory_info.h"
+#include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/emulation/emulated_graphs.h"
 #include "worker_proc/cuda/emulation/plain_gemm.h"
 
 namespace flotilla::cuda {
 namespace {
-
-constexpr std::align_val_t kAlignment{256};  // as cudaMalloc's
 
 class EmulatedDevice final : public Device {
  public:
@@ -17,23 +17,30 @@ class EmulatedDevice final : public Device {
   const KernelTable& kernels() const override { return emulated::Kernels(); }
   Stream stream() const override { return nullptr; }
   uint32_t parallel_blocks() const override { return 32; }  // some, so that keys are shared at all
-  uint64_t AvailableBytes() const override { return AvailableMemoryBytes(); }
+  DeviceMemoryInfo memory() const override {
+    const uint64_t bytes = AvailableMemoryBytes();
+    return {bytes, bytes};
+  }
+  GraphApi* graphs() override { return &graphs_; }
 
   StatusOr<DeviceBuffer> Allocate(uint64_t bytes) override {
-    void* const data = ::operator new(bytes, kAlignment, std::nothrow);
-    if (data == nullptr)
-      return absl::ResourceExhaustedError(StrCat("no memory for ", bytes, " bytes"));
+    ASSIGN_OR_RETURN(std::byte* const data, graphs_.AllocateDevice(bytes));
     return DeviceBuffer(this, data, bytes);
   }
-  void Upload(const void* from, uint64_t bytes, void* to) override { std::memcpy(to, from, bytes); }
-  void Download(const void* from, uint64_t bytes, void* to) override {
+  void Upload(const void* from, uint64_t bytes, void* to) override {
+    CHECK(!emulation::Captures());
     std::memcpy(to, from, bytes);
   }
-  void Gemm(const GemmArgs& args) override { emulated::PlainGemm(args); }
+  void Download(const void* from, uint64_t bytes, void* to) override { Upload(from, bytes, to); }
+  void Gemm(const GemmArgs& args) override {
+    emulation::Enqueue([args] { emulated::PlainGemm(args); });
+  }
   Status Synchronize() override { return OkStatus(); }
 
  private:
-  void Free(void* data) override { ::operator delete(data, kAlignment); }
+  void Free(void* data) override { graphs_.FreeDevice(static_cast<std::byte*>(data)); }
+
+  EmulatedGraphs graphs_;
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ StatusOr<std::unique_ptr<GraphRunner>> GraphRunner::Create(const Deps& deps,
   std::unique_ptr<GraphRunner> runner(new GraphRunner(deps, options));
   RETURN_IF_ERROR(runner->AllocateSlots());
   RETURN_IF_ERROR(
-      Annotate(runner->RunPadding(options.largest_step), "warm-up of the largest step"));
+      Annotate(runner->RunPadding(options.largest_step, false), "warm-up of the largest step"));
   RETURN_IF_ERROR(Annotate(runner->CaptureAll(), "graphs"));
   return runner;
 }
@@ -97,12 +97,12 @@ Status GraphRunner::AllocateSlots() {
 
 // Rows of nothing: no slot is written, no key read. What libraries load or allocate at a first use
 // is there afterwards, as a capture needs it.
-Status GraphRunner::RunPadding(const PlanShape& shape) {
+Status GraphRunner::RunPadding(const PlanShape& shape, bool of_graph) {
   ForwardBatch nothing;
   nothing.cu_q_lens = {0};
   const MetadataLayout layout(shape, options_.pages_per_seq);
   const AttentionContext context = layout.At(deps_.metadata);
-  RETURN_IF_ERROR(SendMetadata(nothing, layout));
+  RETURN_IF_ERROR(Send(nothing, layout, of_graph));
   Uncut uncut(context);
   RETURN_IF_ERROR(deps_.forward(context, &uncut));
   return deps_.api->Synchronize(DeviceStream::kCompute);
@@ -142,7 +142,7 @@ Status GraphRunner::CaptureBucket(size_t index) {
   const PlanShape bucket = buckets_[index];
   const int64_t begin_ns = deps_.clock->NowNs();
   ASSIGN_OR_RETURN(const DeviceMemoryInfo before, deps_.api->Memory());
-  RETURN_IF_ERROR(RunPadding(bucket));
+  RETURN_IF_ERROR(RunPadding(bucket, true));
   const AttentionContext context =
       MetadataLayout(bucket, options_.pages_per_seq).At(deps_.metadata);
   const GraphKind decode = captured_kind(ForwardMode::kDecode);
@@ -181,8 +181,9 @@ StatusOr<GraphRunner::Pieces> GraphRunner::Capture(GraphKind kind,
   return status;
 }
 
-Status GraphRunner::SendMetadata(const ForwardBatch& batch, const MetadataLayout& layout) {
+Status GraphRunner::Send(const ForwardBatch& batch, const MetadataLayout& layout, bool of_graph) {
   CHECK(layout.bytes <= metadata_bytes_);
+  if (deps_.prepare) deps_.prepare(batch, of_graph ? &layout.bucket : nullptr);
   PinnedSlot& slot = slots_[next_slot_];
   next_slot_ = (next_slot_ + 1) % kSlots;
   ASSIGN_OR_RETURN(const bool free, deps_.api->Done(slot.copied));
@@ -196,7 +197,7 @@ Status GraphRunner::SendMetadata(const ForwardBatch& batch, const MetadataLayout
 Status GraphRunner::RunEager(const ForwardBatch& batch) {
   const MetadataLayout layout({batch.num_tokens, batch.num_seqs}, options_.pages_per_seq);
   const AttentionContext context = layout.At(deps_.metadata);
-  RETURN_IF_ERROR(SendMetadata(batch, layout));
+  RETURN_IF_ERROR(Send(batch, layout, false));
   Uncut uncut(context);
   return deps_.forward(context, &uncut);
 }
@@ -225,7 +226,7 @@ StatusOr<GraphKind> GraphRunner::Run(const ForwardBatch& batch) {
     return kind;
   }
   const MetadataLayout layout(buckets_[*bucket], options_.pages_per_seq);
-  RETURN_IF_ERROR(SendMetadata(batch, layout));
+  RETURN_IF_ERROR(Send(batch, layout, true));
   const Pieces& pieces = (kind == GraphKind::kFull ? full_ : piecewise_)[*bucket];
   RETURN_IF_ERROR(Replay(pieces, layout.At(deps_.metadata)));
   Count(kind, batch, layout.bucket);

@@ -62,6 +62,9 @@ class GraphRunner {
     const Clock* clock = nullptr;
     GraphForward forward;
     std::byte* metadata = nullptr;  // on the device, MetadataBytes(options) long
+    // Before each run: brings what kernels read of the batch besides its metadata to where they
+    // read it. bucket: of a graph, whose launches depend on it alone; null: eager. Empty: nothing.
+    std::function<void(const ForwardBatch&, const PlanShape* bucket)> prepare = {};
   };
   // Of the arena, for what kernels read of a step.
   static size_t MetadataBytes(const GraphRunnerOptions& options);
@@ -96,13 +99,14 @@ class GraphRunner {
 
   GraphRunner(const Deps& deps, const GraphRunnerOptions& options);
   Status AllocateSlots();
-  Status RunPadding(const PlanShape& shape);
+  Status RunPadding(const PlanShape& shape, bool of_graph);
   Status CaptureAll();
   // Captures buckets_[index] as each kind that the mode needs, and adds what it cost.
   Status CaptureBucket(size_t index);
   StatusOr<Pieces> Capture(GraphKind kind, const AttentionContext& context);
-  // Puts the batch, padded to the layout's bucket, where its kernels read it.
-  Status SendMetadata(const ForwardBatch& batch, const MetadataLayout& layout);
+  // Puts the batch, padded to the layout's bucket, where its kernels read it. of_graph: they are
+  // those of a graph of that bucket.
+  Status Send(const ForwardBatch& batch, const MetadataLayout& layout, bool of_graph);
   Status RunEager(const ForwardBatch& batch);
   Status Replay(const Pieces& pieces, const AttentionContext& context);
   void Count(GraphKind kind, const ForwardBatch& batch, const PlanShape& bucket);

@@ -13,6 +13,7 @@
 #include "worker_proc/cuda/kernels/paged_attention.h"
 #include "worker_proc/cuda/kernels/rope_kv.h"
 #include "worker_proc/cuda/kernels/rows.h"
+#include "worker_proc/cuda/kernels/sample.h"
 
 namespace flotilla::cuda {
 
@@ -26,6 +27,7 @@ struct KernelTable {
   void (*gemv)(const GemvArgs&, Stream);
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
+  void (*sample_rows)(const SampleArgs&, Stream);
 };
 
 namespace gpu {

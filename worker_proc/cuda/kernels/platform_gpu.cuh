@@ -48,6 +48,13 @@ __device__ __forceinline__ float HalfBitsToFloat(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
 
+__device__ __forceinline__ uint32_t FloatBits(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
+  static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+  atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
+}
+
 // 16 aligned bytes at once.
 template <typename T>
 __device__ __forceinline__ Pack<T> Load16(const T* from) {

@@ -1,27 +1,14 @@
-#include "worker_proc/cuda/graph/cuda_graph_api.h"
+#include "worker_proc/cuda/gpu/cuda_graph_api.h"
 
 #include <cuda_runtime_api.h>
 
 #include <array>
 #include <utility>
 
+#include "worker_proc/cuda/gpu/cuda_status.h"
+
 namespace flotilla::cuda {
 namespace {
-
-Status ToStatus(cudaError_t error, std::string_view what) {
-  if (error == cudaSuccess) return OkStatus();
-  const std::string text = StrCat(what, ": ", cudaGetErrorString(error));
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return absl::ResourceExhaustedError(text);
-    case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-    case cudaErrorInsufficientDriver:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
-  }
-}
 
 class Api final : public CudaGraphApi {
  public:

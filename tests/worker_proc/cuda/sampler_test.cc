@@ -1,0 +1,202 @@
+// The device's sampler, emulated: the token, the logprobs and their order are the host's, bit for
+// bit, whatever a row is asked for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/worker_proc/cuda/device_values.h"
+#include "worker_proc/cpu/isa.h"
+#include "worker_proc/cuda/cuda_sampler.h"
+#include "worker_proc/cuda/emulation/emulated_device.h"
+#include "worker_proc/runner/sampler.h"
+
+namespace flotilla::cuda {
+namespace {
+
+using testing::kSeeds;
+
+// One row's request, with what its input refers to.
+struct Asked {
+  SamplingParams params;
+  uint32_t position = 0;
+  std::vector<LogitBias> bias;
+  std::vector<TokenCount> counts;
+  std::vector<uint32_t> mask;
+  int32_t given = -1;
+
+  SampleInput input() const { return {params, position, bias, counts, mask}; }
+};
+
+class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  CudaSamplerTest()
+      : device_(MakeEmulatedDevice()), host_(*cpu::SelectSamplerKernels("auto"), kEos) {
+    auto made = CudaSampler::Create(device_.get(), kRows, vocab(), kEos);
+    CHECK_OK(made.status());
+    sampler_ = std::move(*made);
+  }
+  uint32_t vocab() const { return GetParam(); }
+
+  // Peaked as a model's are; ties are common, for keys that differ by the id alone.
+  std::vector<float> Logits(float spread, bool ties) {
+    std::normal_distribution<float> normal(0, spread);
+    std::vector<float> logits(size_t{kRows} * vocab());
+    for (float& logit : logits) {
+      logit = normal(random_);
+      if (ties) logit = std::round(logit);
+    }
+    return logits;
+  }
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) {
+    return values.begin()[random_() % values.size()];
+  }
+  int32_t Token() { return static_cast<int32_t>(random_() % vocab()); }
+
+  Asked Draw() {
+    Asked asked;
+    SamplingParams& p = asked.params;
+    p.temperature = OneOf({0.0f, 0.3f, 0.8f, 1.0f, 5.0f});
+    p.top_p = OneOf({1.0f, 1.0f, 0.95f, 0.5f, 0.01f});
+    p.min_p = OneOf({0.0f, 0.0f, 0.05f, 0.7f, 1.0f});
+    p.top_k = OneOf({0u, 0u, 1u, 7u, 50u, vocab() + 1});
+    p.seed = random_();
+    p.num_logprobs = OneOf({kNoLogprobs, 0u, 1u, 20u});
+    p.min_tokens_until = OneOf({0u, 0u, 10u});
+    asked.position = static_cast<uint32_t>(random_() % 20);
+    for (uint32_t n = OneOf({0u, 0u, 5u}); asked.bias.size() < std::min(n, vocab());) {
+      asked.bias.push_back(
+          {static_cast<int32_t>(asked.bias.size()), OneOf({-100.0f, 3.0f, 100.0f})});
+    }
+    if (OneOf({false, false, true})) {
+      p.repetition_penalty = OneOf({1.0f, 1.3f, 0.7f});
+      p.frequency_penalty = OneOf({0.0f, 0.5f});
+      p.presence_penalty = OneOf({0.0f, -0.5f});
+      for (int32_t token = 0; token < static_cast<int32_t>(std::min(vocab(), 40u)); token += 3) {
+        asked.counts.push_back({token, OneOf({0u, 1u}), OneOf({0u, 1u, 4u})});
+      }
+    }
+    if (OneOf({false, false, true})) {
+      asked.mask.assign(MaskWords(vocab()), 0);
+      const auto most = static_cast<int32_t>(OneOf({1u, 30u, 1000u}));
+      for (int32_t n = 0; n < most; ++n) {
+        const int32_t token = Token();
+        asked.mask[static_cast<uint32_t>(token) / 32] |= 1u << token % 32;
+      }
+    }
+    if (OneOf({false, false, false, true})) asked.given = Token();
+    return asked;
+  }
+
+  void Compare(std::vector<float> logits, const std::vector<Asked>& asked) {
+    auto memory = device_->Allocate(logits.size() * sizeof(float));
+    ASSERT_TRUE(memory.ok());
+    device_->Upload(logits.data(), logits.size() * sizeof(float), memory->data());
+    CudaTensor tensor{memory->data(), Element::kFloat32};
+    std::vector<PositionLogprobs> logprobs(asked.size());
+    std::vector<SampleQuery> queries;
+    for (uint32_t i = 0; i < asked.size(); ++i) {
+      const uint32_t n = asked[i].params.num_logprobs;
+      queries.push_back({.row = i,
+                         .input = asked[i].input(),
+                         .given = asked[i].given,
+                         .num_top = n == kNoLogprobs ? 0 : n,
+                         .logprobs = n == kNoLogprobs ? nullptr : &logprobs[i]});
+    }
+    std::vector<int32_t> tokens(asked.size());
+    ASSERT_TRUE(sampler_->Sample({&tensor, kRows, vocab()}, queries, tokens).ok());
+    for (uint32_t i = 0; i < asked.size(); ++i) {
+      const Asked& a = asked[i];
+      SCOPED_TRACE(StrCat("row ", i, ": temperature ", a.params.temperature, " top_p ",
+                          a.params.top_p, " min_p ", a.params.min_p, " top_k ", a.params.top_k,
+                          " counts ", a.counts.size(), " mask ", a.mask.size(), " given ",
+                          a.given));
+      const std::span<float> row = std::span(logits).subspan(size_t{i} * vocab(), vocab());
+      PositionLogprobs exact;
+      PositionLogprobs* const wanted = queries[i].logprobs == nullptr ? nullptr : &exact;
+      if (a.given < 0) {
+        const StatusOr<int32_t> token = host_.Sample(row, a.input(), wanted);
+        ASSERT_TRUE(token.ok());
+        EXPECT_EQ(tokens[i], *token);
+      } else if (wanted != nullptr) {
+        ASSERT_TRUE(host_.Logprobs(row, a.given, queries[i].num_top, wanted).ok());
+      }
+      if (wanted == nullptr) continue;
+      const PositionLogprobs& got = logprobs[i];
+      EXPECT_EQ(got.token, exact.token);
+      EXPECT_EQ(got.rank, exact.rank);
+      EXPECT_EQ(got.logprob, exact.logprob);
+      ASSERT_EQ(got.top.size(), exact.top.size());
+      for (size_t t = 0; t < exact.top.size(); ++t) {
+        EXPECT_EQ(got.top[t].token, exact.top[t].token) << t;
+        EXPECT_EQ(got.top[t].logprob, exact.top[t].logprob) << t;
+      }
+    }
+  }
+
+  static constexpr uint32_t kRows = 8;
+  const std::vector<int32_t> kEos = {2, 5};
+  std::mt19937 random_{11};
+  std::unique_ptr<Device> device_;
+  Sampler host_;
+  std::unique_ptr<CudaSampler> sampler_;
+};
+
+TEST_P(CudaSamplerTest, DrawsAndLogprobsAreTheHosts) {
+  const int rounds = vocab() > 1000 ? 3 : 60;
+  for (const uint64_t seed : kSeeds) {
+    emulation::SetSeed(seed);
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<Asked> asked;
+      for (uint32_t i = 0; i < kRows; ++i) asked.push_back(Draw());
+      Compare(Logits(OneOf({0.01f, 2.0f, 8.0f}), OneOf({false, true})), asked);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(CudaSamplerTest, InfinitiesAndNansFailTheirRowAlone) {
+  std::vector<float> logits = Logits(2, false);
+  const auto row = [&](uint32_t r) { return logits.begin() + static_cast<ptrdiff_t>(r * vocab()); };
+  *(row(1) + vocab() / 2) = NAN;
+  *row(2) = INFINITY;
+  std::fill(row(3), row(4), -INFINITY);
+  std::fill(row(4) + 1, row(5), -INFINITY);  // one is left
+  auto memory = device_->Allocate(logits.size() * sizeof(float));
+  ASSERT_TRUE(memory.ok());
+  device_->Upload(logits.data(), logits.size() * sizeof(float), memory->data());
+  CudaTensor tensor{memory->data(), Element::kFloat32};
+  const SamplingParams params;
+  PositionLogprobs logprobs;
+  std::vector<SampleQuery> queries;
+  for (uint32_t i = 0; i < 6; ++i) queries.push_back({.row = i, .input = {.params = params}});
+  queries[4].num_top = 20;
+  queries[4].logprobs = &logprobs;
+  std::vector<int32_t> tokens(6);
+  const Status status = sampler_->Sample({&tensor, kRows, vocab()}, queries, tokens);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(tokens, ::testing::ElementsAre(::testing::Ge(0), -1, -1, -1, 0, ::testing::Ge(0)));
+  EXPECT_EQ(logprobs.logprob, 0.0f);
+  ASSERT_EQ(logprobs.top.size(), std::min(20u, vocab()));
+  if (vocab() > 1) {
+    EXPECT_EQ(logprobs.top[1].logprob, -INFINITY);
+  }
+}
+
+TEST_P(CudaSamplerTest, LongListsTakeSeveralLaunches) {
+  std::vector<Asked> asked(kRows);
+  for (Asked& a : asked) {
+    a.params.temperature = 0.8f;
+    a.params.presence_penalty = 0.5f;
+    for (uint32_t t = 0; t < vocab(); ++t) a.counts.push_back({static_cast<int32_t>(t), 0, t % 3});
+  }
+  Compare(Logits(2, false), asked);
+}
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, CudaSamplerTest, ::testing::Values(1, 33, 300, 1000, 49152),
+                         [](const auto& info) { return StrCat("Of", info.param); });
+
+}  // namespace
+}  // namespace flotilla::cuda

@@ -1,0 +1,181 @@
+#include "worker_proc/cuda/cuda_sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker_proc/runner/logits_scan.h"
+#include "worker_proc/runner/philox.h"
+
+namespace flotilla::cuda {
+namespace {
+
+constexpr uint32_t kLeastListRoom = 64 * 1024;
+constexpr float kLog2E = 1.44269504f;
+
+// What LikelihoodKey was made of; a negative zero has become a positive one.
+float LogitOf(uint64_t key) {
+  const auto falling = static_cast<uint32_t>(key >> 32);
+  return std::bit_cast<float>((falling >> 31) != 0 ? falling : 0x7fffffffu - falling);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<CudaSampler>> CudaSampler::Create(Device* device, uint32_t max_rows,
+                                                           uint32_t vocab,
+                                                           std::span<const int32_t> eos_ids) {
+  static_assert(kMaxLogprobs <= kMaxSampleTop);
+  CHECK(vocab <= kMaxSampleVocab);
+  std::unique_ptr<CudaSampler> sampler(new CudaSampler(device, vocab));
+  RETURN_IF_ERROR(sampler->Allocate(max_rows, eos_ids));
+  return sampler;
+}
+
+Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids) {
+  for (const int32_t id : eos_ids) {
+    if (id >= 0 && static_cast<uint32_t>(id) < vocab_) eos_ids_.push_back(id);
+  }
+  // A sequence has each token once.
+  list_room_ = std::max({kLeastListRoom, vocab_, kMaxLogitBias});
+  const auto allocate = [this](uint64_t bytes) {
+    bytes_ += bytes;
+    return device_.Allocate(bytes);
+  };
+  const uint64_t rows = max_rows;
+  ASSIGN_OR_RETURN(adjusted_, allocate(rows * vocab_ * sizeof(float)));
+  ASSIGN_OR_RETURN(rows_, allocate(rows * sizeof(SampleRow)));
+  ASSIGN_OR_RETURN(masks_, allocate(rows * MaskWords(vocab_) * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(banned_, allocate(eos_ids_.size() * sizeof(int32_t)));
+  ASSIGN_OR_RETURN(biases_, allocate(uint64_t{list_room_} * sizeof(SampleBias)));
+  ASSIGN_OR_RETURN(penalties_, allocate(uint64_t{list_room_} * sizeof(SamplePenalty)));
+  ASSIGN_OR_RETURN(out_, allocate(rows * sizeof(SampledRow)));
+  device_.Upload(eos_ids_.data(), eos_ids_.size() * sizeof(int32_t), banned_.data());
+  packed_rows_.reserve(rows);
+  packed_masks_.reserve(rows * MaskWords(vocab_));
+  packed_biases_.reserve(list_room_);
+  packed_penalties_.reserve(list_room_);
+  results_.reserve(rows);
+  words_.reserve(MaskWords(vocab_));
+  keys_.reserve(kMaxSampleTop);
+  return device_.Synchronize();
+}
+
+bool CudaSampler::Pack(const SampleQuery& query) {
+  const SamplingParams& params = query.input.params;
+  SampleRow out;
+  out.row = query.row;
+  out.given = query.given;
+  if (query.logprobs != nullptr) out.num_top = query.num_top;
+  if (query.given < 0) {
+    const std::span<const LogitBias> biases = query.input.logit_bias;
+    const std::span<const TokenCount> counts = query.input.counts;
+    if (packed_biases_.size() + biases.size() > list_room_ ||
+        packed_penalties_.size() + counts.size() > list_room_) {
+      return false;
+    }
+    out.has_mask = !query.input.mask.empty();
+    out.bans = BansEos(query.input, eos_ids_, &words_);
+    out.adjusted = out.has_mask || out.bans || !biases.empty() || !counts.empty();
+    out.mask = static_cast<uint32_t>(packed_masks_.size());
+    packed_masks_.insert(packed_masks_.end(), query.input.mask.begin(), query.input.mask.end());
+    out.biases[0] = static_cast<uint32_t>(packed_biases_.size());
+    for (const LogitBias& entry : biases) packed_biases_.push_back({entry.token, entry.bias});
+    out.biases[1] = static_cast<uint32_t>(packed_biases_.size());
+    out.penalties[0] = static_cast<uint32_t>(packed_penalties_.size());
+    for (const TokenCount& count : counts) {
+      const bool seen = count.in_prompt + count.in_output > 0;
+      packed_penalties_.push_back({count.token, seen ? params.repetition_penalty : 1.0f,
+                                   params.frequency_penalty * static_cast<float>(count.in_output),
+                                   count.in_output > 0 ? params.presence_penalty : 0.0f});
+    }
+    out.penalties[1] = static_cast<uint32_t>(packed_penalties_.size());
+    out.greedy = params.temperature < kGreedyBelow;
+    out.survivors = params.min_p > 0 || (params.top_k > 0 && params.top_k < vocab_);
+    out.top_k = params.top_k;
+    out.top_p = params.top_p;
+    out.min_p = params.min_p;
+    if (!out.greedy) {
+      out.to_log2 = 1.0f / params.temperature * kLog2E;
+      out.uniform = UniformDraw(params.seed, query.input.position, 0);
+    }
+  }
+  packed_rows_.push_back(out);
+  return true;
+}
+
+Status CudaSampler::Launch(Tensor logits) {
+  const auto upload = [this](const auto& from, const DeviceBuffer& to) {
+    const uint64_t bytes = from.size() * sizeof(from[0]);
+    CHECK(bytes <= to.bytes());
+    if (bytes > 0) device_.Upload(from.data(), bytes, to.data());
+  };
+  upload(packed_rows_, rows_);
+  upload(packed_masks_, masks_);
+  upload(packed_biases_, biases_);
+  upload(packed_penalties_, penalties_);
+  SampleArgs args;
+  args.logits = Floats(logits);
+  args.adjusted = adjusted_.as<float>();
+  args.vocab = vocab_;
+  args.quantum_bits = QuantumBits(vocab_);
+  args.rows = rows_.as<const SampleRow>();
+  args.num_rows = static_cast<uint32_t>(packed_rows_.size());
+  args.masks = masks_.as<const uint32_t>();
+  args.banned = banned_.as<const int32_t>();
+  args.num_banned = static_cast<uint32_t>(eos_ids_.size());
+  args.biases = biases_.as<const SampleBias>();
+  args.penalties = penalties_.as<const SamplePenalty>();
+  args.out = out_.as<SampledRow>();
+  device_.kernels().sample_rows(args, device_.stream());
+  results_.resize(packed_rows_.size());
+  device_.Download(out_.data(), results_.size() * sizeof(SampledRow), results_.data());
+  packed_rows_.clear();
+  packed_masks_.clear();
+  packed_biases_.clear();
+  packed_penalties_.clear();
+  return device_.Synchronize();
+}
+
+Status CudaSampler::Take(const SampleQuery& query, const SampledRow& row, int32_t* token) {
+  *token = row.token;
+  if (row.bad != 0) return absl::DataLossError("the logits are not finite");
+  if (query.logprobs == nullptr) return OkStatus();
+  const double log_sum =
+      LogSum(row.max, std::ldexp(static_cast<double>(row.total), -QuantumBits(vocab_)));
+  const auto logprob = [&](float logit) {
+    return static_cast<float>(static_cast<double>(logit) - log_sum);
+  };
+  PositionLogprobs& out = *query.logprobs;
+  out.token = row.token;
+  out.logprob = logprob(row.logit);
+  out.rank = row.rank;
+  out.top.clear();
+  keys_.assign(row.top, row.top + row.num_top);
+  std::sort(keys_.begin(), keys_.end());
+  for (const uint64_t key : keys_) {
+    out.top.push_back({static_cast<int32_t>(static_cast<uint32_t>(key)), logprob(LogitOf(key))});
+  }
+  return OkStatus();
+}
+
+Status CudaSampler::Sample(Tensor logits, std::span<const SampleQuery> queries,
+                           std::span<int32_t> tokens) {
+  CHECK(logits.cols == vocab_);
+  Status first_error = OkStatus();
+  for (size_t begin = 0; begin < queries.size();) {
+    size_t end = begin;
+    while (end < queries.size() && Pack(queries[end])) ++end;
+    CHECK(end > begin);  // the lists of one row always have room
+    RETURN_IF_ERROR(Launch(logits));
+    for (size_t i = begin; i < end; ++i) {
+      const Status taken = Take(queries[i], results_[i - begin], &tokens[i]);
+      if (first_error.ok()) first_error = taken;
+    }
+    begin = end;
+  }
+  return first_error;
+}
+
+}  // namespace flotilla::cuda

@@ -1,0 +1,108 @@
+// OpenDevice of a program that was built with CUDA: one GPU, one stream, our kernels as nvcc
+// compiled them, cuBLASLt.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "worker_proc/cuda/device.h"
+#include "worker_proc/cuda/gpu/cuda_graph_api.h"
+#include "worker_proc/cuda/gpu/cuda_status.h"
+#include "worker_proc/cuda/gpu/gemm.h"
+#include "worker_proc/cuda/gpu/staging.h"
+
+namespace flotilla::cuda {
+namespace {
+
+// Blocks of attention that a multiprocessor runs at once, about.
+constexpr uint32_t kBlocksAProcessor = 2;
+constexpr uint64_t kLeastBytes = 256;
+
+class GpuDevice final : public Device {
+ public:
+  GpuDevice() = default;
+  ~GpuDevice() override {
+    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  }
+  GpuDevice(const GpuDevice&) = delete;
+  GpuDevice& operator=(const GpuDevice&) = delete;
+
+  Status Open(uint32_t ordinal) {
+    int count = 0;
+    if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+      return absl::NotFoundError(StrCat("--device cuda: ", cudaGetErrorString(error),
+                                        "; flotilla doctor says what this machine has"));
+    }
+    if (ordinal >= static_cast<uint32_t>(count)) {
+      return absl::NotFoundError(StrCat("--device cuda: there is no GPU ", ordinal, ", only ",
+                                        count,
+                                        "; a worker needs one: fewer of them (--tp), or --gpus"));
+    }
+    const int device = static_cast<int>(ordinal);
+    ASSIGN_OR_RETURN(api_, CudaGraphApi::Create(device));
+    stream_ = static_cast<cudaStream_t>(api_->stream(DeviceStream::kCompute));
+    cudaDeviceProp properties = {};
+    RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device), "properties"));
+    name_ = StrCat("cuda-sm", properties.major, properties.minor);
+    parallel_blocks_ = static_cast<uint32_t>(properties.multiProcessorCount) * kBlocksAProcessor;
+    RETURN_IF_ERROR(staging_.Open());
+    return gemm_.Open();
+  }
+
+  const char* name() const override { return name_.c_str(); }
+  const KernelTable& kernels() const override { return gpu::Kernels(); }
+  Stream stream() const override { return stream_; }
+  uint32_t parallel_blocks() const override { return parallel_blocks_; }
+  DeviceMemoryInfo memory() const override {
+    const StatusOr<DeviceMemoryInfo> info = api_->Memory();
+    return info.ok() ? *info : DeviceMemoryInfo();
+  }
+  GraphApi* graphs() override { return api_.get(); }
+
+  StatusOr<DeviceBuffer> Allocate(uint64_t bytes) override {
+    void* data = nullptr;
+    RETURN_IF_ERROR(ToStatus(cudaMalloc(&data, std::max(bytes, kLeastBytes)),
+                             StrCat("memory of the GPU, ", bytes, " bytes")));
+    return DeviceBuffer(this, data, bytes);
+  }
+  void Upload(const void* from, uint64_t bytes, void* to) override {
+    Note(staging_.Copy(from, bytes, to, stream_));
+  }
+  void Download(const void* from, uint64_t bytes, void* to) override {
+    Note(ToStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
+                  "copy to the host"));
+  }
+  void Gemm(const GemmArgs& args) override { Note(gemm_.Run(args, stream_)); }
+  Status Synchronize() override {
+    Note(ToStatus(cudaGetLastError(), "a kernel's launch"));
+    Note(ToStatus(cudaStreamSynchronize(stream_), "the GPU"));
+    return error_;
+  }
+
+ private:
+  void Free(void* data) override { cudaFree(data); }
+  // The first error stays.
+  void Note(Status status) {
+    if (error_.ok()) error_ = std::move(status);
+  }
+
+  std::string name_;
+  uint32_t parallel_blocks_ = 0;
+  std::unique_ptr<CudaGraphApi> api_;
+  cudaStream_t stream_ = nullptr;  // the api's
+  Staging staging_;
+  LtGemm gemm_;
+  Status error_ = OkStatus();
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal) {
+  auto device = std::make_unique<GpuDevice>();
+  RETURN_IF_ERROR(device->Open(ordinal));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+}  // namespace flotilla::cuda

@@ -1,0 +1,12 @@
+// OpenDevice of a program that was built without CUDA.
+#include "worker_proc/cuda/device.h"
+
+namespace flotilla::cuda {
+
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t /*ordinal*/) {
+  return absl::UnimplementedError(
+      "--device cuda: this build has no CUDA; build with cmake --preset cuda (needs nvcc, see "
+      "docs/cuda.md), or use --device cpu");
+}
+
+}  // namespace flotilla::cuda

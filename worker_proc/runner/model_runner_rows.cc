@@ -1,0 +1,145 @@
+// What ModelRunner makes of a step's logits and hidden states: tokens, logprobs, embeddings.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "worker_proc/runner/model_runner.h"
+
+namespace flotilla {
+
+Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
+                              StepResult* result) {
+  RowResult& out = result->rows[row.row];
+  const Slot& slot = slots_.slot(plan.rows[row.row].slot);
+  const SamplingParams& params = slot.sampling;
+  if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
+  if (options_.on_logits) RETURN_IF_ERROR(options_.on_logits(out.slot, row.position, logits));
+  if (AsksForPromptLogprobs(row)) {
+    const uint32_t n = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
+    if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
+    RETURN_IF_ERROR(sampler_.Logprobs(logits, row.target, n, results_.AddPromptPosition(&out)));
+  }
+  if (!row.sample) return OkStatus();
+  out.has_logprobs = params.num_logprobs != kNoLogprobs;
+  ASSIGN_OR_RETURN(out.token, sampler_.Sample(logits,
+                                              {.params = params,
+                                               .position = row.position + 1,
+                                               .logit_bias = slot.logit_bias,
+                                               .counts = slot.history.counts(),
+                                               .mask = row_masks_[row.row]},
+                                              out.has_logprobs ? &out.logprobs : nullptr));
+  return OkStatus();
+}
+
+Status ModelRunner::Sample(const StepPlan& plan, std::span<const LogitsRow> rows, Tensor logits,
+                           StepResult* result, std::optional<uint32_t>* bad_slot) {
+  queries_.clear();
+  prompt_logprobs_.resize(rows.size());
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const LogitsRow& row = rows[i];
+    RowResult& out = result->rows[row.row];
+    const Slot& slot = slots_.slot(plan.rows[row.row].slot);
+    const SamplingParams& params = slot.sampling;
+    if (AsksForPromptLogprobs(row)) {
+      queries_.push_back(
+          {.row = i,
+           .input = {.params = params},
+           .given = row.target,
+           .num_top = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs,
+           .logprobs = &prompt_logprobs_[i]});
+    }
+    if (!row.sample) continue;
+    out.has_logprobs = params.num_logprobs != kNoLogprobs;
+    queries_.push_back({.row = i,
+                        .input = {.params = params,
+                                  .position = row.position + 1,
+                                  .logit_bias = slot.logit_bias,
+                                  .counts = slot.history.counts(),
+                                  .mask = row_masks_[row.row]},
+                        .num_top = params.num_logprobs,
+                        .logprobs = out.has_logprobs ? &out.logprobs : nullptr});
+  }
+  tokens_.assign(queries_.size(), -1);
+  const Status status = device_sampler_->Sample(logits, queries_, tokens_);
+  if (absl::IsDataLoss(status)) {
+    const auto bad = std::find(tokens_.begin(), tokens_.end(), -1) - tokens_.begin();
+    *bad_slot = plan.rows[rows[queries_[static_cast<size_t>(bad)].row].row].slot;
+  }
+  RETURN_IF_ERROR(status);
+  for (size_t q = 0; q < queries_.size(); ++q) {
+    const LogitsRow& row = rows[queries_[q].row];
+    RowResult& out = result->rows[row.row];
+    if (queries_[q].given < 0) {
+      out.token = tokens_[q];
+      continue;
+    }
+    if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
+    std::swap(*results_.AddPromptPosition(&out), prompt_logprobs_[queries_[q].row]);
+  }
+  return OkStatus();
+}
+
+Status ModelRunner::Pool(const StepPlan& plan, StepResult* result,
+                         std::optional<uint32_t>* bad_slot) {
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    if ((row.flags & (kRowPoolMean | kRowEmbed)) == 0) continue;
+    const Status pooled = PoolRow(row, batch_.cu_q_lens[i], &result->rows[i]);
+    if (absl::IsDataLoss(pooled)) *bad_slot = row.slot;
+    RETURN_IF_ERROR(pooled);
+  }
+  return OkStatus();
+}
+
+// Without kRowPoolMean the last position is all there is to pool.
+Status ModelRunner::PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out) {
+  const bool mean = (row.flags & kRowPoolMean) != 0;
+  const uint32_t end = first_token + row.num_tokens;
+  std::vector<float>& sum = *slots_.pooled_sum(row.slot);
+  sum.resize(config_.hidden_size);
+  for (uint32_t begin = mean ? first_token : end - 1; begin < end;
+       begin += std::min(logits_tile(), end - begin)) {
+    tile_rows_.resize(std::min(logits_tile(), end - begin));
+    std::iota(tile_rows_.begin(), tile_rows_.end(), begin);
+    ASSIGN_OR_RETURN(const Tensor tensor, model_->HiddenStates(tile_rows_));
+    RETURN_IF_ERROR(deps_.backend->Finish());
+    ASSIGN_OR_RETURN(const std::span<const float> states, deps_.backend->ReadLogits(tensor));
+    for (size_t i = 0; i < states.size(); ++i) sum[i % sum.size()] += states[i];
+  }
+  if ((row.flags & kRowEmbed) == 0) return OkStatus();
+  const auto count = static_cast<float>(mean ? row.start_pos + row.num_tokens : 1);
+  out->embedding = sum;
+  for (float& value : out->embedding) {
+    value /= count;
+    if (!std::isfinite(value)) return absl::DataLossError("a hidden state is not finite");
+  }
+  return OkStatus();
+}
+
+Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) {
+  sampled_.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (plan.rows[i].flags & kRowSample) sampled_.push_back(result.rows[i].token);
+  }
+  if (sampled_.empty()) return OkStatus();
+  RETURN_IF_ERROR(deps_.collective->Broadcast(std::as_writable_bytes(std::span(sampled_)), 0));
+  const int32_t* token = sampled_.data();
+  for (const PlanRow& row : plan.rows) {
+    if (row.flags & kRowSample) slots_.SetLastToken(row.slot, *token++);
+  }
+  return OkStatus();
+}
+
+void ModelRunner::FindMasks(const StepPlan& plan) {
+  const size_t words = MaskWords(config_.vocab_size);
+  std::span<const uint32_t> rest = plan.masks;
+  row_masks_.assign(plan.rows.size(), {});
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if ((plan.rows[i].flags & kRowMask) == 0) continue;
+    row_masks_[i] = rest.first(words);
+    rest = rest.subspan(words);
+  }
+}
+
+}  // namespace flotilla

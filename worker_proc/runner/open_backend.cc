@@ -1,0 +1,106 @@
+#include "worker_proc/runner/open_backend.h"
+
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/log.h"
+#include "common/base/memory_info.h"
+#include "worker_proc/cpu/cpu_backend.h"
+#include "worker_proc/cpu/isa.h"
+#include "worker_proc/cuda/cuda_backend.h"
+#include "worker_proc/cuda/plan/graph_mode.h"
+
+namespace flotilla {
+namespace {
+
+StatusOr<OpenedBackend> OpenCpu(const CpuFlags& flags, const RankPlace& place) {
+  ASSIGN_OR_RETURN(CpuBackendOptions options,
+                   ResolveCpuOptions(flags, *place.checkpoint, AllowedCores()));
+  options.heartbeat = place.heartbeat;
+  cpu::PackCacheOptions& pack_cache = options.pack_cache;
+  pack_cache.model_path = place.model_path;
+  if (pack_cache.dir != "off") {
+    pack_cache.model_identity = cpu::ModelIdentity(place.model_path, *place.checkpoint);
+  }
+  pack_cache.rank = place.rank;
+  pack_cache.ranks = place.ranks;
+  OpenedBackend opened;
+  opened.backend = MakeCpuBackend(options);
+  opened.spin_ns = options.threads.spin_ns;
+  opened.available_memory = [] { return AvailableMemoryBytes(); };
+  Log().info("backend {} {} {} {}", Kv("name", opened.backend->name()),
+             Kv("isa", options.kernels->name), Kv("threads", options.threads.threads),
+             Kv("spin_us", options.threads.spin_ns / kNsPerUs));
+  return opened;
+}
+
+StatusOr<cuda::Element> ElementOf(const char* flag, const std::string& name,
+                                  cuda::Element automatic) {
+  if (name == "auto") return automatic;
+  for (const cuda::Element element :
+       {cuda::Element::kBFloat16, cuda::Element::kFloat16, cuda::Element::kFloat32}) {
+    if (name == cuda::ElementName(element)) return element;
+  }
+  return absl::InvalidArgumentError(
+      StrCat(flag, " ", name, ": --device cuda has auto, bfloat16, float16 and float32"));
+}
+
+StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& place) {
+  cuda::CudaBackendOptions options;
+  ASSIGN_OR_RETURN(options.dtype, ElementOf("--dtype", flags.cpu.dtype, options.dtype));
+  ASSIGN_OR_RETURN(options.kv_cache_dtype,
+                   ElementOf("--kv-cache-dtype", flags.cpu.kv_cache_dtype, options.dtype));
+  ASSIGN_OR_RETURN(const cuda::GraphMode wanted, cuda::ParseGraphMode(flags.gpu.graph_mode));
+  // The collective between ranks passes through the host.
+  ASSIGN_OR_RETURN(const cuda::GraphModeChoice graphs,
+                   cuda::ChooseGraphMode(wanted, {.capture = true,
+                                                  .attention_mixed = true,
+                                                  .attention_decode = true,
+                                                  .pieces = true,
+                                                  .collective = place.ranks == 1}));
+  options.graph_mode = graphs.mode;
+  options.cuda_graph_sizes = flags.gpu.cuda_graph_sizes;
+  options.cuda_graph_max_size = flags.gpu.cuda_graph_max_size;
+  options.batch_invariant = !flags.gpu.disable_batch_invariance;
+  options.heartbeat = place.heartbeat;
+  const uint32_t local_rank = place.rank - place.first_local_rank;
+  if (!flags.gpu.gpus.empty() && local_rank >= flags.gpu.gpus.size()) {
+    return absl::InvalidArgumentError(StrCat("--gpus names ", flags.gpu.gpus.size(),
+                                             " for more ranks than that; one for each rank"));
+  }
+  const uint32_t ordinal = flags.gpu.gpus.empty() ? local_rank : flags.gpu.gpus[local_rank];
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned, cuda::OpenDevice(ordinal));
+  const cuda::Device* const device = owned.get();
+  const uint64_t free_at_start = device->memory().free;
+  OpenedBackend opened;
+  opened.backend = cuda::MakeCudaBackend(std::move(owned), options);
+  opened.available_memory = [device] { return device->memory().free; };
+  // What ops took for the largest step is taken still, so the peak is what is in use.
+  opened.device_memory = [device, free_at_start, share = flags.gpu.gpu_memory_utilization] {
+    const cuda::DeviceMemoryInfo bytes = device->memory();
+    DeviceMemory memory;
+    memory.total = bytes.total;
+    memory.utilization = share;
+    memory.used = bytes.total - bytes.free;
+    memory.current = free_at_start > bytes.free ? free_at_start - bytes.free : 0;
+    memory.peak = memory.current;
+    return memory;
+  };
+  Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", ordinal),
+             Kv("free", free_at_start), Kv("graph_mode", cuda::GraphModeName(graphs.mode)),
+             Kv("because", graphs.reason));
+  return opened;
+}
+
+}  // namespace
+
+StatusOr<OpenedBackend> OpenBackend(const DeviceFlags& flags, const RankPlace& place) {
+  ASSIGN_OR_RETURN(const SamplerKernels* kernels, cpu::SelectSamplerKernels(flags.cpu.isa));
+  StatusOr<OpenedBackend> opened =
+      flags.device == "cuda" ? OpenCuda(flags, place) : OpenCpu(flags.cpu, place);
+  if (opened.ok()) opened->sampler_kernels = kernels;
+  return opened;
+}
+
+}  // namespace flotilla
