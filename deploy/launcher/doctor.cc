@@ -1,10 +1,12 @@
 #include "deploy/launcher/doctor.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/flags.h"
+#include "common/base/listen.h"
 #include "common/base/log.h"
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
@@ -27,6 +29,30 @@ std::string HugePagesText(const Machine& machine) {
          "/sys/kernel/mm/transparent_hugepage/enabled to madvise";
 }
 
+// What stands in the way of each port that serve would listen on.
+std::string PortsText(const ServeOptions& o) {
+  std::string free, text;
+  for (const auto& [flag, port] : {std::pair("--port", o.port),
+                                   {"--grpc-port", o.grpc_port},
+                                   {"--metrics-port", o.metrics_port}}) {
+    if (port == 0) continue;  // any free one
+    const Status status = CheckPortFree(o.host, port, flag);
+    if (status.ok()) {
+      absl::StrAppend(&free, free.empty() ? "" : ", ", port);
+    } else {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", std::string(status.message()));
+    }
+  }
+  if (!free.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", free, " can be had");
+  return text.empty() ? "any free ones" : text;
+}
+
+std::string GpusText(const Machine& machine) {
+  if (machine.gpus.empty()) return "none; --device cuda needs NVIDIA's driver and a GPU";
+  return StrCat(machine.gpus.size(), ": ", absl::StrJoin(machine.gpus, ", "),
+                "; --device cuda, in a build that has it (docs/cuda.md)");
+}
+
 }  // namespace
 
 std::string DoctorText(const Machine& machine, const HostPlan& host) {
@@ -45,6 +71,7 @@ std::string DoctorText(const Machine& machine, const HostPlan& host) {
                                                         absl::StrJoin(machine.isas, ", ")));
   line("memory", StrCat(FormatBytes(machine.available_bytes), " available"));
   line("huge pages", HugePagesText(machine));
+  line("GPUs", GpusText(machine));
   if (host.span.several_hosts()) {
     line("--tp",
          StrCat(host.tp, ", of which ", host.span.local_ranks, " here and ", host.span.remote_ranks,
@@ -78,7 +105,8 @@ int Doctor(const ServeOptions& options) {
     PrintFatal(options.log, plan.status().message());
     return 2;
   }
-  std::printf("%s", DoctorText(machine, *plan).c_str());
+  std::printf("%s%-17s%s\n", DoctorText(machine, *plan).c_str(), "ports",
+              PortsText(options).c_str());
   return machine.isas.empty() ? 1 : 0;
 }
 

@@ -3,10 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -73,6 +76,21 @@ std::string HugePages(const std::string& root) {
   return text.substr(begin + 1, end - begin - 1);
 }
 
+// "Model: \t\t NVIDIA H100 80GB HBM3", a folder a GPU.
+std::vector<std::string> Gpus(const std::string& root) {
+  std::vector<std::string> gpus;
+  std::error_code error;
+  for (const auto& gpu :
+       std::filesystem::directory_iterator(root + "proc/driver/nvidia/gpus", error)) {
+    const std::string text = ReadText((gpu.path() / "information").string());
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      if (!absl::StartsWith(line, "Model:")) continue;
+      gpus.emplace_back(absl::StripAsciiWhitespace(line.substr(sizeof("Model:") - 1)));
+    }
+  }
+  return gpus;
+}
+
 }  // namespace
 
 uint32_t Machine::cores() const {
@@ -118,6 +136,7 @@ Machine ThisMachine(const std::string& root) {
   machine.isas = SupportedIsaNames();
   machine.available_bytes = AvailableMemoryBytes(root);
   machine.huge_pages = HugePages(root);
+  machine.gpus = Gpus(root);
   return machine;
 }
 

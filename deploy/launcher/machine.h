@@ -1,5 +1,5 @@
-// What this machine lets us use: cores, NUMA nodes, quotas, memory, instruction sets. Facts only;
-// core_plan.h says what to make of them.
+// What this machine lets us use: cores, NUMA nodes, quotas, memory, instruction sets, GPUs. Facts
+// only; core_plan.h says what to make of them.
 //
 // Units: CPU numbers as the kernel counts them, cores, bytes. Threads: any. Errors: none; what
 // can't be read is as if there were no such limit. Source: cgroup-v2.rst, cgroup-v1/cpusets.rst,
@@ -22,7 +22,8 @@ struct Machine {
   std::vector<std::vector<uint32_t>> numa_nodes;  // CPUs of each; those without any left out
   std::vector<std::string> isas;                  // best first, as --isa takes them
   uint64_t available_bytes = 0;
-  std::string huge_pages;  // "always", "madvise", "never"; empty: unknown
+  std::string huge_pages;         // "always", "madvise", "never"; empty: unknown
+  std::vector<std::string> gpus;  // NVIDIA's, by their models, as their driver tells
 
   // Compute threads that make sense at most: never more than the quota, at least 1.
   uint32_t cores() const;

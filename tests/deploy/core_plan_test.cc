@@ -152,6 +152,8 @@ TEST_F(ThisMachineTest, ReadsNodesQuotaMemoryAndHugePages) {
   Write("sys/devices/system/node/node2/cpulist", "\n");  // memory only
   Write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   Write("proc/meminfo", "MemAvailable:    4000 kB\n");
+  Write("proc/driver/nvidia/gpus/0000:1b:00.0/information",
+        "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\n");
   Write("proc/self/cgroup", "0::/pod\n");
   Write("sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
   Write("sys/fs/cgroup/pod/cpuset.cpus.partition", "member\n");
@@ -159,6 +161,7 @@ TEST_F(ThisMachineTest, ReadsNodesQuotaMemoryAndHugePages) {
   EXPECT_EQ(machine.online, Cpus(0, 8));
   EXPECT_EQ(machine.numa_nodes, (std::vector<std::vector<uint32_t>>{Cpus(0, 4), Cpus(4, 4)}));
   EXPECT_EQ(machine.huge_pages, "madvise");
+  EXPECT_EQ(machine.gpus, std::vector<std::string>{"NVIDIA H100 80GB HBM3"});
   EXPECT_EQ(machine.available_bytes, 4000u * 1024);
   EXPECT_EQ(machine.quota_cores, 1.5);
   EXPECT_EQ(machine.cores(), 1u);

@@ -81,7 +81,12 @@ TEST(DoctorTest, SaysWhichRanksAreHere) {
 TEST(DoctorTest, OneHostNeedsNoWordOfOthers) {
   const auto plan = PlanOf({});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(DoctorText(EightCores(), *plan), Not(HasSubstr("hosts")));
+  EXPECT_THAT(
+      DoctorText(EightCores(), *plan),
+      AllOf(Not(HasSubstr("hosts")), HasSubstr("GPUs             none; --device cuda needs")));
+  Machine machine = EightCores();
+  machine.gpus = {"A", "B"};
+  EXPECT_THAT(DoctorText(machine, *plan), HasSubstr("GPUs             2: A, B; --device cuda"));
 }
 
 }  // namespace

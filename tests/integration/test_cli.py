@@ -4,11 +4,12 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import time
 
 import pytest
-from cluster import BIN, Cluster
+from cluster import BIN, MODEL, Cluster, free_port
 
 FLOTILLA = os.path.join(BIN, "flotilla")
 SYSTEM = "You are a helpful assistant."
@@ -146,3 +147,17 @@ def test_top_once_and_at_a_terminal(cluster):
 def test_top_without_a_router_says_so():
     run = subprocess.run([FLOTILLA, "top", "--url", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1 and "can't reach 127.0.0.1:1" in run.stderr
+
+
+def test_doctor_says_what_stands_in_the_way():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = subprocess.run([os.path.join(BIN, "flotilla"), "doctor", "--model", MODEL, "--port", str(port), "--grpc-port",
+                              "0", "--metrics-port", str(free_port())], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    lines = dict(line.split(maxsplit=1) for line in run.stdout.splitlines() if not line.startswith((" ", "NUMA", "huge")))
+    assert lines["ports"].startswith(f"port {port} is in use; choose another with --port (0: any free one); ")
+    assert lines["ports"].endswith(" can be had")
+    assert "--device cuda" in lines["GPUs"]
