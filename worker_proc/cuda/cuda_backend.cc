@@ -37,7 +37,7 @@ class CudaBackend final : public Backend {
         weights_(device_.get(), options.dtype, options.heartbeat),
         metadata_(device_.get()),
         attention_(device_.get(), options.kv_cache_dtype),
-        gather_(device_.get()) {}
+        gather_(device_.get(), options.epoch) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
@@ -81,9 +81,12 @@ class CudaBackend final : public Backend {
     graphs_.reset();  // they have the old one's addresses
     return attention_.Allocate(shape, num_pages);
   }
-  // All room is for the largest step; all graphs are captured with the first plan.
+  // All room is for the largest step; all graphs are captured with the first plan. Not if ranks
+  // exchange through the host: no graph waits for that.
   void PreparePlan(const PlanShape& /*shape*/) override {
-    if (wants_graphs_ || options_.graph_mode == GraphMode::kNone || !forward_) return;
+    if (wants_graphs_ || (ranks_ > 1 && !gather_.connected()) ||
+        options_.graph_mode == GraphMode::kNone || !forward_)
+      return;
     wants_graphs_ = true;
     graph_error_ = CaptureGraphs();
   }
@@ -112,6 +115,7 @@ class CudaBackend final : public Backend {
     kernels_.soft_cap({Floats(x), x.rows, x.cols, cap}, stream_);
   }
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
+  Status ConnectRanks(Collective& collective) override;
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                           Tensor out) override {
     return gather_.Run(collective, cols, local, CudaGather::kAllRanks, out);
@@ -128,7 +132,9 @@ class CudaBackend final : public Backend {
   Status Finish() override {
     RETURN_IF_ERROR(attention_.TakeError());
     RETURN_IF_ERROR(std::exchange(graph_error_, OkStatus()));
-    return device_->Synchronize();
+    gather_.Wait();
+    RETURN_IF_ERROR(device_->Synchronize());
+    return gather_.TakeError();
   }
   StatusOr<DeviceSampler*> MakeSampler(uint32_t max_rows, uint32_t vocab_size,
                                        std::span<const int32_t> eos_ids) override;
@@ -163,6 +169,7 @@ class CudaBackend final : public Backend {
 
   StepBounds bounds_;
   const RealClock clock_;
+  uint32_t ranks_ = 1;
   bool wants_graphs_ = false;
   DeviceBuffer graph_metadata_;
   std::unique_ptr<GraphRunner> graphs_;
@@ -195,13 +202,24 @@ StatusOr<Tensor> CudaBackend::NewShard(TensorUse use, uint32_t max_rows,
 Status CudaBackend::Warmup(const StepBounds& bounds) {
   RETURN_IF_ERROR(metadata_.Reserve(bounds));
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
-  gather_.Reserve(largest_gather_);
+  RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
   attention_.Warmup(bounds);
   bounds_ = bounds;
   return device_->Synchronize();
 }
 
 // ---- A step -----------------------------------------------------------------------------------
+
+Status CudaBackend::ConnectRanks(Collective& collective) {
+  ranks_ = collective.size();
+  const bool was_connected = gather_.connected();
+  RETURN_IF_ERROR(gather_.Connect(collective));
+  if (was_connected && !gather_.connected()) {
+    graphs_.reset();
+    wants_graphs_ = false;
+  }
+  return OkStatus();
+}
 
 Status CudaBackend::CaptureGraphs() {
   GraphRunnerOptions options;

@@ -10,6 +10,7 @@
 // "cuda-bfloat16-kv-bfloat16".
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -27,11 +28,14 @@ struct CudaBackendOptions {
   // matrix-vector kernel, which reads weights faster; then a request's bits depend on what else is
   // in its step.
   bool batch_invariant = true;
-  // What is captured: never kAuto. Graphs need a collective that runs in them, or one rank.
+  // What is captured: never kAuto. With several ranks nothing is, unless they exchange on the
+  // device.
   GraphMode graph_mode = GraphMode::kNone;
   std::vector<uint32_t> cuda_graph_sizes = {};  // as GraphSizeOptions'
   uint32_t cuda_graph_max_size = 512;
   Heartbeat heartbeat = {};  // beaten while weights are loaded
+  // The replica's, which changes when a rank is lost; null: none is. Waiting for it ends then.
+  const std::atomic<uint32_t>* epoch = nullptr;
 };
 const char* ElementName(Element element);  // "bfloat16"
 

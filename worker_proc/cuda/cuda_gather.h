@@ -1,10 +1,15 @@
-// Backend's gathers on a CUDA device, through the host: columns of all ranks put side by side. The
-// way of a collective that knows no device memory, so correct everywhere and fast nowhere.
+// Backend's gathers on a CUDA device: columns of all ranks put side by side. By the device itself
+// where ranks reach each other's memory (kernels/gather.h; CUDA IPC between processes of a host, or
+// one process), else through the host's memory and the ranks' collective, which is correct
+// everywhere and fast nowhere.
 //
-// Units: columns, rows, bytes. Threads: the rank's. Ownership: owns its staging memory. Errors: the
-// collective's and the device's.
+// Units: columns, rows, bytes. Threads: the rank's. Ownership: owns its arena and staging memory,
+// and what it imported of the others'. Errors: Connect: the collective's and the device's; that
+// ranks don't reach each other is none. Run: the collective's and the device's. TakeError: Aborted:
+// the epoch is over; DeadlineExceeded: a rank did not come.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,17 +22,52 @@ namespace flotilla::cuda {
 class CudaGather {
  public:
   static constexpr uint32_t kAllRanks = UINT32_MAX;
+  static constexpr uint64_t kTimeoutNs = 30'000'000'000;
 
-  explicit CudaGather(Device* device) : device_(*device) {}
+  // epoch: the replica's, which changes when this one is over; null: it never is.
+  CudaGather(Device* device, const std::atomic<uint32_t>* epoch, uint64_t timeout_ns = kTimeoutNs)
+      : device_(*device), epoch_(epoch), timeout_ns_(timeout_ns) {}
+  ~CudaGather();
+  CudaGather(const CudaGather&) = delete;
+  CudaGather& operator=(const CudaGather&) = delete;
 
-  // For wholes of up to so many bytes.
-  void Reserve(uint64_t bytes);
+  // For wholes of up to so many bytes, the same on all ranks.
+  Status Reserve(uint64_t bytes);
+  // All ranks, at the beginning of an epoch.
+  Status Connect(Collective& collective);
+  bool connected() const { return connected_; }
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
+  // Until the device has done what it was given, or the epoch is over. Then TakeError.
+  void Wait();
+  Status TakeError();
+  uint64_t bytes() const { return arena_.bytes(); }
 
  private:
+  Status Export(std::span<std::byte> handle);
+  // Of all ranks' handles those that are not this rank's own.
+  Status Import(std::span<const std::byte> handles, uint32_t rank);
+  void Forget();
+  Status OnDevice(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                  bool receives, Tensor out);
+  Status OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
+                Tensor out);
+
   Device& device_;
+  const std::atomic<uint32_t>* const epoch_;
+  const uint64_t timeout_ns_;
+  uint64_t slot_bytes_ = 0;
+
+  // By the device.
+  bool connected_ = false;
+  uint32_t epoch_of_connect_ = 0;
+  DeviceBuffer arena_, counters_, table_;
+  std::vector<std::byte*> arenas_;  // of each rank
+  std::vector<std::byte*> imported_;
+  std::byte* words_ = nullptr;  // pinned: abort, failed
+
+  // Through the host.
   std::vector<size_t> counts_;  // bytes of each rank, all rows
   std::vector<std::byte> local_, received_, whole_;
 };

@@ -9,6 +9,7 @@
 // first error, for ever: the process must end.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,9 @@ struct GemmArgs {
   bool batch_invariant = true;  // a row's bits do not depend on how many there are
 };
 
+// Of memory that other ranks' devices reach too: bytes to be sent to them as they are.
+using IpcHandle = std::array<std::byte, 96>;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -77,6 +81,15 @@ class Device {
   virtual void Download(const void* from, uint64_t bytes, void* to) = 0;
   virtual void Gemm(const GemmArgs& args) = 0;
   virtual Status Synchronize() = 0;
+  // Everything that was queued is done.
+  virtual bool Idle() = 0;
+
+  // Of a buffer of this device's / another rank's, in this process or another of this host. What
+  // was imported is valid until Unimport, while the other rank keeps the buffer. Unimplemented:
+  // that other rank's memory can't be reached.
+  virtual StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) = 0;
+  virtual StatusOr<std::byte*> Import(const IpcHandle& handle) = 0;
+  virtual void Unimport(std::byte* memory) = 0;
 
  private:
   friend class DeviceBuffer;

@@ -235,7 +235,9 @@ class Backend {
   virtual void SoftCap(float cap, Tensor x) = 0;
   virtual void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) = 0;
 
-  // ---- Ranks. cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.
+  // ---- Ranks. All of them at the beginning of an epoch: what they need of each other.
+  virtual Status ConnectRanks(Collective& /*collective*/) { return OkStatus(); }
+  // cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.
   virtual Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols,
                                   Tensor local, Tensor out) = 0;
   // As AllGatherColumns, but only `root` gets the result.

@@ -216,9 +216,10 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   flags.device.cpu.ranks = flags.local_ranks == 0 ? flags.tp : flags.local_ranks;
   flags.runner.local_ranks = flags.local_ranks;
   flags.runner.first_local_rank = flags.head.empty() ? 0 : flags.rank;
-  ASSIGN_OR_RETURN(const OpenedBackend opened,
-                   OpenBackend(flags.device, {flags.model, checkpoint.get(), flags.rank, flags.tp,
-                                              flags.runner.first_local_rank, heartbeat}));
+  ASSIGN_OR_RETURN(
+      const OpenedBackend opened,
+      OpenBackend(flags.device, {flags.model, checkpoint.get(), flags.rank, flags.tp,
+                                 flags.runner.first_local_rank, heartbeat, &control->epoch}));
 
   const int64_t comm_ns = clock.NowNs();
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,

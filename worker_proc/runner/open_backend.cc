@@ -52,18 +52,19 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   ASSIGN_OR_RETURN(options.kv_cache_dtype,
                    ElementOf("--kv-cache-dtype", flags.cpu.kv_cache_dtype, options.dtype));
   ASSIGN_OR_RETURN(const cuda::GraphMode wanted, cuda::ParseGraphMode(flags.gpu.graph_mode));
-  // The collective between ranks passes through the host.
+  // Ranks that can't exchange on their devices have none, whatever is chosen here.
   ASSIGN_OR_RETURN(const cuda::GraphModeChoice graphs,
                    cuda::ChooseGraphMode(wanted, {.capture = true,
                                                   .attention_mixed = true,
                                                   .attention_decode = true,
                                                   .pieces = true,
-                                                  .collective = place.ranks == 1}));
+                                                  .collective = true}));
   options.graph_mode = graphs.mode;
   options.cuda_graph_sizes = flags.gpu.cuda_graph_sizes;
   options.cuda_graph_max_size = flags.gpu.cuda_graph_max_size;
   options.batch_invariant = !flags.gpu.disable_batch_invariance;
   options.heartbeat = place.heartbeat;
+  options.epoch = place.epoch;
   const uint32_t local_rank = place.rank - place.first_local_rank;
   if (!flags.gpu.gpus.empty() && local_rank >= flags.gpu.gpus.size()) {
     return absl::InvalidArgumentError(StrCat("--gpus names ", flags.gpu.gpus.size(),

@@ -5,6 +5,7 @@
 // such device; Unimplemented: not in this build.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,6 +31,7 @@ struct RankPlace {
   uint32_t rank = 0, ranks = 1;
   uint32_t first_local_rank = 0;
   Heartbeat heartbeat;  // beaten while memory is allocated and weights are loaded
+  const std::atomic<uint32_t>* epoch = nullptr;  // the replica's
 };
 
 struct OpenedBackend {

@@ -215,14 +215,16 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
 // Steps replayed from graphs, whole and in pieces, padded to their size or not at all.
 TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
   std::vector<DriverRequest> expected;
-  for (const cuda::GraphMode mode :
-       {cuda::GraphMode::kNone, cuda::GraphMode::kFull, cuda::GraphMode::kPiecewise,
-        cuda::GraphMode::kFullDecodeOnly, cuda::GraphMode::kFullAndPiecewise}) {
-    SCOPED_TRACE(cuda::GraphModeName(mode));
+  for (const auto& [mode, tp] :
+       {std::pair{cuda::GraphMode::kNone, 1u}, std::pair{cuda::GraphMode::kFull, 1u},
+        std::pair{cuda::GraphMode::kPiecewise, 1u}, std::pair{cuda::GraphMode::kFullDecodeOnly, 1u},
+        std::pair{cuda::GraphMode::kFullAndPiecewise, 1u}, std::pair{cuda::GraphMode::kFull, 2u}}) {
+    SCOPED_TRACE(StrCat(cuda::GraphModeName(mode), " tp ", tp));
     RankThreadsOptions options = Options({.dtype = GetParam().dtype,
                                           .kv_cache_dtype = GetParam().kv,
                                           .graph_mode = mode,
                                           .cuda_graph_sizes = {1, 3, 8}});
+    options.tp = tp;
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
     for (DriverRequest& request : requests) {

@@ -3,12 +3,14 @@
 #include <atomic>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -288,6 +290,11 @@ void SetSeed(uint64_t seed) {
 uint64_t Seed() { return t_runner.seed(); }
 
 void BlockBarrier() { t_runner.BlockBarrier(); }
+
+uint64_t NanoTime() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+void Relax() { std::this_thread::yield(); }
 
 void WarpBarrier(uint32_t mask) {
   t_runner.Meet(mask, {}, [](Warp*, uint32_t) {});

@@ -62,6 +62,9 @@ uint32_t Ballot(uint32_t mask, bool value);
 std::byte* SharedMemory(const void* key, size_t bytes);
 // `bytes` of the launch's dynamic shared memory from `offset` on.
 std::byte* DynamicSharedMemory(size_t offset, size_t bytes);
+// Of a clock that all of them share, and a moment for others.
+uint64_t NanoTime();
+void Relax();
 [[noreturn]] void Fail(const char* what, uint64_t a, uint64_t b);
 
 }  // namespace flotilla::cuda::emulation

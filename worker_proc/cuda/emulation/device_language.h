@@ -5,6 +5,7 @@
 // bits are not a GPU's.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -24,6 +25,10 @@
 
 // Set when a fiber goes on.
 inline thread_local flotilla::cuda::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
 
 inline void __syncthreads() { flotilla::cuda::emulation::BlockBarrier(); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) {
@@ -120,6 +125,17 @@ inline float HalfBitsToFloat(uint16_t bits) { return HalfToFloat(bits); }
 inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }
+
+// Between devices, which are threads or processes here.
+inline uint32_t LoadAcquire(const uint32_t* address) {
+  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(address)).load(std::memory_order_acquire);
+}
+inline void StoreRelease(uint32_t* address, uint32_t value) {
+  std::atomic_ref<uint32_t>(*address).store(value, std::memory_order_release);
+}
+inline void FenceSystem() {}  // the release that follows is enough
+inline uint64_t NanoTime() { return emulation::NanoTime(); }
+inline void Relax() { emulation::Relax(); }
 
 // 16 aligned bytes at once.
 template <typename T>

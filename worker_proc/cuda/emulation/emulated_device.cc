@@ -7,6 +7,7 @@
 #include "worker_proc/cuda/emulation/block.h"
 #include "worker_proc/cuda/emulation/emulated_graphs.h"
 #include "worker_proc/cuda/emulation/plain_gemm.h"
+#include "worker_proc/cuda/same_process.h"
 
 namespace flotilla::cuda {
 namespace {
@@ -36,6 +37,21 @@ class EmulatedDevice final : public Device {
     emulation::Enqueue([args] { emulated::PlainGemm(args); });
   }
   Status Synchronize() override { return OkStatus(); }
+  bool Idle() override { return true; }
+
+  StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
+    const ProcessPointer place = {ThisProcess(), buffer.data()};
+    IpcHandle handle = {};
+    std::memcpy(handle.data(), &place, sizeof(place));
+    return handle;
+  }
+  StatusOr<std::byte*> Import(const IpcHandle& handle) override {
+    ProcessPointer place;
+    std::memcpy(&place, handle.data(), sizeof(place));
+    if (place.process == ThisProcess()) return place.pointer;
+    return absl::UnimplementedError("an emulated device's memory is its process's");
+  }
+  void Unimport(std::byte* /*memory*/) override {}
 
  private:
   void Free(void* data) override { graphs_.FreeDevice(static_cast<std::byte*>(data)); }

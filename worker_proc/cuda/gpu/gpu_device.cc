@@ -3,7 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "worker_proc/cuda/gpu/cuda_status.h"
 #include "worker_proc/cuda/gpu/gemm.h"
 #include "worker_proc/cuda/gpu/staging.h"
+#include "worker_proc/cuda/same_process.h"
 
 namespace flotilla::cuda {
 namespace {
@@ -80,8 +83,41 @@ class GpuDevice final : public Device {
     Note(ToStatus(cudaStreamSynchronize(stream_), "the GPU"));
     return error_;
   }
+  bool Idle() override { return cudaStreamQuery(stream_) != cudaErrorNotReady; }
+
+  StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
+    Exported exported;
+    exported.place = {ThisProcess(), buffer.data()};
+    RETURN_IF_ERROR(
+        ToStatus(cudaIpcGetMemHandle(&exported.handle, buffer.data()), "cudaIpcGetMemHandle"));
+    IpcHandle handle = {};
+    static_assert(sizeof(exported) <= sizeof(handle));
+    std::memcpy(handle.data(), &exported, sizeof(exported));
+    return handle;
+  }
+  StatusOr<std::byte*> Import(const IpcHandle& handle) override {
+    Exported exported;
+    std::memcpy(&exported, handle.data(), sizeof(exported));
+    if (exported.place.process == ThisProcess()) return exported.place.pointer;
+    void* memory = nullptr;
+    const cudaError_t error =
+        cudaIpcOpenMemHandle(&memory, exported.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // it is no kernel's
+      return absl::UnimplementedError(StrCat("cudaIpcOpenMemHandle: ", cudaGetErrorString(error)));
+    }
+    opened_.insert(memory);
+    return static_cast<std::byte*>(memory);
+  }
+  void Unimport(std::byte* memory) override {
+    if (opened_.erase(memory) == 1) cudaIpcCloseMemHandle(memory);
+  }
 
  private:
+  struct Exported {
+    ProcessPointer place;
+    cudaIpcMemHandle_t handle;
+  };
   void Free(void* data) override { cudaFree(data); }
   // The first error stays.
   void Note(Status status) {
@@ -94,6 +130,7 @@ class GpuDevice final : public Device {
   cudaStream_t stream_ = nullptr;  // the api's
   Staging staging_;
   LtGemm gemm_;
+  std::set<void*> opened_;  // of other processes
   Status error_ = OkStatus();
 };
 

@@ -15,6 +15,7 @@ const KernelTable& Kernels() {
       .gemv = Gemv,
       .select_rows = SelectRows,
       .soft_cap = SoftCap,
+      .gather_columns = GatherColumns,
       .sample_rows = SampleRows,
   };
   return kTable;

@@ -8,6 +8,7 @@
 
 #include "worker_proc/cuda/kernels/act_mul.h"
 #include "worker_proc/cuda/kernels/embedding.h"
+#include "worker_proc/cuda/kernels/gather.h"
 #include "worker_proc/cuda/kernels/gemv.h"
 #include "worker_proc/cuda/kernels/norm.h"
 #include "worker_proc/cuda/kernels/paged_attention.h"
@@ -27,6 +28,7 @@ struct KernelTable {
   void (*gemv)(const GemvArgs&, Stream);
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
+  void (*gather_columns)(const GatherArgs&, Stream);
   void (*sample_rows)(const SampleArgs&, Stream);
 };
 

@@ -16,6 +16,7 @@ void ActMul(const ActMulArgs& args, Stream stream);
 void Gemv(const GemvArgs& args, Stream stream);
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
+void GatherColumns(const GatherArgs& args, Stream stream);
 void SampleRows(const SampleArgs& args, Stream stream);
 
 const KernelTable& Kernels();

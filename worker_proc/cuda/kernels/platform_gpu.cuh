@@ -55,6 +55,23 @@ __device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
 }
 
+// Between devices and the host.
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreRelease(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void FenceSystem() { __threadfence_system(); }
+__device__ __forceinline__ uint64_t NanoTime() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+__device__ __forceinline__ void Relax() { __nanosleep(40); }
+
 // 16 aligned bytes at once.
 template <typename T>
 __device__ __forceinline__ Pack<T> Load16(const T* from) {

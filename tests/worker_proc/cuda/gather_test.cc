@@ -1,0 +1,177 @@
+// Ranks that put their columns side by side, as threads with an emulated device each: by the
+// devices themselves, and through the host; whatever follows on what; a rank that does not come.
+#include "worker_proc/cuda/cuda_gather.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "common/base/check.h"
+#include "shm/collective.h"
+#include "worker_proc/cuda/emulation/emulated_device.h"
+
+namespace flotilla::cuda {
+namespace {
+
+constexpr uint32_t kMaxRows = 70;  // more than there are blocks, and not a multiple
+constexpr uint32_t kMaxCols = 40;  // of a rank
+
+class Ranks {
+ public:
+  Ranks(uint32_t ranks, uint64_t timeout_ns) : segment_(MakeSegment(ranks)) {
+    for (uint32_t r = 0; r < ranks; ++r) {
+      Rank& rank = ranks_.emplace_back();
+      ShmCollectiveOptions options;
+      options.rank = r;
+      auto collective = AttachShmCollective(segment_.get(), options);
+      CHECK_OK(collective.status());
+      rank.collective = std::move(*collective);
+      rank.device = MakeEmulatedDevice();
+      rank.gather = std::make_unique<CudaGather>(rank.device.get(), nullptr, timeout_ns);
+      CHECK_OK(rank.gather->Reserve(uint64_t{kMaxRows} * kMaxCols * ranks * sizeof(float)));
+    }
+  }
+
+  struct Rank {
+    std::unique_ptr<Collective> collective;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<CudaGather> gather;
+  };
+  void OnAll(const std::function<void(uint32_t, Rank&)>& run) {
+    std::vector<std::thread> threads;
+    for (uint32_t r = 0; r < ranks_.size(); ++r) {
+      threads.emplace_back([&, r] { run(r, ranks_[r]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void Connect(uint32_t epoch) {
+    OnAll([&](uint32_t, Rank& rank) {
+      CHECK_OK(rank.collective->Reset(epoch));
+      CHECK_OK(rank.gather->Connect(*rank.collective));
+    });
+  }
+
+ private:
+  static std::unique_ptr<Segment> MakeSegment(uint32_t ranks) {
+    auto segment = Segment::Create("ranks", CollectiveSegmentBytes(ranks, 1 << 16));
+    CHECK_OK(segment.status());
+    CHECK_OK(InitCollective(*segment, ranks, 1 << 16));
+    return std::make_unique<Segment>(std::move(*segment));
+  }
+
+  std::unique_ptr<Segment> segment_;
+  std::vector<Rank> ranks_;
+};
+
+// Operation n: the same on all ranks, drawn from n.
+struct Operation {
+  uint32_t rows = 0;
+  std::vector<uint32_t> cols;
+  Element type = Element::kFloat32;
+  uint32_t root = CudaGather::kAllRanks;
+
+  Operation(uint32_t n, uint32_t ranks) {
+    std::mt19937 random(n);
+    rows = random() % 3 == 0 ? 1 : 1 + random() % kMaxRows;
+    for (uint32_t r = 0; r < ranks; ++r) {
+      cols.push_back(random() % 4 == 0 ? 8 : 1 + random() % kMaxCols);
+    }
+    type = random() % 2 == 0 ? Element::kFloat32 : Element::kBFloat16;
+    if (random() % 3 == 0) root = random() % ranks;
+  }
+  // A row's bytes of one rank, after its columns of the ranks before.
+  std::byte Value(uint32_t n, uint32_t rank, uint32_t row, uint32_t byte) const {
+    return static_cast<std::byte>(n * 131 + rank * 31 + row * 7 + byte);
+  }
+};
+
+void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
+  const uint32_t ranks = rank.collective->size();
+  const Operation op(n, ranks);
+  const uint32_t element = ElementBytes(op.type);
+  uint32_t whole_cols = 0;
+  for (const uint32_t c : op.cols) whole_cols += c;
+  const uint32_t own = op.cols[r] * element;
+  std::vector<std::byte> local(size_t{op.rows} * own);
+  for (uint32_t row = 0; row < op.rows; ++row) {
+    for (uint32_t b = 0; b < own; ++b) local[row * own + b] = op.Value(n, r, row, b);
+  }
+  auto local_buffer = rank.device->Allocate(local.size());
+  auto out_buffer = rank.device->Allocate(size_t{op.rows} * whole_cols * element);
+  ASSERT_TRUE(local_buffer.ok() && out_buffer.ok());
+  rank.device->Upload(local.data(), local.size(), local_buffer->data());
+  CudaTensor local_tensor{local_buffer->data(), op.type};
+  CudaTensor out_tensor{out_buffer->data(), op.type};
+  ASSERT_TRUE(rank.gather
+                  ->Run(*rank.collective, op.cols, {&local_tensor, op.rows, op.cols[r]}, op.root,
+                        {&out_tensor, op.rows, whole_cols})
+                  .ok());
+  ASSERT_TRUE(rank.gather->TakeError().ok());
+  if (op.root != CudaGather::kAllRanks && op.root != r) return;
+  const std::byte* at = out_buffer->data();
+  for (uint32_t row = 0; row < op.rows; ++row) {
+    for (uint32_t from = 0; from < ranks; ++from) {
+      for (uint32_t b = 0; b < op.cols[from] * element; ++b, ++at) {
+        ASSERT_EQ(*at, op.Value(n, from, row, b))
+            << "operation " << n << " rank " << r << " row " << row << " from " << from;
+      }
+    }
+  }
+}
+
+TEST(CudaGatherTest, ManyExchangesInARowByTheDevices) {
+  for (const uint32_t ranks : {2u, 3u, 8u}) {
+    SCOPED_TRACE(ranks);
+    Ranks all(ranks, CudaGather::kTimeoutNs);
+    for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
+      all.Connect(epoch);
+      all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+        ASSERT_TRUE(rank.gather->connected());
+        std::mt19937 random(r);
+        for (uint32_t n = 0; n < 120; ++n) {
+          if (random() % 8 == 0) std::this_thread::yield();
+          Exchange(n, r, rank);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      });
+    }
+  }
+}
+
+TEST(CudaGatherTest, ThroughTheHostWhereRanksAreNotConnected) {
+  Ranks all(3, CudaGather::kTimeoutNs);
+  all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+    CHECK_OK(rank.collective->Reset(1));
+    for (uint32_t n = 0; n < 40; ++n) Exchange(n, r, rank);
+    EXPECT_FALSE(rank.gather->connected());
+  });
+}
+
+TEST(CudaGatherTest, ARankThatDoesNotComeIsNotWaitedForForEver) {
+  constexpr uint64_t kTimeoutNs = 50'000'000;
+  Ranks all(2, kTimeoutNs);
+  all.Connect(1);
+  all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+    Exchange(0, r, rank);
+    if (r == 1) return;
+    const Operation op(1, 2);
+    auto buffer = rank.device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float));
+    ASSERT_TRUE(buffer.ok());
+    CudaTensor tensor{buffer->data(), op.type};
+    ASSERT_TRUE(rank.gather
+                    ->Run(*rank.collective, op.cols, {&tensor, op.rows, op.cols[0]},
+                          CudaGather::kAllRanks, {&tensor, op.rows, op.cols[0] + op.cols[1]})
+                    .ok());
+    EXPECT_EQ(rank.gather->TakeError().code(), absl::StatusCode::kDeadlineExceeded);
+  });
+  // The next epoch knows nothing of it.
+  all.Connect(2);
+  all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+    for (uint32_t n = 0; n < 10; ++n) Exchange(n, r, rank);
+  });
+}
+
+}  // namespace
+}  // namespace flotilla::cuda

@@ -1,0 +1,48 @@
+// Columns of all ranks put side by side, by each rank's own GPU over memory that all of them reach:
+// one kernel and no library, for the small messages of a step.
+//
+// A rank writes its columns into its arena, says so by a flag for each block, waits for the same
+// block's flags of the others, and reads their columns from their arenas. Blocks have the same rows
+// on all ranks. Two slots take turns: who writes one for the second time has seen that all others
+// began the operation in between, so they have read what was there. Which operation it is, a
+// counter in memory says, so the kernel may be in a graph.
+//
+// Every rank runs the same operations in the same order, also those whose result only one of them
+// wants (it waits all the same). Shapes: local [rows, bytes[rank]], out [rows, sum of bytes].
+// Units: bytes, all multiples of 2. Threads: the stream's. Errors: *failed becomes 1 when a rank
+// does not come before the deadline, or *abort is set; out is then undefined. Source: ours; the
+// one-shot all-reduce of vLLM and TensorRT-LLM has the same idea.
+#pragma once
+
+#include "worker_proc/cuda/kernels/launch.h"
+
+namespace flotilla::cuda {
+
+inline constexpr uint32_t kMaxGatherRanks = 8;
+inline constexpr uint32_t kGatherBlocks = 32;
+inline constexpr uint32_t kGatherSlots = 2;
+
+// Of one rank, at the beginning of its arena; the slots follow.
+struct GatherFlags {
+  uint32_t begun[kGatherBlocks];  // operations that the block has put its rows into
+};
+inline constexpr uint64_t kGatherSlotsAt = 256;
+static_assert(sizeof(GatherFlags) <= kGatherSlotsAt);
+
+struct GatherArgs {
+  std::byte* const* arenas =
+      nullptr;  // [ranks], on the device: each rank's, as this GPU reaches it
+  uint64_t slot_bytes = 0;
+  uint32_t* counters = nullptr;  // [kGatherBlocks], this rank's
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  const std::byte* local = nullptr;
+  std::byte* out = nullptr;  // null: this rank wants nothing
+  uint32_t rows = 0;
+  uint32_t bytes[kMaxGatherRanks] = {};  // of a row
+  uint64_t timeout_ns = 0;
+  const uint32_t* abort = nullptr;
+  uint32_t* failed = nullptr;
+};
+
+}  // namespace flotilla::cuda
