@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [TARGET...]: makes the images of Dockerfile, all or some, with buildah, without a registry and without a
 # base: its stage `roots` is what roots.sh makes of build/release/bin. The programs must have been built on Debian 12,
-# as `./flotilla image` does.
+# as `./flotilla image` does. engine-cuda is among them where build/cuda has been configured (docs/cuda.md).
 #
 # The same programs give the same digests: every file and the images themselves have one time. Environment: TAG
 # (default: the version of CMakeLists.txt), SOURCE_DATE_EPOCH (default: the commit's time). Errors: those of roots.sh.
@@ -15,6 +15,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%
 export BUILDAH_ISOLATION=chroot
 targets=("$@")
 ((${#targets[@]})) || targets=(router engine-cpu engine-cpu-smollm2 model-smollm2)
+[[ $# != 0 || ! -e $root/build/cuda/build.ninja ]] || targets+=(engine-cuda)
 say() { printf 'image: %s\n' "$*" >&2; }
 
 ((EUID == 0)) || { say "error: buildah's chroot isolation needs root"; exit 1; }

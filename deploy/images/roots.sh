@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# roots.sh OUT: the root file systems of all images, from build/release/bin: OUT/router, OUT/engine-cpu, and
-# OUT/model-smollm2 with only the default model. Dockerfile's stage `roots`.
+# roots.sh OUT: the root file systems of all images, from build/release/bin: OUT/router, OUT/engine-cpu,
+# OUT/model-smollm2 with only the default model, and OUT/engine-cuda where build/cuda has been configured. Dockerfile's stage `roots`.
 #
 # Environment: SOURCE_DATE_EPOCH, as stage.sh. Errors: a program, or the default model, that is not there; a root file
 # system over its size. Run as root, on Debian 12.
@@ -8,6 +8,7 @@ set -euo pipefail
 
 out=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
 model=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/flotilla/SmolLM2-135M-Instruct.Q4_1.gguf
 say() { printf 'image: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
@@ -26,4 +27,10 @@ check_size router 40000000
 "$here/stage.sh" "$out/engine-cpu" flotilla flotilla-scheduler flotilla-worker flotilla-detokenizer flotilla-grammar \
   flotilla-flight sha256sum
 check_size engine-cpu 80000000
+if [[ -e $root/build/cuda/build.ninja ]]; then # the same, but for the worker
+  PATH=$PATH:/usr/local/cuda/bin ninja -C "$root/build/cuda" flotilla-worker >&2
+  FLOTILLA_WORKER=$root/build/cuda/bin/flotilla-worker "$here/stage.sh" "$out/engine-cuda" flotilla \
+    flotilla-scheduler flotilla-worker flotilla-detokenizer flotilla-grammar flotilla-flight sha256sum
+  check_size engine-cuda 700000000
+fi
 install -D -m 0444 "$model" "$out/model-smollm2/${model##*/}"

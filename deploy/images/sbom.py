@@ -1,7 +1,7 @@
 """sbom.py ROOT NAME VERSION: prints what is in a root file system of stage.sh as SPDX 2.3 (JSON).
 
 That are our programs with their checksums, the Debian packages of all other programs and libraries (each has a folder
-in ROOT/usr/share/doc) with the versions that dpkg knows here, and what is compiled into our programs. Environment:
+in ROOT/usr/share/doc) with the versions that dpkg knows here, cuBLASLt, and what is compiled into our programs. Environment:
 SOURCE_DATE_EPOCH, the time that it says; the same root and time give the same bytes. Errors: a package that dpkg does
 not know, or no time, end it.
 """
@@ -51,6 +51,13 @@ def compiled_in():
     return package("xgrammar", version, url=f"pkg:pypi/xgrammar@{version}", licenseDeclared="Apache-2.0")
 
 
+def of_nvidia(root):
+    """cuBLASLt, if it is there: its file's name has the version."""
+    found = sorted(root.glob("usr/**/libcublasLt.so.*"))
+    return [package("nvidia-cublas", path.name.partition(".so.")[2], licenseDeclared="LicenseRef-NVIDIA-CUDA-EULA")
+            for path in found[:1]]
+
+
 def program(path, root):
     data = path.read_bytes()
     return {"SPDXID": spdx_id("File", path.name), "fileName": f"./{path.relative_to(root)}", "fileTypes": ["BINARY"],
@@ -61,7 +68,7 @@ def program(path, root):
 
 def document(root, name, version):
     ours = package(name, version, licenseDeclared="Apache-2.0")
-    inside = [of_debian(*each) for each in debian_packages(root)]
+    inside = [of_debian(*each) for each in debian_packages(root)] + of_nvidia(root)
     static = compiled_in()
     files = [program(path, root) for path in sorted((root / "usr/bin").glob(f"{OURS}*"))]
     created = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)

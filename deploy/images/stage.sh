@@ -3,7 +3,7 @@
 # build/release/bin, others from PATH. Beside them: users, the order of name lookup, the folders that an engine
 # writes to, the licences of the packages that all of it is from, and a list of these packages (sbom.py).
 #
-# Environment: SOURCE_DATE_EPOCH, the time of that list. Errors: a program or library that is not there ends it. Run as
+# Environment: SOURCE_DATE_EPOCH, the time of that list; FLOTILLA_WORKER, another build's worker. Errors: a program or library that is not there ends it. Run as
 # root, on Debian 12 (its dpkg knows packages and licences).
 set -euo pipefail
 
@@ -13,6 +13,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 install_program() {
   local name=$1 from=$root/build/release/bin/$1
+  [[ $name != flotilla-worker || -z ${FLOTILLA_WORKER:-} ]] || from=$FLOTILLA_WORKER
   [[ -x $from ]] || from=$(command -v "$name")
   install -D -m 0755 "$from" "$out/usr/bin/$name"
   strip "$out/usr/bin/$name"
@@ -34,6 +35,14 @@ install_static_licences() {
   source=$(echo "$root"/build/release/xgrammar/xgrammar-*)
   install -D -m 0644 -t "$out/usr/share/doc/flotilla/licences/xgrammar" "$source"/{LICENSE,NOTICE}
   install -D -m 0644 -t "$out/usr/share/doc/flotilla/licences/picojson" "$source/3rdparty/picojson/picojson.h"
+}
+
+# NVIDIA's libraries are in no package of Debian; their licence lets programs bring them.
+install_cuda_licence() {
+  [[ -n $(find "$out" -name 'libcublasLt.so*' -print -quit) ]] || return 0
+  mkdir -p "$out/usr/share/doc/flotilla/licences/nvidia-cublas"
+  echo "libcublasLt is NVIDIA's, under the CUDA Toolkit End User License Agreement: https://docs.nvidia.com/cuda/eula/" \
+    >"$out/usr/share/doc/flotilla/licences/nvidia-cublas/LICENSE"
 }
 
 # install_licences FILE...: dpkg knows a file with or without /usr in front.
@@ -69,6 +78,7 @@ install_licences "${libraries[@]}" "${others[@]}"
 make_folders
 install -D -m 0644 "$root/LICENSE" "$out/usr/share/doc/flotilla/copyright"
 install_static_licences
+install_cuda_licence
 version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
 sbom=$out/usr/share/doc/flotilla/sbom.spdx.json
 python3 "$root/deploy/images/sbom.py" "$out" "flotilla-${out##*/}" "$version" >"$sbom"

@@ -48,6 +48,14 @@ class SbomTest(unittest.TestCase):
         self.assertIn(f"xgrammar=={found.pop('xgrammar')} ", (ROOT / "cmake/xgrammar.lock").read_text())
         self.assertEqual(found, {})
 
+    def test_cublas_is_nvidias(self):
+        folder = self.root / "usr/local/cuda/lib"
+        folder.mkdir(parents=True)
+        (folder / "libcublasLt.so.13").write_bytes(b"a library")
+        found = {package["name"]: package for package in self.sbom()["packages"]}
+        self.assertEqual(found["nvidia-cublas"]["versionInfo"], "13")
+        self.assertIn("NVIDIA", found["nvidia-cublas"]["licenseDeclared"])
+
     def test_urls_of_packages_are_escaped(self):
         urls = [ref["referenceLocator"] for package in self.sbom()["packages"]
                 for ref in package.get("externalRefs", [])]
