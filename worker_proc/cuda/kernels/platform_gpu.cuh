@@ -67,7 +67,7 @@ __device__ __forceinline__ void StoreRelease(uint32_t* address, uint32_t value) 
 __device__ __forceinline__ void FenceSystem() { __threadfence_system(); }
 __device__ __forceinline__ uint64_t NanoTime() {
   uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 __device__ __forceinline__ void Relax() { __nanosleep(40); }
