@@ -119,11 +119,6 @@ void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
                   "Share of a GPU's memory for weights, steps and KV cache")
       ->check(CLI::Range(0.05, 1.0))
       ->capture_default_str();
-  app->add_option("--gpus", flags->gpus,
-                  "The GPU of each worker of this host, as CUDA numbers them, comma-separated; "
-                  "none: 0, 1, …")
-      ->check(CLI::Range(0u, 1023u))
-      ->delimiter(',');
   app->add_option(
          "--graph-mode", flags->graph_mode,
          "On a GPU: what part of a step is replayed from CUDA graphs, which are captured at "

@@ -82,6 +82,7 @@ inline constexpr SharedChoice kDeviceFlag = {
     "What workers compute on. cuda: an NVIDIA GPU for each of them, in a build that has it",
     kDevices};
 inline constexpr std::array kDtypes = {"auto", "int8", "float32", "bfloat16", "float16"};
+inline constexpr std::array kCpuKvCacheDtypes = {"auto", "bfloat16", "float32", "int8"};
 inline constexpr std::array kKvCacheDtypes = {"auto", "bfloat16", "float32", "int8", "float16"};
 inline constexpr std::array kSchedulePolicies = {"fcfs",   "lpm",      "dfs-weight", "lof",
                                                  "random", "priority", "vtc"};
@@ -206,13 +207,12 @@ CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 // With --device cuda.
 struct GpuFlags {
   double gpu_memory_utilization = 0.9;  // share of the device's memory
-  std::vector<uint32_t> gpus;           // of each rank of this host; empty: 0, 1, …
   bool disable_batch_invariance = false;
   std::string graph_mode = "auto";
   std::vector<uint32_t> cuda_graph_sizes;
   uint32_t cuda_graph_max_size = 512;
 };
-// --gpu-memory-utilization, --gpus, --graph-mode and its sizes, --disable-batch-invariance
+// --gpu-memory-utilization, --graph-mode and its sizes, --disable-batch-invariance
 void AddGpuFlags(CLI::App* app, GpuFlags* flags);
 
 // --log-level, --log-format

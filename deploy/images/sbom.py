@@ -52,7 +52,7 @@ def compiled_in():
 
 
 def of_nvidia(root):
-    """cuBLASLt, if it is there: its file's name has the version."""
+    """cuBLASLt, if it is there, with its interface's version."""
     found = sorted(root.glob("usr/**/libcublasLt.so.*"))
     return [package("nvidia-cublas", path.name.partition(".so.")[2], licenseDeclared="LicenseRef-NVIDIA-CUDA-EULA")
             for path in found[:1]]

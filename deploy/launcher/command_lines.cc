@@ -51,11 +51,12 @@ class Argv {
         .Flag("--max-running-requests", o.max_running_requests)
         .Flag("--chunked-prefill-size", o.chunked_prefill_size);
   }
-  Argv& Device(const ServeOptions& o) {
+  // worker: its number among those of this host.
+  Argv& Device(const ServeOptions& o, uint32_t worker) {
     Flag("--device", o.device);
     if (o.device == "cpu") return *this;
     return Flag("--gpu-memory-utilization", o.gpu.gpu_memory_utilization)
-        .List("--gpus", o.gpu.gpus)
+        .Flag("--gpu", o.gpus.empty() ? worker : o.gpus.at(worker))
         .Flag("--graph-mode", o.gpu.graph_mode)
         .List("--cuda-graph-sizes", o.gpu.cuda_graph_sizes)
         .Flag("--cuda-graph-max-size", o.gpu.cuda_graph_max_size)
@@ -120,9 +121,8 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
   const ServeOptions& o = r.options;
   Argv argv(r.bin_dir + "/flotilla-worker");
   const HostSpan& span = r.span;
-  if (!r.cpus.empty()) {
-    argv.List("--cpus", r.cpus[w.index * span.local_ranks + rank - span.first_rank]);
-  }
+  const uint32_t worker = w.index * span.local_ranks + rank - span.first_rank;
+  if (!r.cpus.empty()) argv.List("--cpus", r.cpus[worker]);
   if (span.several_hosts()) {
     argv.Flag("--local-ranks", span.local_ranks)
         .Flag("--collective-address", span.CollectiveAddress())
@@ -132,7 +132,7 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
   return argv.Flag("--rank", rank)
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
-      .Device(o)
+      .Device(o, worker)
       .Flag("--isa", o.isa)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)

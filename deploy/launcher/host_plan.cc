@@ -8,6 +8,7 @@ namespace {
 CoreRequest CoreRequestOf(const ServeOptions& options, const ModelConfig* model) {
   CoreRequest request;
   request.tp = options.tp;
+  if (options.device != "cpu" && options.tp == "auto") request.tp = "1";  // a GPU each
   request.threads = options.threads;
   request.replicas = options.replicas;
   request.pin = options.pin;
@@ -31,6 +32,11 @@ StatusOr<HostPlan> PlanHost(const Machine& machine, const ServeOptions& options,
   if (!span.several_hosts()) {
     plan.tp = plan.cores.tp;
     plan.span.local_ranks = plan.cores.tp;
+  }
+  const size_t workers = size_t{options.replicas} * plan.span.local_ranks;
+  if (!options.gpus.empty() && options.gpus.size() < workers) {
+    return absl::InvalidArgumentError(
+        StrCat("--gpus names ", options.gpus.size(), " for ", workers, " workers; each needs one"));
   }
   return plan;
 }

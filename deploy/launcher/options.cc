@@ -38,6 +38,11 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
       ->capture_default_str();
   AddFlag(app, kDeviceFlag, &o->device);
   AddGpuFlags(app, &o->gpu);
+  app->add_option("--gpus", o->gpus,
+                  "The GPU of each worker of this host, replica by replica, as CUDA numbers them, "
+                  "comma-separated; none: 0, 1, …")
+      ->check(CLI::Range(0u, 1023u))
+      ->delimiter(',');
   AddFlag(app, kThreadsFlag, &o->threads);
   app->add_option("--pin", o->pin,
                   "Keep each compute thread on a core of its own. auto: if nobody else may use "

@@ -51,6 +51,7 @@ struct ServeOptions {
   std::string model_name;  // empty: made from the file's name
   std::string device = "cpu";
   GpuFlags gpu;
+  std::vector<uint32_t> gpus;  // of each worker of this host, replica by replica; empty: 0, 1, …
   std::string isa = "auto";
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";

@@ -38,11 +38,13 @@ def test_emulated_gpus_answer_as_the_cpu_does(programs):
     assert one[1] == pytest.approx(logprobs, abs=1e-4)
     assert "name=cuda-emulated-float32-kv-float32" in one[2]
     def graphs(name, label=""):
-        return [value for key, value in one[3].items() if key.startswith(f"flotilla_worker_graph_{name}{{") and label in key]
+        return [value for key, value in one[3].items() if key.startswith(name + "{") and label in key]
 
-    assert graphs("steps_total", 'graph="full"') == [4], one[3]  # each token but the first
-    assert graphs("steps_total", 'graph="piecewise"') == [0] and graphs("steps_total", 'graph="none"') == [1]
-    assert graphs("tokens_total") == [4] and graphs("padding_tokens_total") == [0]
+    assert graphs("flotilla_worker_graph_steps_total", 'graph="full"') == [4]  # each token but the first
+    assert graphs("flotilla_worker_graph_steps_total", 'graph="piecewise"') == [0]
+    assert graphs("flotilla_worker_graph_steps_total", 'graph="none"') == [1]
+    assert graphs("flotilla_worker_graph_tokens_total") == [4]
+    assert graphs("flotilla_worker_graph_padding_tokens_total") == [0]
     two = answer("--device", "cuda", "--bin-dir", programs, "--tp", "2", "--gpus", "1,0")
     assert two[:2] == one[:2], "a rank more has changed a bit"
 
@@ -55,7 +57,7 @@ def refused(*flags):
 
 
 def test_what_is_not_there_is_said_in_words(programs):
-    assert "--device cuda: this build has no CUDA; build with cmake --preset cuda" in refused("--device", "cuda")
+    assert "--device cuda: this build has no CUDA; ./flotilla serve --device cuda makes one" in refused("--device", "cuda")
     emulated = ["--device", "cuda", "--bin-dir", programs]
     assert "--dtype int8: --device cuda has auto, bfloat16, float16 and float32" in refused(*emulated, "--dtype", "int8")
-    assert "--gpus names 1 for more ranks than that" in refused(*emulated, "--tp", "2", "--gpus", "0")
+    assert "--gpus names 1 for 2 workers; each needs one" in refused(*emulated, "--tp", "2", "--gpus", "0")

@@ -2,6 +2,7 @@
 
 import fcntl
 import pathlib
+import shutil
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -16,7 +17,10 @@ def previous_programs(commit):
         if not (folder / "flotilla").exists():
             known = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit + "^{commit}"], check=False)
             assert known.returncode == 0, f"{commit} is not in this clone: git fetch --unshallow"
-            subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ROOT, folder], check=True)
-            subprocess.run(["git", "-C", folder, "checkout", "--quiet", commit], check=True)
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ROOT, partial], check=True)
+            subprocess.run(["git", "-C", partial, "checkout", "--quiet", commit], check=True)
+            partial.rename(folder)
         subprocess.run([folder / "flotilla", "serve", "--help"], stdout=subprocess.DEVNULL, check=True)
     return str(folder / "build/release/bin")

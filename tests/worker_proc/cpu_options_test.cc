@@ -83,7 +83,7 @@ TEST_F(CpuOptionsTest, WhatCantBeIsRefusedWithWhatCan) {
       HasSubstr("no matrix whose width is a multiple of 32; use auto or float32"));
   flags.dtype = "int4";
   EXPECT_THAT(std::string(Resolve(flags).status().message()),
-              HasSubstr("use auto, int8 or float32"));
+              HasSubstr("--device cpu has auto, int8 and float32"));
   flags = {};
   flags.kv_cache_dtype = "fp8";
   EXPECT_THAT(std::string(Resolve(flags).status().message()),

@@ -86,7 +86,7 @@ class QualityRun {
     ASSIGN_OR_RETURN(reference_, Own("float32", "float32"));
     RETURN_IF_ERROR(Compare({"float32", "float32", {}}, nullptr));
     for (const std::string activations : {"float32", "int8"}) {
-      for (const std::string kv : kKvCacheDtypes) {
+      for (const std::string kv : kCpuKvCacheDtypes) {
         if (kv == "auto" || (activations == "float32" && kv == "float32")) continue;
         const StatusOr<std::unique_ptr<LogitsSource>> source = Own(activations, kv);
         if (absl::IsInvalidArgument(source.status())) {

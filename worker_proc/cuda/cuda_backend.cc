@@ -37,7 +37,7 @@ class CudaBackend final : public Backend {
         weights_(device_.get(), options.dtype, options.heartbeat),
         metadata_(device_.get()),
         attention_(device_.get(), options.kv_cache_dtype),
-        gather_(device_.get(), options.epoch) {}
+        gather_(device_.get(), options.epoch, options.heartbeat) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
@@ -81,15 +81,8 @@ class CudaBackend final : public Backend {
     graphs_.reset();  // they have the old one's addresses
     return attention_.Allocate(shape, num_pages);
   }
-  // All room is for the largest step; all graphs are captured with the first plan. Not if ranks
-  // exchange through the host: no graph waits for that.
-  void PreparePlan(const PlanShape& /*shape*/) override {
-    if (wants_graphs_ || (ranks_ > 1 && !gather_.connected()) ||
-        options_.graph_mode == GraphMode::kNone || !forward_)
-      return;
-    wants_graphs_ = true;
-    graph_error_ = CaptureGraphs();
-  }
+  void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
+  Status PrepareGraphs() override;
 
   AttentionContext BeginStep(const ForwardBatch& batch) override {
     attention_.BeginStep(&batch);
@@ -170,7 +163,6 @@ class CudaBackend final : public Backend {
   StepBounds bounds_;
   const RealClock clock_;
   uint32_t ranks_ = 1;
-  bool wants_graphs_ = false;
   DeviceBuffer graph_metadata_;
   std::unique_ptr<GraphRunner> graphs_;
   Forward forward_;                  // the last step's
@@ -210,15 +202,24 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
 
 // ---- A step -----------------------------------------------------------------------------------
 
+// Ranks replay the same graphs or none: a padded step exchanges more rows than an eager one.
 Status CudaBackend::ConnectRanks(Collective& collective) {
   ranks_ = collective.size();
-  const bool was_connected = gather_.connected();
   RETURN_IF_ERROR(gather_.Connect(collective));
-  if (was_connected && !gather_.connected()) {
-    graphs_.reset();
-    wants_graphs_ = false;
-  }
+  if (ranks_ == 1) return OkStatus();
+  const std::byte mine{graphs_ != nullptr};
+  std::vector<std::byte> all(ranks_);
+  RETURN_IF_ERROR(collective.AllGather(std::span(&mine, 1), std::vector<size_t>(ranks_, 1), all));
+  const bool everyone = std::find(all.begin(), all.end(), std::byte{0}) == all.end();
+  if (!everyone || !gather_.connected()) graphs_.reset();
   return OkStatus();
+}
+
+// No graph waits for an exchange through the host.
+Status CudaBackend::PrepareGraphs() {
+  const bool may = ranks_ == 1 || gather_.connected();
+  if (graphs_ != nullptr || !may || options_.graph_mode == GraphMode::kNone) return OkStatus();
+  return CaptureGraphs();
 }
 
 Status CudaBackend::CaptureGraphs() {
@@ -248,14 +249,13 @@ Status CudaBackend::CaptureGraphs() {
     hidden_ = *hidden;
     return attention_.TakeError();
   };
+  deps.finish = [this] { return Finish(); };
   ASSIGN_OR_RETURN(graphs_, GraphRunner::Create(deps, options));
   return OkStatus();
 }
 
 StatusOr<Tensor> CudaBackend::RunForward(const ForwardBatch& batch, const Forward& forward) {
   forward_ = forward;
-  // Those of a KV cache that is no more were thrown away.
-  if (wants_graphs_ && graphs_ == nullptr) RETURN_IF_ERROR(CaptureGraphs());
   if (graphs_ == nullptr) return forward(BeginStep(batch));
   RETURN_IF_ERROR(graphs_->Run(batch).status());
   return Tensor{hidden_.data, batch.num_tokens, hidden_.cols};
@@ -337,6 +337,7 @@ StatusOr<DeviceSampler*> CudaBackend::MakeSampler(uint32_t max_rows, uint32_t vo
 }
 
 StatusOr<std::span<float>> CudaBackend::ReadLogits(Tensor logits) {
+  gather_.Wait();
   host_logits_.resize(uint64_t{logits.rows} * logits.cols);
   device_->Download(Data(logits), host_logits_.size() * sizeof(float), host_logits_.data());
   RETURN_IF_ERROR(Finish());

@@ -33,7 +33,7 @@ Status CudaGather::Reserve(uint64_t bytes) {
   if (bytes == 0) return OkStatus();  // one rank
   slot_bytes_ = (bytes + kGatherSlotsAt - 1) / kGatherSlotsAt * kGatherSlotsAt;
   ASSIGN_OR_RETURN(arena_, device_.Allocate(kGatherSlotsAt + kGatherSlots * slot_bytes_));
-  ASSIGN_OR_RETURN(counters_, device_.Allocate(kGatherBlocks * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(counters_, device_.Allocate((kGatherBlocks + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(table_, device_.Allocate(kMaxGatherRanks * sizeof(std::byte*)));
   ASSIGN_OR_RETURN(words_, device_.graphs()->AllocatePinned(kWordBytes));
   return OkStatus();
@@ -47,7 +47,8 @@ void CudaGather::Forget() {
 
 // No operation has begun. The handle's first byte says whether there is one.
 Status CudaGather::Export(std::span<std::byte> handle) {
-  const std::array<uint32_t, kGatherBlocks> zeros = {};
+  const std::array<uint32_t, kGatherBlocks + 1> zeros = {};
+  static_assert(sizeof(zeros) <= kGatherSlotsAt);
   device_.Upload(zeros.data(), sizeof(zeros), arena_.data());
   device_.Upload(zeros.data(), sizeof(zeros), counters_.data());
   std::memset(words_, 0, kWordBytes);
@@ -83,6 +84,7 @@ Status CudaGather::Import(std::span<const std::byte> handles, uint32_t rank) {
 
 Status CudaGather::Connect(Collective& collective) {
   Forget();
+  epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
   const uint32_t ranks = collective.size();
   if (ranks == 1 || ranks > kMaxGatherRanks) return OkStatus();
   CHECK(slot_bytes_ > 0);
@@ -104,7 +106,6 @@ Status CudaGather::Connect(Collective& collective) {
     return OkStatus();
   }
   device_.Upload(arenas_.data(), arenas_.size() * sizeof(arenas_[0]), table_.data());
-  epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
   connected_ = true;
   return device_.Synchronize();
 }
@@ -121,6 +122,7 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
   args.arenas = table_.as<std::byte* const>();
   args.slot_bytes = slot_bytes_;
   args.counters = counters_.as<uint32_t>();
+  args.stopped = args.counters + kGatherBlocks;
   args.rank = collective.rank();
   args.ranks = collective.size();
   args.local = Data(local);
@@ -147,6 +149,7 @@ void CudaGather::Wait() {
     if (epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
       std::atomic_ref<uint32_t>(words[kAbort]).store(1, std::memory_order_release);
     }
+    heartbeat_.Beat();
     usleep(kLookEveryUs);
   }
 }

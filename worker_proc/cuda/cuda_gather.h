@@ -16,6 +16,7 @@
 
 #include "shm/collective.h"
 #include "worker_proc/cuda/cuda_tensor.h"
+#include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla::cuda {
 
@@ -25,8 +26,10 @@ class CudaGather {
   static constexpr uint64_t kTimeoutNs = 30'000'000'000;
 
   // epoch: the replica's, which changes when this one is over; null: it never is.
-  CudaGather(Device* device, const std::atomic<uint32_t>* epoch, uint64_t timeout_ns = kTimeoutNs)
-      : device_(*device), epoch_(epoch), timeout_ns_(timeout_ns) {}
+  // heartbeat: beaten while it waits.
+  CudaGather(Device* device, const std::atomic<uint32_t>* epoch, const Heartbeat& heartbeat = {},
+             uint64_t timeout_ns = kTimeoutNs)
+      : device_(*device), epoch_(epoch), heartbeat_(heartbeat), timeout_ns_(timeout_ns) {}
   ~CudaGather();
   CudaGather(const CudaGather&) = delete;
   CudaGather& operator=(const CudaGather&) = delete;
@@ -56,13 +59,15 @@ class CudaGather {
 
   Device& device_;
   const std::atomic<uint32_t>* const epoch_;
+  const Heartbeat heartbeat_;
   const uint64_t timeout_ns_;
   uint64_t slot_bytes_ = 0;
 
   // By the device.
   bool connected_ = false;
   uint32_t epoch_of_connect_ = 0;
-  DeviceBuffer arena_, counters_, table_;
+  DeviceBuffer arena_, table_;
+  DeviceBuffer counters_;           // of each block, and whether this rank has given up
   std::vector<std::byte*> arenas_;  // of each rank
   std::vector<std::byte*> imported_;
   std::byte* words_ = nullptr;  // pinned: abort, failed

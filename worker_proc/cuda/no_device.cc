@@ -5,8 +5,8 @@ namespace flotilla::cuda {
 
 StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t /*ordinal*/) {
   return absl::UnimplementedError(
-      "--device cuda: this build has no CUDA; build with cmake --preset cuda (needs nvcc, see "
-      "docs/cuda.md), or use --device cpu");
+      "--device cuda: this build has no CUDA; ./flotilla serve --device cuda makes one that has "
+      "(needs nvcc, see docs/cuda.md), or use --device cpu");
 }
 
 }  // namespace flotilla::cuda

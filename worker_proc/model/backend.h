@@ -205,6 +205,8 @@ class Backend {
   // What a step of up to `shape` needs besides, so that it allocates nothing. After a first step,
   // which shows the layers' geometry.
   virtual void PreparePlan(const PlanShape& shape) = 0;
+  // All ranks at the beginning of an epoch, after a first step: captures what it will replay.
+  virtual Status PrepareGraphs() { return OkStatus(); }
 
   // ---- A step.
   virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;

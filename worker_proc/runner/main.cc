@@ -71,7 +71,9 @@ void AddDeviceFlags(CLI::App* app, DeviceFlags* flags) {
                   "How long a compute thread spins for the others, and a rank for the other ranks, "
                   "before it sleeps; 0 unless each thread of each rank has a core of its own")
       ->capture_default_str();
-  AddGpuFlags(app, &flags->gpu);
+  app->add_option("--gpu", flags->gpu, "With --device cuda: which, as CUDA numbers them")
+      ->capture_default_str();
+  AddGpuFlags(app, &flags->gpu_flags);
 }
 
 void AddFlags(CLI::App* app, WorkerFlags* flags) {
@@ -216,10 +218,9 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   flags.device.cpu.ranks = flags.local_ranks == 0 ? flags.tp : flags.local_ranks;
   flags.runner.local_ranks = flags.local_ranks;
   flags.runner.first_local_rank = flags.head.empty() ? 0 : flags.rank;
-  ASSIGN_OR_RETURN(
-      const OpenedBackend opened,
-      OpenBackend(flags.device, {flags.model, checkpoint.get(), flags.rank, flags.tp,
-                                 flags.runner.first_local_rank, heartbeat, &control->epoch}));
+  ASSIGN_OR_RETURN(const OpenedBackend opened,
+                   OpenBackend(flags.device, {flags.model, checkpoint.get(), flags.rank, flags.tp,
+                                              heartbeat, &control->epoch}));
 
   const int64_t comm_ns = clock.NowNs();
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,

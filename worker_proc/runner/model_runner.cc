@@ -121,7 +121,9 @@ StatusOr<uint64_t> ModelRunner::Reset() {
     hash = Probe();
   }
   slots_.Clear();
-  if (hash.ok() && !options_.disable_precompile) PrepareAllPlans();
+  RETURN_IF_ERROR(hash.status());
+  if (!options_.disable_precompile) PrepareAllPlans();
+  RETURN_IF_ERROR(deps_.backend->PrepareGraphs());
   return hash;
 }
 
@@ -181,6 +183,8 @@ Status ModelRunner::Run(VisitTile visit) {
     tile_rows_.clear();
     for (size_t i = begin; i < end; ++i) tile_rows_.push_back(batch_.logits_rows[i].token_index);
     ASSIGN_OR_RETURN(const Tensor tensor, model_->ComputeLogits(hidden, tile_rows_));
+    // Before what waits without looking whether the other ranks still live.
+    if (partition_.size > 1) RETURN_IF_ERROR(deps_.backend->Finish());
     if (is_root() && first_error.ok()) {
       first_error = visit(std::span(batch_.logits_rows).subspan(begin, end - begin), tensor);
     }

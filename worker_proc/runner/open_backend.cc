@@ -51,7 +51,7 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   ASSIGN_OR_RETURN(options.dtype, ElementOf("--dtype", flags.cpu.dtype, options.dtype));
   ASSIGN_OR_RETURN(options.kv_cache_dtype,
                    ElementOf("--kv-cache-dtype", flags.cpu.kv_cache_dtype, options.dtype));
-  ASSIGN_OR_RETURN(const cuda::GraphMode wanted, cuda::ParseGraphMode(flags.gpu.graph_mode));
+  ASSIGN_OR_RETURN(const cuda::GraphMode wanted, cuda::ParseGraphMode(flags.gpu_flags.graph_mode));
   // Ranks that can't exchange on their devices have none, whatever is chosen here.
   ASSIGN_OR_RETURN(const cuda::GraphModeChoice graphs,
                    cuda::ChooseGraphMode(wanted, {.capture = true,
@@ -60,25 +60,19 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
                                                   .pieces = true,
                                                   .collective = true}));
   options.graph_mode = graphs.mode;
-  options.cuda_graph_sizes = flags.gpu.cuda_graph_sizes;
-  options.cuda_graph_max_size = flags.gpu.cuda_graph_max_size;
-  options.batch_invariant = !flags.gpu.disable_batch_invariance;
+  options.cuda_graph_sizes = flags.gpu_flags.cuda_graph_sizes;
+  options.cuda_graph_max_size = flags.gpu_flags.cuda_graph_max_size;
+  options.batch_invariant = !flags.gpu_flags.disable_batch_invariance;
   options.heartbeat = place.heartbeat;
   options.epoch = place.epoch;
-  const uint32_t local_rank = place.rank - place.first_local_rank;
-  if (!flags.gpu.gpus.empty() && local_rank >= flags.gpu.gpus.size()) {
-    return absl::InvalidArgumentError(StrCat("--gpus names ", flags.gpu.gpus.size(),
-                                             " for more ranks than that; one for each rank"));
-  }
-  const uint32_t ordinal = flags.gpu.gpus.empty() ? local_rank : flags.gpu.gpus[local_rank];
-  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned, cuda::OpenDevice(ordinal));
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned, cuda::OpenDevice(flags.gpu));
   const cuda::Device* const device = owned.get();
   const uint64_t free_at_start = device->memory().free;
   OpenedBackend opened;
   opened.backend = cuda::MakeCudaBackend(std::move(owned), options);
   opened.available_memory = [device] { return device->memory().free; };
   // What ops took for the largest step is taken still, so the peak is what is in use.
-  opened.device_memory = [device, free_at_start, share = flags.gpu.gpu_memory_utilization] {
+  opened.device_memory = [device, free_at_start, share = flags.gpu_flags.gpu_memory_utilization] {
     const cuda::DeviceMemoryInfo bytes = device->memory();
     DeviceMemory memory;
     memory.total = bytes.total;
@@ -88,7 +82,7 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
     memory.peak = memory.current;
     return memory;
   };
-  Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", ordinal),
+  Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
              Kv("free", free_at_start), Kv("graph_mode", cuda::GraphModeName(graphs.mode)),
              Kv("because", graphs.reason));
   return opened;

@@ -21,15 +21,15 @@ namespace flotilla {
 
 struct DeviceFlags {
   std::string device = "cpu";
-  CpuFlags cpu;  // dtype, kv_cache_dtype and isa on any device
-  GpuFlags gpu;
+  CpuFlags cpu;      // dtype, kv_cache_dtype and isa on any device
+  uint32_t gpu = 0;  // as CUDA numbers them
+  GpuFlags gpu_flags;
 };
 
 struct RankPlace {
   std::string model_path;
   const Checkpoint* checkpoint = nullptr;
   uint32_t rank = 0, ranks = 1;
-  uint32_t first_local_rank = 0;
   Heartbeat heartbeat;  // beaten while memory is allocated and weights are loaded
   const std::atomic<uint32_t>* epoch = nullptr;  // the replica's
 };

@@ -122,6 +122,12 @@ class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
+// Threads of one process can't each wait for the other on one real device: what one of them loads
+// may wait for all that runs. There ranks are processes with a GPU each.
+bool MayBeRanks(uint32_t tp) {
+  return tp == 1 || std::string(OpenBackend({})->name()).starts_with("cuda-emulated");
+}
+
 RankThreadsOptions Options(const cuda::CudaBackendOptions& backend) {
   RankThreadsOptions options;
   options.make_backend = [backend] { return OpenBackend(backend); };
@@ -148,6 +154,7 @@ void ExpectEqualBits(const std::vector<DriverRequest>& requests,
 TEST_P(CudaModelTest, LogitsAndEmbeddingsMatchTheNaiveForward) {
   const ModelSetup& setup = GetParam();
   for (const uint32_t tp : {1u, 2u}) {
+    if (!MayBeRanks(tp)) continue;
     RankThreadsOptions options = Options({setup.dtype, setup.kv});
     options.tp = tp;
     RankThreads ranks(checkpoint_.get(), options);
@@ -189,6 +196,7 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
                         {1, 7, 2, 5, 3},
                         {2, 20, 3, 16, 4},
                         {3, 64, 4, 64, 5}}) {
+    if (!MayBeRanks(c.tp)) continue;
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
                         c.page_size, " seed ", c.seed));
     cuda::emulation::SetSeed(c.seed);
@@ -219,6 +227,7 @@ TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
        {std::pair{cuda::GraphMode::kNone, 1u}, std::pair{cuda::GraphMode::kFull, 1u},
         std::pair{cuda::GraphMode::kPiecewise, 1u}, std::pair{cuda::GraphMode::kFullDecodeOnly, 1u},
         std::pair{cuda::GraphMode::kFullAndPiecewise, 1u}, std::pair{cuda::GraphMode::kFull, 2u}}) {
+    if (!MayBeRanks(tp)) continue;
     SCOPED_TRACE(StrCat(cuda::GraphModeName(mode), " tp ", tp));
     RankThreadsOptions options = Options({.dtype = GetParam().dtype,
                                           .kv_cache_dtype = GetParam().kv,

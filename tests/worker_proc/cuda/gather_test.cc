@@ -29,7 +29,8 @@ class Ranks {
       CHECK_OK(collective.status());
       rank.collective = std::move(*collective);
       rank.device = MakeEmulatedDevice();
-      rank.gather = std::make_unique<CudaGather>(rank.device.get(), nullptr, timeout_ns);
+      rank.gather =
+          std::make_unique<CudaGather>(rank.device.get(), nullptr, Heartbeat(), timeout_ns);
       CHECK_OK(rank.gather->Reserve(uint64_t{kMaxRows} * kMaxCols * ranks * sizeof(float)));
     }
   }

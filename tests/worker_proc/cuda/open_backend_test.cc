@@ -28,7 +28,7 @@ class OpenBackendTest : public ::testing::Test {
   void TearDown() override { unlink(path_.c_str()); }
 
   StatusOr<OpenedBackend> Open(uint32_t rank = 0, uint32_t ranks = 1) const {
-    return OpenBackend(flags_, {path_, checkpoint_.get(), rank, ranks, 0, Heartbeat()});
+    return OpenBackend(flags_, {path_, checkpoint_.get(), rank, ranks, Heartbeat()});
   }
   std::string NameOf() const {
     const StatusOr<OpenedBackend> opened = Open();
@@ -56,7 +56,7 @@ TEST_F(OpenBackendTest, CudaHasTypesOfItsOwn) {
   EXPECT_EQ(NameOf(), "cuda-emulated-float16-kv-float16");
   flags_.cpu.kv_cache_dtype = "float32";
   EXPECT_EQ(NameOf(), "cuda-emulated-float16-kv-float32");
-  flags_.gpu.disable_batch_invariance = true;
+  flags_.gpu_flags.disable_batch_invariance = true;
   EXPECT_EQ(NameOf(), "cuda-emulated-float16-kv-float32-gemv");
   flags_.cpu.kv_cache_dtype = "int8";
   EXPECT_EQ(NameOf(),
@@ -66,15 +66,6 @@ TEST_F(OpenBackendTest, CudaHasTypesOfItsOwn) {
   flags_.device = "cpu";
   flags_.cpu.dtype = "bfloat16";
   EXPECT_EQ(NameOf(), "--dtype bfloat16: --device cpu has auto, int8 and float32");
-}
-
-TEST_F(OpenBackendTest, EachRankOfAHostNeedsAGpu) {
-  flags_.device = "cuda";
-  flags_.gpu.gpus = {1};
-  EXPECT_TRUE(Open(0, 2).ok());
-  const Status missing = Open(1, 2).status();
-  EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("--gpus names 1"));
 }
 
 // Its rank runs the largest step by itself, before the KV cache is sized: the other rank of this

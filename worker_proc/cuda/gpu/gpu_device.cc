@@ -88,8 +88,11 @@ class GpuDevice final : public Device {
   StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
     Exported exported;
     exported.place = {ThisProcess(), buffer.data()};
-    RETURN_IF_ERROR(
-        ToStatus(cudaIpcGetMemHandle(&exported.handle, buffer.data()), "cudaIpcGetMemHandle"));
+    if (const cudaError_t error = cudaIpcGetMemHandle(&exported.handle, buffer.data());
+        error != cudaSuccess) {
+      cudaGetLastError();  // it is no kernel's
+      return absl::UnimplementedError(StrCat("cudaIpcGetMemHandle: ", cudaGetErrorString(error)));
+    }
     IpcHandle handle = {};
     static_assert(sizeof(exported) <= sizeof(handle));
     std::memcpy(handle.data(), &exported, sizeof(exported));

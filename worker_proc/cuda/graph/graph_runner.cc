@@ -105,7 +105,7 @@ Status GraphRunner::RunPadding(const PlanShape& shape, bool of_graph) {
   RETURN_IF_ERROR(Send(nothing, layout, of_graph));
   Uncut uncut(context);
   RETURN_IF_ERROR(deps_.forward(context, &uncut));
-  return deps_.api->Synchronize(DeviceStream::kCompute);
+  return deps_.finish ? deps_.finish() : deps_.api->Synchronize(DeviceStream::kCompute);
 }
 
 Status GraphRunner::CaptureAll() {

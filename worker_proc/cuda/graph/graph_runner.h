@@ -65,6 +65,8 @@ class GraphRunner {
     // Before each run: brings what kernels read of the batch besides its metadata to where they
     // read it. bucket: of a graph, whose launches depend on it alone; null: eager. Empty: nothing.
     std::function<void(const ForwardBatch&, const PlanShape* bucket)> prepare = {};
+    // Until what was enqueued is done, with its errors. Empty: the api's.
+    std::function<Status()> finish = {};
   };
   // Of the arena, for what kernels read of a step.
   static size_t MetadataBytes(const GraphRunnerOptions& options);

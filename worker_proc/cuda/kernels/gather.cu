@@ -18,7 +18,9 @@ __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, u
   const uint64_t begin = NanoTime();
   // Counters may wrap around.
   while (static_cast<int32_t>(LoadAcquire(flag) - operation) < 0) {
+    if (LoadAcquire(args.stopped) != 0) return false;
     if (LoadAcquire(args.abort) != 0 || NanoTime() - begin > args.timeout_ns) {
+      StoreRelease(args.stopped, 1);
       StoreRelease(args.failed, 1);
       return false;
     }
@@ -39,9 +41,13 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args) {
   FLOTILLA_SHARED(uint32_t, shared, 2);
   // Blocks without rows count too: all must mean the same slot.
-  if (threadIdx.x == 0) shared[0] = ++args.counters[blockIdx.x];
+  if (threadIdx.x == 0) {
+    shared[0] = ++args.counters[blockIdx.x];
+    shared[1] = LoadAcquire(args.stopped);
+  }
   if (blockIdx.x >= args.rows) return;
   __syncthreads();
+  if (shared[1] != 0) return;
   const uint32_t operation = shared[0];
   const uint64_t slot = kGatherSlotsAt + operation % kGatherSlots * args.slot_bytes;
   const uint32_t own = args.bytes[args.rank];
@@ -50,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
     CopyRow<T>(args.local + at, own, args.arenas[args.rank] + slot + at);
   }
   FenceSystem();
-  __syncthreads();
+  __syncthreads();  // shared[1] has been read by all, too
   if (threadIdx.x == 0) {
     StoreRelease(&FlagsOf(args, args.rank)->begun[blockIdx.x], operation);
     bool all = true;

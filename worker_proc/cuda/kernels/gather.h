@@ -7,11 +7,14 @@
 // began the operation in between, so they have read what was there. Which operation it is, a
 // counter in memory says, so the kernel may be in a graph.
 //
+// Who has given up does so for good: it publishes nothing any more and waits for nobody, so that a
+// step's other exchanges take no time and no rank reads what was never there.
+//
 // Every rank runs the same operations in the same order, also those whose result only one of them
 // wants (it waits all the same). Shapes: local [rows, bytes[rank]], out [rows, sum of bytes].
-// Units: bytes, all multiples of 2. Threads: the stream's. Errors: *failed becomes 1 when a rank
-// does not come before the deadline, or *abort is set; out is then undefined. Source: ours; the
-// one-shot all-reduce of vLLM and TensorRT-LLM has the same idea.
+// Units: bytes, all multiples of 2. Threads: the stream's. Errors: *failed and *stopped become 1
+// when a rank does not come before the deadline, or *abort is set; out is then undefined. Source:
+// ours; the one-shot all-reduce of vLLM and TensorRT-LLM has the same idea.
 #pragma once
 
 #include "worker_proc/cuda/kernels/launch.h"
@@ -33,7 +36,8 @@ struct GatherArgs {
   std::byte* const* arenas =
       nullptr;  // [ranks], on the device: each rank's, as this GPU reaches it
   uint64_t slot_bytes = 0;
-  uint32_t* counters = nullptr;  // [kGatherBlocks], this rank's
+  uint32_t* counters = nullptr;  // [kGatherBlocks], this rank's operations
+  uint32_t* stopped = nullptr;   // on the device: 1: this rank has given up
   uint32_t rank = 0;
   uint32_t ranks = 1;
   const std::byte* local = nullptr;
