@@ -41,50 +41,22 @@ struct RankThreadsOptions {
 class RankThreads {
  public:
   RankThreads(const Checkpoint* checkpoint, const RankThreadsOptions& options)
-      : ranks_(options.tp) {
+      : checkpoint_(checkpoint), options_(options), ranks_(options.tp) {
     if (options.tp > 1) {
       segment_ = std::make_unique<Segment>(
           *Segment::Create("ranks", CollectiveSegmentBytes(options.tp, 1 << 16)));
       CHECK_OK(InitCollective(*segment_, options.tp, 1 << 16));
     }
-    ModelRunnerOptions runner;
-    runner.page_size = options.page_size;
-    runner.context_length = options.context_length;
-    runner.max_running_requests = options.max_running_requests;
-    runner.chunked_prefill_size = options.chunked_prefill_size;
-    runner.kv_cache_memory = 64 << 20;
-    runner.available_memory = [] { return AvailableMemoryBytes(); };
-    runner.logits_dump = options.logits_dump;
-    runner.eos_ids = options.eos_ids;
-    runner.disable_precompile = options.disable_precompile;
-    OnAllRanks([&](uint32_t r) {
-      Rank& rank = ranks_[r];
-      rank.collective = options.tp == 1 ? MakeSingleRankCollective() : Attach(r);
-      CpuBackendOptions cpu_options;
-      cpu_options.kernels = *cpu::SelectKernels(options.isa);
-      cpu_options.quant_kernels = *cpu::SelectQuantKernels(options.isa);
-      cpu_options.dtype = options.dtype;
-      cpu_options.kv_cache_dtype = options.kv_cache_dtype;
-      cpu_options.threads.threads = options.threads;
-      cpu_options.pack_cache = options.pack_cache;
-      cpu_options.pack_cache.rank = r;
-      cpu_options.pack_cache.ranks = options.tp;
-      rank.backend = options.make_backend ? options.make_backend() : MakeCpuBackend(cpu_options);
-      auto created =
-          ModelRunner::Create({checkpoint, rank.backend.get(), rank.collective.get(), &heartbeat_,
-                               &clock_, *cpu::SelectSamplerKernels(options.isa)},
-                              runner);
-      CHECK_OK(created.status());
-      rank.runner = std::move(*created);
-    });
-    const auto pages = static_cast<uint32_t>(ranks_[0].runner->max_kv_pages());
-    OnAllRanks([&](uint32_t r) {
-      CHECK_OK(ranks_[r].runner->AllocateKvCache(pages));
-      CHECK_OK(ranks_[r].collective->Reset(1));
-      const StatusOr<uint64_t> hash = ranks_[r].runner->Reset();
-      CHECK_OK(hash.status());
-      if (r == 0) probe_hash_ = *hash;
-    });
+    OnAllRanks([this](uint32_t r) { Start(r); });
+    BeginEpoch(1);
+  }
+
+  // The rank's process has died, and its successor is there; all of them begin the next epoch.
+  void Respawn(uint32_t rank, uint32_t epoch) {
+    ranks_[rank].runner.reset();  // before the backend, whose weights it has
+    ranks_[rank].backend.reset();
+    Start(rank);
+    BeginEpoch(epoch);
   }
 
   StepResult Execute(const StepPlan& plan) {
@@ -105,6 +77,46 @@ class RankThreads {
     std::unique_ptr<ModelRunner> runner;
   };
 
+  void Start(uint32_t r) {
+    ModelRunnerOptions runner;
+    runner.page_size = options_.page_size;
+    runner.context_length = options_.context_length;
+    runner.max_running_requests = options_.max_running_requests;
+    runner.chunked_prefill_size = options_.chunked_prefill_size;
+    runner.kv_cache_memory = 64 << 20;
+    runner.available_memory = [] { return AvailableMemoryBytes(); };
+    runner.logits_dump = options_.logits_dump;
+    runner.eos_ids = options_.eos_ids;
+    runner.disable_precompile = options_.disable_precompile;
+    Rank& rank = ranks_[r];
+    rank.collective = options_.tp == 1 ? MakeSingleRankCollective() : Attach(r);
+    CpuBackendOptions cpu_options;
+    cpu_options.kernels = *cpu::SelectKernels(options_.isa);
+    cpu_options.quant_kernels = *cpu::SelectQuantKernels(options_.isa);
+    cpu_options.dtype = options_.dtype;
+    cpu_options.kv_cache_dtype = options_.kv_cache_dtype;
+    cpu_options.threads.threads = options_.threads;
+    cpu_options.pack_cache = options_.pack_cache;
+    cpu_options.pack_cache.rank = r;
+    cpu_options.pack_cache.ranks = options_.tp;
+    rank.backend = options_.make_backend ? options_.make_backend() : MakeCpuBackend(cpu_options);
+    auto created =
+        ModelRunner::Create({checkpoint_, rank.backend.get(), rank.collective.get(), &heartbeat_,
+                             &clock_, *cpu::SelectSamplerKernels(options_.isa)},
+                            runner);
+    CHECK_OK(created.status());
+    rank.runner = std::move(*created);
+  }
+  void BeginEpoch(uint32_t epoch) {
+    const auto pages = static_cast<uint32_t>(ranks_[0].runner->max_kv_pages());
+    OnAllRanks([&](uint32_t r) {
+      CHECK_OK(ranks_[r].runner->AllocateKvCache(pages));
+      CHECK_OK(ranks_[r].collective->Reset(epoch));
+      const StatusOr<uint64_t> hash = ranks_[r].runner->Reset();
+      CHECK_OK(hash.status());
+      if (r == 0) probe_hash_ = *hash;
+    });
+  }
   std::unique_ptr<Collective> Attach(uint32_t rank) {
     ShmCollectiveOptions options;
     options.rank = rank;
@@ -119,6 +131,8 @@ class RankThreads {
     for (std::thread& thread : threads) thread.join();
   }
 
+  const Checkpoint* const checkpoint_;
+  const RankThreadsOptions options_;
   const RealClock clock_;
   const Heartbeat heartbeat_;
   std::unique_ptr<Segment> segment_;

@@ -256,6 +256,30 @@ TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
   }
 }
 
+// The other rank has graphs, the new one none: neither may wait for what the other does not do.
+using CudaRespawnTest = CudaModelTest;
+TEST_P(CudaRespawnTest, ARankThatIsReplacedReplaysWithTheOther) {
+  if (!MayBeRanks(2)) GTEST_SKIP() << "ranks are threads here";
+  RankThreadsOptions options = Options({.dtype = GetParam().dtype,
+                                        .kv_cache_dtype = GetParam().kv,
+                                        .graph_mode = cuda::GraphMode::kFull,
+                                        .cuda_graph_sizes = {1, 3, 8}});
+  options.tp = 2;
+  RankThreads ranks(checkpoint_.get(), options);
+  std::vector<DriverRequest> expected;
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    if (epoch > 1) ranks.Respawn(epoch % 2, epoch);
+    std::vector<DriverRequest> requests = Requests();
+    const uint64_t before = ranks.backend().graph_steps().full;
+    PlanDriver driver({.chunk_size = 6, .at_once = 5, .num_pages = ranks.num_pages()},
+                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+    driver.Run(&requests);
+    EXPECT_GT(ranks.backend().graph_steps().full, epoch == 1 ? before : 0);
+    if (epoch == 1) expected = requests;
+    ExpectEqualBits(requests, expected);
+  }
+}
+
 // Steps of one token by the matrix-vector kernel: other bits, the same logprobs.
 TEST_P(CudaModelTest, OneTokenStepsMayTakeTheMatrixVectorKernel) {
   std::vector<std::vector<DriverRequest>> runs;
@@ -276,6 +300,9 @@ TEST_P(CudaModelTest, OneTokenStepsMayTakeTheMatrixVectorKernel) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Setups, CudaRespawnTest,
+                         ::testing::Values(Setups().front(), Setups()[7]),  // BFloat16_gemma3
+                         [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Setups, CudaModelTest, ::testing::ValuesIn(Setups()),
                          [](const auto& info) { return info.param.name; });
 
