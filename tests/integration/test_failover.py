@@ -34,8 +34,8 @@ def body_of(i):
 
 
 class Client:
-    def __init__(self, cluster):
-        self.openai = openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300)
+    def __init__(self, url):
+        self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=300)
         self.model = self.openai.models.list().data[0].id
 
     def stream(self, body, on_piece=lambda: None):
@@ -74,7 +74,7 @@ def test_streams_outlive_a_replica(victim):
     while done < kills:
         with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c, \
                 concurrent.futures.ThreadPoolExecutor(streams) as pool:
-            client = Client(c)
+            client = Client(c.http)
             undisturbed = list(pool.map(client.stream, bodies))
             expected = expected or undisturbed
             assert undisturbed == expected
@@ -101,7 +101,7 @@ def test_a_kill_at_any_token():
     tokens = range(1, TOKENS + 1) if FULL else (1, 2, 31, TOKENS - 1, TOKENS)
     for first in range(0, len(tokens), KILLS_OF_A_PROCESS):
         with Cluster(*FLAGS, disturbed=True) as c:
-            client = Client(c)
+            client = Client(c.http)
             undisturbed = client.stream(body)
             expected = expected or undisturbed
             assert undisturbed == expected

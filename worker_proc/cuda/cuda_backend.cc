@@ -16,8 +16,8 @@
 #include "worker_proc/cuda/cuda_sampler.h"
 #include "worker_proc/cuda/cuda_weights.h"
 #include "worker_proc/cuda/graph/graph_runner.h"
+#include "worker_proc/cuda/graph/step_metadata.h"
 #include "worker_proc/cuda/plan/graph_sizes.h"
-#include "worker_proc/cuda/step_metadata.h"
 #include "worker_proc/runner/scratch.h"
 
 namespace flotilla::cuda {
@@ -29,13 +29,10 @@ class CudaBackend final : public Backend {
       : device_(std::move(device)),
         kernels_(device_->kernels()),
         stream_(device_->stream()),
-        dtype_(options.dtype),
-        batch_invariant_(options.batch_invariant),
         options_(options),
         name_(StrCat(device_->name(), "-", ElementName(options.dtype), "-kv-",
-                     ElementName(options.kv_cache_dtype), batch_invariant_ ? "" : "-gemv")),
+                     ElementName(options.kv_cache_dtype), options_.batch_invariant ? "" : "-gemv")),
         weights_(device_.get(), options.dtype, options.heartbeat),
-        metadata_(device_.get()),
         attention_(device_.get(), options.kv_cache_dtype),
         gather_(device_.get(), options.epoch, options.heartbeat) {}
 
@@ -43,7 +40,8 @@ class CudaBackend final : public Backend {
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
-            activation_bytes_ + metadata_.bytes() + attention_.plan_bytes() +
+            activation_bytes_ + metadata_.bytes() + graph_metadata_.bytes() +
+                attention_.plan_bytes() + gather_.bytes() +
                 (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
   }
@@ -84,10 +82,7 @@ class CudaBackend final : public Backend {
   void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
   Status PrepareGraphs() override;
 
-  AttentionContext BeginStep(const ForwardBatch& batch) override {
-    attention_.BeginStep(&batch);
-    return metadata_.Upload(batch);
-  }
+  AttentionContext BeginStep(const ForwardBatch& batch) override;
   StatusOr<Tensor> RunForward(const ForwardBatch& batch, const Forward& forward) override;
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
              Tensor out) override;
@@ -124,7 +119,6 @@ class CudaBackend final : public Backend {
   }
   Status Finish() override {
     RETURN_IF_ERROR(attention_.TakeError());
-    RETURN_IF_ERROR(std::exchange(graph_error_, OkStatus()));
     gather_.Wait();
     RETURN_IF_ERROR(device_->Synchronize());
     return gather_.TakeError();
@@ -136,20 +130,20 @@ class CudaBackend final : public Backend {
  private:
   Element ElementOf(TensorUse use) const {
     const bool narrow = use == TensorUse::kLinearInput || use == TensorUse::kGateUp;
-    return narrow ? dtype_ : Element::kFloat32;
+    return narrow ? options_.dtype : Element::kFloat32;
   }
+  uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
   void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
   Status CaptureGraphs();
 
   const std::unique_ptr<Device> device_;
   const KernelTable& kernels_;
   const Stream stream_;
-  const Element dtype_;
-  const bool batch_invariant_;
   const CudaBackendOptions options_;
   const std::string name_;
   WeightStore weights_;
-  StepMetadata metadata_;
+  DeviceBuffer metadata_;  // of a step that the graph runner does not run
+  std::vector<std::byte> packed_metadata_;
   CudaAttention attention_;
   CudaGather gather_;
   uint64_t largest_gather_ = 0;     // bytes
@@ -165,10 +159,11 @@ class CudaBackend final : public Backend {
   uint32_t ranks_ = 1;
   DeviceBuffer graph_metadata_;
   std::unique_ptr<GraphRunner> graphs_;
-  Forward forward_;                  // the last step's
-  PieceBreaker* pieces_ = nullptr;   // within graphs_' forward
-  Tensor hidden_;                    // what that put out
-  Status graph_error_ = OkStatus();  // Finish's to say
+  Forward forward_;  // the last step's
+  // Within graphs_' forward: how it is cut, and what went wrong there; and what it put out.
+  PieceBreaker* pieces_ = nullptr;
+  Status piece_error_ = OkStatus();
+  Tensor hidden_;
 };
 
 // ---- Start ------------------------------------------------------------------------------------
@@ -192,11 +187,14 @@ StatusOr<Tensor> CudaBackend::NewShard(TensorUse use, uint32_t max_rows,
 }
 
 Status CudaBackend::Warmup(const StepBounds& bounds) {
-  RETURN_IF_ERROR(metadata_.Reserve(bounds));
+  bounds_ = bounds;
+  const size_t metadata_bytes =
+      MetadataLayout({bounds.max_tokens, bounds.max_seqs}, max_pages_per_seq()).bytes;
+  ASSIGN_OR_RETURN(metadata_, device_->Allocate(metadata_bytes));
+  packed_metadata_.reserve(metadata_bytes);
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
   RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
   attention_.Warmup(bounds);
-  bounds_ = bounds;
   return device_->Synchronize();
 }
 
@@ -207,11 +205,8 @@ Status CudaBackend::ConnectRanks(Collective& collective) {
   ranks_ = collective.size();
   RETURN_IF_ERROR(gather_.Connect(collective));
   if (ranks_ == 1) return OkStatus();
-  const std::byte mine{graphs_ != nullptr};
-  std::vector<std::byte> all(ranks_);
-  RETURN_IF_ERROR(collective.AllGather(std::span(&mine, 1), std::vector<size_t>(ranks_, 1), all));
-  const bool everyone = std::find(all.begin(), all.end(), std::byte{0}) == all.end();
-  if (!everyone || !gather_.connected()) graphs_.reset();
+  ASSIGN_OR_RETURN(const bool all_have_graphs, AllRanks(collective, graphs_ != nullptr));
+  if (!all_have_graphs || !gather_.connected()) graphs_.reset();
   return OkStatus();
 }
 
@@ -230,7 +225,7 @@ Status CudaBackend::CaptureGraphs() {
                                  .cuda_graph_sizes = options_.cuda_graph_sizes,
                                  .cuda_graph_max_size = options_.cuda_graph_max_size}));
   options.largest_step = {bounds_.max_tokens, bounds_.max_seqs};
-  options.pages_per_seq = CeilDiv(bounds_.max_positions, bounds_.page_size);
+  options.pages_per_seq = max_pages_per_seq();
   const size_t metadata_bytes = GraphRunner::MetadataBytes(options);
   ASSIGN_OR_RETURN(graph_metadata_, device_->Allocate(metadata_bytes));
   GraphRunner::Deps deps;
@@ -243,15 +238,27 @@ Status CudaBackend::CaptureGraphs() {
   };
   deps.forward = [this](const AttentionContext& context, PieceBreaker* pieces) -> Status {
     pieces_ = pieces;
+    piece_error_ = OkStatus();
     const StatusOr<Tensor> hidden = forward_(context);
     pieces_ = nullptr;
     RETURN_IF_ERROR(hidden.status());
     hidden_ = *hidden;
+    RETURN_IF_ERROR(piece_error_);
     return attention_.TakeError();
   };
   deps.finish = [this] { return Finish(); };
   ASSIGN_OR_RETURN(graphs_, GraphRunner::Create(deps, options));
   return OkStatus();
+}
+
+AttentionContext CudaBackend::BeginStep(const ForwardBatch& batch) {
+  attention_.BeginStep(&batch);
+  const MetadataLayout layout({batch.num_tokens, batch.num_seqs}, batch.pages_per_seq);
+  CHECK(layout.bytes <= metadata_.bytes());
+  packed_metadata_.resize(layout.bytes);
+  const size_t bytes = PackMetadata(batch, layout, packed_metadata_.data());
+  device_->Upload(packed_metadata_.data(), bytes, metadata_.data());
+  return layout.At(metadata_.data());
 }
 
 StatusOr<Tensor> CudaBackend::RunForward(const ForwardBatch& batch, const Forward& forward) {
@@ -269,14 +276,14 @@ void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attent
     attention_.Attend(layer, step, qkv, out);
     return attention_.TakeError();
   });
-  if (graph_error_.ok()) graph_error_ = status;
+  if (piece_error_.ok()) piece_error_ = status;
 }
 
 void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                         Tensor out) {
   const auto& w = static_cast<const CudaEmbedding&>(weight);
-  kernels_.embedding({w.matrix->data(), dtype_, context.input_ids, context.num_tokens, out.cols,
-                      scale, Floats(out)},
+  kernels_.embedding({w.matrix->data(), options_.dtype, context.input_ids, context.num_tokens,
+                      out.cols, scale, Floats(out)},
                      stream_);
 }
 
@@ -291,14 +298,13 @@ void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, fl
 void CudaBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   const auto& w = static_cast<const CudaLinear&>(weight);
   DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
-  DCHECK(TypeOf(x) == dtype_);
-  const GemvArgs args = {w.matrix->data(), dtype_,     w.out_features,
-                         w.in_features,    Data(x),    w.bias.as<const float>(),
-                         Data(out),        TypeOf(out)};
-  if (x.rows == 1 && !batch_invariant_) {
+  DCHECK(TypeOf(x) == options_.dtype);
+  const GemvArgs args = {w.matrix->data(), options_.dtype,           w.out_features, w.in_features,
+                         Data(x),          w.bias.as<const float>(), Data(out),      TypeOf(out)};
+  if (x.rows == 1 && !options_.batch_invariant) {
     kernels_.gemv(args, stream_);
   } else {
-    device_->Gemm({args, x.rows, batch_invariant_});
+    device_->Gemm({args, x.rows, options_.batch_invariant});
   }
 }
 
@@ -319,7 +325,7 @@ void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionCo
 
 void CudaBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
   Linear(gate.weight, x, gate_up);
-  kernels_.act_mul({Data(gate_up), dtype_, gate.act, x.rows, out.cols, Data(out)}, stream_);
+  kernels_.act_mul({Data(gate_up), options_.dtype, gate.act, x.rows, out.cols, Data(out)}, stream_);
 }
 
 void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {

@@ -14,12 +14,18 @@
 namespace flotilla::cuda {
 namespace {
 
-constexpr uint32_t kAbort = 0;  // of words_
-constexpr uint32_t kFailed = 1;
 constexpr size_t kWordBytes = 256;
 constexpr useconds_t kLookEveryUs = 20;
 
 }  // namespace
+
+StatusOr<bool> AllRanks(Collective& collective, bool mine) {
+  const std::byte own{mine};
+  std::vector<std::byte> all(collective.size());
+  RETURN_IF_ERROR(
+      collective.AllGather(std::span(&own, 1), std::vector<size_t>(all.size(), 1), all));
+  return std::find(all.begin(), all.end(), std::byte{0}) == all.end();
+}
 
 CudaGather::~CudaGather() {
   Forget();
@@ -93,12 +99,7 @@ Status CudaGather::Connect(Collective& collective) {
   std::vector<std::byte> handles(ranks * own.size());
   RETURN_IF_ERROR(collective.AllGather(own, std::vector<size_t>(ranks, own.size()), handles));
   const Status imported = Import(handles, collective.rank());
-  // All of them or none.
-  std::vector<std::byte> reached(ranks);
-  const std::byte mine{imported.ok()};
-  RETURN_IF_ERROR(
-      collective.AllGather(std::span(&mine, 1), std::vector<size_t>(ranks, 1), reached));
-  const bool all = std::find(reached.begin(), reached.end(), std::byte{0}) == reached.end();
+  ASSIGN_OR_RETURN(const bool all, AllRanks(collective, imported.ok()));
   Log().info("ranks exchange {} {}", Kv("by", all ? "device memory" : "host memory"),
              Kv("because", imported.ok() ? "" : std::string(imported.message())));
   if (!all) {
@@ -135,19 +136,17 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
   }
   CHECK(whole * local.rows <= slot_bytes_);
   args.timeout_ns = timeout_ns_;
-  auto* const words = reinterpret_cast<uint32_t*>(words_);
-  args.abort = words + kAbort;
-  args.failed = words + kFailed;
+  args.abort = word(kAbort);
+  args.failed = word(kFailed);
   device_.kernels().gather_columns(args, device_.stream());
   return OkStatus();
 }
 
 void CudaGather::Wait() {
   if (!connected_ || epoch_ == nullptr) return;
-  auto* const words = reinterpret_cast<uint32_t*>(words_);
   while (!device_.Idle()) {
     if (epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
-      std::atomic_ref<uint32_t>(words[kAbort]).store(1, std::memory_order_release);
+      std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
     }
     heartbeat_.Beat();
     usleep(kLookEveryUs);
@@ -156,11 +155,10 @@ void CudaGather::Wait() {
 
 Status CudaGather::TakeError() {
   if (!connected_) return OkStatus();
-  auto* const words = reinterpret_cast<uint32_t*>(words_);
-  if (std::atomic_ref<uint32_t>(words[kFailed]).load(std::memory_order_acquire) == 0) {
+  if (std::atomic_ref<uint32_t>(*word(kFailed)).load(std::memory_order_acquire) == 0) {
     return OkStatus();
   }
-  if (words[kAbort] != 0) return absl::AbortedError("the epoch is over");
+  if (*word(kAbort) != 0) return absl::AbortedError("the epoch is over");
   return absl::DeadlineExceededError("a rank did not come to an exchange of columns");
 }
 

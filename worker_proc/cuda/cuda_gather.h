@@ -20,6 +20,9 @@
 
 namespace flotilla::cuda {
 
+// Whether all ranks say so; all of them call it. Errors: the collective's.
+StatusOr<bool> AllRanks(Collective& collective, bool mine);
+
 class CudaGather {
  public:
   static constexpr uint32_t kAllRanks = UINT32_MAX;
@@ -48,6 +51,9 @@ class CudaGather {
   uint64_t bytes() const { return arena_.bytes(); }
 
  private:
+  // Between the device and this thread.
+  enum Word : uint32_t { kAbort = 0, kFailed = 1 };
+  uint32_t* word(Word which) const { return reinterpret_cast<uint32_t*>(words_) + which; }
   Status Export(std::span<std::byte> handle);
   // Of all ranks' handles those that are not this rank's own.
   Status Import(std::span<const std::byte> handles, uint32_t rank);
@@ -70,7 +76,7 @@ class CudaGather {
   DeviceBuffer counters_;           // of each block, and whether this rank has given up
   std::vector<std::byte*> arenas_;  // of each rank
   std::vector<std::byte*> imported_;
-  std::byte* words_ = nullptr;  // pinned: abort, failed
+  std::byte* words_ = nullptr;  // pinned
 
   // Through the host.
   std::vector<size_t> counts_;  // bytes of each rank, all rows

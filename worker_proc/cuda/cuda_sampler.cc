@@ -92,7 +92,6 @@ bool CudaSampler::Pack(const SampleQuery& query) {
     }
     out.penalties[1] = static_cast<uint32_t>(packed_penalties_.size());
     out.greedy = params.temperature < kGreedyBelow;
-    out.survivors = params.min_p > 0 || (params.top_k > 0 && params.top_k < vocab_);
     out.top_k = params.top_k;
     out.top_p = params.top_p;
     out.min_p = params.min_p;

@@ -14,6 +14,7 @@ constexpr uint32_t kMaxTiles = kMaxSampleVocab / kTile;
 constexpr uint32_t kBins = 256;
 constexpr uint32_t kMargins = 10;
 constexpr uint64_t kAllKeys = UINT64_MAX;
+constexpr float kLowest = -3.402823466e38f;  // what is masked is below
 
 // ---- Of a block ---------------------------------------------------------------------------------
 
@@ -24,13 +25,20 @@ struct Least {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a < b ? a : b; }
 };
 
+// On every lane.
+template <typename Op>
+__device__ __forceinline__ uint64_t WarpFold(uint64_t value, const Op& op) {
+  for (uint32_t lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    value = op(value, __shfl_xor_sync(kAllLanes, value, lanes));
+  }
+  return value;
+}
+
 // On every thread. `warps`: an element a warp.
 template <typename Op>
 __device__ __forceinline__ uint64_t BlockFold(uint64_t value, const Op& op,
                                               SharedSpan<uint64_t> warps) {
-  for (uint32_t lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value = op(value, __shfl_xor_sync(kAllLanes, value, lanes));
-  }
+  value = WarpFold(value, op);
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   value = warps[0];
@@ -143,7 +151,7 @@ __device__ __forceinline__ float BoundOfTop(const float* row, uint32_t vocab, fl
     const float below = max - row[i];
     for (uint32_t m = 0; m < kMargins; ++m) counts[m] += below <= 0.25f * (1u << m) ? 1 : 0;
   }
-  float bound = -3.402823466e38f;
+  float bound = kLowest;
   for (uint32_t m = kMargins; m-- > 0;) {
     if (BlockFold(counts[m], Sum(), scratch.warps) >= k) bound = max - 0.25f * (1u << m);
   }
@@ -212,9 +220,7 @@ __device__ __forceinline__ int32_t DrawFrom(const Kept& kept, double target,
     for (uint32_t i = lane; i < kTile; i += kWarp) {
       if (tile * kTile + i < kept.vocab) sum += kept.Weight(tile * kTile + i);
     }
-    for (uint32_t lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-    }
+    sum = WarpFold(sum, Sum());
     if (lane == 0) scratch.sums[tile] = sum;
   }
   __syncthreads();
@@ -242,8 +248,7 @@ __device__ __forceinline__ int32_t DrawFrom(const Kept& kept, double target,
 // As Sampler::Draw of a temperature above 0.
 __device__ __forceinline__ int32_t Draw(const SampleArgs& args, const SampleRow& row,
                                         const float* logits, float max, const Scratch& scratch) {
-  Kept kept = {logits,   args.vocab, -3.402823466e38f,
-               kAllKeys, 0,          WeightsOf(args, max, row.to_log2)};
+  Kept kept = {logits, args.vocab, kLowest, kAllKeys, 0, WeightsOf(args, max, row.to_log2)};
   if (row.min_p > 0)
     kept.least = static_cast<uint64_t>(ceilf(row.min_p * kept.weights.per_quantum));
   if (row.top_k > 0 && row.top_k < args.vocab) {

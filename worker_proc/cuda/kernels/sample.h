@@ -44,10 +44,8 @@ struct SampleRow {
   uint32_t penalties[2] = {};  // the same
 
   bool greedy = true;
-  bool survivors =
-      false;           // min_p or top_k: top_p counts what they leave; else it counts everything
   uint32_t top_k = 0;  // 0: off
-  float top_p = 1;
+  float top_p = 1;     // of what min_p and top_k leave
   float min_p = 0;     // 0: off
   float to_log2 = 0;   // log2(e) / temperature
   double uniform = 0;  // [0, 1)
