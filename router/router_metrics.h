@@ -12,6 +12,8 @@
 #include <memory>
 #include <string>
 
+#include "common/base/metrics.h"
+
 namespace flotilla {
 
 class RouterMetrics {
@@ -58,8 +60,7 @@ class RouterMetrics {
   void AdmissionWait(double seconds) { admission_wait_.Observe(seconds); }
   void CacheIndex(const std::string& replica, size_t pages, uint64_t left_out) {
     index_pages_.Add({{"replica", replica}}).Set(static_cast<double>(pages));
-    prometheus::Counter& counter = index_left_out_.Add({{"replica", replica}});
-    counter.Increment(static_cast<double>(left_out) - counter.Value());
+    SetTotal(&index_left_out_.Add({{"replica", replica}}), left_out);
   }
   void Discovery(const std::string& result) { discoveries_.Add({{"result", result}}).Increment(); }
   void ForgetBackend(const std::string& replica) {

@@ -66,6 +66,10 @@ prometheus::Counter& AddCounter(prometheus::Registry* registry, const MetricSpec
   return AddCounters(registry, spec.name, spec.help).Add(spec.labels);
 }
 
+void SetTotal(prometheus::Counter* counter, uint64_t total) {
+  counter->Increment(static_cast<double>(total) - counter->Value());
+}
+
 prometheus::Gauge& AddGauge(prometheus::Registry* registry, const MetricSpec& spec) {
   return AddGauges(registry, spec.name, spec.help).Add(spec.labels);
 }

@@ -38,6 +38,9 @@ prometheus::Family<prometheus::Counter>& AddCounters(prometheus::Registry* regis
 prometheus::Family<prometheus::Gauge>& AddGauges(prometheus::Registry* registry,
                                                  const std::string& name, const std::string& help);
 
+// A counter that is counted elsewhere, by its total so far, which never falls.
+void SetTotal(prometheus::Counter* counter, uint64_t total);
+
 // Text exposition format 0.0.4 of everything in `registry`.
 std::string RenderMetrics(const prometheus::Registry& registry);
 

@@ -24,7 +24,8 @@ import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from checkout import ROOT, commit
+
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
 MODEL = os.environ.get("MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
 LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
@@ -72,10 +73,8 @@ def measure(label, engine, load, seed):
 def machine():
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     name = next((row.split(": ", 1)[1] for row in cpu.splitlines() if row.startswith("model name")), "?")
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], text=True, stdout=subprocess.PIPE,
-                            check=False).stdout.strip()
     isa = "AVX-512 VNNI" if "avx512_vnni" in cpu else "AVX2"
-    return f"commit {commit}, {name}, {os.cpu_count()} cores, {isa}, load {os.getloadavg()[0]:.1f}"
+    return f"commit {commit()}, {name}, {os.cpu_count()} cores, {isa}, load {os.getloadavg()[0]:.1f}"
 
 
 def compare(engines, load, args):

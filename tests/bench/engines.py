@@ -13,10 +13,10 @@ import time
 import urllib.error
 import urllib.request
 
+from checkout import ROOT
 from streams import Cluster, free_port
 from cluster import children_of, pss_bytes
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 120
 SAMPLE_S = 0.1
 

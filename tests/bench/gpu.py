@@ -21,7 +21,8 @@ import struct
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from checkout import ROOT, commit
+
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "flotilla"
 QWEN3_06B = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
              "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960}
@@ -137,11 +138,6 @@ def machine(device):
     query = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,memory.total"
     ran = subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=False)
     return ran.stdout.strip().splitlines()[0] if ran.returncode == 0 else "a GPU that nvidia-smi does not tell of"
-
-
-def commit():
-    ran = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return ran.stdout.strip() or "unknown"
 
 
 def main():

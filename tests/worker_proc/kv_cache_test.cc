@@ -25,6 +25,15 @@ TEST(KvCacheTest, WorkedExample) {
 
 TEST(KvCacheTest, NothingLeftIsZeroNotHuge) { EXPECT_EQ(KvCacheBytes({1000, 0.5, 600, 0, 0}), 0u); }
 
+TEST(KvCacheTest, WhatTheWarmUpTakesIsNotTheCaches) {
+  const DeviceMemory memory = MemoryAfterWarmup(1000, 500, 800, 0.9);  // 200: others'
+  EXPECT_EQ(memory.used, 500u);
+  EXPECT_EQ(memory.current, 300u);
+  EXPECT_EQ(memory.peak, 300u);
+  EXPECT_EQ(KvCacheBytes(memory), 400u);
+  EXPECT_EQ(MemoryAfterWarmup(1000, 900, 800, 0.9).current, 0u) << "others gave memory back";
+}
+
 // Requirement 004's example: Qwen3-0.6B in bf16, blocks of 256 tokens, 24 GB at 0.9.
 DeviceKvRequest Example(uint32_t kv_heads) {
   DeviceKvRequest request;

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "worker_proc/cpu/sampler_kernels.h"
+#include "worker_proc/runner/weight_numbers.h"
 
 namespace flotilla::cpu {
 namespace {

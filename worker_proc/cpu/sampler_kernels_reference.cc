@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "worker_proc/cpu/sampler_kernels.h"
+#include "worker_proc/runner/weight_numbers.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -10,20 +11,19 @@ namespace {
 // a*b + c, rounded once.
 inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
-// e^(x * inverse_temperature) for x <= 0, rounded to a multiple of the quantum. As 2^t with
-// t = n + r, 2^r by a minimax polynomial that is 1 at 0. Relative error at most 2e-7 + 2e-8 |t|.
+// e^(x * inverse_temperature) for x <= 0, rounded to a multiple of the quantum.
 float Weight(float x, const WeightScale& scale) {
-  const float to_log2 = scale.inverse_temperature * 1.44269504f;
-  const float lowest = -120.0f / to_log2;  // far below any quantum, and still a normal number
+  using namespace weight;
+  const float to_log2 = scale.inverse_temperature * kLog2E;
+  const float lowest = kLeastT / to_log2;
   x = x > lowest ? x : lowest;
-  constexpr float kRound = 12582912.0f;           // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = Fma(x, to_log2, kRound);  // n, in the low bits
   const float r = Fma(x, to_log2, -(shifted - kRound));
-  float p = 1.3264727e-3f;
-  p = Fma(p, r, 9.671513e-3f);
-  p = Fma(p, r, 5.5507336e-2f);
-  p = Fma(p, r, 2.4022242e-1f);
-  p = Fma(p, r, 6.93147e-1f);
+  float p = kP5;
+  p = Fma(p, r, kP4);
+  p = Fma(p, r, kP3);
+  p = Fma(p, r, kP2);
+  p = Fma(p, r, kP1);
   p = Fma(p, r, 1.0f);
   uint32_t n_bits, p_bits;
   std::memcpy(&n_bits, &shifted, sizeof(n_bits));
@@ -31,8 +31,8 @@ float Weight(float x, const WeightScale& scale) {
   p_bits += n_bits << 23;  // p * 2^n: n to the exponent
   float e;
   std::memcpy(&e, &p_bits, sizeof(e));
-  // A multiple of 2^-18, and a multiple of the quantum below that. 48 is 1.5 * 2^23 * 2^-18.
-  const float high = (e + 48.0f) - 48.0f;
+  // A multiple of 2^-18, and a multiple of the quantum below that.
+  const float high = (e + kHighRound) - kHighRound;
   const float low_round = kRound * scale.quantum;
   const float low = ((e - high) + low_round) - low_round;
   return high + low;  // exact

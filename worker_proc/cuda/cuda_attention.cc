@@ -118,13 +118,8 @@ void CudaAttention::Plan(Kind* kind) {
     input.num_merges = fixed.num_merges;
   }
   MakeAttentionPlan(input, &kind->plan);
-  const auto upload = [&](const auto& entries, const DeviceBuffer& to) {
-    const uint64_t bytes = entries.size() * sizeof(entries[0]);
-    CHECK(bytes <= to.bytes());
-    if (bytes > 0) device_.Upload(entries.data(), bytes, to.data());
-  };
-  upload(kind->plan.items, kind->items);
-  upload(kind->plan.merges, kind->merges);
+  device_.UploadAll(kind->plan.items, kind->items);
+  device_.UploadAll(kind->plan.merges, kind->merges);
 }
 
 void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,

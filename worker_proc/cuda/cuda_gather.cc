@@ -106,7 +106,7 @@ Status CudaGather::Connect(Collective& collective) {
     Forget();
     return OkStatus();
   }
-  device_.Upload(arenas_.data(), arenas_.size() * sizeof(arenas_[0]), table_.data());
+  device_.UploadAll(arenas_, table_);
   connected_ = true;
   return device_.Synchronize();
 }

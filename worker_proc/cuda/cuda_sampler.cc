@@ -1,25 +1,18 @@
 #include "worker_proc/cuda/cuda_sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
 #include "worker_proc/runner/logits_scan.h"
 #include "worker_proc/runner/philox.h"
+#include "worker_proc/runner/weight_numbers.h"
 
 namespace flotilla::cuda {
 namespace {
 
 constexpr uint32_t kLeastListRoom = 64 * 1024;
-constexpr float kLog2E = 1.44269504f;
-
-// What LikelihoodKey was made of; a negative zero has become a positive one.
-float LogitOf(uint64_t key) {
-  const auto falling = static_cast<uint32_t>(key >> 32);
-  return std::bit_cast<float>((falling >> 31) != 0 ? falling : 0x7fffffffu - falling);
-}
 
 }  // namespace
 
@@ -51,7 +44,7 @@ Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids
   ASSIGN_OR_RETURN(biases_, allocate(uint64_t{list_room_} * sizeof(SampleBias)));
   ASSIGN_OR_RETURN(penalties_, allocate(uint64_t{list_room_} * sizeof(SamplePenalty)));
   ASSIGN_OR_RETURN(out_, allocate(rows * sizeof(SampledRow)));
-  device_.Upload(eos_ids_.data(), eos_ids_.size() * sizeof(int32_t), banned_.data());
+  device_.UploadAll(eos_ids_, banned_);
   packed_rows_.reserve(rows);
   packed_masks_.reserve(rows * MaskWords(vocab_));
   packed_biases_.reserve(list_room_);
@@ -96,7 +89,7 @@ bool CudaSampler::Pack(const SampleQuery& query) {
     out.top_p = params.top_p;
     out.min_p = params.min_p;
     if (!out.greedy) {
-      out.to_log2 = 1.0f / params.temperature * kLog2E;
+      out.to_log2 = 1.0f / params.temperature * weight::kLog2E;
       out.uniform = UniformDraw(params.seed, query.input.position, 0);
     }
   }
@@ -105,15 +98,10 @@ bool CudaSampler::Pack(const SampleQuery& query) {
 }
 
 Status CudaSampler::Launch(Tensor logits) {
-  const auto upload = [this](const auto& from, const DeviceBuffer& to) {
-    const uint64_t bytes = from.size() * sizeof(from[0]);
-    CHECK(bytes <= to.bytes());
-    if (bytes > 0) device_.Upload(from.data(), bytes, to.data());
-  };
-  upload(packed_rows_, rows_);
-  upload(packed_masks_, masks_);
-  upload(packed_biases_, biases_);
-  upload(packed_penalties_, penalties_);
+  device_.UploadAll(packed_rows_, rows_);
+  device_.UploadAll(packed_masks_, masks_);
+  device_.UploadAll(packed_biases_, biases_);
+  device_.UploadAll(packed_penalties_, penalties_);
   SampleArgs args;
   args.logits = Floats(logits);
   args.adjusted = adjusted_.as<float>();
@@ -154,7 +142,7 @@ Status CudaSampler::Take(const SampleQuery& query, const SampledRow& row, int32_
   keys_.assign(row.top, row.top + row.num_top);
   std::sort(keys_.begin(), keys_.end());
   for (const uint64_t key : keys_) {
-    out.top.push_back({static_cast<int32_t>(static_cast<uint32_t>(key)), logprob(LogitOf(key))});
+    out.top.push_back({TokenOfKey(key), logprob(LogitOfKey(key))});
   }
   return OkStatus();
 }

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "worker_proc/cuda/graph/graph_api.h"
 #include "worker_proc/cuda/kernels/kernel_table.h"
@@ -69,14 +71,25 @@ class Device {
   virtual Stream stream() const = 0;
   // Blocks that run side by side: attention shares a long sequence's keys until it has as many.
   virtual uint32_t parallel_blocks() const = 0;
-  virtual DeviceMemoryInfo memory() const = 0;
   // Streams and graphs beside it; kCompute is stream(). What is captured may be kernels and
   // products.
   virtual GraphApi* graphs() = 0;
+  // None if the device can't say.
+  DeviceMemoryInfo memory() {
+    const StatusOr<DeviceMemoryInfo> info = graphs()->Memory();
+    return info.ok() ? *info : DeviceMemoryInfo();
+  }
 
   virtual StatusOr<DeviceBuffer> Allocate(uint64_t bytes) = 0;
   // `from` is the caller's again when this returns.
   virtual void Upload(const void* from, uint64_t bytes, void* to) = 0;
+  // To the beginning of a buffer that has room for them.
+  template <typename T>
+  void UploadAll(const std::vector<T>& entries, const DeviceBuffer& to) {
+    const uint64_t bytes = entries.size() * sizeof(T);
+    CHECK(bytes <= to.bytes());
+    if (bytes > 0) Upload(entries.data(), bytes, to.data());
+  }
   // Done after the next Synchronize.
   virtual void Download(const void* from, uint64_t bytes, void* to) = 0;
   virtual void Gemm(const GemmArgs& args) = 0;

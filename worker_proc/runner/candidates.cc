@@ -23,6 +23,11 @@ uint64_t LikelihoodKey(float logit, int32_t token) {
   const uint32_t falling = (bits >> 31) != 0 ? bits : 0x7fffffff - bits;
   return uint64_t{falling} << 32 | static_cast<uint32_t>(token);
 }
+float LogitOfKey(uint64_t key) {
+  const auto falling = static_cast<uint32_t>(key >> 32);
+  return std::bit_cast<float>((falling >> 31) != 0 ? falling : 0x7fffffff - falling);
+}
+int32_t TokenOfKey(uint64_t key) { return static_cast<int32_t>(static_cast<uint32_t>(key)); }
 
 void Candidates::Collect(const SamplerKernels& kernels, std::span<const float> logits, float bound,
                          int32_t first_token) {

@@ -19,6 +19,9 @@ namespace flotilla {
 
 // A smaller key is more likely. logit: not NaN.
 uint64_t LikelihoodKey(float logit, int32_t token);
+// What it was made of; a negative zero has become a positive one.
+float LogitOfKey(uint64_t key);
+int32_t TokenOfKey(uint64_t key);
 
 class Candidates {
  public:

@@ -30,6 +30,8 @@ struct LogitsRow {
   bool sample = false;       // draw the next token
   bool prompt_logprobs = false;
   int32_t target = -1;  // with prompt_logprobs: the token at position + 1; -1: unknown, no logprob
+
+  bool has_prompt_logprob() const { return prompt_logprobs && target >= 0; }
 };
 
 struct ForwardBatch {

@@ -13,6 +13,12 @@ uint64_t KvBlockBytes(uint32_t num_layers, uint32_t block_size, uint32_t num_kv_
   return uint64_t{2} * num_layers * block_size * num_kv_heads * head_dim * dtype_bytes;
 }
 
+DeviceMemory MemoryAfterWarmup(uint64_t total, uint64_t free, uint64_t free_at_start,
+                               double utilization) {
+  const uint64_t ours = free_at_start > free ? free_at_start - free : 0;
+  return {total, utilization, total - free, ours, ours};
+}
+
 uint64_t KvCacheBytes(const DeviceMemory& memory) {
   const double budget = static_cast<double>(memory.total) * memory.utilization -
                         static_cast<double>(memory.used) - static_cast<double>(memory.peak) +

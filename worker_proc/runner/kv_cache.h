@@ -24,6 +24,10 @@ struct DeviceMemory {
   uint64_t peak = 0;         // of our own, during the warm-up
   uint64_t current = 0;      // of our own, now
 };
+// From what the device says after a warm-up whose memory stays taken, so that the peak is what is
+// in use. free_at_start: before anything of ours was there.
+DeviceMemory MemoryAfterWarmup(uint64_t total, uint64_t free, uint64_t free_at_start,
+                               double utilization);
 // total * utilization - used - peak + current; 0 if that is negative.
 uint64_t KvCacheBytes(const DeviceMemory& memory);
 

@@ -115,9 +115,8 @@ class ModelRunner {
   // UseLogits of a tile by the device's sampler.
   Status Sample(const StepPlan& plan, std::span<const LogitsRow> rows, Tensor logits,
                 StepResult* result, std::optional<uint32_t>* bad_slot);
-  bool AsksForPromptLogprobs(const LogitsRow& row) const {
-    return row.prompt_logprobs && row.target >= 0;
-  }
+  // The row's draw, of the plan that runs.
+  SampleInput InputOf(const StepPlan& plan, const LogitsRow& row) const;
   // After Run, on rank 0: hidden states into the slots' sums and the embeddings that are due.
   Status Pool(const StepPlan& plan, StepResult* result, std::optional<uint32_t>* bad_slot);
   Status PoolRow(const PlanRow& row, uint32_t first_token, RowResult* out);

@@ -7,28 +7,39 @@
 #include "worker_proc/runner/model_runner.h"
 
 namespace flotilla {
+namespace {
+
+// The most likely ones beside the prompt's own token.
+uint32_t NumPromptLogprobs(const SamplingParams& params) {
+  return params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
+}
+
+}  // namespace
+
+SampleInput ModelRunner::InputOf(const StepPlan& plan, const LogitsRow& row) const {
+  const Slot& slot = slots_.slot(plan.rows[row.row].slot);
+  return {.params = slot.sampling,
+          .position = row.position + 1,
+          .logit_bias = slot.logit_bias,
+          .counts = slot.history.counts(),
+          .mask = row_masks_[row.row]};
+}
 
 Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                               StepResult* result) {
   RowResult& out = result->rows[row.row];
-  const Slot& slot = slots_.slot(plan.rows[row.row].slot);
-  const SamplingParams& params = slot.sampling;
+  const SampleInput input = InputOf(plan, row);
   if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
   if (options_.on_logits) RETURN_IF_ERROR(options_.on_logits(out.slot, row.position, logits));
-  if (AsksForPromptLogprobs(row)) {
-    const uint32_t n = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs;
+  if (row.has_prompt_logprob()) {
     if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
-    RETURN_IF_ERROR(sampler_.Logprobs(logits, row.target, n, results_.AddPromptPosition(&out)));
+    RETURN_IF_ERROR(sampler_.Logprobs(logits, row.target, NumPromptLogprobs(input.params),
+                                      results_.AddPromptPosition(&out)));
   }
   if (!row.sample) return OkStatus();
-  out.has_logprobs = params.num_logprobs != kNoLogprobs;
-  ASSIGN_OR_RETURN(out.token, sampler_.Sample(logits,
-                                              {.params = params,
-                                               .position = row.position + 1,
-                                               .logit_bias = slot.logit_bias,
-                                               .counts = slot.history.counts(),
-                                               .mask = row_masks_[row.row]},
-                                              out.has_logprobs ? &out.logprobs : nullptr));
+  out.has_logprobs = input.params.num_logprobs != kNoLogprobs;
+  ASSIGN_OR_RETURN(out.token,
+                   sampler_.Sample(logits, input, out.has_logprobs ? &out.logprobs : nullptr));
   return OkStatus();
 }
 
@@ -39,25 +50,19 @@ Status ModelRunner::Sample(const StepPlan& plan, std::span<const LogitsRow> rows
   for (uint32_t i = 0; i < rows.size(); ++i) {
     const LogitsRow& row = rows[i];
     RowResult& out = result->rows[row.row];
-    const Slot& slot = slots_.slot(plan.rows[row.row].slot);
-    const SamplingParams& params = slot.sampling;
-    if (AsksForPromptLogprobs(row)) {
-      queries_.push_back(
-          {.row = i,
-           .input = {.params = params},
-           .given = row.target,
-           .num_top = params.num_prompt_logprobs == kNoLogprobs ? 0 : params.num_prompt_logprobs,
-           .logprobs = &prompt_logprobs_[i]});
+    const SampleInput input = InputOf(plan, row);
+    if (row.has_prompt_logprob()) {
+      queries_.push_back({.row = i,
+                          .input = {.params = input.params},
+                          .given = row.target,
+                          .num_top = NumPromptLogprobs(input.params),
+                          .logprobs = &prompt_logprobs_[i]});
     }
     if (!row.sample) continue;
-    out.has_logprobs = params.num_logprobs != kNoLogprobs;
+    out.has_logprobs = input.params.num_logprobs != kNoLogprobs;
     queries_.push_back({.row = i,
-                        .input = {.params = params,
-                                  .position = row.position + 1,
-                                  .logit_bias = slot.logit_bias,
-                                  .counts = slot.history.counts(),
-                                  .mask = row_masks_[row.row]},
-                        .num_top = params.num_logprobs,
+                        .input = input,
+                        .num_top = input.params.num_logprobs,
                         .logprobs = out.has_logprobs ? &out.logprobs : nullptr});
   }
   tokens_.assign(queries_.size(), -1);

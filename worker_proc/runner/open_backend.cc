@@ -66,21 +66,15 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   options.heartbeat = place.heartbeat;
   options.epoch = place.epoch;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned, cuda::OpenDevice(flags.gpu));
-  const cuda::Device* const device = owned.get();
+  cuda::Device* const device = owned.get();
   const uint64_t free_at_start = device->memory().free;
   OpenedBackend opened;
   opened.backend = cuda::MakeCudaBackend(std::move(owned), options);
   opened.available_memory = [device] { return device->memory().free; };
-  // What ops took for the largest step is taken still, so the peak is what is in use.
+  // What ops took for the largest step is taken still.
   opened.device_memory = [device, free_at_start, share = flags.gpu_flags.gpu_memory_utilization] {
     const cuda::DeviceMemoryInfo bytes = device->memory();
-    DeviceMemory memory;
-    memory.total = bytes.total;
-    memory.utilization = share;
-    memory.used = bytes.total - bytes.free;
-    memory.current = free_at_start > bytes.free ? free_at_start - bytes.free : 0;
-    memory.peak = memory.current;
-    return memory;
+    return MemoryAfterWarmup(bytes.total, bytes.free, free_at_start, share);
   };
   Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
              Kv("free", free_at_start), Kv("graph_mode", cuda::GraphModeName(graphs.mode)),

@@ -4,7 +4,7 @@
 //
 // All tables give the same bits, and no result depends on an order of summation: the weight of a
 // logit is e^((logit - max) * inverse_temperature), by the polynomial of
-// sampler_kernels_reference.cc, rounded to a multiple of `quantum`, a power of two. Weights are at
+// weight_numbers.h, rounded to a multiple of `quantum`, a power of two. Weights are at
 // most 1 (exactly 1 at the largest logit), so a sum of them is exact in a double as long as the
 // vocabulary divided by the quantum is at most 2^53.
 //

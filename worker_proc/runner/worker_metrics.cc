@@ -59,14 +59,11 @@ void WorkerMetrics::ObserveStep(ForwardMode mode, double seconds) {
 }
 
 void WorkerMetrics::SetGraphSteps(const GraphSteps& total) {
-  const auto set = [](prometheus::Counter* counter, uint64_t value) {
-    counter->Increment(static_cast<double>(value) - counter->Value());
-  };
-  set(eager_steps_, total.eager);
-  set(piecewise_steps_, total.piecewise);
-  set(full_steps_, total.full);
-  set(graph_tokens_, total.tokens);
-  set(padding_tokens_, total.padding_tokens);
+  SetTotal(eager_steps_, total.eager);
+  SetTotal(piecewise_steps_, total.piecewise);
+  SetTotal(full_steps_, total.full);
+  SetTotal(graph_tokens_, total.tokens);
+  SetTotal(padding_tokens_, total.padding_tokens);
 }
 
 void WorkerMetrics::SetResultRingFill(double ratio) {

@@ -8,6 +8,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include "common/base/metrics.h"
 #include "worker_proc/model/backend.h"
 
 namespace flotilla {
@@ -20,9 +21,7 @@ class WorkerMetrics {
   void SetMemory(const BackendMemory& memory);
   void AddTokens(uint32_t tokens) { tokens_->Increment(tokens); }
   void AddRejectedFrame() { rejected_frames_->Increment(); }
-  void SetPlanMisses(uint64_t total) {
-    plan_misses_->Increment(static_cast<double>(total) - plan_misses_->Value());
-  }
+  void SetPlanMisses(uint64_t total) { SetTotal(plan_misses_, total); }
   void SetGraphSteps(const GraphSteps& total);
   // Of the result ring, by its writer.
   void SetResultRingFill(double ratio);

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "common/base/check.h"
-#include "common/base/memory_info.h"
 #include "worker_proc/cuda/emulation/block.h"
 #include "worker_proc/cuda/emulation/emulated_graphs.h"
 #include "worker_proc/cuda/emulation/plain_gemm.h"
@@ -18,10 +17,6 @@ class EmulatedDevice final : public Device {
   const KernelTable& kernels() const override { return emulated::Kernels(); }
   Stream stream() const override { return nullptr; }
   uint32_t parallel_blocks() const override { return 32; }  // some, so that keys are shared at all
-  DeviceMemoryInfo memory() const override {
-    const uint64_t bytes = AvailableMemoryBytes();
-    return {bytes, bytes};
-  }
   GraphApi* graphs() override { return &graphs_; }
 
   StatusOr<DeviceBuffer> Allocate(uint64_t bytes) override {

@@ -58,10 +58,6 @@ class GpuDevice final : public Device {
   const KernelTable& kernels() const override { return gpu::Kernels(); }
   Stream stream() const override { return stream_; }
   uint32_t parallel_blocks() const override { return parallel_blocks_; }
-  DeviceMemoryInfo memory() const override {
-    const StatusOr<DeviceMemoryInfo> info = api_->Memory();
-    return info.ok() ? *info : DeviceMemoryInfo();
-  }
   GraphApi* graphs() override { return api_.get(); }
 
   StatusOr<DeviceBuffer> Allocate(uint64_t bytes) override {

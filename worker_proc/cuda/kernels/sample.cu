@@ -3,6 +3,7 @@
 
 #include "worker_proc/cuda/kernels/launchers.cuh"
 #include "worker_proc/cuda/kernels/platform.cuh"
+#include "worker_proc/runner/weight_numbers.h"
 
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
@@ -66,19 +67,19 @@ struct Weights {
   float per_quantum;
 
   __device__ uint64_t operator()(float logit) const {
-    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+    using namespace weight;
     float x = logit - max;
     x = x > lowest ? x : lowest;
     const float shifted = fmaf(x, to_log2, kRound);
     const float r = fmaf(x, to_log2, -(shifted - kRound));
-    float p = 1.3264727e-3f;
-    p = fmaf(p, r, 9.671513e-3f);
-    p = fmaf(p, r, 5.5507336e-2f);
-    p = fmaf(p, r, 2.4022242e-1f);
-    p = fmaf(p, r, 6.93147e-1f);
+    float p = kP5;
+    p = fmaf(p, r, kP4);
+    p = fmaf(p, r, kP3);
+    p = fmaf(p, r, kP2);
+    p = fmaf(p, r, kP1);
     p = fmaf(p, r, 1.0f);
     const float e = FloatOfBits(FloatBits(p) + (FloatBits(shifted) << 23));
-    const float high = (e + 48.0f) - 48.0f;
+    const float high = (e + kHighRound) - kHighRound;
     const float low = ((e - high) + low_round) - low_round;
     return static_cast<uint64_t>((high + low) * per_quantum);  // a whole number
   }
@@ -90,7 +91,8 @@ __device__ __forceinline__ float PowerOfTwo(int32_t n) {
 
 __device__ __forceinline__ Weights WeightsOf(const SampleArgs& args, float max, float to_log2) {
   const float quantum = PowerOfTwo(-args.quantum_bits);
-  return {max, to_log2, -120.0f / to_log2, 12582912.0f * quantum, PowerOfTwo(args.quantum_bits)};
+  return {max, to_log2, weight::kLeastT / to_log2, weight::kRound * quantum,
+          PowerOfTwo(args.quantum_bits)};
 }
 
 // What a block shares.
@@ -272,7 +274,7 @@ __device__ __forceinline__ int32_t Draw(const SampleArgs& args, const SampleRow&
 __device__ __forceinline__ void Describe(const SampleArgs& args, const SampleRow& row,
                                          const float* logits, float max, int32_t token,
                                          const Scratch& scratch, SampledRow* out) {
-  Kept all = {logits, args.vocab, -INFINITY, kAllKeys, 0, WeightsOf(args, max, 1.44269504f)};
+  Kept all = {logits, args.vocab, -INFINITY, kAllKeys, 0, WeightsOf(args, max, weight::kLog2E)};
   const uint64_t total = TotalOf(all, scratch);
   const uint64_t own = LikelihoodKey(logits[token], static_cast<uint32_t>(token));
   uint64_t before = 0;
