@@ -45,14 +45,8 @@ Finish Scheduler::Impl::FollowGrammar(Req* req, int32_t token, ReqOutput* output
 // with those that are in it and can't be planned yet. Else the two groups would take turns for
 // ever, and each would have half of what a step can do.
 bool Scheduler::Impl::WaitsForGrammars(const ScheduleBatch& batch) const {
-  const auto masked_decode = [](const BatchRow& row) {
-    return !row.extend && row.req->matcher != nullptr;
-  };
-  const auto waits = [](const Req* req) {
-    return req->waits_for_grammar() && !req->ends_by_length();
-  };
-  return num_in_flight > 0 && std::ranges::all_of(batch.rows, masked_decode) &&
-         std::ranges::any_of(running_batch, waits);
+  const auto masked_decode = [](const BatchRow& row) { return !row.extend && row.req->is_masked; };
+  return num_in_flight > 0 && batch.leaves_masked && std::ranges::all_of(batch.rows, masked_decode);
 }
 
 }  // namespace flotilla

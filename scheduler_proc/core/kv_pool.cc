@@ -43,7 +43,8 @@ void KvPool::TakePrefix(Req* req) {
   page_buffers_.Take(PagesFor(req->max_total), &req->pages);
   req->last_node = cache_.MatchPrefix(req->root, Matchable(*req), &req->pages);
   cache_.Lock(req->last_node);
-  req->num_shared = static_cast<uint32_t>(req->pages.size());
+  req->CountPages();
+  req->num_shared = req->num_pages;
   req->num_computed = req->num_scheduled = req->num_shared * page_size_;
 }
 
@@ -57,17 +58,13 @@ uint32_t KvPool::AvailableWithout(std::span<Req* const> holders) {
   uint32_t pages = available_pages();
   scratch_nodes_.clear();
   for (const Req* req : holders) {
-    pages += static_cast<uint32_t>(req->pages.size()) - req->num_shared;
+    pages += req->num_pages - req->num_shared;
     scratch_nodes_.push_back(req->last_node);
   }
   return pages + cache_.EvictableIfUnlocked(scratch_nodes_);
 }
 
-bool KvPool::Grow(Req* req, uint32_t tokens) {
-  const uint32_t wanted = PagesFor(tokens);
-  const auto have = static_cast<uint32_t>(req->pages.size());
-  if (wanted <= have) return true;
-  const uint32_t missing = wanted - have;
+bool KvPool::AddPages(Req* req, uint32_t missing) {
   if (missing > available_pages()) return false;
   if (missing > allocator_.num_free()) {
     scratch_.clear();
@@ -75,6 +72,7 @@ bool KvPool::Grow(Req* req, uint32_t tokens) {
     allocator_.Free(scratch_);
   }
   CHECK(allocator_.Alloc(missing, &req->pages));
+  req->CountPages();
   return true;
 }
 
@@ -111,8 +109,8 @@ void KvPool::Release(Req* req, uint32_t valid_tokens) {
 
 void KvPool::Forget(Req* req) {
   req->pages.clear();
-  req->num_shared = req->pages_sent = req->num_computed = req->num_scheduled = 0;
-  req->num_unknown = 0;
+  req->num_pages = req->num_shared = req->pages_sent = 0;
+  req->num_computed = req->num_scheduled = req->num_unknown = 0;
   req->last_node = kNoNode;
 }
 
@@ -129,6 +127,7 @@ void KvPool::RestoreHolder(Req* req, NodeId last_node, std::span<const PageId> o
   req->last_node = last_node;
   req->num_shared = static_cast<uint32_t>(req->pages.size());
   req->pages.insert(req->pages.end(), own_pages.begin(), own_pages.end());
+  req->CountPages();
 }
 
 Status KvPool::CheckLedger(std::span<Req* const> holders) const {
@@ -145,6 +144,9 @@ Status KvPool::CheckLedger(std::span<Req* const> holders) const {
   for (const Req* req : holders) {
     std::vector<PageId> path;
     cache_.AppendPath(req->last_node, &path);
+    if (req->num_pages != req->pages.size() || req->num_tokens != req->token_ids.size()) {
+      return absl::InternalError(absl::StrCat("ledger: request ", req->spec.id, " miscounts"));
+    }
     if (path.size() != req->num_shared ||
         !std::equal(path.begin(), path.end(), req->pages.begin())) {
       return absl::InternalError(absl::StrCat("ledger: request ", req->spec.id, " shared pages"));

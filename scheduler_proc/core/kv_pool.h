@@ -56,7 +56,10 @@ class KvPool {
   // What would be available if these requests' pages were released.
   uint32_t AvailableWithout(std::span<Req* const> holders);
   // Pages for the first `tokens` tokens. False, and nothing taken, if they are not there.
-  bool Grow(Req* req, uint32_t tokens);
+  bool Grow(Req* req, uint32_t tokens) {
+    if (tokens <= uint64_t{req->num_pages} * page_size_) return true;
+    return AddPages(req, PagesFor(tokens) - req->num_pages);
+  }
   // Gives the computed full pages to the tree while the request goes on, so that others may share
   // them now.
   void CacheUnfinished(Req* req);
@@ -81,6 +84,8 @@ class KvPool {
   Status CheckLedger(std::span<Req* const> holders) const;
 
  private:
+  bool AddPages(Req* req, uint32_t missing);
+
   const uint32_t page_size_;
   const bool enable_prefix_cache_;
   PageAllocator allocator_;

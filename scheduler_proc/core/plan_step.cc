@@ -17,12 +17,18 @@ bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
   if (num_in_flight == config.max_plans_in_flight) return false;
   ScheduleBatch& cur_batch = result_queue[num_in_flight];
   wait_reason = WaitReason::kNextStep;
-  GetNextBatchToRun(now_ns, &cur_batch);
+  BeginPlan(plan);
+  GetNextBatchToRun(now_ns, &cur_batch, plan);
   wait_clock.Set(wait_reason, now_ns);
-  if (cur_batch.empty() || WaitsForGrammars(cur_batch)) return false;
+  if (cur_batch.empty()) return false;
+  if (WaitsForGrammars(cur_batch)) {
+    TakeBack(cur_batch, *plan);
+    return false;
+  }
   if (!cur_batch.retracted && !cur_batch.rows.front().extend) new_token_ratio.OnDecode();
-  cur_batch.step_id = ++last_step_id;
-  FillPlan(cur_batch, plan);
+  cur_batch.step_id = plan->step_id = ++last_step_id;
+  FillRows(cur_batch, plan);
+  slots.MoveClosesTo(&plan->closes);
   if (num_in_flight++ == 0) step_begin_ns = now_ns;
   ++stats.steps;
   last_batch_mode = cur_batch.forward_mode();
@@ -33,23 +39,23 @@ bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
 // Mixed: what decodes, and as much prefill as the budget allows beside it. Otherwise prefill goes
 // first (time to first token), with a decode step now and then. Who must be retracted may be in
 // flight: then the batch stays empty until the result is there.
-void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch) {
+void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch, StepPlan* plan) {
   batch->Clear();
   running_summary.reset();
   if (running_batch.empty() && waiting_queue.empty()) new_token_ratio.Reset();
   batch->new_token_ratio = new_token_ratio.value();
   if (!PreemptRunning(batch)) return;
   const bool decode_turn = prefill_steps_in_a_row >= kMaxPrefillStepsInARow;
-  if ((config.enable_mixed_chunk || decode_turn) && !UpdateRunningBatch(batch)) return;
+  if ((config.enable_mixed_chunk || decode_turn) && !UpdateRunningBatch(batch, plan)) return;
   if (config.enable_mixed_chunk || batch->empty()) GetNewBatchPrefill(now_ns, batch);
-  if (batch->empty() && !UpdateRunningBatch(batch)) return;
+  if (batch->empty() && !UpdateRunningBatch(batch, plan)) return;
   // That may have retracted all who decode: what they gave back serves the prompts before them.
   if (batch->empty() && batch->retracted) GetNewBatchPrefill(now_ns, batch);
   // Prompts hold each other's pages: the last to come gives way. One alone always fits.
   while (batch->empty() && num_in_flight == 0 && running_batch.size() > 1) {
     Retract(running_batch.back());
     batch->retracted = true;
-    UpdateRunningBatch(batch);
+    UpdateRunningBatch(batch, plan);
     GetNewBatchPrefill(now_ns, batch);
   }
   CHECK(!batch->empty() || num_in_flight > 0 || (running_batch.empty() && waiting_queue.empty()));
@@ -123,12 +129,12 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
 
 // One token for everyone whose prompt is computed. If their pages run out, the last to come go
 // back to the queue; false, and nothing done: they would, but a plan is in flight.
-bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
+bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan) {
   const auto decodes = [](const Req& req) {
     return req.is_decode() && !req.ends_by_length() && !req.waits_for_grammar();
   };
   const auto needs_page = [&](const Req& req) {
-    return decodes(req) && kv.PagesFor(req.planned_len()) > req.pages.size();
+    return decodes(req) && kv.PagesFor(req.planned_len()) > req.num_pages;
   };
   uint32_t needed = 0;  // counted only if it matters
   if (running_batch.size() > kv.available_pages()) {
@@ -145,22 +151,27 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch) {
     Retract(req);
     batch->retracted = true;
   }
+  if (batch->retracted) new_token_ratio.OnRetract(running_batch);
   running_summary.reset();
   RunningSummary summary;
-  const bool summarizes = may_admit();  // while they are near
+  const bool summarizes = may_admit();
+  // All that is done to a request is done while it is near.
   for (size_t i = 0; i < running_batch.size(); ++i) {
     Req* req = running_batch[i];
     if (i + kPrefetchDistance < running_batch.size()) {
       running_batch[i + kPrefetchDistance]->Prefetch();
     }
-    if (decodes(*req)) {
-      CHECK(kv.Grow(req, req->planned_len()));
-      batch->AddRow(req, 1, /*extend=*/false);
-    }
+    const bool goes = decodes(*req);
+    if (goes) CHECK(kv.Grow(req, req->planned_len()));
     if (summarizes) summary.Add(*req, ReservedPages(config, kv, batch->new_token_ratio, *req));
+    if (goes) {
+      batch->AddRow(req, 1, /*extend=*/false);
+      FillRow(batch->rows.back(), plan);
+    } else if (req->waits_for_grammar() && !req->ends_by_length()) {
+      batch->leaves_masked = true;
+    }
   }
   if (summarizes) running_summary = summary;
-  if (batch->retracted) new_token_ratio.OnRetract(running_batch);
   return true;
 }
 
@@ -207,8 +218,7 @@ void Scheduler::Impl::Retract(Req* req) {
   ++stats.retractions;
 }
 
-void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
-  plan->step_id = batch.step_id;
+void Scheduler::Impl::BeginPlan(StepPlan* plan) const {
   plan->epoch = epoch;
   plan->command = StepCommand::kForward;
   plan->num_pages = 0;
@@ -220,13 +230,22 @@ void Scheduler::Impl::FillPlan(const ScheduleBatch& batch, StepPlan* plan) {
   plan->logit_bias.clear();
   plan->history.clear();
   plan->masks.clear();
+}
+
+// Those that decode, which come first, are in it.
+void Scheduler::Impl::FillRows(const ScheduleBatch& batch, StepPlan* plan) {
+  for (size_t i = plan->rows.size(); i < batch.rows.size(); ++i) FillRow(batch.rows[i], plan);
+}
+
+// The plan of rows that decode is not sent.
+void Scheduler::Impl::TakeBack(const ScheduleBatch& batch, const StepPlan& plan) {
   for (size_t i = 0; i < batch.rows.size(); ++i) {
-    if (i + kPrefetchDistance < batch.rows.size()) {
-      batch.rows[i + kPrefetchDistance].req->Prefetch();
-    }
-    FillRow(batch.rows[i], plan);
+    const BatchRow& row = batch.rows[i];
+    row.req->pages_sent -= plan.rows[i].num_new_pages;
+    row.req->num_scheduled -= row.num_tokens;
+    row.req->num_unknown -= row.samples;
+    --row.req->plans_in_flight;
   }
-  slots.MoveClosesTo(&plan->closes);
 }
 
 void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
@@ -243,7 +262,7 @@ void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
   plan->history.insert(plan->history.end(), req.token_ids.begin(), req.token_ids.begin() + start);
 }
 
-// Here too what the row changes of its request: a thousand of them are not gone through twice.
+// And what the row changes of its request: a thousand of them are not gone through twice.
 void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   Req* req = row.req;
   if (!req->opened) {
@@ -256,9 +275,9 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   out.slot = req->slot;
   out.start_pos = row.start;
   out.num_tokens = row.num_tokens;
-  out.num_new_pages = static_cast<uint32_t>(req->pages.size()) - req->pages_sent;
+  out.num_new_pages = req->num_pages - req->pages_sent;
   if (row.samples) out.flags |= kRowSample;
-  if (row.samples && req->matcher != nullptr) {
+  if (row.samples && req->is_masked) {
     out.flags |= kRowMask;
     plan->masks.insert(plan->masks.end(), req->mask.begin(), req->mask.end());
   }
@@ -276,9 +295,11 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   } else {
     plan->input_ids.push_back(row.start < req->len() ? req->last_token : kLastToken);
   }
-  plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
-                         req->pages.end());
-  req->pages_sent = static_cast<uint32_t>(req->pages.size());
+  if (out.num_new_pages > 0) {
+    plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
+                           req->pages.end());
+    req->pages_sent = req->num_pages;
+  }
   req->num_scheduled += row.num_tokens;
   req->num_unknown += row.samples;
   ++req->plans_in_flight;

@@ -49,7 +49,7 @@ AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
   uint32_t num_tokens = ChunkLength(*req);
   if (num_tokens == 0 || EndsBeyondEmbedRows(*req, num_tokens)) return AddReqResult::kOther;
   const uint64_t room =
-      (req->pages.size() + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_scheduled;
+      (req->num_pages + kv_.available_pages()) * uint64_t{kv_.page_size()} - req->num_scheduled;
   const bool short_of_pages = room < num_tokens;
   if (short_of_pages) num_tokens = static_cast<uint32_t>(room);
   if (num_tokens == 0) return AddReqResult::kNoToken;
@@ -74,11 +74,8 @@ bool PrefillAdder::HeldBack(const Req& req) const {
 
 bool PrefillAdder::ComputesPrefixOf(const ScheduleBatch& batch, const Req& req,
                                     uint32_t cached) const {
-  for (const BatchRow& row : batch.rows) {
-    if (!row.extend || row.req->root != req.root ||
-        row.req->first_page_hash != req.first_page_hash) {
-      continue;
-    }
+  for (const BatchRow& row : batch.extend_rows()) {
+    if (row.req->root != req.root || row.req->first_page_hash != req.first_page_hash) continue;
     const uint32_t limit = std::min(req.len() - 1, row.req->len());
     if (limit < cached + kInBatchPrefixTokens) continue;
     const auto [mine, theirs] = std::mismatch(req.token_ids.begin(), req.token_ids.begin() + limit,
@@ -92,8 +89,7 @@ bool PrefillAdder::ComputesPrefixOf(const ScheduleBatch& batch, const Req& req,
 
 uint32_t PrefillAdder::OpenWords(const Req& req) {
   const uint32_t history = req.spec.sampling.has_penalties() ? req.num_computed : 0;
-  const auto prefix_pages = static_cast<uint32_t>(req.pages.size());
-  return history + prefix_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
+  return history + req.num_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
 }
 
 AddReqResult PrefillAdder::AddOneReq(Req* req) {

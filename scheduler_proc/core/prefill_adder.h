@@ -59,7 +59,7 @@ inline uint32_t ReservedPages(const SchedulerConfig& config, const KvPool& kv, d
   auto expected = static_cast<uint32_t>(share);
   expected += expected < share;  // up; std::ceil is a call, for each who runs
   const uint32_t pages = kv.PagesFor(uint64_t{req.planned_len()} + expected);
-  return pages - std::min(pages, static_cast<uint32_t>(req.pages.size()));
+  return pages - std::min(pages, req.num_pages);
 }
 
 // Of those that run, before a step takes new ones.

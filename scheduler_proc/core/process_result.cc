@@ -83,8 +83,9 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
   AppendPromptLogprobs(req, result, &output);
   if (!row.samples) return;
 
-  req->token_ids.push_back(result.token);
-  req->last_token = result.token;
+  req->AppendToken(result.token);
+  // A plan will soon put a page there.
+  if (kv.PagesFor(req->planned_len() + 1) > req->num_pages) req->PrefetchNextPage();
   ++stats.generated_tokens;
   waiting_queue.OnToken(*req);
   if (req->first_token_ns == 0) req->first_token_ns = now_ns;
@@ -92,7 +93,7 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
   output.has_logprobs = result.has_logprobs;
   if (result.has_logprobs) output.logprobs = result.logprobs;
   Finish finish = CheckFinished(*req, result.token);
-  if (req->matcher != nullptr && finish != Finish::kStop) {
+  if (req->is_masked && finish != Finish::kStop) {
     const Finish followed = FollowGrammar(req, result.token, &output);
     if (followed != Finish::kNone) finish = followed;
   }

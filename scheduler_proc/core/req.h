@@ -11,6 +11,7 @@
 #pragma once
 
 #include <boost/intrusive/set_hook.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,14 +26,13 @@ inline constexpr uint32_t kNoSlot = UINT32_MAX;
 inline constexpr uint32_t kNoTenant = UINT32_MAX;
 using WaitHook = boost::intrusive::set_member_hook<>;
 
-enum class ReqState : uint32_t {
+enum class ReqState : uint8_t {
   kWaiting,  // in waiting_queue
   kRunning,  // has a slot
   kEnded,    // has told its end; stays until the plan it is in comes back
 };
 
 struct Req;
-inline constexpr size_t kHotBytes = 128;        // of a Req, at its beginning
 inline constexpr size_t kPrefetchDistance = 8;  // requests
 
 // Where the cached prefix of a waiting request ends, and its place among those that end there
@@ -49,35 +49,38 @@ struct MatchLinks {
 };
 
 struct alignas(64) Req {
-  std::vector<int32_t> token_ids;
-  int32_t last_token = -1;  // that it sampled; token_ids are far away
-  uint32_t prompt_len = 0;
-  uint32_t max_total = 0;  // tokens at which it ends with kLength
-  // With a grammar: where the output is in it, and what may come next (mask, below).
-  std::unique_ptr<GrammarMatcher> matcher;
-
-  // Where it is.
+  // What a step that decodes reads and changes, in one cache line.
+  uint32_t num_tokens = 0;     // of token_ids, which are far away
+  int32_t last_token = -1;     // of those it sampled
+  uint32_t prompt_len = 0;     // tokens
+  uint32_t max_total = 0;      // tokens at which it ends with kLength
+  uint32_t prefill_len = 0;    // tokens there were when it got its slot: to extend before decode
+  uint32_t num_computed = 0;   // tokens with KV, confirmed by results
+  uint32_t num_scheduled = 0;  // the same, with the plans in flight
+  uint32_t num_unknown = 0;    // tokens that the plans in flight sample
+  uint32_t plans_in_flight = 0;
+  uint32_t slot = kNoSlot;
+  uint32_t num_pages = 0;  // of pages
+  uint32_t num_shared = 0;
+  uint32_t pages_sent = 0;  // to the workers
   ReqState state = ReqState::kWaiting;
   bool retracted = false;    // goes before all that never ran
   bool opened = false;       // the workers know the slot
   bool long_prompt = false;  // more than one whole chunk was to be computed when it got its slot
   bool is_pooled = false;    // spec.pooling is not kNone
-  uint32_t plans_in_flight = 0;
-  uint32_t slot = kNoSlot;
-  uint32_t num_computed = 0;   // tokens with KV, confirmed by results
-  uint32_t num_scheduled = 0;  // the same, with the plans in flight
-  uint32_t num_unknown = 0;    // tokens that the plans in flight sample
-  uint32_t prefill_len = 0;  // tokens there were when it got its slot: what to extend before decode
+  bool is_masked = false;    // has a matcher
+
+  std::vector<int32_t> token_ids;
   std::vector<PageId> pages;
-  uint32_t num_shared = 0;
-  uint32_t pages_sent = 0;  // to the workers
   NodeId last_node = kNoNode;
+  // With a grammar: where the output is in it, and what may come next.
+  std::unique_ptr<GrammarMatcher> matcher;
+  std::vector<uint32_t> mask;
 
   uint64_t seq = 0;  // order of arrival
   NodeId root = kNoNode;
   uint64_t first_page_hash = 0;    // of the first page's tokens; 0: shorter than a page
   uint32_t kept_len = UINT32_MAX;  // tokens past it were discarded by Truncate
-  std::vector<uint32_t> mask;      // with a matcher
 
   // While it waits: places in WaitingQueue and in the policy's order, and what they remember.
   WaitHook by_age, by_order;
@@ -102,13 +105,20 @@ struct alignas(64) Req {
   // Last: a step that decodes does not read it. Its prompt_ids and resumed_ids are in token_ids.
   ReqSpec spec;
 
-  // Has what a step reads of it brought nearer, for when a thousand run.
-  void Prefetch() const {
-    const char* start = reinterpret_cast<const char*>(this);
-    for (size_t offset = 0; offset < kHotBytes; offset += 64) __builtin_prefetch(start + offset);
-  }
+  // Bring nearer, for when a thousand run: what a step reads of it; where its next page will stand.
+  void Prefetch() const { __builtin_prefetch(this); }
+  void PrefetchNextPage() const { __builtin_prefetch(pages.data() + num_pages, /*rw=*/1); }
 
-  uint32_t len() const { return static_cast<uint32_t>(token_ids.size()); }
+  void AppendToken(int32_t token) {
+    token_ids.push_back(token);
+    ++num_tokens;
+    last_token = token;
+  }
+  // After token_ids, or pages, changed otherwise.
+  void CountTokens() { num_tokens = static_cast<uint32_t>(token_ids.size()); }
+  void CountPages() { num_pages = static_cast<uint32_t>(pages.size()); }
+
+  uint32_t len() const { return num_tokens; }
   uint32_t num_output() const { return len() - prompt_len; }
   // Tokens there will be after the plans in flight.
   uint32_t planned_len() const { return len() + num_unknown; }
@@ -119,7 +129,7 @@ struct alignas(64) Req {
   // The plans in flight bring it to its last token, whichever that is.
   bool ends_by_length() const { return planned_len() >= max_total; }
   // Its mask is that of a token that the plans in flight will bring.
-  bool waits_for_grammar() const { return matcher != nullptr && num_unknown > 0; }
+  bool waits_for_grammar() const { return is_masked && num_unknown > 0; }
   bool is_mean() const { return is_pooled && spec.pooling == Pooling::kMean; }
   bool has_prompt_logprobs_left() const {
     return spec.sampling.num_prompt_logprobs != kNoLogprobs && next_prompt_logprob < prompt_len;
@@ -128,5 +138,7 @@ struct alignas(64) Req {
   // reads no cache.
   bool may_read_cache() const { return !has_prompt_logprobs_left() && !is_mean(); }
 };
+
+static_assert(offsetof(Req, token_ids) == 64);
 
 }  // namespace flotilla

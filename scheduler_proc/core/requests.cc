@@ -178,6 +178,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
     RETURN_IF_ERROR(StartGrammar(*spec.grammar, spec.resumed_ids, &matcher, &mask));
   }
   Req* req = pool.New();
+  req->is_masked = matcher != nullptr;
   req->matcher = std::move(matcher);
   req->mask = std::move(mask);
   req->seq = next_seq++;
@@ -185,6 +186,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   req->max_total = MaxTotal(req->prompt_len, spec.max_new_tokens);
   req->token_ids = std::move(spec.prompt_ids);
   req->token_ids.insert(req->token_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
+  req->CountTokens();
   if (spec.min_new_tokens > 0) {
     spec.sampling.min_tokens_until = req->prompt_len + spec.min_new_tokens;
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "scheduler_proc/core/req.h"
@@ -26,11 +27,12 @@ struct BatchRow {
 
 struct ScheduleBatch {
   uint64_t step_id = 0;
-  std::vector<BatchRow> rows;
+  std::vector<BatchRow> rows;  // those that decode come first
   uint32_t num_extend_rows = 0;
   uint32_t num_extend_tokens = 0;
   uint32_t num_embed_rows = 0;  // that end in an embedding
   bool retracted = false;       // someone lost its slot for it
+  bool leaves_masked = false;   // someone decodes who waits for its mask
   double new_token_ratio = 0;   // in force when it was planned
   StepWork work;
   bool many_logits = false;  // of prompts: it says nothing about what a step costs
@@ -38,11 +40,11 @@ struct ScheduleBatch {
   void Clear() {
     rows.clear();
     num_extend_rows = num_extend_tokens = num_embed_rows = 0;
-    retracted = false;
+    retracted = leaves_masked = many_logits = false;
     work = {};
-    many_logits = false;
   }
   bool empty() const { return rows.empty(); }
+  std::span<const BatchRow> extend_rows() const { return std::span(rows).last(num_extend_rows); }
 
   // The next `num_tokens` tokens of the request.
   void AddRow(Req* req, uint32_t num_tokens, bool extend) {

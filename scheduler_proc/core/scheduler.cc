@@ -130,9 +130,9 @@ const SchedulerStats& Scheduler::stats() const {
   stats.locked_pages = impl_->kv.cache().total_pages() - stats.evictable_pages;
   for (const Req* req : impl_->running_batch) {
     stats.running_tokens += req->len();
-    stats.locked_pages += req->pages.size() - req->num_shared;
+    stats.locked_pages += req->num_pages - req->num_shared;
   }
-  for (const Req* req : impl_->ending) stats.locked_pages += req->pages.size() - req->num_shared;
+  for (const Req* req : impl_->ending) stats.locked_pages += req->num_pages - req->num_shared;
   return stats;
 }
 
@@ -141,7 +141,7 @@ Status Scheduler::CheckLedger() const {
   holders.insert(holders.end(), impl_->ending.begin(), impl_->ending.end());
   Status status = OkStatus();
   impl_->waiting_queue.ForEach([&](const Req& req) {
-    if (req.pages.empty() && req.slot == kNoSlot && req.last_node == kNoNode) return;
+    if (req.num_pages == 0 && req.slot == kNoSlot && req.last_node == kNoNode) return;
     status =
         absl::InternalError(absl::StrCat("ledger: waiting request ", req.spec.id, " holds pages"));
   });

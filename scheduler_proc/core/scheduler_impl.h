@@ -85,16 +85,18 @@ struct Scheduler::Impl {
 
   // plan_step.cc: the next batch.
   bool PlanStep(int64_t now_ns, StepPlan* plan);
-  void GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch);
+  void GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch, StepPlan* plan);
   void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
-  bool UpdateRunningBatch(ScheduleBatch* batch);
+  bool UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan);
   void SummarizeRunning(const ScheduleBatch& batch);
   bool may_admit() const { return !batch_is_full && !waiting_queue.empty() && !slots.full(); }
   StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
   void Retract(Req* req);
-  void FillPlan(const ScheduleBatch& batch, StepPlan* plan);
+  void BeginPlan(StepPlan* plan) const;
+  void FillRows(const ScheduleBatch& batch, StepPlan* plan);
+  void TakeBack(const ScheduleBatch& batch, const StepPlan& plan);
   void FillOpen(const Req& req, uint32_t start, StepPlan* plan);
   void FillRow(const BatchRow& row, StepPlan* plan);
 

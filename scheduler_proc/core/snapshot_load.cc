@@ -97,6 +97,7 @@ class Scheduler::Impl::Loader {
   // Its tokens are there. Those that live are in reqs by now.
   Status CheckReq(Req* req) {
     ReqSpec& spec = req->spec;
+    req->CountTokens();
     if (req->prompt_len == 0 || req->prompt_len > req->len()) return Broken("prompt_len");
     if (spec.pooling > Pooling::kMean || (req->is_pooled && req->len() != req->prompt_len)) {
       return Broken("pooling");
@@ -133,6 +134,7 @@ class Scheduler::Impl::Loader {
       const Status started =
           impl_.StartGrammar(*req->spec.grammar, output, &req->matcher, &req->mask);
       if (!started.ok()) return Broken("grammar");
+      req->is_masked = true;
     }
     impl_.reqs.emplace(req->spec.id, req);
     if (req->spec.deadline_ns == INT64_MAX) return OkStatus();
@@ -192,9 +194,8 @@ class Scheduler::Impl::Loader {
     const uint32_t page_size = impl_.config.page_size;
     if (req->slot >= used_slots_.size() || used_slots_[req->slot]++) return Broken("slot");
     if (req->num_computed < req->num_shared * page_size ||
-        req->num_computed > req->pages.size() * size_t{page_size} || req->prefill_len == 0 ||
-        req->prefill_len > req->len() || !req->was_scheduled ||
-        req->pages_sent > req->pages.size() ||
+        req->num_computed > req->num_pages * uint64_t{page_size} || req->prefill_len == 0 ||
+        req->prefill_len > req->len() || !req->was_scheduled || req->pages_sent > req->num_pages ||
         !(ended ? req->kept_len >= req->prompt_len : req->kept_len == UINT32_MAX)) {
       return Broken("progress");
     }
@@ -252,7 +253,7 @@ class Scheduler::Impl::Loader {
                                                         : row.start == req->num_scheduled;
     const bool extends = row.start < req->prefill_len;
     if (!follows || row.num_tokens == 0 ||
-        end > req->pages.size() * uint64_t{impl_.config.page_size} ||
+        end > req->num_pages * uint64_t{impl_.config.page_size} ||
         (extends ? end > req->prefill_len : row.num_tokens != 1 || req->is_pooled)) {
       return Broken("row");
     }

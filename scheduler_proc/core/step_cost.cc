@@ -15,11 +15,6 @@ constexpr double kMaxVariance = 1e6;   // else a term that never varies grows wi
 
 }  // namespace
 
-void StepWork::AddDecode(uint32_t position) {
-  ++decode_tokens;
-  decode_reads += position + 1;
-}
-
 void StepWork::AddChunk(uint32_t start, uint32_t num_tokens) {
   chunk_tokens += num_tokens;
   chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;

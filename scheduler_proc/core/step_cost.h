@@ -23,7 +23,10 @@ struct StepWork {
   uint64_t decode_tokens = 0, decode_reads = 0;
   uint64_t chunk_tokens = 0, chunk_reads = 0;
 
-  void AddDecode(uint32_t position);
+  void AddDecode(uint32_t position) {
+    ++decode_tokens;
+    decode_reads += position + 1;
+  }
   // `num_tokens` tokens of a prompt from position `start` on.
   void AddChunk(uint32_t start, uint32_t num_tokens);
 };
