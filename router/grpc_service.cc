@@ -40,7 +40,11 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMet
 }  // namespace
 
 GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context, const TlsFiles* tls)
-    : options_(std::move(options)), context_(context), tls_(tls), health_({kServiceName}) {}
+    : options_(std::move(options)),
+      context_(context),
+      tls_(tls),
+      health_({kServiceName}),
+      connections_(context.io, options_.connections, context.metrics) {}
 
 GrpcServer::~GrpcServer() { Shutdown(); }
 
@@ -48,31 +52,28 @@ Status GrpcServer::Start() {
   if (context_.access == nullptr) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   credentials_ = MakeServerCredentials(tls_);
-  connections_ = builder.experimental().AddExternalConnectionAcceptor(
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
   // Clients find new routers, and leave one that has a successor, without an error: they are told
   // to open another connection for their next call while this one still takes it.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                              static_cast<int>(options_.max_grpc_connection_age_s * 1000));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(options_.handshake_timeout_ms));
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // for GrpcConnections
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(options_.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                             static_cast<int>(options_.max_grpc_streams));
+                             static_cast<int>(options_.connections.max_grpc_streams));
   // Of messages that are still being received, of all connections.
   builder.SetResourceQuota(grpc::ResourceQuota("router").Resize(options_.max_grpc_buffer_bytes));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_grpc_message_bytes));
   builder.RegisterService(&health_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
-  return server_ == nullptr ? absl::UnavailableError("gRPC's server does not start") : OkStatus();
-}
-
-void GrpcServer::Take(boost::asio::ip::tcp::socket socket) {
-  boost::system::error_code error;
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  socket.native_non_blocking(true, error);
-  if (!error) connection.fd = socket.release(error);
-  if (!error) connections_->HandleNewConnection(&connection);
+  if (server_ == nullptr) return absl::UnavailableError("gRPC's server does not start");
+  connections_.Start(acceptor_.get());
+  return OkStatus();
 }
 
 int64_t GrpcServer::longest_connection_ms() const {

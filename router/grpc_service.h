@@ -11,11 +11,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/rpc/health_service.h"
 #include "common/tls/tls_files.h"
 #include "flotilla/v1/inference.grpc.pb.h"
+#include "router/grpc_connections.h"
 #include "router/handler_context.h"
 
 namespace flotilla {
@@ -26,8 +28,9 @@ struct GrpcOptions {
   uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests that are being received
   uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
-  uint32_t max_grpc_streams = 1024;            // calls at once on a connection
   uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
+  int64_t handshake_timeout_ms = 10'000;       // of TLS and HTTP/2
+  GrpcConnectionLimits connections = {};
 };
 
 class GrpcServer final : public v1::Inference::CallbackService {
@@ -37,8 +40,9 @@ class GrpcServer final : public v1::Inference::CallbackService {
   ~GrpcServer() override;
 
   Status Start();
-  // A new connection.
-  void Take(boost::asio::ip::tcp::socket socket);
+  // A new connection. The io thread, as StopTaking, which comes before Shutdown.
+  void Take(boost::asio::ip::tcp::socket socket) { connections_.Take(std::move(socket)); }
+  void StopTaking() { connections_.Stop(); }
   // After so long a connection that was taken just now has been left by its client, which opens
   // another for its next call.
   int64_t longest_connection_ms() const;
@@ -84,7 +88,8 @@ class GrpcServer final : public v1::Inference::CallbackService {
   const TlsFiles* const tls_;
   HealthService health_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // while the server is there
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  GrpcConnections connections_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> draining_{false};
 };

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "router/http_message.h"
 #include "router/http_session.h"
 
@@ -22,6 +23,7 @@ HttpServer::~HttpServer() {
 void HttpServer::Take(tcp::socket socket) {
   if (sessions_.size() >= options_.max_connections) {
     service_->OnRefused("max_connections");
+    if (MakeRoom()) return Add(std::move(socket));
     if (tls_ != nullptr) return;  // no word is worth a handshake now
     ResponseHead head;
     head.close = true;
@@ -33,9 +35,36 @@ void HttpServer::Take(tcp::socket socket) {
     socket.shutdown(tcp::socket::shutdown_both, ignored);
     return;
   }
+  Add(std::move(socket));
+}
+
+void HttpServer::Add(tcp::socket socket) {
   auto session = std::make_shared<HttpSession>(this, std::move(socket));
   sessions_.insert(session.get());
   session->Start();
+}
+
+bool HttpServer::MakeRoom() {
+  if (waiting_.empty()) return false;
+  HttpSession* const longest = waiting_.front();
+  if (RealClock::Now() - longest->place().since_ns < options_.least_wait_ms * kNsPerMs)
+    return false;
+  longest->Close();
+  return true;
+}
+
+void HttpServer::NoteWaiting(HttpSession* session, bool waits) {
+  HttpSession::Place& place = session->place();
+  std::list<HttpSession*>& from = place.waits ? waiting_ : place.unused;
+  std::list<HttpSession*>& to = waits ? waiting_ : place.unused;
+  to.splice(to.end(), from, place.at);
+  place.waits = waits;
+  if (waits) place.since_ns = RealClock::Now();
+}
+
+void HttpServer::Forget(HttpSession* session) {
+  NoteWaiting(session, false);
+  sessions_.erase(session);
 }
 
 void HttpServer::BeginDrain() {

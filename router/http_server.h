@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <list>
 #include <memory>
 #include <unordered_set>
 
@@ -43,15 +44,21 @@ class HttpServer {
   size_t answering() const;
   // Null: max_buffered_body_bytes are taken. A lease may outlive the server.
   BodyLease ReserveBody(uint64_t bytes);
-  void Forget(HttpSession* session) { sessions_.erase(session); }
+  // From now on the session waits for its client to send or close something, or does not.
+  void NoteWaiting(HttpSession* session, bool waits);
+  void Forget(HttpSession* session);
 
  private:
+  void Add(boost::asio::ip::tcp::socket socket);
+  // Closes who has waited longest for its client. False: nobody has for long.
+  bool MakeRoom();
   void TakeBodyBytes(int64_t delta);
 
   const HttpOptions options_;
   HttpService* const service_;
   const TlsFiles* const tls_;
   std::unordered_set<HttpSession*> sessions_;
+  std::list<HttpSession*> waiting_;  // those that wait for their clients, the longest first
   uint64_t buffered_body_bytes_ = 0;
   const std::shared_ptr<HttpServer*> self_ = std::make_shared<HttpServer*>(this);  // null: gone
   bool draining_ = false;

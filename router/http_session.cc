@@ -46,7 +46,7 @@ ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
 
 }  // namespace
 
-HttpSession::HttpSession(HttpServer* server, ClientStream::Socket socket)
+HttpSession::HttpSession(HttpServer* server, MaybeTlsStream::Socket socket)
     : server_(server),
       stream_(std::move(socket), server->tls_context()),
       read_timer_(stream_.get_executor()),
@@ -60,7 +60,7 @@ HttpSession::~HttpSession() {
 void HttpSession::Close() {
   if (phase_ == Phase::kClosed) return;
   const bool handling = phase_ == Phase::kHandling;
-  phase_ = Phase::kClosed;
+  Enter(Phase::kClosed);
   if (body_lease_ != nullptr) body_lease_->abandoned = true;
   body_lease_.reset();
   stream_.Close();
@@ -76,6 +76,12 @@ void HttpSession::Close() {
   if (handling && callback) callback();
 }
 
+void HttpSession::Enter(Phase phase) {
+  phase_ = phase;
+  if (server_ == nullptr) return;
+  server_->NoteWaiting(this, phase != Phase::kHandling && phase != Phase::kClosed);
+}
+
 void HttpSession::CloseIfIdle() {
   if (phase_ == Phase::kIdle && buffer_.size() == 0) Close();
 }
@@ -83,7 +89,7 @@ void HttpSession::CloseIfIdle() {
 // --- Reading a request -------------------------------------------------------------------------
 
 void HttpSession::NextRequest() {
-  phase_ = Phase::kIdle;
+  Enter(Phase::kIdle);
   if (buffer_.size() > 0) {
     ReadHeader();
     return;
@@ -94,7 +100,7 @@ void HttpSession::NextRequest() {
 }
 
 void HttpSession::ReadHeader() {
-  phase_ = Phase::kHeader;
+  Enter(Phase::kHeader);
   ++number_;
   first_request_ = false;
   keep_alive_ = answered_ = streaming_ = head_only_ = false;
@@ -128,14 +134,14 @@ void HttpSession::OnHeader(ErrorCode error) {
   if (IsRequestId(id)) request_id_ = std::string(id);
   CheckOrigin();
   if (IsPreflight()) {
-    phase_ = Phase::kHandling;
+    Enter(Phase::kHandling);
     const std::string_view wanted = View(parser_->get()["Access-Control-Request-Headers"]);
     if (!parser_->is_done()) keep_alive_ = false;
     SendFinal(FormatPreflight(MakeHead(), wanted), 204);
     return;
   }
   if (const std::optional<ApiError> refusal = CheckHeader()) {
-    phase_ = Phase::kHandling;
+    Enter(Phase::kHandling);
     // An unread body would be taken for the next request; a broken client's next one is not
     // awaited.
     const int status = HttpStatus(*refusal);
@@ -143,7 +149,7 @@ void HttpSession::OnHeader(ErrorCode error) {
     SendFinal(FormatError(*refusal, MakeHead()), status);
     return;
   }
-  phase_ = Phase::kBody;
+  Enter(Phase::kBody);
   SetDeadline(server_->options().body_timeout_ms);
   const std::string_view expect = View(parser_->get()[http::field::expect]);
   if (expect.empty() || parser_->is_done() || !http_11_) {
@@ -238,7 +244,7 @@ void HttpSession::OnBody(ErrorCode error) {
 }
 
 void HttpSession::Dispatch() {
-  phase_ = Phase::kHandling;
+  Enter(Phase::kHandling);
   received_ns_ = RealClock::Now();
   auto& message = parser_->get();
   HttpRequest request;
@@ -263,7 +269,7 @@ void HttpSession::RefuseBytes(ErrorCode error) {
   }
   const ApiError refusal = late ? HttpError(408, "The request did not come in time.")
                                 : ErrorOf(error, server_->options());
-  phase_ = Phase::kHandling;
+  Enter(Phase::kHandling);
   keep_alive_ = false;
   server_->service()->OnRefused(RefusalReason(HttpStatus(refusal)));
   SendFinal(FormatError(refusal, MakeHead()), HttpStatus(refusal));

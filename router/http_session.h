@@ -15,11 +15,12 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "router/client_stream.h"
+#include "common/tls/maybe_tls_stream.h"
 #include "router/http_message.h"
 #include "router/http_types.h"
 
@@ -29,12 +30,21 @@ class HttpServer;
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(HttpServer* server, ClientStream::Socket socket);
+  HttpSession(HttpServer* server, MaybeTlsStream::Socket socket);
   ~HttpSession();
 
   void Start();
   void Close();
   void CloseIfIdle();
+  // Among those that wait for their clients (HttpServer).
+  struct Place {
+    explicit Place(HttpSession* session) : unused{session}, at(unused.begin()) {}
+    std::list<HttpSession*> unused;  // holds the list's node while it waits for nobody
+    std::list<HttpSession*>::iterator at;
+    bool waits = false;
+    int64_t since_ns = 0;
+  };
+  Place& place() { return place_; }
   // A request has come, and its answer has not been sent whole.
   bool answering() const { return phase_ == Phase::kHandling; }
 
@@ -44,6 +54,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   enum class Phase { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
 
+  void Enter(Phase phase);
   void OnHandshake(ErrorCode error);
 
   // Reading a request.
@@ -84,7 +95,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void SetWriteDeadline();
 
   HttpServer* server_;  // null once the session is forgotten
-  ClientStream stream_;
+  MaybeTlsStream stream_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
   boost::beast::flat_buffer buffer_;
@@ -92,6 +103,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   std::array<char, 4096> ahead_;
 
   Phase phase_ = Phase::kIdle;
+  Place place_{this};
   bool first_request_ = true;
   bool ahead_pending_ = false;
   bool read_ended_ =

@@ -168,7 +168,7 @@ void HttpSession::ResponseDone() {
   }
   if (ahead_pending_ && buffer_.size() > 0) {
     // A pipelined request is here; its read starts when the one ahead has ended.
-    phase_ = Phase::kIdle;
+    Enter(Phase::kIdle);
     stream_.Cancel();
     return;
   }
@@ -181,7 +181,7 @@ void HttpSession::Linger() {
     Close();
     return;
   }
-  phase_ = Phase::kLinger;
+  Enter(Phase::kLinger);
   stream_.EndSending(shared_from_this());
   SetDeadline(kLingerMs);
   if (!ahead_pending_) ReadAndDiscard();

@@ -12,7 +12,7 @@ void HttpSession::Start() {
     NextRequest();
     return;
   }
-  phase_ = Phase::kHandshake;
+  Enter(Phase::kHandshake);
   SetDeadline(server_->options().header_timeout_ms);
   stream_.AsyncHandshake([self = shared_from_this()](ErrorCode error) {
     if (self->phase_ == Phase::kHandshake) self->OnHandshake(error);
@@ -25,7 +25,7 @@ void HttpSession::OnHandshake(ErrorCode error) {
     return;
   }
   if (stream_.TurnsOutPlain(error)) {
-    phase_ = Phase::kHandling;
+    Enter(Phase::kHandling);
     request_id_ = NewRequestId();
     received_ns_ = RealClock::Now();
     server_->service()->OnRefused("plain_http");
@@ -35,7 +35,7 @@ void HttpSession::OnHandshake(ErrorCode error) {
   }
   Log().debug("TLS handshake failed {}", Kv("error", error.message()));
   // Else the client just left, as probes of a port do.
-  if (ClientStream::IsTlsError(error)) server_->service()->OnRefused("tls_handshake");
+  if (MaybeTlsStream::IsTlsError(error)) server_->service()->OnRefused("tls_handshake");
   Close();
 }
 

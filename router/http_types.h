@@ -24,13 +24,16 @@ struct HttpOptions {
   uint64_t max_header_bytes = 16 << 10;          // request line and fields
   uint64_t max_body_bytes = 8 << 20;             // of a request
   uint64_t max_buffered_body_bytes = 256 << 20;  // of all requests that are not answered yet
-  uint32_t max_connections = 4096;               // more are answered with 503 and closed
-  uint64_t max_stream_buffer_bytes = 1 << 20;    // unsent bytes of a stream before it is dropped
-  int64_t header_timeout_ms = 10'000;            // from a request's first byte to its last header
-  int64_t body_timeout_ms = 60'000;              // from the last header to the body's last byte
-  int64_t idle_timeout_ms = 75'000;              // between requests on a kept connection
-  int64_t write_timeout_ms = 30'000;             // without a byte taken by the client
-  std::vector<std::string> cors_allow_origin;    // scripts of these may read answers; "*": of all
+  // One more takes the place of the one that has waited longest for its client, if it has so long;
+  // else it is answered with 503 and closed.
+  uint32_t max_connections = 4096;
+  int64_t least_wait_ms = 1000;
+  uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent bytes of a stream before it is dropped
+  int64_t header_timeout_ms = 10'000;          // from a request's first byte to its last header
+  int64_t body_timeout_ms = 60'000;            // from the last header to the body's last byte
+  int64_t idle_timeout_ms = 75'000;            // between requests on a kept connection
+  int64_t write_timeout_ms = 30'000;           // without a byte taken by the client
+  std::vector<std::string> cors_allow_origin;  // scripts of these may read answers; "*": of all
 };
 
 struct HttpHead {

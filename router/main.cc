@@ -1,4 +1,6 @@
 // flotilla-router: flags, signals, and the wiring of RouterApp.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -69,8 +71,12 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
     app->add_option(name, *value, help)->check(CLI::Range(1, 1'000'000))->capture_default_str();
   };
   count("--max-connections", &http.max_connections, "HTTP connections at once");
-  count("--max-grpc-streams", &flags->router.grpc.max_grpc_streams,
-        "gRPC calls at once on a connection");
+  GrpcConnectionLimits& grpc = flags->router.grpc.connections;
+  count("--max-grpc-connections", &grpc.max_grpc_connections, "gRPC connections at once");
+  count("--max-grpc-resets", &grpc.max_grpc_resets_per_s,
+        "gRPC calls that may be reset in a second; beyond that, whoever resets most of its own is "
+        "shut out for a minute");
+  count("--max-grpc-streams", &grpc.max_grpc_streams, "gRPC calls at once on a connection");
   app->add_option("--max-grpc-connection-age", flags->router.grpc.max_grpc_connection_age_s,
                   "Seconds after which a gRPC client is asked to open another connection for its "
                   "next call, so that calls spread over new routers; what runs is not touched")
@@ -363,6 +369,14 @@ Status FindServices(Flags* flags) {
   return OkStatus();
 }
 
+// As many descriptors as may be had: the usual 1,024 are fewer than --max-connections.
+void RaiseOpenFiles() {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int Run(int argc, char** argv) {
   Flags flags;
   flags.log.process = "router";
@@ -371,6 +385,7 @@ int Run(int argc, char** argv) {
   AddConfigFlag(&app);
   ParseWithSourcesOrExit(&app, argc, argv);
   InitLog(flags.log);
+  RaiseOpenFiles();
   DispatcherOptions& dispatcher = flags.router.dispatcher;
   if (dispatcher.replicas.empty() && dispatcher.replica_dns.empty() &&
       flags.replica_services.empty()) {
@@ -381,6 +396,7 @@ int Run(int argc, char** argv) {
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_grpc_buffer_bytes = flags.router.http.max_buffered_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
+  flags.router.grpc.handshake_timeout_ms = flags.router.http.header_timeout_ms;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
 
   flags.router.dispatcher.admission_queue_timeout_ms =

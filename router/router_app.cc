@@ -137,8 +137,8 @@ Status RouterApp::LoadFiles() {
     if (each == nullptr) continue;
     RETURN_IF_ERROR(each->Load());
     const TlsSide& side = each->side();
-    files.push_back(
-        {side.server ? side.cert_flag : side.ca_flag, [each] { return each->Reload(); }});
+    files.push_back({side.role == TlsRole::kServer ? side.cert_flag : side.ca_flag,
+                     [each] { return each->Reload(); }});
   }
   if (!files.empty()) watch_.emplace(std::move(files));
   return OkStatus();
@@ -203,6 +203,7 @@ void RouterApp::Drain() {
   OnIo([this] {
     http_listener_.Close();
     grpc_listener_.Close();
+    grpc_.StopTaking();
   });
   grpc_.Shutdown();
   OnIo([this] {

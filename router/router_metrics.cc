@@ -92,7 +92,7 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
        {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
         "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
         "tenant_limit", "admission_full", "admission_tenant", "admission_timeout", "tls_handshake",
-        "plain_http"})
+        "plain_http", "reset_flood"})
     rejections_.Add({{"reason", reason}});
   for (const char* outcome : {"exported", "failed", "queue_full"})
     traces_.Add({{"outcome", outcome}});

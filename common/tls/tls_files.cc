@@ -114,22 +114,33 @@ int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_bytes,
   return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
-std::shared_ptr<SSL_CTX> NewContext() {
-  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
+std::shared_ptr<SSL_CTX> NewContext(TlsRole role) {
+  const bool server = role == TlsRole::kServer;
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(server ? TLS_server_method() : TLS_client_method()),
+                                   &SSL_CTX_free);
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  if (!server) {
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+    return context;
+  }
   // Sessions are kept by clients, in tickets, or by nobody.
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_alpn_select_cb(context.get(), &SelectProtocol, nullptr);
   return context;
 }
 
+bool Trust(SSL_CTX* context, const std::vector<X509Ptr>& authorities) {
+  return std::all_of(authorities.begin(), authorities.end(), [&](const X509Ptr& each) {
+    return X509_STORE_add_cert(SSL_CTX_get_cert_store(context), each.get()) == 1;
+  });
+}
+
 // Clients must have a certificate of one of these, and show it for each connection: no resuming.
 bool DemandCertificates(SSL_CTX* context, const std::vector<X509Ptr>& authorities) {
-  for (const X509Ptr& each : authorities) {
-    if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), each.get()) != 1) return false;
+  if (!Trust(context, authorities)) return false;
+  for (const X509Ptr& each : authorities)
     if (SSL_CTX_add_client_CA(context, each.get()) != 1) return false;
-  }
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
   return SSL_CTX_set_num_tickets(context, 0) == 1;
@@ -161,9 +172,10 @@ Status CheckPair(const PemFile& cert, const PemFile& key_file, TlsMaterial* mate
   return OkStatus();
 }
 
-Status CheckAuthorities(const PemFile& file, TlsMaterial* material) {
+Status CheckAuthorities(TlsRole role, const PemFile& file, TlsMaterial* material) {
   ASSIGN_OR_RETURN(const std::vector<X509Ptr> authorities, Certificates(file));
-  if (!DemandCertificates(material->context.get(), authorities))
+  const auto use = role == TlsRole::kServer ? &DemandCertificates : &Trust;
+  if (!use(material->context.get(), authorities))
     return Wrong(file, StrCat("is refused: ", SslReason()));
   for (const X509Ptr& each : authorities)
     material->ca_expiry_unix_s = std::max(material->ca_expiry_unix_s, ExpiryOf(*each));
@@ -172,13 +184,16 @@ Status CheckAuthorities(const PemFile& file, TlsMaterial* material) {
 
 // The rest of `material` from its texts.
 Status Check(const TlsSide& side, const TlsPaths& paths, TlsMaterial* material) {
-  material->context = NewContext();
+  material->context = NewContext(side.role);
   if (!paths.cert_file.empty()) {
     RETURN_IF_ERROR(CheckPair({side.cert_flag, paths.cert_file, material->cert_pem},
                               {side.key_flag, paths.key_file, material->key_pem}, material));
   }
-  if (paths.ca_file.empty()) return OkStatus();
-  return CheckAuthorities({side.ca_flag, paths.ca_file, material->ca_pem}, material);
+  if (paths.ca_file.empty()) {
+    if (side.role == TlsRole::kClient) SSL_CTX_set_default_verify_paths(material->context.get());
+    return OkStatus();
+  }
+  return CheckAuthorities(side.role, {side.ca_flag, paths.ca_file, material->ca_pem}, material);
 }
 
 }  // namespace
@@ -194,8 +209,10 @@ Status TlsFiles::CheckPaths() const {
     return needs(side_.cert_flag, side_.key_flag);
   if (!paths_.key_file.empty() && paths_.cert_file.empty())
     return needs(side_.key_flag, side_.cert_flag);
-  if (side_.server && paths_.cert_file.empty()) return needs(side_.ca_flag, side_.cert_flag);
-  if (!side_.server && paths_.ca_file.empty()) return needs(side_.cert_flag, side_.ca_flag);
+  if (side_.role == TlsRole::kServer && paths_.cert_file.empty())
+    return needs(side_.ca_flag, side_.cert_flag);
+  if (side_.role == TlsRole::kClientOfOneCa && paths_.ca_file.empty())
+    return needs(side_.cert_flag, side_.ca_flag);
   return OkStatus();
 }
 

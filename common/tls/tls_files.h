@@ -26,22 +26,30 @@ struct TlsPaths {
 };
 
 // Who reads them, and by which flags: as errors and metrics call the files.
+enum class TlsRole {
+  kServer,         // needs a certificate
+  kClient,         // without a CA those are trusted that the system trusts
+  kClientOfOneCa,  // needs a CA
+};
 struct TlsSide {
   const char* cert_flag;
   const char* key_flag;
   const char* ca_flag;
-  bool server;  // needs a certificate, else a CA
+  TlsRole role;
 };
 inline constexpr TlsSide kTlsServer = {"--tls-cert-file", "--tls-key-file", "--tls-client-ca-file",
-                                       true};
+                                       TlsRole::kServer};
 inline constexpr TlsSide kTlsToReplicas = {"--replica-tls-cert-file", "--replica-tls-key-file",
-                                           "--replica-tls-ca-file", false};
+                                           "--replica-tls-ca-file", TlsRole::kClientOfOneCa};
+inline constexpr TlsSide kTlsToServer = {"--cert-file", "--key-file", "--ca-file",
+                                         TlsRole::kClient};
 
 struct TlsMaterial {
   std::string cert_pem, key_pem, ca_pem;  // empty: none
   int64_t cert_expiry_unix_s = 0;         // of the one in the chain that ends first
   int64_t ca_expiry_unix_s = 0;           // of the last CA, as an old one may stay beside a new one
-  // A server's: TLS 1.2 or 1.3, HTTP/1.1; with a CA, clients without a certificate are refused.
+  // TLS 1.2 or 1.3. A server's: HTTP/1.1; with a CA, clients without a certificate are refused. A
+  // client's: a server whose certificate is not trusted is refused.
   std::shared_ptr<ssl_ctx_st> context;
 };
 

@@ -29,9 +29,8 @@ std::optional<std::string> ErrorMessage(const json::object& object) {
 }  // namespace
 
 void AddChatFlags(CLI::App* app, ChatOptions* o) {
-  app->add_option("--url", o->url, "The server; if none runs at the default, one is started")
-      ->each([o](const std::string&) { o->url_given = true; })
-      ->capture_default_str();
+  AddServerFlags(app, "The server; if none runs at the default, one is started", &o->server);
+  app->get_option("--url")->each([o](const std::string&) { o->url_given = true; });
   app->add_option("--model", o->model, "For a server that is started: a path, or 'default'")
       ->capture_default_str();
   app->add_option("--system", o->system, "Who is asked; '': what the model's template says")
@@ -47,6 +46,7 @@ void AddChatFlags(CLI::App* app, ChatOptions* o) {
 
 StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key) {
   ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/v1/models", api_key));
+  if (answer.status == 401) return absl::InternalError("this server wants a key: --api-key");
   if (answer.status != 200)
     return absl::InternalError(absl::StrCat("/v1/models answered ", answer.status));
   ASSIGN_OR_RETURN(const json::object object, ParseObject(answer.body));
@@ -105,10 +105,11 @@ std::string ChatBody(const ChatOptions& options, const std::string& model,
 
 StatusOr<ChatServer> ChatServer::Find(const ChatOptions& options) {
   ChatServer server;
-  ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(options.url));
-  StatusOr<std::string> model = FirstModel(server.url_, "");
+  ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(options.server.url, options.server.tls));
+  server.api_key_ = options.server.api_key;
+  StatusOr<std::string> model = FirstModel(server.url_, server.api_key_);
   if (absl::IsUnavailable(model.status()) && !options.url_given) {
-    std::fprintf(stderr, "flotilla: no server at %s; starting one\n", options.url.c_str());
+    std::fprintf(stderr, "flotilla: no server at %s; starting one\n", options.server.url.c_str());
     ASSIGN_OR_RETURN(PrivateCluster own,
                      PrivateCluster::Start("/proc/self/exe",
                                            {"serve", "--port=0", "--log-level=warn",
@@ -136,7 +137,8 @@ Status ChatServer::Answer(const ChatOptions& options, const std::vector<ChatMess
   };
   const HttpRequest request = {.method = "POST",
                                .target = "/v1/chat/completions",
-                               .body = ChatBody(options, model_, messages)};
+                               .body = ChatBody(options, model_, messages),
+                               .authorization = BearerToken(api_key_)};
   ASSIGN_OR_RETURN(const unsigned status, SendHttp(url_, request, [&](std::string_view bytes) {
                      if (whole.size() < 65536) whole.append(bytes);
                      events.Append(bytes, on_data);

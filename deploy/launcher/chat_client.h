@@ -23,7 +23,7 @@ namespace flotilla {
 struct ChatOptions {
   // SmolLM2 answers more sensibly to this than to its template's own.
   std::string system = "You are a helpful assistant.";
-  std::string url = "http://127.0.0.1:8000";
+  ServerFlags server;
   bool url_given = false;  // then no cluster is started
   std::string model = "default";
   uint32_t max_tokens = 256;
@@ -72,6 +72,7 @@ class ChatServer {
  private:
   ChatServer() = default;
   HttpUrl url_;
+  std::string api_key_;
   std::string model_;
   std::optional<PrivateCluster> own_;
 };

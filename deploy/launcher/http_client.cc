@@ -1,78 +1,80 @@
 #include "deploy/launcher/http_client.h"
 
-#include <array>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
+#include <utility>
+
+#include "deploy/launcher/stream_client.h"
 
 namespace flotilla {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
+
+constexpr size_t kMostBytes = 64 << 20;  // of an answer that is kept
 
 }  // namespace
 
-StatusOr<HttpUrl> ParseHttpUrl(const std::string& url) {
-  static constexpr std::string_view kScheme = "http://";
-  std::string rest = url;
-  if (!rest.starts_with(kScheme))
-    return absl::InvalidArgumentError(absl::StrCat("'", url, "' does not begin with http://"));
-  rest = rest.substr(kScheme.size());
+void AddServerFlags(CLI::App* app, const std::string& url_help, ServerFlags* flags) {
+  app->add_option("--url", flags->url, url_help)->capture_default_str();
+  app->add_option("--api-key", flags->api_key, "If it wants one; better by FLOTILLA_API_KEY");
+  app->add_option(
+      kTlsToServer.ca_flag, flags->tls.ca_file,
+      "PEM file of CAs, one of which an https:// server's certificate must be of. None: "
+      "those that the system trusts");
+  app->add_option(kTlsToServer.cert_flag, flags->tls.cert_file,
+                  "PEM file of a certificate, if the server wants one of its clients");
+  app->add_option(kTlsToServer.key_flag, flags->tls.key_file,
+                  "PEM file of that certificate's private key");
+}
+
+StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls) {
+  const bool secure = url.starts_with("https://");
+  if (!secure && !url.starts_with("http://"))
+    return absl::InvalidArgumentError(
+        StrCat("'", url, "' does not begin with http:// or https://"));
+  if (!secure && !tls.empty()) {
+    const char* const flag = !tls.ca_file.empty()     ? kTlsToServer.ca_flag
+                             : !tls.cert_file.empty() ? kTlsToServer.cert_flag
+                                                      : kTlsToServer.key_flag;
+    return absl::InvalidArgumentError(StrCat(flag, " is for a URL that begins with https://"));
+  }
+  std::string rest = url.substr(url.find("//") + 2);
   rest = rest.substr(0, rest.find('/'));
   HttpUrl parts;
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
   parts.host = rest.substr(0, colon);
-  parts.port = colon == std::string::npos ? "80" : rest.substr(colon + 1);
+  parts.port = colon != std::string::npos ? rest.substr(colon + 1) : secure ? "443" : "80";
   if (parts.host.size() >= 2 && parts.host.front() == '[')
     parts.host = parts.host.substr(1, parts.host.size() - 2);
   if (parts.host.empty() || parts.port.empty())
-    return absl::InvalidArgumentError(absl::StrCat("'", url, "' has no host or port"));
+    return absl::InvalidArgumentError(StrCat("'", url, "' has no host or port"));
+  if (!secure) return parts;
+  TlsFiles files(kTlsToServer, tls);
+  RETURN_IF_ERROR(files.Load());
+  parts.tls = files.current()->context;
   return parts;
 }
 
 StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
                             const std::function<bool(std::string_view)>& on_body) {
+  asio::io_context io{1};
   boost::system::error_code error;
-  asio::io_context io;
-  asio::ip::tcp::resolver resolver(io);
-  const auto found = resolver.resolve(url.host, url.port, error);
-  asio::ip::tcp::socket socket(io);
-  if (!error) asio::connect(socket, found, error);
-  if (error)
-    return absl::UnavailableError(
-        absl::StrCat("can't reach ", url.host, ":", url.port, ": ", error.message()));
-
-  http::request<http::string_body> message(http::string_to_verb(request.method), request.target,
-                                           11);
-  message.set(http::field::host, url.host + ":" + url.port);
-  message.set(http::field::user_agent, "flotilla-ask");
-  if (!request.authorization.empty())
-    message.set(http::field::authorization, request.authorization);
-  if (!request.body.empty()) message.set(http::field::content_type, "application/json");
-  message.body() = request.body;
-  message.prepare_payload();
-  http::write(socket, message, error);
-
-  beast::flat_buffer buffer;
-  http::response_parser<http::buffer_body> parser;
-  parser.body_limit(64 << 20);
-  if (!error) http::read_header(socket, buffer, parser, error);
-  std::array<char, 4096> piece;
-  while (!error && !parser.is_done()) {
-    parser.get().body().data = piece.data();
-    parser.get().body().size = piece.size();
-    http::read_some(socket, buffer, parser, error);
-    if (error == http::error::need_buffer) error = {};
-    const size_t size = piece.size() - parser.get().body().size;
-    if (size > 0 && !on_body(std::string_view(piece.data(), size))) break;
-  }
-  if (error) return absl::InternalError(absl::StrCat("the connection broke: ", error.message()));
-  return parser.get().result_int();
+  auto found = asio::ip::tcp::resolver(io).resolve(url.host, url.port, error);
+  const auto failure = [&](const std::string& why) {
+    return StrCat("can't reach ", url.host, ":", url.port, ": ", why);
+  };
+  if (error) return absl::UnavailableError(failure(error.message()));
+  StreamClient client(&io, url, std::move(found));
+  StreamClient::Answer answer;
+  client.Send(request, on_body, [&](const StreamClient::Answer& end) { answer = end; });
+  io.run();
+  if (!answer.connected) return absl::UnavailableError(failure(answer.error));
+  if (!answer.error.empty())
+    return absl::InternalError(
+        StrCat("the connection to ", url.host, ":", url.port, " broke: ", answer.error));
+  return answer.status;
 }
 
 StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
@@ -81,8 +83,10 @@ StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
   const HttpRequest request = {.target = target, .authorization = BearerToken(api_key)};
   ASSIGN_OR_RETURN(answer.status, SendHttp(url, request, [&](std::string_view bytes) {
                      answer.body.append(bytes);
-                     return true;
+                     return answer.body.size() <= kMostBytes;
                    }));
+  if (answer.body.size() > kMostBytes)
+    return absl::InternalError(StrCat(target, " is over ", kMostBytes, " bytes"));
   return answer;
 }
 

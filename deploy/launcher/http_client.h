@@ -1,25 +1,39 @@
-// A blocking HTTP/1.1 request for `ask` and others, with the body handed out as it comes
-// (Boost.Beast).
+// A blocking HTTP/1.1 request for `ask` and others, with the body handed out as it comes; the
+// server that it goes to.
 //
-// Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL),
-// Internal (the connection broke, or too large a body). An answer of any status is not an error.
+// Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL,
+// TLS files), Internal (the connection broke, or too large a body). An answer of any status is not
+// an error.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/tls/tls_files.h"
 
 namespace flotilla {
+
+// Which server a person's command calls, and as whom.
+struct ServerFlags {
+  std::string url = "http://127.0.0.1:8000";
+  std::string api_key;  // empty: none
+  TlsPaths tls;
+};
+void AddServerFlags(CLI::App* app, const std::string& url_help, ServerFlags* flags);
 
 struct HttpUrl {
   std::string host;
   std::string port;
+  std::shared_ptr<ssl_ctx_st> tls;  // null: plain text
 };
-// "http://host[:port]"; only http.
-StatusOr<HttpUrl> ParseHttpUrl(const std::string& url);
+// "http://host[:port]" or "https://host[:port]"; `tls`: for the latter. What comes after is
+// ignored.
+StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls = {});
 
 struct HttpRequest {
   std::string method = "GET";

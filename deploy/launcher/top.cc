@@ -96,7 +96,7 @@ std::string RequestLine(const json::object& request) {
 }
 
 StatusOr<json::object> FetchFleet(const HttpUrl& url, const TopOptions& options) {
-  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/ui/fleet.json", options.api_key));
+  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/ui/fleet.json", options.server.api_key));
   if (answer.status == 404) return absl::InternalError("this router has --ui off");
   if (answer.status == 401) return absl::InternalError("this router wants a key: --api-key");
   boost::system::error_code error;
@@ -132,8 +132,7 @@ class OtherScreen {
 }  // namespace
 
 void AddTopFlags(CLI::App* app, TopOptions* options) {
-  app->add_option("--url", options->url, "The router")->capture_default_str();
-  app->add_option("--api-key", options->api_key, "If it wants one; better by FLOTILLA_API_KEY");
+  AddServerFlags(app, "The router", &options->server);
   app->add_option("--interval", options->interval_s, "Seconds from one look to the next")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
@@ -175,7 +174,7 @@ std::string TopScreen(const json::object& now, const json::object* before, const
 }
 
 int Top(const TopOptions& options) {
-  const StatusOr<HttpUrl> url = ParseHttpUrl(options.url);
+  const StatusOr<HttpUrl> url = ParseHttpUrl(options.server.url, options.server.tls);
   if (!url.ok()) return FailCommand(url.status());
   StatusOr<json::object> before = FetchFleet(*url, options);
   if (!before.ok()) return FailCommand(before.status());

@@ -8,11 +8,12 @@
 #include <boost/json/object.hpp>
 #include <string>
 
+#include "deploy/launcher/http_client.h"
+
 namespace flotilla {
 
 struct TopOptions {
-  std::string url = "http://127.0.0.1:8000";
-  std::string api_key;
+  ServerFlags server;
   double interval_s = 1;
   bool once = false;
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/rsa.h>
+#include <openssl/ssl.h>
 
 #include <map>
 
@@ -64,6 +65,18 @@ TEST_F(TlsFilesTest, AnErrorNamesTheFlagThatIsMissing) {
   EXPECT_EQ(Error(), "--tls-client-ca-file needs --tls-cert-file");
   paths_ = {"a", "b", ""};
   EXPECT_EQ(Error(kTlsToReplicas), "--replica-tls-cert-file needs --replica-tls-ca-file");
+}
+
+TEST_F(TlsFilesTest, AClientNeedsNoFilesAndVerifiesItsServer) {
+  TlsFiles without(kTlsToServer, {});
+  ASSERT_TRUE(without.Load().ok());
+  EXPECT_EQ(SSL_CTX_get_verify_mode(without.current()->context.get()), SSL_VERIFY_PEER);
+  WriteCa(ca_.pem());
+  TlsFiles with = Files(kTlsToServer);
+  ASSERT_TRUE(with.Load().ok());
+  SSL_CTX* const context = with.current()->context.get();
+  EXPECT_EQ(SSL_CTX_get_verify_mode(context), SSL_VERIFY_PEER);
+  EXPECT_EQ(sk_X509_OBJECT_num(X509_STORE_get0_objects(SSL_CTX_get_cert_store(context))), 1);
 }
 
 TEST_F(TlsFilesTest, AnErrorNamesTheFlagAndTheFileThatIsWrong) {

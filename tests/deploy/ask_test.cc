@@ -57,7 +57,7 @@ std::string Http(const std::string& status, const std::string& body) {
 int AskAt(const std::string& url, std::string* out, std::string* err) {
   AskOptions options;
   options.question = "Where?";
-  options.chat.url = url;
+  options.chat.server.url = url;
   options.chat.url_given = true;
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -96,7 +96,7 @@ TEST(AskTest, ABrokenStreamIsAnError) {
                                "data: {\"choices\":[{\"delta\":{\"content\":\"In\"}}]}\n\n"});
   std::string out, err;
   EXPECT_EQ(AskAt(server.url(), &out, &err), 1);
-  EXPECT_THAT(err, HasSubstr("the connection broke"));
+  EXPECT_THAT(err, HasSubstr(" broke: "));
 }
 
 TEST(AskTest, NobodyThere) {
@@ -136,8 +136,17 @@ TEST(AskTest, Urls) {
   EXPECT_EQ(ParseHttpUrl("http://h:81/v1")->port, "81");
   EXPECT_EQ(ParseHttpUrl("http://h")->port, "80");
   EXPECT_EQ(ParseHttpUrl("http://[::1]:9")->host, "::1");
-  EXPECT_FALSE(ParseHttpUrl("https://h").ok());
+  EXPECT_EQ(ParseHttpUrl("http://h")->tls, nullptr);
+  EXPECT_EQ(ParseHttpUrl("https://h")->port, "443");
+  EXPECT_NE(ParseHttpUrl("https://h:8443")->tls, nullptr);
+  EXPECT_FALSE(ParseHttpUrl("ftp://h").ok());
   EXPECT_FALSE(ParseHttpUrl("http://:80").ok());
+  const auto error = [](const std::string& url, const TlsPaths& tls) {
+    return std::string(ParseHttpUrl(url, tls).status().message());
+  };
+  EXPECT_EQ(error("http://h", {"", "", "ca"}), "--ca-file is for a URL that begins with https://");
+  EXPECT_THAT(error("https://h", {"", "", "/nothing"}), HasSubstr("--ca-file: can't read"));
+  EXPECT_EQ(error("https://h", {"a", "", ""}), "--cert-file needs --key-file");
 }
 
 TEST(AskTest, ReadyLinesOfTheRouter) {

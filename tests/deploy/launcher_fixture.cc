@@ -184,11 +184,11 @@ std::vector<std::string> LauncherTest::RuntimeDirs() const {
 
 std::string HttpGet(int port, const std::string& path) {
   std::string body;
-  const auto status =
-      SendHttp({"127.0.0.1", std::to_string(port)}, {"GET", path, ""}, [&](std::string_view piece) {
-        body.append(piece);
-        return true;
-      });
+  const auto status = SendHttp({"127.0.0.1", std::to_string(port), nullptr}, {"GET", path, ""},
+                               [&](std::string_view piece) {
+                                 body.append(piece);
+                                 return true;
+                               });
   return status.ok() ? body : std::string();
 }
 

@@ -141,6 +141,38 @@ def openai_client(router, context):
                          http_client=openai.DefaultHttpxClient(verify=context))
 
 
+def command(router, *words, scheme="https"):
+    return subprocess.run([os.path.join(BIN, "flotilla"), *words, "--url", f"{scheme}://localhost:{router.http}"],
+                          capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_peoples_commands_speak_tls(cluster, authority, client):
+    router = cluster[1]
+    cert, key = client
+    tls = "--ca-file", authority.folder / "ca.crt", "--cert-file", cert, "--key-file", key
+    asked = command(router, "ask", "What is the capital of France?", "--max-tokens", "16", *tls)
+    assert asked.returncode == 0 and "Paris" in asked.stdout, asked.stderr
+    shown = command(router, "top", "--once", *tls)
+    assert shown.returncode == 0 and "1 replicas" in shown.stdout, shown.stderr
+    measured = command(router, "bench", "serve", "--requests", "6", "--max-concurrency", "2", "--output-len", "8",
+                       "--json", *tls)
+    assert measured.returncode == 0 and json.loads(measured.stdout)["requests"] == 6, measured.stderr
+
+
+def test_peoples_commands_say_why_tls_failed(cluster, authority, client):
+    router = cluster[1]
+    ca = "--ca-file", authority.folder / "ca.crt"
+    unknown = command(router, "ask", "Hello")
+    assert unknown.returncode == 1 and "its certificate is not trusted" in unknown.stderr
+    assert "--ca-file" in unknown.stderr
+    nobody = command(router, "ask", "Hello", *ca)  # without the certificate that this router demands
+    assert nobody.returncode == 1 and "certificate required" in nobody.stderr
+    plain = command(router, "top", "--once", scheme="http")
+    assert plain.returncode == 1 and "400" in plain.stderr
+    useless = command(router, "top", "--once", *ca, scheme="http")
+    assert useless.returncode != 0 and "--ca-file is for a URL that begins with https://" in useless.stderr
+
+
 def test_clients_with_a_certificate_are_served(cluster, authority, client):
     router = cluster[1]
     with openai_client(router, context_of(authority, client)) as api:

@@ -291,22 +291,6 @@ TEST(HttpServerTest, AnswersMayTakeLongerThanTheTimeOuts) {
   EXPECT_EQ(connection.Read().status, 200);
 }
 
-TEST(HttpServerTest, TooManyConnections) {
-  HarnessOptions options;
-  options.http.max_connections = 2;
-  RouterHarness harness(options);
-  HttpConnection first(harness.port()), second(harness.port());
-  first.Send(GetText("/version"));
-  second.Send(GetText("/version"));
-  EXPECT_EQ(first.Read().status, 200);
-  EXPECT_EQ(second.Read().status, 200);
-  HttpConnection third(harness.port());
-  const HttpAnswer answer = third.Read();
-  EXPECT_EQ(answer.status, 503);
-  EXPECT_TRUE(answer.headers.contains("retry-after"));
-  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"max_connections\"}"), 1);
-}
-
 TEST(HttpServerTest, AClientThatLeavesWhileWaitingAbortsItsRequest) {
   RouterHarness harness;
   harness.engine().Hold();

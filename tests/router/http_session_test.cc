@@ -43,6 +43,9 @@ class HttpSessionTest : public testing::Test {
     session_ = session;
     session->Start();
   }
+  ~HttpSessionTest() override {
+    if (const auto session = session_.lock()) session->Close();  // the server does not know it
+  }
   void Send(std::string_view bytes) {
     EXPECT_EQ(::send(client_.get(), bytes.data(), bytes.size(), 0),
               static_cast<ssize_t>(bytes.size()));

@@ -175,6 +175,7 @@ TEST_F(HttpsTest, PlainHttpIsToldSo) {
 
 TEST_F(HttpsTest, AHandshakeThatNeverEndsIsAConnectionForALimitedTime) {
   options_.http.max_connections = 1;
+  options_.http.least_wait_ms = 60'000;
   options_.http.header_timeout_ms = 2000;
   HttpConnection silent(Start());
   HttpsConnection second(harness_->port(), client_);

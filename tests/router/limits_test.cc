@@ -12,9 +12,60 @@ namespace {
 constexpr const char* kStream =
     R"({"model":"smol","prompt":"Hi","max_tokens":50,"seed":1,"stream":true})";
 
+constexpr std::string_view kVersion = "GET /version HTTP/1.1\r\nHost: x\r\n\r\n";
+
 std::string PostHead(size_t length) {
   return StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
                 "Content-Length: ", length, "\r\n\r\n");
+}
+
+TEST(LimitsTest, TooManyConnections) {
+  HarnessOptions options;
+  options.http.max_connections = 2;
+  options.http.least_wait_ms = 60'000;
+  RouterHarness harness(options);
+  HttpConnection first(harness.port()), second(harness.port());
+  first.Send(kVersion);
+  second.Send(kVersion);
+  EXPECT_EQ(first.Read().status, 200);
+  EXPECT_EQ(second.Read().status, 200);
+  HttpConnection third(harness.port());
+  const HttpAnswer answer = third.Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_TRUE(answer.headers.contains("retry-after"));
+  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"max_connections\"}"), 1);
+}
+
+TEST(LimitsTest, ANewConnectionTakesThePlaceOfTheOneThatWaitsLongestForItsClient) {
+  HarnessOptions options;
+  options.http.max_connections = 2;
+  options.http.least_wait_ms = 0;
+  RouterHarness harness(options);
+  HttpConnection half(harness.port()), kept(harness.port());
+  half.Send(kVersion.substr(0, 10));
+  kept.Send(kVersion);
+  EXPECT_EQ(kept.Read().status, 200);
+  HttpConnection third(harness.port());
+  third.Send(kVersion);
+  EXPECT_EQ(third.Read().status, 200);
+  EXPECT_TRUE(half.ReadsEof());
+  kept.Send(kVersion);
+  EXPECT_EQ(kept.Read().status, 200) << "half of a request came before its last answer";
+  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"max_connections\"}"), 1);
+}
+
+TEST(LimitsTest, WhoIsBeingAnsweredMakesNoRoom) {
+  HarnessOptions options;
+  options.http.max_connections = 1;
+  options.http.least_wait_ms = 0;
+  RouterHarness harness(options);
+  harness.engine().Hold();
+  HttpConnection first(harness.port());
+  first.Send(PostText("/v1/completions", R"({"model":"smol","prompt":"Hello","max_tokens":4})"));
+  EXPECT_TRUE(harness.engine().WaitForSubmits(1));
+  EXPECT_EQ(HttpConnection(harness.port()).Read().status, 503);
+  harness.engine().RunFreely();
+  EXPECT_EQ(first.Read().status, 200);
 }
 
 TEST(LimitsTest, BodiesTogetherAreBoundedUntilTheirAnswersBegin) {

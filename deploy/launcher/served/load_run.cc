@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "deploy/launcher/served/stream_client.h"
+#include "deploy/launcher/stream_client.h"
 
 namespace flotilla {
 namespace {
@@ -93,16 +93,13 @@ class Load {
     ++running_;
     ServedRequest* answer = &answers_[index];
     const auto reader = std::make_shared<AnswerReader>(answer);
-    StreamClient::Request request;
-    request.target = "/v1/completions";
-    request.body = BodyOf(requests_[index], options_);
-    request.authorization = BearerToken(options_.api_key);
-    request.on_body = [this, reader](std::string_view bytes) {
+    const auto on_body = [this, reader](std::string_view bytes) {
       const uint64_t before = reader->pieces();
       reader->OnBody(bytes, RealClock::Now());
       pieces_ += reader->pieces() - before;
+      return true;
     };
-    request.on_end = [this, reader, client](const StreamClient::Answer& end) {
+    const auto on_end = [this, reader, client](const StreamClient::Answer& end) {
       reader->OnEnd(end.status, end.error, RealClock::Now());
       idle_.push_back(client);
       --running_;
@@ -111,7 +108,11 @@ class Load {
       if (ended_ == requests_.size()) progress_timer_.cancel();
     };
     answer->sent_ns = RealClock::Now();
-    client->Send(std::move(request));
+    client->Send({.method = "POST",
+                  .target = "/v1/completions",
+                  .body = BodyOf(requests_[index], options_),
+                  .authorization = BearerToken(options_.api_key)},
+                 on_body, on_end);
   }
 
   void WatchProgress() {

@@ -37,8 +37,8 @@ std::atomic<bool> g_stop{false};
 void OnSignal(int) { g_stop.store(true); }
 
 struct Flags {
-  std::string url = "http://127.0.0.1:8000";
-  std::string model, api_key, label = "flotilla", goodput;
+  ServerFlags server;
+  std::string model, label = "flotilla", goodput;
   std::string input_len = "128", output_len = "64";
   RandomWorkload workload;
   uint32_t vocab_size = 10'000;
@@ -48,9 +48,8 @@ struct Flags {
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
-  app->add_option("--url", flags->url, "The server")->capture_default_str();
+  AddServerFlags(app, "The server", &flags->server);
   app->add_option("--model", flags->model, "Its name there. Default: the first of /v1/models");
-  app->add_option("--api-key", flags->api_key, "If it wants one; better by FLOTILLA_API_KEY");
   flags->workload.requests = 100;
   app->add_option("--requests", flags->workload.requests, "How many")
       ->check(CLI::Range(1u, 1u << 20))
@@ -115,7 +114,7 @@ int Fail(const Status& status) {
 
 StatusOr<boost::json::object> Measure(Flags flags) {
   LoadRunOptions options;
-  ASSIGN_OR_RETURN(options.url, ParseHttpUrl(flags.url));
+  ASSIGN_OR_RETURN(options.url, ParseHttpUrl(flags.server.url, flags.server.tls));
   ASSIGN_OR_RETURN(flags.workload.input_len, ParseLengthRange("--input-len", flags.input_len));
   ASSIGN_OR_RETURN(flags.workload.output_len, ParseLengthRange("--output-len", flags.output_len));
   Slo slo;
@@ -126,13 +125,13 @@ StatusOr<boost::json::object> Measure(Flags flags) {
     flags.load.max_concurrency = kDefaultClients;
   options.model = flags.model;
   if (options.model.empty()) {
-    ASSIGN_OR_RETURN(options.model, FirstModel(options.url, flags.api_key));
+    ASSIGN_OR_RETURN(options.model, FirstModel(options.url, flags.server.api_key));
   }
   constexpr uint32_t kAnyContext = 1u << 30;  // the server knows
   ASSIGN_OR_RETURN(const std::vector<RandomRequest> requests,
                    MakeRandomRequests(flags.workload, flags.vocab_size, kAnyContext));
   const Bar bar(requests.size());
-  options.api_key = flags.api_key;
+  options.api_key = flags.server.api_key;
   options.load = flags.load;
   options.temperature = flags.temperature;
   options.seed = flags.workload.seed;

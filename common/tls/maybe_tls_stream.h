@@ -1,5 +1,5 @@
-// A client's connection, plain or TLS, behind one interface: an asynchronous stream as Asio and
-// Beast want it. Plain costs one comparison a call more than a socket.
+// A connection, plain or TLS, behind one interface: an asynchronous stream as Asio and Beast want
+// it. Plain costs one comparison a call more than a socket.
 //
 // Threads: the io thread. Ownership: lives as long as its pending operations. Errors: as Asio's;
 // those of TLS itself have the category of asio::ssl.
@@ -7,23 +7,26 @@
 
 #include <openssl/ssl.h>
 
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/error.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace flotilla {
 
-class ClientStream {
+class MaybeTlsStream {
  public:
   using ErrorCode = boost::system::error_code;
   using Socket = boost::asio::ip::tcp::socket;
   using executor_type = Socket::executor_type;
 
   // Null: plain. A connection keeps the context that it began with.
-  ClientStream(Socket socket, const std::shared_ptr<SSL_CTX>& context)
+  MaybeTlsStream(Socket socket, const std::shared_ptr<SSL_CTX>& context)
       : socket_(std::move(socket)) {
     if (context == nullptr) return;
     tls_.emplace(socket_, SSL_new(context.get()));
@@ -34,9 +37,24 @@ class ClientStream {
   // Until the handshake, reads and writes are for nobody.
   bool needs_handshake() const { return encrypted_; }
 
+  // The server's side of it.
   template <typename Handler>
   void AsyncHandshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::forward<Handler>(handler));
+  }
+  // The client's, with a server whose certificate must be for `host`, a name or an address.
+  template <typename Handler>
+  void AsyncHandshakeWith(const std::string& host, Handler&& handler) {
+    ErrorCode not_an_address;
+    boost::asio::ip::make_address(host, not_an_address);
+    if (not_an_address) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
+    tls_->set_verify_callback(boost::asio::ssl::host_name_verification(host));
+    tls_->async_handshake(boost::asio::ssl::stream_base::client, std::forward<Handler>(handler));
+  }
+  // After that failed: what is wrong with the server's certificate; empty: it is not that.
+  std::string WhyUntrusted() {
+    const long result = tls_ ? SSL_get_verify_result(tls_->native_handle()) : X509_V_OK;
+    return result == X509_V_OK ? "" : X509_verify_cert_error_string(result);
   }
   // The handshake failed because the client speaks HTTP without TLS. Goes on without it then.
   bool TurnsOutPlain(ErrorCode error) {
@@ -64,9 +82,9 @@ class ClientStream {
       socket_.async_write_some(buffers, std::forward<Handler>(handler));
   }
 
-  // Says that nothing more is sent. What the client still sends can be read, but not what it means:
-  // it is not decrypted. `owner` keeps this object until that is said; a read of TLS ends with
-  // operation_aborted.
+  // Says that nothing more is sent. What the other side still sends can be read, but not what it
+  // means: it is not decrypted. `owner` keeps this object until that is said; a read of TLS ends
+  // with operation_aborted.
   void EndSending(std::shared_ptr<void> owner) {
     ErrorCode ignored;
     if (!encrypted_) {

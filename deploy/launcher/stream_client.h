@@ -1,5 +1,5 @@
-// One kept connection of a load: sends a request, reads the stream of its answer, and is free
-// again.
+// One kept connection to an HTTP server, plain or TLS: sends a request, reads the stream of its
+// answer, and is free again (Boost.Beast).
 //
 // Threads: the io_context's one thread. Ownership: of its socket; whoever starts a request keeps
 // the client until its callback has come. Errors: in the answer, in words.
@@ -7,15 +7,14 @@
 
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "common/tls/maybe_tls_stream.h"
 #include "deploy/launcher/http_client.h"
 
 namespace flotilla {
@@ -24,14 +23,12 @@ class StreamClient {
  public:
   struct Answer {
     unsigned status = 0;  // HTTP's; 0: none came
-    std::string error;    // of the connection; empty: the answer is whole
+    std::string error =
+        {};                 // of the connection; empty: the answer is whole, or all that was wanted
+    bool connected = true;  // false: nobody listens
   };
-  struct Request {
-    std::string target, body;
-    std::string authorization;  // empty: none
-    std::function<void(std::string_view)> on_body;
-    std::function<void(const Answer&)> on_end;
-  };
+  using OnBody = std::function<bool(std::string_view)>;  // false: no more is wanted
+  using OnEnd = std::function<void(const Answer&)>;
 
   StreamClient(boost::asio::io_context* io, HttpUrl url,
                boost::asio::ip::tcp::resolver::results_type addresses)
@@ -39,21 +36,25 @@ class StreamClient {
   StreamClient(StreamClient&&) = delete;
 
   // Nothing may be under way.
-  void Send(Request request);
+  void Send(const HttpRequest& request, OnBody on_body, OnEnd on_end);
 
  private:
   using Error = boost::system::error_code;
   void Connect();
+  void Handshake();
   void Write();
   void ReadHeader();
   void ReadBody();
+  void Close();
   void Fail(const Error& error);
   void End(const Answer& answer);
 
   const HttpUrl url_;
   const boost::asio::ip::tcp::resolver::results_type addresses_;
-  boost::asio::ip::tcp::socket socket_;
-  Request request_;
+  boost::asio::ip::tcp::socket socket_;  // until it is connected
+  std::optional<MaybeTlsStream> stream_;
+  OnBody on_body_;
+  OnEnd on_end_;
   bool kept_ = false;  // the connection has carried a request before
   boost::beast::http::request<boost::beast::http::string_body> message_;
   boost::beast::flat_buffer buffer_;
