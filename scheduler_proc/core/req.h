@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "scheduler_proc/core/radix_cache.h"
@@ -109,6 +110,10 @@ struct alignas(64) Req {
   void Prefetch() const { __builtin_prefetch(this); }
   void PrefetchNextPage() const { __builtin_prefetch(pages.data() + num_pages, /*rw=*/1); }
 
+  void SetTokens(std::vector<int32_t> ids) {
+    token_ids = std::move(ids);
+    CountTokens();
+  }
   void AppendToken(int32_t token) {
     token_ids.push_back(token);
     ++num_tokens;

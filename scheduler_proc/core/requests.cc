@@ -184,9 +184,8 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   req->seq = next_seq++;
   req->prompt_len = static_cast<uint32_t>(spec.prompt_ids.size());
   req->max_total = MaxTotal(req->prompt_len, spec.max_new_tokens);
-  req->token_ids = std::move(spec.prompt_ids);
-  req->token_ids.insert(req->token_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
-  req->CountTokens();
+  spec.prompt_ids.insert(spec.prompt_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
+  req->SetTokens(std::move(spec.prompt_ids));
   if (spec.min_new_tokens > 0) {
     spec.sampling.min_tokens_until = req->prompt_len + spec.min_new_tokens;
   }

@@ -14,7 +14,7 @@ class KvPoolTest : public ::testing::Test {
 
   Req MakeReq(std::vector<int32_t> tokens, const std::string& salt = "") {
     Req req;
-    req.token_ids = std::move(tokens);
+    req.SetTokens(std::move(tokens));
     req.prompt_len = req.prefill_len = req.len();
     req.spec.cache_salt = salt;
     kv_.Attach(&req);
@@ -112,7 +112,7 @@ TEST_F(KvPoolTest, WithoutTheCacheAllPagesAreFreed) {
   KvPool kv(2, /*enable_prefix_cache=*/false);
   kv.Reset(8);
   Req a;
-  a.token_ids = {1, 2, 3, 4, 5};
+  a.SetTokens({1, 2, 3, 4, 5});
   kv.Attach(&a);
   kv.TakePrefix(&a);
   ASSERT_TRUE(kv.Grow(&a, 5));
@@ -129,8 +129,9 @@ TEST_F(KvPoolTest, TheLedgerSeesLostAndDoublePages) {
   EXPECT_TRUE(Ledger({&a}).ok());
   EXPECT_FALSE(Ledger({}).ok());
   Req thief;
-  thief.token_ids = a.token_ids;
+  thief.SetTokens(a.token_ids);
   thief.pages = a.pages;
+  thief.CountPages();
   thief.num_shared = a.num_shared;
   thief.last_node = a.last_node;
   thief.root = a.root;

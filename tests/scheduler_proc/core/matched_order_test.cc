@@ -117,6 +117,7 @@ class Model {
     req->token_ids.resize(Below(req->token_ids.size()) + 1);
     const std::vector<int32_t> own = RandomTokens(Below(3 * kv_.page_size()));
     req->token_ids.insert(req->token_ids.end(), own.begin(), own.end());
+    req->CountTokens();
     req->prompt_len = req->prefill_len = req->len();
     if (Below(5) == 0) req->spec.cache_salt = "tenant";
     if (Below(9) == 0) req->spec.sampling.num_prompt_logprobs = 0;  // reads no cache

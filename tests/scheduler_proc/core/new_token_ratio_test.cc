@@ -37,18 +37,18 @@ TEST(NewTokenRatioTest, ARetractionRaisesItToWhatIsNeededAndNeverLowersIt) {
   for (Req& req : reqs) {
     req.prompt_len = 10;
     req.max_total = 10 + 200;
-    req.token_ids.assign(10 + 80, 1);
+    req.SetTokens(std::vector<int32_t>(10 + 80, 1));
   }
   Req* running[] = {&reqs[0], &reqs[1]};
   ratio.OnRetract(running);
   EXPECT_DOUBLE_EQ(ratio.value(), 2.0 * (80 + 20) / (2 * 200 + 1));
   const double raised = ratio.value();
-  for (Req& req : reqs) req.token_ids.assign(10, 1);
+  for (Req& req : reqs) req.SetTokens(std::vector<int32_t>(10, 1));
   ratio.OnRetract(running);
   EXPECT_EQ(ratio.value(), raised);
   ratio.OnRetract({});
   EXPECT_EQ(ratio.value(), raised);
-  for (Req& req : reqs) req.token_ids.assign(10 + 199, 1);
+  for (Req& req : reqs) req.SetTokens(std::vector<int32_t>(10 + 199, 1));
   ratio.OnRetract(running);
   EXPECT_EQ(ratio.value(), 1);
 }

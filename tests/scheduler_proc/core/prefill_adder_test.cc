@@ -22,7 +22,8 @@ class PrefillAdderTest : public ::testing::Test {
   Req* MakeReq(uint32_t len, uint32_t max_new_tokens, int32_t token = -1) {
     Req& req = reqs_.emplace_back();
     req.seq = reqs_.size();
-    req.token_ids.assign(len, token >= 0 ? token : static_cast<int32_t>(100 + reqs_.size()));
+    const int32_t id = token >= 0 ? token : static_cast<int32_t>(100 + reqs_.size());
+    req.SetTokens(std::vector<int32_t>(len, id));
     req.prompt_len = req.prefill_len = len;
     req.max_total = len + max_new_tokens;
     kv_.Attach(&req);

@@ -29,7 +29,7 @@ class QueueFixture : public ::testing::Test {
   Req* MakeReq(std::vector<int32_t> tokens, bool retracted = false, const std::string& salt = "") {
     Req& req = reqs_.emplace_back();
     req.seq = reqs_.size();
-    req.token_ids = std::move(tokens);
+    req.SetTokens(std::move(tokens));
     req.prompt_len = req.len();
     req.retracted = req.was_scheduled = retracted;
     req.spec.cache_salt = salt;

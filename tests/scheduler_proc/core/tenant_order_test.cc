@@ -17,7 +17,7 @@ class TenantOrderTest : public ::testing::Test {
   Req* Add(const std::string& tenant, uint32_t prompt_tokens = 10) {
     Req& req = reqs_.emplace_back();
     req.seq = reqs_.size();
-    req.token_ids.assign(prompt_tokens, 1);
+    req.SetTokens(std::vector<int32_t>(prompt_tokens, 1));
     req.spec.cache_salt = tenant;
     order_->Add(&req);
     return &req;
