@@ -11,7 +11,6 @@
 #pragma once
 
 #include <boost/intrusive/set_hook.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -49,8 +48,8 @@ struct MatchLinks {
   Req *bucket_next = nullptr, *bucket_previous = nullptr;  // in the same bucket
 };
 
-struct alignas(64) Req {
-  // What a step that decodes reads and changes, in one cache line.
+// What a step that decodes reads and changes of a request: one cache line.
+struct ReqProgress {
   uint32_t num_tokens = 0;     // of token_ids, which are far away
   int32_t last_token = -1;     // of those it sampled
   uint32_t prompt_len = 0;     // tokens
@@ -70,7 +69,10 @@ struct alignas(64) Req {
   bool long_prompt = false;  // more than one whole chunk was to be computed when it got its slot
   bool is_pooled = false;    // spec.pooling is not kNone
   bool is_masked = false;    // has a matcher
+};
+static_assert(sizeof(ReqProgress) <= 64);
 
+struct alignas(64) Req : ReqProgress {
   std::vector<int32_t> token_ids;
   std::vector<PageId> pages;
   NodeId last_node = kNoNode;
@@ -106,7 +108,7 @@ struct alignas(64) Req {
   // Last: a step that decodes does not read it. Its prompt_ids and resumed_ids are in token_ids.
   ReqSpec spec;
 
-  // Bring nearer, for when a thousand run: what a step reads of it; where its next page will stand.
+  // Bring nearer, for when a thousand run: its ReqProgress; where its next page will stand.
   void Prefetch() const { __builtin_prefetch(this); }
   void PrefetchNextPage() const { __builtin_prefetch(pages.data() + num_pages, /*rw=*/1); }
 
@@ -143,7 +145,5 @@ struct alignas(64) Req {
   // reads no cache.
   bool may_read_cache() const { return !has_prompt_logprobs_left() && !is_mean(); }
 };
-
-static_assert(offsetof(Req, token_ids) == 64);
 
 }  // namespace flotilla
