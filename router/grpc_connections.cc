@@ -197,7 +197,9 @@ void GrpcConnections::BreakOffFloods() {
   uint64_t open = 0;
   std::erase_if(all, [&](const auto& entry) {
     const auto& [peer, counts] = entry;
-    Connection& connection = connections_.at(peer);
+    const auto found = connections_.find(peer);
+    if (found == connections_.end()) return true;  // gRPC has one more of before, which is ending
+    Connection& connection = found->second;
     if (Floods(connection, counts)) {
       BreakOff(peer);
       return true;
@@ -231,6 +233,8 @@ bool GrpcConnections::Floods(const Connection& connection, const Counts& now) co
 
 // Connected to nobody again, a socket has nothing left to read, and gRPC's next read of it fails.
 void GrpcConnections::BreakOff(const Endpoint& peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return;
   metrics_.Rejection("reset_flood");
   const bool again = barred_until_ns_.contains(peer.address());
   barred_until_ns_[peer.address()] = RealClock::Now() + kBarMs * kNsPerMs;
@@ -238,7 +242,6 @@ void GrpcConnections::BreakOff(const Endpoint& peer) {
     Log().warn("a gRPC client floods with calls; it is shut out for a while {} {}",
                Kv("address", peer.address().to_string()), Kv("seconds", kBarMs / 1000));
   const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
-  const auto found = connections_.find(peer);
   connect(found->second.copy.get(), &nobody, sizeof(nobody));
   connections_.erase(found);
 }

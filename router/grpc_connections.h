@@ -51,7 +51,11 @@ class GrpcConnections {
   using Endpoint = boost::asio::ip::tcp::endpoint;
   struct Counts {
     uint64_t started = 0, succeeded = 0, failed = 0;  // calls so far
-    uint64_t open() const { return started - succeeded - failed; }
+    // They are read one after the other, so that more may have ended than had begun.
+    uint64_t open() const {
+      const uint64_t ended = succeeded + failed;
+      return started > ended ? started - ended : 0;
+    }
   };
   struct Connection {
     UniqueFd copy;
