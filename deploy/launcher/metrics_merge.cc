@@ -1,18 +1,18 @@
 #include "deploy/launcher/metrics_merge.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace flotilla {
 namespace {
 
 bool IsName(std::string_view name) {
-  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) return false;
+  if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == ':';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == ':';
   });
 }
 
@@ -24,7 +24,7 @@ std::string_view TakeWord(std::string_view* text) {
   return word;
 }
 
-// A sample line taken apart: name{labels} value.
+// A sample line taken apart: name{labels} value. The name may be none.
 struct Sample {
   std::string_view name;
   std::string_view labels;  // inside of the braces
@@ -58,7 +58,7 @@ std::optional<Sample> ParseSample(std::string_view line) {
     if (sample.labels.ends_with(',')) sample.labels.remove_suffix(1);
     rest = close + 1;
   }
-  if (rest >= line.size() || line[rest] != ' ' || !IsName(sample.name)) return std::nullopt;
+  if (rest >= line.size() || line[rest] != ' ') return std::nullopt;
   sample.value = line.substr(rest + 1);
   if (sample.value.empty()) return std::nullopt;
   return sample;
@@ -85,24 +85,24 @@ bool HasLabel(std::string_view labels, std::string_view name) {
 }  // namespace
 
 void MetricsMerger::Add(std::string_view page, const MetricLabels& labels) {
-  std::set<std::string> refused;  // families of this page that clash with an earlier one
+  Page state;
   while (!page.empty()) {
     const size_t end = std::min(page.find('\n'), page.size());
     const std::string_view line = page.substr(0, end);
     page.remove_prefix(std::min(end + 1, page.size()));
     if (line.empty()) continue;
-    const bool taken =
-        line[0] == '#' ? AddComment(line, &refused) : AddSample(line, labels, refused);
+    const bool taken = line[0] == '#' ? AddComment(line, &state) : AddSample(line, labels, &state);
     if (!taken) ++dropped_lines_;
   }
 }
 
-bool MetricsMerger::AddComment(std::string_view line, std::set<std::string>* refused) {
+bool MetricsMerger::AddComment(std::string_view line, Page* page) {
   TakeWord(&line);  // "#"
   const std::string_view kind = TakeWord(&line);
   if (kind != "HELP" && kind != "TYPE") return true;  // a plain comment: dropped on purpose
   const std::string name(TakeWord(&line));
   if (!IsName(name)) return false;
+  page->name = {};  // it may be another family's now
   Family& family = families_[name];
   if (kind == "HELP") {
     if (family.help.empty()) family.help = line;
@@ -110,35 +110,40 @@ bool MetricsMerger::AddComment(std::string_view line, std::set<std::string>* ref
   }
   if (family.type == "untyped" && family.samples.empty()) family.type = line;
   if (family.type == line) return true;
-  refused->insert(name);
+  page->refused.insert(name);
   return false;
 }
 
-std::string MetricsMerger::FamilyOf(std::string_view sample_name) const {
+std::string_view MetricsMerger::FamilyOf(std::string_view sample_name) const {
   for (const std::string_view suffix : {"_bucket", "_sum", "_count"}) {
     if (!sample_name.ends_with(suffix)) continue;
     const auto base = families_.find(sample_name.substr(0, sample_name.size() - suffix.size()));
     if (base == families_.end()) continue;
     if (base->second.type == "histogram" || base->second.type == "summary") return base->first;
   }
-  return std::string(sample_name);
+  return sample_name;
 }
 
-bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
-                              const std::set<std::string>& refused) {
+bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels, Page* page) {
   const std::optional<Sample> sample = ParseSample(line);
   if (!sample) return false;
-  const std::string family = FamilyOf(sample->name);
-  if (refused.count(family) != 0) return false;
+  if (page->name.empty() || sample->name != page->name) {
+    if (!IsName(sample->name)) return false;
+    const std::string_view family = FamilyOf(sample->name);
+    page->name = sample->name;
+    page->family = page->refused.contains(family) ? nullptr : &families_[std::string(family)];
+  }
+  if (page->family == nullptr) return false;
   std::string all(sample->labels);
   for (const auto& [name, value] : labels) {
     if (HasLabel(sample->labels, name)) continue;
     absl::StrAppend(&all, all.empty() ? "" : ",", name, "=\"", value, "\"");
   }
   std::string key(sample->name);
-  if (!all.empty()) key += "{" + all + "}";
+  if (!all.empty()) absl::StrAppend(&key, "{", all, "}");
   if (!seen_.insert(key).second) return false;
-  families_[family].samples.push_back(key + " " + std::string(sample->value));
+  key.append(" ").append(sample->value);
+  page->family->samples.push_back(std::move(key));
   return true;
 }
 
@@ -146,9 +151,9 @@ std::string MetricsMerger::Render() const {
   std::string page;
   for (const auto& [name, family] : families_) {
     if (family.samples.empty()) continue;
-    if (!family.help.empty()) page += "# HELP " + name + " " + family.help + "\n";
-    page += "# TYPE " + name + " " + family.type + "\n";
-    for (const std::string& sample : family.samples) page += sample + "\n";
+    if (!family.help.empty()) absl::StrAppend(&page, "# HELP ", name, " ", family.help, "\n");
+    absl::StrAppend(&page, "# TYPE ", name, " ", family.type, "\n");
+    for (const std::string& sample : family.samples) absl::StrAppend(&page, sample, "\n");
   }
   return page;
 }

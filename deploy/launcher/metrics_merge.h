@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace flotilla {
 
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
@@ -31,15 +33,20 @@ class MetricsMerger {
     std::string type = "untyped";
     std::vector<std::string> samples;
   };
-  bool AddComment(std::string_view line, std::set<std::string>* refused);
-  bool AddSample(std::string_view line, const MetricLabels& labels,
-                 const std::set<std::string>& refused);
+  // What is added, as far as it goes.
+  struct Page {
+    std::set<std::string, std::less<>> refused = {};  // families that clash with an earlier page's
+    std::string_view name = {};  // of the last sample, and its family; null: refused
+    Family* family = nullptr;
+  };
+  bool AddComment(std::string_view line, Page* page);
+  bool AddSample(std::string_view line, const MetricLabels& labels, Page* page);
   // The family a sample belongs to: its name without _bucket, _sum, _count of a declared histogram
   // or summary.
-  std::string FamilyOf(std::string_view sample_name) const;
+  std::string_view FamilyOf(std::string_view sample_name) const;
 
   std::map<std::string, Family, std::less<>> families_;
-  std::set<std::string> seen_;  // name and labels of each sample
+  absl::flat_hash_set<std::string> seen_;  // name and labels of each sample
   uint64_t dropped_lines_ = 0;
 };
 
