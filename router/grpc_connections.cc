@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -242,7 +244,8 @@ void GrpcConnections::BreakOff(const Endpoint& peer) {
     Log().warn("a gRPC client floods with calls; it is shut out for a while {} {}",
                Kv("address", peer.address().to_string()), Kv("seconds", kBarMs / 1000));
   const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
-  connect(found->second.copy.get(), &nobody, sizeof(nobody));
+  if (connect(found->second.copy.get(), &nobody, sizeof(nobody)) != 0)
+    Log().error("a flooding connection can't be broken off {}", Kv("error", std::strerror(errno)));
   connections_.erase(found);
 }
 
