@@ -160,7 +160,7 @@ void GrpcConnections::Look() {
   const uint64_t failed = all.failed - std::exchange(failed_seen_, all.failed);
   if (all.open() > limits_.max_grpc_calls ||
       failed > limits_.max_grpc_resets_per_s / kLooksPerSecond)
-    BreakOffFloods();
+    BreakOffFloods(ServerIds(servers));
 }
 
 void GrpcConnections::Forget() {
@@ -170,9 +170,9 @@ void GrpcConnections::Forget() {
 }
 
 std::vector<std::pair<GrpcConnections::Endpoint, GrpcConnections::Counts>>
-GrpcConnections::CountsOfConnections() const {
+GrpcConnections::CountsOfConnections(const std::vector<intptr_t>& servers) const {
   std::vector<std::pair<Endpoint, Counts>> all;
-  for (const intptr_t server : ServerIds(Channelz(grpc_channelz_get_servers(0)))) {
+  for (const intptr_t server : servers) {
     bool end = false;
     for (intptr_t next = 0; !end;) {
       const json::value page =
@@ -194,8 +194,8 @@ GrpcConnections::CountsOfConnections() const {
   return all;
 }
 
-void GrpcConnections::BreakOffFloods() {
-  std::vector<std::pair<Endpoint, Counts>> all = CountsOfConnections();
+void GrpcConnections::BreakOffFloods(const std::vector<intptr_t>& servers) {
+  std::vector<std::pair<Endpoint, Counts>> all = CountsOfConnections(servers);
   uint64_t open = 0;
   std::erase_if(all, [&](const auto& entry) {
     const auto& [peer, counts] = entry;

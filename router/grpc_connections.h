@@ -69,8 +69,9 @@ class GrpcConnections {
   // Connections that gRPC has closed, and who may come in again.
   void Forget();
   // Of those that gRPC serves and this knows.
-  std::vector<std::pair<Endpoint, Counts>> CountsOfConnections() const;
-  void BreakOffFloods();
+  std::vector<std::pair<Endpoint, Counts>> CountsOfConnections(
+      const std::vector<intptr_t>& servers) const;
+  void BreakOffFloods(const std::vector<intptr_t>& servers);
   bool Floods(const Connection& connection, const Counts& now) const;
   void BreakOff(const Endpoint& peer);
 

@@ -396,6 +396,9 @@ int Run(int argc, char** argv) {
   flags.router.grpc.max_grpc_message_bytes = flags.router.http.max_body_bytes;
   flags.router.grpc.max_grpc_buffer_bytes = flags.router.http.max_buffered_body_bytes;
   flags.router.grpc.max_metadata_bytes = flags.router.http.max_header_bytes;
+  // A quarter more: those that are refused, and the small ones that are no requests.
+  const uint32_t most_requests = dispatcher.max_requests;
+  flags.router.grpc.connections.max_grpc_calls = most_requests + most_requests / 4;
   flags.router.grpc.handshake_timeout_ms = flags.router.http.header_timeout_ms;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
 

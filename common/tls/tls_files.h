@@ -25,12 +25,12 @@ struct TlsPaths {
   bool empty() const { return cert_file.empty() && key_file.empty() && ca_file.empty(); }
 };
 
-// Who reads them, and by which flags: as errors and metrics call the files.
 enum class TlsRole {
   kServer,         // needs a certificate
   kClient,         // without a CA those are trusted that the system trusts
   kClientOfOneCa,  // needs a CA
 };
+// Who reads them, and by which flags: as errors and metrics call the files.
 struct TlsSide {
   const char* cert_flag;
   const char* key_flag;
