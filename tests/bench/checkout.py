@@ -1,9 +1,12 @@
-"""The checkout that a benchmark runs in: its folder, and which commit its figures are of."""
+"""The checkout that a benchmark runs in: its folder, where it keeps models, and which commit its figures are of."""
 
+import os
 import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "flotilla"
+DEFAULT_MODEL = str(CACHE / "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def commit():

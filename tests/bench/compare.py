@@ -24,10 +24,9 @@ import statistics
 import subprocess
 import sys
 
-from checkout import ROOT, commit
+from checkout import DEFAULT_MODEL, ROOT, commit
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-MODEL = os.environ.get("MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
+MODEL = os.environ.get("MODEL", DEFAULT_MODEL)
 LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
 os.environ.setdefault("FLOTILLA_BIN_DIR", str(ROOT / "build/release/bin"))
 os.environ.setdefault("FLOTILLA_TEST_MODEL", MODEL)

@@ -23,7 +23,6 @@ import contextlib
 import http.client
 import json
 import os
-import pathlib
 import random
 import resource
 import selectors
@@ -36,10 +35,10 @@ import tempfile
 import threading
 import time
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-os.environ.setdefault("FLOTILLA_TEST_MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
-from checkout import commit  # noqa: E402 - the others read the environment
-from router_peers import mock_replica  # noqa: E402
+from checkout import DEFAULT_MODEL, commit
+
+os.environ.setdefault("FLOTILLA_TEST_MODEL", DEFAULT_MODEL)
+from router_peers import mock_replica  # noqa: E402 - reads the environment
 from cluster import pss_bytes  # noqa: E402
 from router import Router  # noqa: E402
 

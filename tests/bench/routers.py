@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import pathlib
 import selectors
 import socket
 import statistics
@@ -25,8 +24,9 @@ import time
 import urllib.error
 import urllib.parse
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-os.environ.setdefault("FLOTILLA_TEST_MODEL", str(CACHE / "flotilla/SmolLM2-135M-Instruct.Q4_1.gguf"))
+from checkout import DEFAULT_MODEL
+
+os.environ.setdefault("FLOTILLA_TEST_MODEL", DEFAULT_MODEL)
 from router_peers import LLM_ROUTERS, Peers, ask  # noqa: E402 - reads the environment
 from cluster import cpu_seconds, pss_bytes  # noqa: E402
 

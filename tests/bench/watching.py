@@ -12,48 +12,21 @@ FLOTILLA_BIN_DIR, and a machine with nothing else to do.
 
 import argparse
 import http.client
-import http.server
 import json
 import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from urllib.parse import urlsplit
 
 from checkout import commit
 from streams import Cluster
 from cluster import BIN, cpu_seconds  # found by streams
+from otlp_collector import Collector
 
 SCRAPES, PERIOD_S = 200, 10
 MOST_MS, MOST_SHARE, MOST_TRACING = 2.0, 0.005, 0.02
-
-
-class Collector:
-    """Takes what it is sent, and counts the spans."""
-
-    def __init__(self):
-        collector = self
-        self.spans = 0
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.spans += body.count(b'"spanId"')
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
 
 
 def load(cluster, clients, requests):
@@ -106,12 +79,13 @@ def main():
                     print(f"a scrape of {size / 1e3:.0f} KB: {ms:.2f} ms in the median (limit {MOST_MS:g}); every "
                           f"{PERIOD_S} s it takes {share:.3%} of the cores (limit {MOST_SHARE:.1%})", flush=True)
     without, traced = (statistics.median(rates[kind]) for kind in kinds)
-    assert collector.spans >= args.rounds * args.requests, "requests were not traced"
+    spans = len(collector.spans())
+    assert spans >= args.rounds * args.requests, "requests were not traced"
     cost = 1 - traced / without
     for kind, each in rates.items():
         print(f"{kind} traces: " + ", ".join(f"{rate:.1f}" for rate in each) + " output tokens/s")
     print(f"traces of every request: {cost:+.1%} of the tokens a second in the median (limit {MOST_TRACING:.0%}), "
-          f"{collector.spans:,} spans")
+          f"{spans:,} spans")
     if args.check and (ms > MOST_MS or share > MOST_SHARE or cost > MOST_TRACING):
         sys.exit(1)
 

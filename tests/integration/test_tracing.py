@@ -1,54 +1,25 @@
 """Traces of a real cluster, and docs/observability.md's way from a figure to a request's logs and spans."""
 
-import http.server
 import json
-import threading
 import urllib.request
 
 import pytest
 from cluster import Cluster, wait_until
+from otlp_collector import Collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STAGES = ["router", "queue", "prefill", "decode", "deliver"]
 
 
-class Collector:
-    """Takes OTLP's JSON and keeps the spans."""
-
-    def __init__(self):
-        self.spans, self.services = [], set()
-        collector = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-
-            def do_POST(self):
-                assert self.path == "/v1/traces" and self.headers["Content-Type"] == "application/json"
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                for resource in body["resourceSpans"]:
-                    collector.services.add(attributes(resource["resource"])["service.name"])
-                    for scope in resource["scopeSpans"]:
-                        collector.spans += scope["spans"]
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
-
-    def request(self, request_id):
-        """The span of a request, and those of its stages by name, once they have come."""
-        def find():
-            for span in self.spans:
-                if attributes(span).get("flotilla.request_id") == request_id:
-                    return span
-            return None
-        whole = wait_until(find, 30, f"the span of {request_id}")
-        return whole, {span["name"]: span for span in self.spans if span.get("parentSpanId") == whole["spanId"]}
+def request_of(collector, request_id):
+    """The span of a request, and those of its stages by name, once they have come."""
+    def find():
+        for span in collector.spans():
+            if attributes(span).get("flotilla.request_id") == request_id:
+                return span
+        return None
+    whole = wait_until(find, 30, f"the span of {request_id}")
+    return whole, {span["name"]: span for span in collector.spans() if span.get("parentSpanId") == whole["spanId"]}
 
 
 def attributes(holder):
@@ -86,7 +57,7 @@ def complete(cluster, request_id, traceparent, **body):
 
 def test_stages_add_up_to_the_request(cluster, collector):
     answer = complete(cluster, "traced-1", f"00-{TRACE}-{PARENT}-01", return_timing=True)
-    whole, stages = collector.request("traced-1")
+    whole, stages = request_of(collector, "traced-1")
     assert (whole["traceId"], whole["parentSpanId"], whole["name"]) == (TRACE, PARENT, "flotilla.request")
     assert sorted(stages) == sorted(STAGES)
     at = whole["startTimeUnixNano"]
@@ -103,13 +74,13 @@ def test_stages_add_up_to_the_request(cluster, collector):
     told = attributes(whole)
     assert told["gen_ai.usage.output_tokens"] == 12 and told["gen_ai.request.model"] == cluster.model_id
     assert told["flotilla.outcome"] == "length" and told["flotilla.replica"] == "r0"
-    assert collector.services == {"flotilla-router"}
+    assert {attributes(each["resource"])["service.name"] for each in collector.resources()} == {"flotilla-router"}
 
 
 def test_a_request_is_found_in_the_logs_of_every_process_that_knows_it(cluster, collector):
     """docs/observability.md, "One slow request"."""
     complete(cluster, "traced-2", f"00-{TRACE}-{PARENT}-01")
-    collector.request("traced-2")
+    request_of(collector, "traced-2")
     def processes():
         return {line.split("]")[0].lstrip("[") for line in cluster.logs_text().splitlines()
                 if "request_id=traced-2" in line}
@@ -124,7 +95,7 @@ def test_a_stream_and_a_disconnect_are_traced(cluster, collector):
     request = urllib.request.Request(cluster.http + "/v1/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=120) as response:
         response.readline()
-    whole, _ = collector.request("traced-3")
+    whole, _ = request_of(collector, "traced-3")
     assert attributes(whole)["flotilla.outcome"] == "aborted"
 
 
@@ -133,8 +104,8 @@ def test_who_is_not_sampled_is_not_traced(cluster, collector):
     complete(cluster, "not-2", f"00-{TRACE}-{PARENT}-00")
     complete(cluster, "not-3", "nonsense")
     complete(cluster, "traced-4", f"00-{TRACE}-{PARENT}-01")
-    collector.request("traced-4")  # it came later than the others would have
-    assert not [s for s in collector.spans if attributes(s).get("flotilla.request_id", "").startswith("not-")]
+    request_of(collector, "traced-4")  # it came later than the others would have
+    assert not [s for s in collector.spans() if attributes(s).get("flotilla.request_id", "").startswith("not-")]
 
 
 def test_a_bad_endpoint_is_named():
