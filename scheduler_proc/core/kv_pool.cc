@@ -67,9 +67,10 @@ uint32_t KvPool::AvailableWithout(std::span<Req* const> holders) {
 bool KvPool::AddPages(Req* req, uint32_t missing) {
   if (missing > available_pages()) return false;
   if (missing > allocator_.num_free()) {
-    scratch_.clear();
-    cache_.Evict(missing - allocator_.num_free(), &scratch_);
-    allocator_.Free(scratch_);
+    // From the cache to the request, past the allocator, whose marks of them are far away by now.
+    const size_t before = req->pages.size();
+    cache_.Evict(missing - allocator_.num_free(), &req->pages);
+    missing -= static_cast<uint32_t>(req->pages.size() - before);
   }
   CHECK(allocator_.Alloc(missing, &req->pages));
   req->CountPages();

@@ -271,7 +271,8 @@ void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
     const uint32_t taken = std::min(count, node.num_pages);
     node.num_pages -= taken;  // from the end: what stays is still a prefix
     node.end_pages -= taken;
-    pages->insert(pages->end(), Pages(node) + node.num_pages, Pages(node) + node.num_pages + taken);
+    const PageId* first = Pages(node) + node.num_pages;
+    for (uint32_t i = 0; i < taken; ++i) pages->push_back(first[i]);
     evictable_pages_ -= taken;
     total_pages_ -= taken;
     count -= taken;
@@ -289,6 +290,10 @@ void RadixCache::Evict(uint32_t count, std::vector<PageId>* pages) {
     --nodes_[parent].num_children;
     DropRootIfUnused(parent);
   }
+  // What was used longest ago is far away, and the next call, often in the same step, takes it.
+  if (OrderEmpty()) return;
+  const Node& next = nodes_[OrderFirst()];
+  __builtin_prefetch(Pages(next) + next.num_pages - 1);
 }
 
 }  // namespace flotilla
