@@ -7,9 +7,9 @@
 
 #include "common/base/sha256.h"
 #include "common/checkpoint/architecture.h"
-#include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_config.h"
 #include "common/checkpoint/gguf_cursor.h"
+#include "common/checkpoint/gguf_shards.h"
 #include "common/checkpoint/hf_folder.h"
 
 namespace flotilla {
@@ -17,15 +17,14 @@ namespace {
 
 class GgufCheckpoint final : public Checkpoint {
  public:
-  static StatusOr<std::unique_ptr<Checkpoint>> Open(MappedFile file) {
-    ASSIGN_OR_RETURN(const GgufFile gguf,
-                     GgufFile::Parse(file.bytes(), GgufFile::Options{.metadata_only = false}));
+  static StatusOr<std::unique_ptr<Checkpoint>> Open(GgufShards shards) {
+    const GgufFile& gguf = shards.gguf;
     ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.architecture"));
     ASSIGN_OR_RETURN(const internal::Architecture* architecture,
                      internal::FindGgufArchitecture(name));
     ASSIGN_OR_RETURN(ModelConfig config, internal::ReadGgufConfig(gguf, *architecture));
     std::unique_ptr<GgufCheckpoint> checkpoint(
-        new GgufCheckpoint(std::move(file), std::move(config)));
+        new GgufCheckpoint(std::move(shards.files), std::move(config)));
     RETURN_IF_ERROR(checkpoint->AddTensors(gguf.tensors()));
     RETURN_IF_ERROR(internal::CheckTensors(checkpoint->config_, checkpoint->tensors_));
     return checkpoint;
@@ -39,18 +38,24 @@ class GgufCheckpoint final : public Checkpoint {
     return it == index_.end() ? nullptr : &tensors_[it->second];
   }
 
+  // The file's; of several the digest of theirs, as of a folder.
   const std::string& Digest(const std::function<void()>& on_piece) const override {
     std::call_once(digest_once_, [&] {
-      const std::span<const uint8_t> bytes = file_.bytes();
-      digest_ = Sha256Hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, on_piece);
+      std::string digests;
+      for (const MappedFile& file : files_) {
+        const std::span<const uint8_t> bytes = file.bytes();
+        digest_ = Sha256Hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, on_piece);
+        StrAppend(&digests, digest_, "\n");
+      }
+      if (files_.size() > 1) digest_ = Sha256Hex(digests);
     });
     return digest_;
   }
   void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
 
  private:
-  GgufCheckpoint(MappedFile file, ModelConfig config)
-      : file_(std::move(file)), config_(std::move(config)) {}
+  GgufCheckpoint(std::vector<MappedFile> files, ModelConfig config)
+      : files_(std::move(files)), config_(std::move(config)) {}
 
   // The index's nodes own the names that the views show.
   Status AddTensors(const std::vector<TensorView>& gguf_tensors) {
@@ -75,7 +80,7 @@ class GgufCheckpoint final : public Checkpoint {
   }
 
   // Constant after Open, but for the digest.
-  const MappedFile file_;
+  const std::vector<MappedFile> files_;
   const ModelConfig config_;
   std::map<std::string, size_t, std::less<>> index_;
   std::vector<TensorView> tensors_;
@@ -89,8 +94,8 @@ class GgufCheckpoint final : public Checkpoint {
 StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return internal::OpenHfFolder(path);
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-  auto checkpoint = GgufCheckpoint::Open(std::move(file));
+  ASSIGN_OR_RETURN(GgufShards shards, GgufShards::Open(path));
+  auto checkpoint = GgufCheckpoint::Open(std::move(shards));
   if (!checkpoint.ok()) return Annotate(checkpoint.status(), path);
   return checkpoint;
 }

@@ -16,6 +16,29 @@ Status CheckSoftcap(float cap, std::string_view key) {
   return absl::InvalidArgumentError(StrCat(key, " is ", cap, "; it must be in 0..1e6"));
 }
 
+// A flag for each layer, or each pattern-th layer is global.
+Status ReadGgufPattern(const GgufFile& gguf, uint32_t window, ModelConfig* config) {
+  constexpr std::string_view kKey = "gemma3.attention.sliding_window_pattern";
+  if (const std::vector<int64_t>* flags = gguf.FindInts(kKey); flags != nullptr) {
+    if (flags->size() != config->num_hidden_layers) {
+      return absl::InvalidArgumentError(StrCat("metadata ", kKey, " has ", flags->size(),
+                                               " entries but the model ", config->num_hidden_layers,
+                                               " layers"));
+    }
+    SetSlidingLayers(config, window, [&](uint32_t i) { return (*flags)[i] != 0; });
+    return OkStatus();
+  }
+  uint64_t pattern = kPattern;
+  if (gguf.metadata().contains(kKey)) {
+    ASSIGN_OR_RETURN(pattern, gguf.GetUint(kKey));
+    if (pattern == 0) {
+      return absl::InvalidArgumentError(StrCat("metadata ", kKey, " is 0; it must be at least 1"));
+    }
+  }
+  SetSlidingLayers(config, window, [&](uint32_t i) { return (i + 1) % pattern != 0; });
+  return OkStatus();
+}
+
 // A layer type for each layer, or each pattern-th layer is global.
 Status ReadLayerTypes(const JsonObject& json, uint32_t window, ModelConfig* config) {
   if (json.Has("layer_types")) {
@@ -36,7 +59,7 @@ Status ReadLayerTypes(const JsonObject& json, uint32_t window, ModelConfig* conf
 
 }  // namespace
 
-// The converter writes neither the pattern nor, for long, the local base; and has added 1 to the
+// The converter writes, for long, neither the pattern nor the local base; and has added 1 to the
 // norms.
 Status FinishGemma3Gguf(const GgufFile& gguf, ModelConfig* config) {
   ASSIGN_OR_RETURN(const uint64_t window, gguf.GetUint("gemma3.attention.sliding_window"));
@@ -44,8 +67,7 @@ Status FinishGemma3Gguf(const GgufFile& gguf, ModelConfig* config) {
     return absl::InvalidArgumentError(StrCat("metadata gemma3.attention.sliding_window is ", window,
                                              "; it must be in 1..", kMaxWindow));
   }
-  SetSlidingLayers(config, static_cast<uint32_t>(window),
-                   [](uint32_t i) { return (i + 1) % kPattern != 0; });
+  RETURN_IF_ERROR(ReadGgufPattern(gguf, static_cast<uint32_t>(window), config));
   config->rope_local_theta = kLocalTheta;
   const struct {
     const char* key;

@@ -267,6 +267,19 @@ StatusOr<GgufFile> GgufFile::Parse(std::span<const uint8_t> bytes, Options optio
   return file;
 }
 
+Status GgufFile::Join(const GgufFile& other) {
+  std::set<std::string_view> names;
+  for (const TensorView& view : tensors_) names.insert(view.name);
+  for (const TensorView& view : other.tensors_) {
+    if (!names.insert(view.name).second) {
+      return absl::InvalidArgumentError(
+          StrCat("tensor ", Quote(view.name), " is in a file before it, too"));
+    }
+    tensors_.push_back(view);
+  }
+  return OkStatus();
+}
+
 StatusOr<std::string_view> GgufFile::GetString(std::string_view key) const {
   return GetAs<std::string_view>(metadata_, key, "a string");
 }

@@ -31,6 +31,8 @@ class GgufFile {
     bool metadata_only = false;
   };
   static StatusOr<GgufFile> Parse(std::span<const uint8_t> bytes, Options options);
+  // Adds the tensors of another file of the same model. None may be there already.
+  Status Join(const GgufFile& other);
 
   const std::map<std::string, Value, std::less<>>& metadata() const { return metadata_; }
   StatusOr<std::string_view> GetString(std::string_view key) const;

@@ -82,7 +82,16 @@ Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConf
 }
 
 // What would change the mathematics and is not implemented is refused, not ignored.
-Status RefuseUnsupported(const GgufSource& source) {
+Status RefuseUnsupported(const GgufFile& gguf, const GgufSource& source) {
+  constexpr ConfigField kCausal = {"attention.causal", ""};
+  if (source.Has(kCausal)) {
+    ASSIGN_OR_RETURN(const bool causal, gguf.GetBool(source.Key(kCausal)));
+    if (!causal) {
+      return source.Error(kCausal,
+                          "is false; models that attend in both directions, as some for "
+                          "embeddings do, are not supported");
+    }
+  }
   constexpr ConfigField kExperts = {"expert_count", ""};
   if (!source.Has(kExperts)) return OkStatus();
   ASSIGN_OR_RETURN(const uint64_t experts, source.Uint(kExperts));
@@ -122,7 +131,7 @@ Status ReadVocab(const GgufFile& gguf, const GgufSource& source, ModelConfig* co
 
 StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const Architecture& architecture) {
   const GgufSource source(gguf, architecture.gguf);
-  RETURN_IF_ERROR(RefuseUnsupported(source));
+  RETURN_IF_ERROR(RefuseUnsupported(gguf, source));
   ModelConfig config;
   if (const auto name = gguf.GetString("general.name"); name.ok()) config.name = std::string(*name);
   RETURN_IF_ERROR(ReadCommonConfig(source, architecture, &config));

@@ -7,6 +7,7 @@
 
 #include "common/base/wire.h"
 #include "common/checkpoint/gguf.h"
+#include "common/checkpoint/gguf_shards.h"
 #include "common/checkpoint/json_object.h"
 #include "common/text/tokenizer_json.h"
 
@@ -68,12 +69,13 @@ StatusOr<ChatTemplates> ChatTemplatesOf(const JsonObject& config) {
   return ChatTemplates{*std::move(plain), std::move(tool_use)};
 }
 
+StatusOr<boost::json::value> ParseTokenizerConfig(std::string_view text) {
+  return internal::ParseJsonObject("tokenizer_config.json", text.empty() ? "{}" : text,
+                                   kMaxConfigBytes);
+}
+
 StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files) {
-  ASSIGN_OR_RETURN(
-      const boost::json::value document,
-      internal::ParseJsonObject("tokenizer_config.json",
-                                files.tokenizer_config.empty() ? "{}" : files.tokenizer_config,
-                                kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const boost::json::value document, ParseTokenizerConfig(files.tokenizer_config));
   const JsonObject config(&document.get_object(), "tokenizer_config.json: ");
   ChatTemplates templates{std::string(files.chat_template), std::nullopt};
   if (templates.plain.empty()) {
@@ -109,10 +111,21 @@ StatusOr<std::vector<TokenId>> ReadEosIds(std::string_view text) {
   return ids;
 }
 
+// tokenizer_config.json's eos_token, for where no generation_config.json says what ends a text. A
+// damaged one is the chat format's to complain of: a text alone needs none.
+std::string EosToken(const FolderFiles& files) {
+  const StatusOr<boost::json::value> document = ParseTokenizerConfig(files.tokenizer_config);
+  if (!document.ok()) return "";
+  const auto token =
+      SpecialToken(JsonObject(&document->get_object(), "tokenizer_config.json: "), "eos_token");
+  return token.ok() ? token->value_or("") : "";
+}
+
 StatusOr<ModelText> FromFolderFiles(const FolderFiles& files) {
   ASSIGN_OR_RETURN(const std::vector<TokenId> eos_ids, ReadEosIds(files.generation_config));
   ModelText text;
-  ASSIGN_OR_RETURN(text.tokenizer, CreateTokenizerFromJson(files.tokenizer, eos_ids));
+  ASSIGN_OR_RETURN(text.tokenizer,
+                   CreateTokenizerFromJson(files.tokenizer, eos_ids, EosToken(files)));
   text.chat_format = ReadChatFormat(files);
   return text;
 }
@@ -159,6 +172,7 @@ StatusOr<ModelText> OpenFolder(const std::filesystem::path& folder, std::string*
 StatusOr<ModelText> OpenGguf(const std::string& path, std::string* bytes) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes(), {.metadata_only = true}));
+  RETURN_IF_ERROR(CheckFirstShard(gguf, path));
   if (bytes != nullptr) *bytes = Text(file).substr(0, gguf.header_bytes());
   return FromGguf(gguf);
 }

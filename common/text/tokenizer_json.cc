@@ -233,7 +233,24 @@ Status CheckDecoder(const File& file, const internal::Decoding& decoding, bool b
   return OkStatus();
 }
 
-StatusOr<std::unique_ptr<Tokenizer>> Build(File* file, std::span<const TokenId> eos_ids) {
+StatusOr<std::vector<TokenId>> EosIds(const Vocabulary& vocabulary, std::span<const TokenId> told,
+                                      std::string_view token) {
+  for (const TokenId id : told) {
+    if (vocabulary.Contains(id)) continue;
+    return absl::InvalidArgumentError(
+        StrCat("the end-of-text id ", id, " is not one of the ", vocabulary.size(), " tokens"));
+  }
+  std::vector<TokenId> ids(told.begin(), told.end());
+  for (TokenId id = 0; told.empty() && !token.empty() && vocabulary.Contains(id); ++id) {
+    if (vocabulary.Type(id) == TokenType::kControl && vocabulary.Bytes(id) == token) {
+      ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+StatusOr<std::unique_ptr<Tokenizer>> Build(File* file, std::span<const TokenId> eos_ids,
+                                           std::string_view eos_token) {
   RETURN_IF_ERROR(RefuseUnsupported(file->model));
   RETURN_IF_ERROR(ReadVocabulary(file));
   BpeParts parts;
@@ -259,12 +276,8 @@ StatusOr<std::unique_ptr<Tokenizer>> Build(File* file, std::span<const TokenId> 
   RETURN_IF_ERROR(
       ReadPostProcessor(file->root["post_processor"], parts.vocabulary.size(), &special));
   if (!special.prefix.empty()) parts.vocabulary.set_bos_id(special.prefix[0]);
-  for (const TokenId id : eos_ids) {
-    if (id >= 0 && static_cast<size_t>(id) < parts.vocabulary.size()) continue;
-    return absl::InvalidArgumentError(StrCat("the end-of-text id ", id, " is not one of the ",
-                                             parts.vocabulary.size(), " tokens"));
-  }
-  parts.vocabulary.SetEosIds({eos_ids.begin(), eos_ids.end()});
+  ASSIGN_OR_RETURN(std::vector<TokenId> ends, EosIds(parts.vocabulary, eos_ids, eos_token));
+  parts.vocabulary.SetEosIds(std::move(ends));
   parts.prefix = std::move(special.prefix);
   parts.suffix = std::move(special.suffix);
   return MakeBpeTokenizer(std::move(parts));
@@ -273,7 +286,8 @@ StatusOr<std::unique_ptr<Tokenizer>> Build(File* file, std::span<const TokenId> 
 }  // namespace
 
 StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json,
-                                                             std::span<const TokenId> eos_ids) {
+                                                             std::span<const TokenId> eos_ids,
+                                                             std::string_view eos_token) {
   if (json.size() > kMaxJsonBytes) {
     return absl::InvalidArgumentError(
         StrCat("tokenizer.json has ", json.size(), " bytes; at most ", kMaxJsonBytes, " are read"));
@@ -287,7 +301,7 @@ StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view js
   if (error) return absl::InvalidArgumentError(StrCat("tokenizer.json: ", error.message()));
   const JsonNode root(&document, "");
   File file{root, root["model"], {}, {}};
-  return Build(&file, eos_ids);
+  return Build(&file, eos_ids, eos_token);
 }
 
 }  // namespace flotilla

@@ -8,9 +8,10 @@
 // transformers ignores them unless asked.
 //
 // The file has no roles: bos is the first token that add_special puts before a text, eos are those
-// that the caller names and the control tokens with well-known names. The last of equal keys
-// counts. What would let a small file take much memory or time is bounded: ids (twice the number of
-// tokens), steps and growth of the normalizer, stages of the pre-tokenizer, ids of the template.
+// that the caller names and the control tokens with well-known names; a caller without ids may
+// give the text of a control token. The last of equal keys counts. What would let a small file take
+// much memory or time is bounded: ids (twice the number of tokens), steps and growth of the
+// normalizer, stages of the pre-tokenizer, ids of the template.
 //
 // Threads: pure function. Memory: some ten times the file while it is read. Errors: InvalidArgument
 // naming the field and, for a component that is not supported, what it is and what is known.
@@ -28,6 +29,7 @@ namespace flotilla {
 
 // The tokenizer copies what it needs of `json`.
 StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(std::string_view json,
-                                                             std::span<const TokenId> eos_ids = {});
+                                                             std::span<const TokenId> eos_ids = {},
+                                                             std::string_view eos_token = {});
 
 }  // namespace flotilla

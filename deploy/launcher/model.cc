@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "common/base/default_model.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/gguf_shards.h"
 #include "shm/replica_control.h"
 
 namespace flotilla {
@@ -57,7 +58,11 @@ std::string ModelNameOfPath(const std::string& path) {
   std::filesystem::path parts(path);
   if (!parts.has_filename()) parts = parts.parent_path();  // "models/a/"
   std::string name = parts.filename().string();
-  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  if (GgufShardPaths(name).size() > 1) {
+    name.resize(name.rfind("-00001-of-"));
+  } else if (name.ends_with(".gguf")) {
+    name.resize(name.size() - 5);
+  }
   const size_t cut = name.find_last_of(".-");
   if (cut != std::string::npos && cut > 0 && IsQuantisationName(name.substr(cut + 1)))
     name.resize(cut);

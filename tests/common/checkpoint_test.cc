@@ -259,6 +259,12 @@ TEST_F(CheckpointTest, VariantsThatWouldComputeSomethingElseAreRefused) {
   GgufBuilder plain = TinyLlama({});
   plain.AddString("llama.rope.scaling.type", "none");
   EXPECT_EQ(ErrorOf(plain.Build()), "opened");
+  for (const bool causal : {true, false}) {
+    GgufBuilder builder = TinyLlama({});
+    builder.AddBool("llama.attention.causal", causal);
+    EXPECT_THAT(ErrorOf(builder.Build()),
+                HasSubstr(causal ? "opened" : "llama.attention.causal is false"));
+  }
   TinyLlamaOptions options;
   options.tokenizer = false;
   GgufBuilder tokens = TinyLlama(options);
@@ -319,6 +325,32 @@ TEST_F(CheckpointTest, OtherArchitecturesOpenWithWhatIsTheirOwn) {
   EXPECT_EQ(gemma3.hidden_act, HiddenAct::kGeluTanh);
   options.sliding_window = 0;
   EXPECT_THAT(ErrorOf(TinyLlamaBytes(options)), HasSubstr("gemma3.attention.sliding_window is 0"));
+}
+
+TEST_F(CheckpointTest, Gemma3SaysWhichLayersSlide) {
+  constexpr char kKey[] = "gemma3.attention.sliding_window_pattern";
+  TinyLlamaOptions options;
+  options.architecture = "gemma3";
+  options.num_hidden_layers = 4;
+  const auto sliding = [&](const GgufBuilder& builder) {
+    const auto checkpoint = Open(builder.Build());
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    std::string layers;
+    for (uint32_t i = 0; i < 4; ++i) layers += (*checkpoint)->config().is_sliding(i) ? 's' : '-';
+    return layers;
+  };
+  GgufBuilder number = TinyLlama(options);
+  number.AddUint32(kKey, 2);
+  EXPECT_EQ(sliding(number), "s-s-");
+  GgufBuilder flags = TinyLlama(options);
+  flags.AddInts(kKey, {1, 0, 0, 1});
+  EXPECT_EQ(sliding(flags), "s--s");
+  GgufBuilder zero = TinyLlama(options);
+  zero.AddUint32(kKey, 0);
+  EXPECT_THAT(ErrorOf(zero.Build()), HasSubstr("sliding_window_pattern is 0"));
+  GgufBuilder few = TinyLlama(options);
+  few.AddInts(kKey, {1, 0});
+  EXPECT_THAT(ErrorOf(few.Build()), HasSubstr("has 2 entries but the model 4 layers"));
 }
 
 // Any one byte of the header may be damaged: the file opens or is refused, and what opened stays

@@ -99,6 +99,20 @@ TEST_F(ModelTextTest, GenerationConfigSaysWhatEndsAText) {
   EXPECT_THAT(ErrorOf(), HasSubstr("generation_config.json"));
 }
 
+TEST_F(ModelTextTest, WithoutOneTheTokenizersEosTokenDoes) {
+  Write("tokenizer_config.json", R"({"eos_token": {"content": "<|fin|>"}})");
+  EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(257));
+  Write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(257));
+  Write("generation_config.json", R"({"eos_token_id": 256})");
+  EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(256));
+  std::filesystem::remove(folder_ + "/generation_config.json");
+  for (const char* other : {R"({"eos_token": "a"})", R"({"eos_token": null})", "{", "{}"}) {
+    Write("tokenizer_config.json", other);
+    EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre()) << other;  // "a" is no control token
+  }
+}
+
 TEST_F(ModelTextTest, TheChatTemplateLiesInEitherFile) {
   Write("tokenizer_config.json", R"({"bos_token": "<|begin|>",
     "eos_token": {"content": "<|fin|>", "special": true},

@@ -19,6 +19,7 @@ TEST(ModelTest, NamesComeFromTheFile) {
   EXPECT_EQ(ModelNameOfPath("SmolLM2-135M.gguf"), "SmolLM2-135M");
   EXPECT_EQ(ModelNameOfPath("model-F16.gguf"), "model");
   EXPECT_EQ(ModelNameOfPath("plain"), "plain");
+  EXPECT_EQ(ModelNameOfPath("/m/Qwen3-8B-Q4_K_M-00001-of-00003.gguf"), "Qwen3-8B");
   EXPECT_EQ(ModelNameOfPath("/m/Qwen2.5-0.5B/"), "Qwen2.5-0.5B");
   EXPECT_EQ(ModelNameOfPath("/m/Qwen3-0.6B"), "Qwen3-0.6B");
 }

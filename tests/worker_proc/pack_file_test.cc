@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -146,6 +148,20 @@ TEST_F(PackFileTest, ForeignFilesAreRefused) {
   std::filesystem::remove(path_);
   std::filesystem::create_directory(path_);
   EXPECT_EQ(Open().status().code(), absl::StatusCode::kDataLoss);
+}
+
+// Its checksums are right, but anyone who can read the model could have made them so.
+TEST_F(PackFileTest, WhatOthersMayHaveWrittenIsNotUsed) {
+  ASSERT_TRUE(Write().ok());
+  for (const mode_t mode : {0646, 0666}) {
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_EQ(Open().status().code(), absl::StatusCode::kPermissionDenied);
+  }
+  ASSERT_EQ(chmod(path_.c_str(), 0664), 0);  // as a volume's fsGroup makes it
+  EXPECT_TRUE(Open().ok());
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  ASSERT_EQ(chown(path_.c_str(), 65533, static_cast<gid_t>(-1)), 0);
+  EXPECT_EQ(Open().status().code(), absl::StatusCode::kPermissionDenied);
 }
 
 // A header that says of itself that it is whole, and lies.

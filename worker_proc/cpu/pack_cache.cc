@@ -13,6 +13,7 @@
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "common/base/xxh64.h"
+#include "common/checkpoint/gguf_shards.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -24,13 +25,12 @@ std::string StatLine(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return StrCat(name, " gone\n");
-  return StrCat(name, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, " ",
-                info.st_ino, "\n");
+  return StrCat(name, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, "\n");
 }
 
 std::vector<std::string> FilesOf(const std::string& model_path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(model_path, error)) return {model_path};
+  if (!std::filesystem::is_directory(model_path, error)) return GgufShardPaths(model_path);
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(model_path, error)) {
     const auto extension = entry.path().extension();

@@ -4,7 +4,7 @@
 // Layout, little-endian: magic, the header's size and checksum; the header (version, key, parts,
 // checksums of the data); from a multiple of 2 MiB on the data, each part at a multiple of 64
 // bytes. Checksums are XXH64, of each MiB of the data. Everything is checked before a part is given
-// out: the file is nobody's word but ours.
+// out: the file is nobody's word but ours, and so it must be this user's or root's.
 //
 // Reading: where the page cache has the file in huge pages it is mapped and shared with whoever
 // else has; else it is copied into huge pages, since matrices in small ones are read at half the
@@ -13,7 +13,8 @@
 //
 // Units: bytes. Threads: one, with the pool's. Ownership: a PackFile owns the memory of its parts.
 // Errors: NotFound: there is none; DataLoss: damaged, says where; FailedPrecondition: another key
-// or version; ResourceExhausted: no room; Unavailable: someone else writes it; Cancelled.
+// or version; PermissionDenied: another user's; ResourceExhausted: no room; Unavailable: someone
+// else writes it; Cancelled.
 #pragma once
 
 #include <atomic>
