@@ -24,6 +24,7 @@ class LargeResults {
   // Removes it. Empty: unknown, expired or already fetched.
   std::optional<std::vector<v1::TokenLogprobs>> Take(uint64_t id);
   size_t bytes() const;
+  size_t max_bytes() const { return max_bytes_; }
 
  private:
   struct Entry {

@@ -62,17 +62,14 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
   auto it = live_.find(output.id);
   if (it == live_.end()) return;
   Live* live = &it->second;
-  for (const PositionLogprobs& entry : output.prompt_logprobs) {
-    live->prompt_logprobs.push_back(ToProto(entry));
-    live->prompt_logprobs_bytes += live->prompt_logprobs.back().ByteSizeLong();
-  }
+  if (!KeepPromptLogprobs(output, live)) return RefusePromptLogprobs(output.id, live);
   if (output.token.has_value() && !live->stopped_at.has_value()) OnToken(live, output);
   switch (output.finish) {
     case Finish::kNone:
       return;
     case Finish::kAbort:
     case Finish::kDeadline:
-      return EndNow(output.id, live, flotilla::ToProto(output.finish));
+      return EndNow(output, live);
     case Finish::kError:
       return Fail(output.id, Status(output.error_code, output.error));
     case Finish::kStop:
@@ -88,6 +85,26 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
   } else {
     deps_.detok->Last(id);
   }
+}
+
+// False: all streams' together are more than may be kept.
+bool OutputAssembler::KeepPromptLogprobs(const ReqOutput& output, Live* live) {
+  for (const PositionLogprobs& entry : output.prompt_logprobs) {
+    live->prompt_logprobs.push_back(ToProto(entry));
+    const size_t bytes = live->prompt_logprobs.back().ByteSizeLong();
+    live->prompt_logprobs_bytes += bytes;
+    prompt_logprobs_bytes_ += bytes;
+  }
+  return prompt_logprobs_bytes_ <= deps_.large_results->max_bytes();
+}
+
+void OutputAssembler::RefusePromptLogprobs(ReqId id, Live* live) {
+  live->prompt_logprobs.clear();
+  prompt_logprobs_bytes_ -= std::exchange(live->prompt_logprobs_bytes, 0);
+  deps_.inbox->Abort(id, flotilla::Finish::kAbort);
+  Fail(id, absl::InvalidArgumentError(
+               StrCat("prompt_logprobs: more than the ", deps_.large_results->max_bytes(),
+                      " bytes that the replica keeps of all requests' together; ask for fewer")));
 }
 
 void OutputAssembler::OnToken(Live* live, const ReqOutput& output) {
@@ -179,21 +196,25 @@ void OutputAssembler::AddUsage(const Live& live, const ReqOutput& final, v1::Del
       static_cast<int32_t>(live.stopped_at.value_or(final.completion_tokens)));
   if (!live.open.options.return_timing) return;
   v1::Timing* timing = delta->mutable_timing();
+  // A stage that it did not come to is empty, and the one in which it ended lasts until then.
+  const int64_t finished_ns = deps_.clock->NowNs();
+  const auto or_end = [&](int64_t ns) { return ns == 0 ? finished_ns : ns; };
   timing->set_arrival_ns(live.open.arrival_ns);
-  timing->set_queued_ns(final.queued_ns);
-  timing->set_first_scheduled_ns(final.first_scheduled_ns);
-  timing->set_first_token_ns(final.first_token_ns);
-  timing->set_finished_ns(deps_.clock->NowNs());
+  timing->set_queued_ns(or_end(final.queued_ns));
+  timing->set_first_scheduled_ns(or_end(final.first_scheduled_ns));
+  timing->set_first_token_ns(or_end(final.first_token_ns));
+  timing->set_finished_ns(finished_ns);
   timing->set_wait_reason(WaitReasonName(final.wait_reason));
 }
 
-void OutputAssembler::EndNow(ReqId id, Live* live, v1::FinishReason reason) {
+// Text that is held back does not come any more.
+void OutputAssembler::EndNow(const ReqOutput& final, Live* live) {
   v1::Delta delta;
-  delta.add_choices()->set_finish_reason(reason);
-  delta.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(live->open.prompt_tokens));
+  delta.add_choices()->set_finish_reason(flotilla::ToProto(final.finish));
+  AddUsage(*live, final, &delta);
   delta.mutable_usage()->set_completion_tokens(static_cast<int32_t>(live->emitted));
   delta.set_last(true);
-  Append(id, live, std::move(delta));
+  Append(final.id, live, std::move(delta));
 }
 
 void OutputAssembler::Fail(ReqId id, const Status& status) {
@@ -213,7 +234,9 @@ void OutputAssembler::Fail(ReqId id, const Status& status) {
 // False: they are more than may be kept.
 bool OutputAssembler::AddPromptLogprobs(Live* live, v1::Delta* delta) {
   std::vector<v1::TokenLogprobs> entries = std::exchange(live->prompt_logprobs, {});
-  if (live->prompt_logprobs_bytes > kLargeResultBytes && !entries.empty()) {
+  const size_t bytes = std::exchange(live->prompt_logprobs_bytes, 0);
+  prompt_logprobs_bytes_ -= bytes;
+  if (bytes > kLargeResultBytes && !entries.empty()) {
     delta->set_large_result_id(deps_.large_results->Put(std::move(entries)));
     return delta->large_result_id() != 0;
   }
@@ -222,12 +245,7 @@ bool OutputAssembler::AddPromptLogprobs(Live* live, v1::Delta* delta) {
 }
 
 void OutputAssembler::Append(ReqId id, Live* live, v1::Delta&& delta) {
-  if (!AddPromptLogprobs(live, &delta)) {
-    deps_.inbox->Abort(id, flotilla::Finish::kAbort);
-    return Fail(id, absl::InvalidArgumentError(
-                        StrCat("prompt_logprobs: ", live->prompt_logprobs_bytes,
-                               " bytes are more than the replica keeps; ask for fewer")));
-  }
+  if (!AddPromptLogprobs(live, &delta)) return RefusePromptLogprobs(id, live);
   const bool last = delta.last();
   const std::shared_ptr<OutputSink> sink = live->open.sink;
   const bool wanted = sink->Append(live->open.stream, std::move(delta));

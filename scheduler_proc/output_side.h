@@ -76,13 +76,16 @@ class OutputAssembler {
   void Finish(ReqId id, Live* live, v1::Delta* delta);
   void FinishEmbedding(const ReqOutput& output, Live* live);
   void AddUsage(const Live& live, const ReqOutput& final, v1::Delta* delta) const;
-  void EndNow(ReqId id, Live* live, v1::FinishReason reason);
+  void EndNow(const ReqOutput& final, Live* live);
+  bool KeepPromptLogprobs(const ReqOutput& output, Live* live);
+  void RefusePromptLogprobs(ReqId id, Live* live);
   bool AddPromptLogprobs(Live* live, v1::Delta* delta);
   void Append(ReqId id, Live* live, v1::Delta&& delta);
   v1::TokenLogprobs ToProto(const PositionLogprobs& logprobs) const;
 
   const Deps deps_;
   std::unordered_map<ReqId, Live> live_;
+  size_t prompt_logprobs_bytes_ = 0;  // of all in live_
   std::vector<std::shared_ptr<OutputSink>> touched_;
 };
 

@@ -48,6 +48,7 @@ uint64_t PlanHash(const StepPlan& plan) {
   hasher.Add(plan.closes);
   hasher.Add(plan.logit_bias);
   hasher.Add(plan.history);
+  hasher.Add(plan.stop_ids);
   return hasher.hash();
 }
 

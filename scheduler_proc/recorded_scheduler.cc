@@ -70,8 +70,8 @@ Status RecordedScheduler::Add(ReqSpec spec, int64_t now_ns) {
   return status;
 }
 
-bool RecordedScheduler::Abort(ReqId id, Finish reason) {
-  const bool known = core_.Abort(id, reason);
+bool RecordedScheduler::Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs) {
+  const bool known = core_.Abort(id, reason, outputs);
   if (ring_ == nullptr || !known) return known;
   record_.kind = FlightKind::kAbort;
   record_.id = id;

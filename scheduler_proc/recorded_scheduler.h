@@ -21,7 +21,7 @@ class RecordedScheduler {
   RecordedScheduler(const SchedulerConfig& config, FlightRingWriter* ring);
 
   Status Add(ReqSpec spec, int64_t now_ns);
-  bool Abort(ReqId id, Finish reason);
+  bool Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs = nullptr);
   bool Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns, std::vector<ReqOutput>* outputs);
   void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
   bool PlanStep(int64_t now_ns, StepPlan* plan);

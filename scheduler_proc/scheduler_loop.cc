@@ -11,6 +11,7 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kBeatNs = kNsPerSecond / 2;
+constexpr int64_t kMaxDrainNs = 2 * kNsPerMs;  // a turn, and one command more
 
 }  // namespace
 
@@ -81,25 +82,33 @@ Status SchedulerLoop::PollEpoch(int64_t now_ns) {
   return OkStatus();
 }
 
+// Many that come at once, long prompts or resumed outputs with grammars, are no reason to leave the
+// workers idle: what is not done in time is done in the next turn.
 bool SchedulerLoop::DrainInbox(int64_t now_ns) {
-  commands_.clear();
-  deps_.inbox->Drain(&commands_);
-  for (Command& command : commands_) {
-    if (auto* submit = std::get_if<SubmitCommand>(&command)) {
-      Submit(std::move(*submit), now_ns);
-    } else if (auto* abort = std::get_if<AbortCommand>(&command)) {
-      if (!core_->Abort(abort->id, abort->reason)) continue;
-      ReqOutput ended;  // the core says nothing more of it
-      ended.id = abort->id;
-      ended.finish = abort->reason;
-      core_outputs_.push_back(std::move(ended));
-    } else {
-      const auto& truncate = std::get<TruncateCommand>(command);
-      core_->Truncate(truncate.id, truncate.num_tokens, now_ns, &core_outputs_);
-    }
+  if (next_command_ == commands_.size()) {
+    commands_.clear();
+    next_command_ = 0;
+    deps_.inbox->Drain(&commands_);
+  }
+  const bool any = next_command_ < commands_.size();
+  const int64_t end_ns = RealClock::Now() + kMaxDrainNs;
+  while (next_command_ < commands_.size()) {
+    Take(std::move(commands_[next_command_++]), now_ns);
+    if (RealClock::Now() >= end_ns) break;
   }
   if (now_ns >= next_deadline_ns_) core_->ExpireDeadlines(now_ns, &core_outputs_);
-  return !commands_.empty();
+  return any;
+}
+
+void SchedulerLoop::Take(Command&& command, int64_t now_ns) {
+  if (auto* submit = std::get_if<SubmitCommand>(&command)) {
+    Submit(std::move(*submit), now_ns);
+  } else if (auto* abort = std::get_if<AbortCommand>(&command)) {
+    core_->Abort(abort->id, abort->reason, &core_outputs_);
+  } else {
+    const auto& truncate = std::get<TruncateCommand>(command);
+    core_->Truncate(truncate.id, truncate.num_tokens, now_ns, &core_outputs_);
+  }
 }
 
 void SchedulerLoop::Submit(SubmitCommand&& command, int64_t now_ns) {

@@ -75,6 +75,7 @@ class SchedulerLoop {
   };
   Status PollEpoch(int64_t now_ns);
   bool DrainInbox(int64_t now_ns);
+  void Take(Command&& command, int64_t now_ns);
   void Submit(SubmitCommand&& command, int64_t now_ns);
   void CheckStepTimeout(int64_t now_ns);
   StatusOr<bool> TakeResults(int64_t now_ns);
@@ -103,6 +104,7 @@ class SchedulerLoop {
   int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
   // Reused each step.
   std::vector<Command> commands_;
+  size_t next_command_ = 0;  // those before it are done
   std::vector<ReqOutput> core_outputs_;
   std::vector<OutputEvent> events_;
   PageLog page_log_;

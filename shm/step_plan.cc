@@ -15,7 +15,7 @@ constexpr uint32_t kEmbedFlags = kRowPoolMean | kRowEmbed;
 constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs | kEmbedFlags | kRowMask;
 
 // Sent as they lie in memory: no padding, fixed-width members.
-static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 64 && sizeof(PlanRow) == 24 &&
+static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 72 && sizeof(PlanRow) == 24 &&
               sizeof(LogitBias) == 8);
 
 Status Bad(absl::string_view field, uint64_t value) {
@@ -81,7 +81,7 @@ Status CheckLogitBias(std::span<const LogitBias> entries, const StepPlanLimits& 
 
 Status CheckOpens(const StepPlan& plan, const StepPlanLimits& limits) {
   SlotSet slots(limits.max_slots);
-  uint64_t biases = 0, history = 0;
+  uint64_t biases = 0, history = 0, stop_ids = 0;
   for (const PlanOpen& open : plan.opens) {
     if (!slots.Add(open.slot)) return Bad("opens.slot", open.slot);
     if (open.output_start > limits.max_positions)
@@ -91,11 +91,15 @@ Status CheckOpens(const StepPlan& plan, const StepPlanLimits& limits) {
       return Bad("opens.num_logit_bias", open.num_logit_bias);
     if (open.num_history > (open.sampling.has_penalties() ? limits.max_positions : 0))
       return Bad("opens.num_history", open.num_history);
+    if (open.num_stop_ids > kMaxPlanStopIds) return Bad("opens.num_stop_ids", open.num_stop_ids);
+    if (open.reserved != 0) return Bad("opens.reserved", open.reserved);
     biases += open.num_logit_bias;
     history += open.num_history;
+    stop_ids += open.num_stop_ids;
   }
   if (biases != plan.logit_bias.size()) return Bad("logit_bias: the opens need", biases);
   if (history != plan.history.size()) return Bad("history: the opens need", history);
+  if (stop_ids != plan.stop_ids.size()) return Bad("stop_ids: the opens need", stop_ids);
   std::span<const LogitBias> rest = plan.logit_bias;
   for (const PlanOpen& open : plan.opens) {
     RETURN_IF_ERROR(CheckLogitBias(rest.first(open.num_logit_bias), limits));
@@ -144,6 +148,8 @@ Status CheckLists(const StepPlan& plan, const StepPlanLimits& limits) {
   }
   for (int32_t id : plan.history)
     if (!IsToken(id, limits)) return Bad("history", static_cast<uint32_t>(id));
+  for (int32_t id : plan.stop_ids)
+    if (!IsToken(id, limits)) return Bad("stop_ids", static_cast<uint32_t>(id));
   for (uint32_t page : plan.new_pages)
     if (page >= limits.num_pages) return Bad("new_pages", page);
   SlotSet slots(limits.max_slots);
@@ -162,7 +168,7 @@ Status CheckPlan(const StepPlan& plan, const StepPlanLimits& limits) {
   }
   if (!plan.opens.empty() || !plan.rows.empty() || !plan.input_ids.empty() ||
       !plan.new_pages.empty() || !plan.closes.empty() || !plan.logit_bias.empty() ||
-      !plan.history.empty() || !plan.masks.empty())
+      !plan.history.empty() || !plan.stop_ids.empty() || !plan.masks.empty())
     return absl::InvalidArgumentError("step plan: only a forward has slots, rows and pages");
   return OkStatus();
 }
@@ -185,6 +191,7 @@ void BuildStepPlan(const StepPlan& plan, std::string* frame) {
   out.PutSpan(std::span<const uint32_t>(plan.closes));
   out.PutSpan(std::span<const LogitBias>(plan.logit_bias));
   out.PutSpan(std::span<const int32_t>(plan.history));
+  out.PutSpan(std::span<const int32_t>(plan.stop_ids));
   out.PutSpan(std::span<const uint32_t>(plan.masks));
 }
 
@@ -212,6 +219,7 @@ Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepP
   // As long as their counts in the opens say, which CheckOpens sees to.
   if (!in.GetSpanInto(frame.size(), &plan->logit_bias)) return Malformed("logit_bias");
   if (!in.GetSpanInto(frame.size(), &plan->history)) return Malformed("history");
+  if (!in.GetSpanInto(frame.size(), &plan->stop_ids)) return Malformed("stop_ids");
   if (!in.GetSpanInto(frame.size(), &plan->masks)) return Malformed("masks");
   if (!in.AtEnd()) return Malformed("end");
   return CheckPlan(*plan, limits);

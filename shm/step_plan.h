@@ -31,11 +31,12 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 4;
+inline constexpr uint32_t kStepPlanVersion = 5;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
 inline constexpr uint32_t kMaxLogitBias = 1024;      // tokens a slot
+inline constexpr uint32_t kMaxPlanStopIds = 64;      // tokens a slot
 inline constexpr float kMaxLogitBiasValue = 100.0f;  // either way, as OpenAI's
 // Of repetition_penalty, which divides: a logit divided by less might be infinite.
 inline constexpr float kMinRepetitionPenalty = 0.01f;
@@ -57,9 +58,10 @@ struct SamplingParams {
   uint64_t seed = 0;
   uint32_t num_logprobs = kNoLogprobs;  // top-n beside each sampled token; kNoLogprobs: none at all
   uint32_t num_prompt_logprobs = kNoLogprobs;  // the same for prompt positions
-  uint32_t min_tokens_until = 0;   // absolute position before which eos ids are masked (min_tokens)
-  float presence_penalty = 0.0f;   // [-2, 2], of tokens in the output
-  float frequency_penalty = 0.0f;  // [-2, 2], for each time a token is in the output
+  uint32_t min_tokens_until = 0;    // absolute position before which no token may be one that ends
+                                    // the output: eos ids and the open's stop_ids (min_tokens)
+  float presence_penalty = 0.0f;    // [-2, 2], of tokens in the output
+  float frequency_penalty = 0.0f;   // [-2, 2], for each time a token is in the output
   float repetition_penalty = 1.0f;  // (0, 2], of tokens in prompt or output
 
   bool has_penalties() const {
@@ -83,6 +85,8 @@ struct PlanOpen {
   // Of the plan's history: the tokens at the positions 0 … num_history - 1. With penalties, at
   // least as many as the slot's first row has before its start_pos; without, none.
   uint32_t num_history = 0;
+  uint32_t num_stop_ids = 0;  // of the plan's stop_ids
+  uint32_t reserved = 0;      // 0
 };
 
 enum PlanRowFlags : uint32_t {
@@ -118,6 +122,7 @@ struct StepPlan {
   std::vector<uint32_t> closes;       // slots freed after the step
   std::vector<LogitBias> logit_bias;  // opens' biases, concatenated
   std::vector<int32_t> history;       // opens' histories, concatenated
+  std::vector<int32_t> stop_ids;      // opens' stop_token_ids, concatenated; only with min_tokens
   // Of the rows with kRowMask: MaskWords(vocab_size) words each, token t in bit t % 32 of word
   // t / 32; concatenated.
   std::vector<uint32_t> masks;

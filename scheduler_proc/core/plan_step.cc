@@ -105,7 +105,9 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
   WaitReason reason = WaitReason::kNextStep;
   uint32_t held_back = 0;
   waiting_queue.BeginRound();
-  while (adder->budget_left() && !slots.full()) {
+  // Who is held back has the next slot, before those of lower priority who pass it.
+  const bool keeps_slots = waiting_queue.policy().preempts;
+  while (adder->budget_left() && slots.num_free() > (keeps_slots ? held_back : 0)) {
     Req* req = waiting_queue.Next();
     if (req == nullptr) break;
     const AddReqResult result = adder->AddOneReq(req);
@@ -119,7 +121,7 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
       break;
     }
     if (req->held_back_ns == 0) req->held_back_ns = now_ns;
-    if (waiting_queue.policy().preempts || ++held_back == kMaxHeldBackInAStep) break;
+    if (++held_back == kMaxHeldBackInAStep) break;
   }
   waiting_queue.EndRound();
   if (slots.full()) return WaitReason::kSlots;
@@ -229,6 +231,7 @@ void Scheduler::Impl::BeginPlan(StepPlan* plan) const {
   plan->closes.clear();
   plan->logit_bias.clear();
   plan->history.clear();
+  plan->stop_ids.clear();
   plan->masks.clear();
 }
 
@@ -256,6 +259,11 @@ void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
   open.sampling = spec.sampling;
   open.num_logit_bias = static_cast<uint32_t>(spec.logit_bias.size());
   plan->logit_bias.insert(plan->logit_bias.end(), spec.logit_bias.begin(), spec.logit_bias.end());
+  if (spec.min_new_tokens > 0) {
+    open.num_stop_ids = static_cast<uint32_t>(spec.stop_token_ids.size());
+    plan->stop_ids.insert(plan->stop_ids.end(), spec.stop_token_ids.begin(),
+                          spec.stop_token_ids.end());
+  }
   if (!spec.sampling.has_penalties()) return;
   // The workers see the rest in the rows.
   open.num_history = start;

@@ -38,12 +38,25 @@ bool Scheduler::Impl::PreemptRunning(ScheduleBatch* batch) {
   return true;
 }
 
+// Nobody gives way for a request that the PrefillAdder will hold back: a prompt that is not yet
+// computed, or just now is, has much of its own.
+bool Scheduler::Impl::PrefixIsBeingComputed(const Req& waiting) const {
+  const auto computes = [&](const Req& req) { return ComputesPrefixOf(kv, req, waiting); };
+  for (uint32_t i = 0; i < num_in_flight; ++i) {
+    for (const BatchRow& row : result_queue[i].extend_rows()) {
+      if (computes(*row.req)) return true;
+    }
+  }
+  return std::ranges::any_of(running_batch,
+                             [&](const Req* req) { return !req->is_decode() && computes(*req); });
+}
+
 // How many of running_batch, from its front, keep their slots. Goes through those who wait as the
 // PrefillAdder will after it, with their prefixes locked meanwhile.
 size_t Scheduler::Impl::NumKept(ScheduleBatch* batch) {
   const std::span<Req* const> running = running_batch;
   size_t kept = running.size();
-  uint32_t waiting_slots = 0;
+  uint32_t waiting_slots = 0, held_back = 0;
   uint64_t waiting_pages = 0, waiting_tokens = 0;
   waiting_queue.BeginRound();
   preempting.clear();
@@ -53,6 +66,10 @@ size_t Scheduler::Impl::NumKept(ScheduleBatch* batch) {
   while (waiting_tokens < config.chunked_prefill_size) {
     Req* req = waiting_queue.Next();
     if (req == nullptr || kept == 0 || !GivesWay(*running[kept - 1], *req)) break;
+    if (PrefixIsBeingComputed(*req)) {
+      if (++held_back == kMaxHeldBackInAStep) break;
+      continue;
+    }
     kv.TakePrefix(req);
     preempting.push_back(req);
     const uint64_t pages = waiting_pages + reserved(*req);

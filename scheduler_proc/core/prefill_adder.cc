@@ -60,36 +60,33 @@ AddReqResult PrefillAdder::AddChunkedReq(Req* req) {
   return short_of_pages ? AddReqResult::kNoToken : AddReqResult::kContinue;
 }
 
-bool PrefillAdder::HeldBack(const Req& req) const {
-  if (!kv_.prefix_cache_enabled() || !req.may_read_cache() || req.first_page_hash == 0) {
+bool ComputesPrefixOf(const KvPool& kv, const Req& computing, const Req& req) {
+  if (computing.root != req.root || computing.first_page_hash != req.first_page_hash ||
+      req.first_page_hash == 0 || !kv.prefix_cache_enabled() || !req.may_read_cache()) {
     return false;
   }
-  const uint32_t cached = kv_.PeekPrefix(req) * kv_.page_size();
-  const auto computes_prefix = [&](const ScheduleBatch& batch) {
-    return ComputesPrefixOf(batch, req, cached);
-  };
-  return computes_prefix(batch_) ||
-         std::any_of(in_flight_.begin(), in_flight_.end(), computes_prefix);
+  const uint32_t least = kv.PeekPrefix(req) * kv.page_size() + kInBatchPrefixTokens;
+  const uint32_t limit = std::min(req.len() - 1, computing.len());
+  if (limit < least) return false;
+  const auto [mine, theirs] = std::mismatch(req.token_ids.begin(), req.token_ids.begin() + limit,
+                                            computing.token_ids.begin());
+  const auto common = static_cast<uint32_t>(mine - req.token_ids.begin());
+  return common - common % kv.page_size() >= least;
 }
 
-bool PrefillAdder::ComputesPrefixOf(const ScheduleBatch& batch, const Req& req,
-                                    uint32_t cached) const {
-  for (const BatchRow& row : batch.extend_rows()) {
-    if (row.req->root != req.root || row.req->first_page_hash != req.first_page_hash) continue;
-    const uint32_t limit = std::min(req.len() - 1, row.req->len());
-    if (limit < cached + kInBatchPrefixTokens) continue;
-    const auto [mine, theirs] = std::mismatch(req.token_ids.begin(), req.token_ids.begin() + limit,
-                                              row.req->token_ids.begin());
-    auto common = static_cast<uint32_t>(mine - req.token_ids.begin());
-    common -= common % kv_.page_size();
-    if (common >= cached + kInBatchPrefixTokens) return true;
-  }
-  return false;
+bool PrefillAdder::HeldBack(const Req& req) const {
+  const auto computes_prefix = [&](const ScheduleBatch& batch) {
+    return std::ranges::any_of(batch.extend_rows(), [&](const BatchRow& row) {
+      return ComputesPrefixOf(kv_, *row.req, req);
+    });
+  };
+  return computes_prefix(batch_) || std::ranges::any_of(in_flight_, computes_prefix);
 }
 
 uint32_t PrefillAdder::OpenWords(const Req& req) {
   const uint32_t history = req.spec.sampling.has_penalties() ? req.num_computed : 0;
-  return history + req.num_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size());
+  return history + req.num_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size()) +
+         static_cast<uint32_t>(req.spec.stop_token_ids.size());
 }
 
 AddReqResult PrefillAdder::AddOneReq(Req* req) {

@@ -33,6 +33,9 @@ enum class AddReqResult : uint32_t {
 
 // A request is held back for at least so many shared tokens: a common first word is no reason.
 inline constexpr uint32_t kInBatchPrefixTokens = 32;
+// `computing` computes, in steps to come too, more of req's prompt than req can read from the
+// cache.
+bool ComputesPrefixOf(const KvPool& kv, const Req& computing, const Req& req);
 // Words of 4 bytes, histories, prefixes' pages and logit biases together: a plan must fit the step
 // ring's frame.
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;
@@ -102,8 +105,6 @@ class PrefillAdder {
   // Its last row would be one embedding too many.
   bool EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) const;
   bool HeldBack(const Req& req) const;
-  // A row of the batch computes more of req's prompt than the `cached` tokens.
-  bool ComputesPrefixOf(const ScheduleBatch& batch, const Req& req, uint32_t cached) const;
   // What opening the request's slot adds to the plan beside the open itself.
   static uint32_t OpenWords(const Req& req);
   void AddRow(Req* req, uint32_t num_tokens);

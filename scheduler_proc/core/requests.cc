@@ -117,6 +117,10 @@ Status Scheduler::Impl::Validate(const ReqSpec& spec) const {
   RETURN_IF_ERROR(CheckTokens("resumed_ids", spec.resumed_ids, config.vocab_size));
   RETURN_IF_ERROR(CheckSampling(spec.sampling));
   RETURN_IF_ERROR(CheckLogitBias(spec.logit_bias, config.vocab_size));
+  if (spec.stop_token_ids.size() > kMaxPlanStopIds) {
+    return Bad("stop_token_ids: at most ", kMaxPlanStopIds);
+  }
+  RETURN_IF_ERROR(CheckTokens("stop_token_ids", spec.stop_token_ids, config.vocab_size));
   if (spec.pooling != Pooling::kNone) return ValidatePooled(spec);
   if (spec.max_new_tokens == 0) return Bad("max_new_tokens: must be at least 1");
   if (spec.min_new_tokens > spec.max_new_tokens) {
@@ -200,6 +204,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   // It may go before the one that found no pages.
   if (!waiting_queue.policy().by_arrival) batch_is_full = false;
   if (req->spec.deadline_ns != INT64_MAX) {
+    if (deadlines.size() >= 2 * reqs.size() + 64) ForgetOldDeadlines();
     deadlines.emplace_back(req->spec.deadline_ns, req->spec.id);
     std::push_heap(deadlines.begin(), deadlines.end(), std::greater<>());
   }
@@ -218,9 +223,10 @@ void Scheduler::Impl::FillFinish(const Req& req, Finish finish, ReqOutput* outpu
   output->first_token_ns = req.first_token_ns;
 }
 
-bool Scheduler::Impl::Abort(ReqId id, Finish reason) {
+bool Scheduler::Impl::Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs) {
   const auto it = reqs.find(id);
   if (it == reqs.end()) return false;
+  if (outputs != nullptr) FillFinish(*it->second, reason, &outputs->emplace_back());
   stats.aborts += reason == Finish::kAbort;
   End(it->second);
   return true;
@@ -245,11 +251,16 @@ void Scheduler::Impl::ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* ou
     deadlines.pop_back();
     const auto it = reqs.find(id);
     if (it == reqs.end() || it->second->spec.deadline_ns != deadline_ns) continue;
-    FillFinish(*it->second, Finish::kDeadline, &outputs->emplace_back());
+    const Req& req = *it->second;
+    ReqOutput& output = outputs->emplace_back();
+    FillFinish(req, Finish::kDeadline, &output);
+    if (!req.was_scheduled) output.wait_reason = wait_clock.MainReason(req.waits_before, now_ns);
     End(it->second);
   }
-  if (deadlines.size() < 2 * reqs.size() + 64) return;
-  // Mostly of requests that ended in time.
+}
+
+// Mostly of requests that ended in time: there may be an hour between a request and its deadline.
+void Scheduler::Impl::ForgetOldDeadlines() {
   std::erase_if(deadlines, [this](const auto& entry) {
     const auto it = reqs.find(entry.second);
     return it == reqs.end() || it->second->spec.deadline_ns != entry.first;

@@ -72,7 +72,9 @@ Scheduler::~Scheduler() = default;
 
 Status Scheduler::Add(ReqSpec spec, int64_t now_ns) { return impl_->Add(std::move(spec), now_ns); }
 
-bool Scheduler::Abort(ReqId id, Finish reason) { return impl_->Abort(id, reason); }
+bool Scheduler::Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs) {
+  return impl_->Abort(id, reason, outputs);
+}
 
 bool Scheduler::Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns,
                          std::vector<ReqOutput>* outputs) {

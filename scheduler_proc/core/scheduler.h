@@ -140,10 +140,10 @@ class Scheduler {
   // Unavailable: the number of pages is not known yet (before the first BeginEpoch).
   // Sets sampling.min_tokens_until from min_new_tokens.
   Status Add(ReqSpec spec, int64_t now_ns);
-  // The request ends with `reason` (kAbort or kDeadline): no output follows. False if unknown. Its
-  // slot and pages are free once the plan in flight (if it is in one) has come back: within two
-  // steps.
-  bool Abort(ReqId id, Finish reason);
+  // The request ends with `reason` (kAbort or kDeadline): appends its last ReqOutput to outputs, if
+  // there are any, and no other follows. False if unknown. Its slot and pages are free once the
+  // plan in flight (if it is in one) has come back: within two steps.
+  bool Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs = nullptr);
   // A stop string ended inside output token number `num_tokens` - 1: what lies past is discarded,
   // as if it had stopped at once. Appends the final ReqOutput (kStop). False if unknown (it has
   // ended before; then the caller cuts its output).

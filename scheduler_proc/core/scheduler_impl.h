@@ -70,9 +70,10 @@ struct Scheduler::Impl {
 
   // requests.cc: what comes in and how a request ends.
   Status Add(ReqSpec spec, int64_t now_ns);
-  bool Abort(ReqId id, Finish reason);
+  bool Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs);
   bool Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns, std::vector<ReqOutput>* outputs);
   void ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs);
+  void ForgetOldDeadlines();
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
   Status Validate(const ReqSpec& spec) const;
   Status ValidatePooled(const ReqSpec& spec) const;
@@ -105,6 +106,7 @@ struct Scheduler::Impl {
   bool GivesWay(const Req& running, const Req& waiting) const;
   bool PreemptRunning(ScheduleBatch* batch);
   size_t NumKept(ScheduleBatch* batch);
+  bool PrefixIsBeingComputed(const Req& waiting) const;
 
   // process_result.cc: what a batch brought.
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);

@@ -27,6 +27,8 @@ constexpr int64_t kSlackMs = 200;
 // A process that dies closes its sockets one after another, the job's perhaps before the control
 // socket's: so long after a job that just ended the sandbox may turn out to be gone.
 constexpr int kDyingMs = 100;
+// A sandbox that has not begun with a job after so long hangs.
+constexpr uint32_t kHangMs = 1000;
 
 struct SocketPair {
   UniqueFd ours, theirs;
@@ -96,6 +98,7 @@ Status CompileSandbox::SpawnLocked() {
         StrCat("can't start ", options_.program, ": ", std::strerror(error)));
   }
   control_ = std::move(sockets.ours);
+  fcntl(control_.get(), F_SETFL, O_NONBLOCK);  // a sandbox that takes nothing more is none
   if (!SendWithFd(control_.get(), SandboxMessage::kVocabulary, vocabulary_.get()))
     return absl::UnavailableError(StrCat(options_.program, " is gone"));
   return OkStatus();
@@ -116,6 +119,12 @@ StatusOr<uint64_t> CompileSandbox::SendJob(int fd) {
   RETURN_IF_ERROR(SpawnLocked());
   if (SendWithFd(control_.get(), SandboxMessage::kCompile, fd)) return spawns_;
   return absl::UnavailableError("the grammar sandbox is gone");
+}
+
+// It hangs: whoever asks next starts another.
+void CompileSandbox::StopIfStill(uint64_t process) {
+  std::lock_guard lock(mutex_);
+  if (process == spawns_) StopLocked();
 }
 
 bool CompileSandbox::Gone(uint64_t process) {
@@ -146,9 +155,14 @@ StatusOr<std::string> CompileSandbox::CompileOnce(const GrammarSpec& spec, uint3
   WriteAll(job.ours.get(),
            BuildCompileRequest({spec, time_ms, options_.memory_bytes, options_.compiled_bytes}));
   shutdown(job.ours.get(), SHUT_WR);
-  const StatusOr<std::string> frame =
-      ReadToEnd(job.ours.get(), options_.compiled_bytes + 4096,
-                begin_ns + (int64_t{time_ms} + kSlackMs) * kNsPerMs);
+  const int64_t deadline_ns = begin_ns + (int64_t{time_ms} + kSlackMs) * kNsPerMs;
+  if (absl::IsDeadlineExceeded(AwaitBytes(job.ours.get(), deadline_ns)) && time_ms >= kHangMs) {
+    StopIfStill(process);
+    return absl::UnavailableError("the grammar sandbox did not begin with it");
+  }
+  StatusOr<std::string> frame =
+      ReadToEnd(job.ours.get(), options_.compiled_bytes + 4096, deadline_ns);
+  if (frame.ok() && frame->starts_with(kCompileBegins)) frame->erase(0, 1);
   const StatusOr<CompileReply> reply = frame.ok() ? ParseCompileReply(*frame) : frame.status();
   if (reply.ok() && reply->status.ok()) return reply->compiled;
   if (reply.ok()) return reply->status;

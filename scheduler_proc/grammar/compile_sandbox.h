@@ -6,7 +6,8 @@
 // any, several at once. Ownership: the process ends when the CompileSandbox does.
 // Errors: InvalidArgument: the grammar is not one, or its result too large; DeadlineExceeded: it
 // takes longer; ResourceExhausted: its process ended, by a limit or by somebody; Unavailable: the
-// sandbox can't be started, or was ended twice. Messages don't name the field.
+// sandbox can't be started, was ended twice, or hangs, and then is ended. Messages don't name the
+// field.
 #pragma once
 
 #include <memory>
@@ -42,6 +43,7 @@ class CompileSandbox {
   void StopLocked();
   // To which of the processes started so far it went.
   StatusOr<uint64_t> SendJob(int fd);
+  void StopIfStill(uint64_t process);
   bool Gone(uint64_t process);
   StatusOr<std::string> CompileOnce(const GrammarSpec& spec, uint32_t time_ms);
 

@@ -64,6 +64,7 @@ void CompileOne(int socket, const XGrammarVocabulary& vocabulary) {
   const StatusOr<CompileRequest> request = ParseCompileRequest(*frame);
   if (!request.ok()) return;
   LowerLimits(*request);
+  if (!WriteAll(socket, std::string(1, kCompileBegins))) return;
   CompileReply reply;
   StatusOr<std::string> compiled = CompileToJson(request->spec, vocabulary);
   if (!compiled.ok()) {

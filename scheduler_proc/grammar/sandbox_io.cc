@@ -13,9 +13,7 @@
 
 namespace flotilla {
 
-StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
-  std::string bytes;
-  std::string chunk(256 << 10, '\0');
+Status AwaitBytes(int fd, int64_t deadline_ns) {
   while (true) {
     pollfd poll_fd = {fd, POLLIN, 0};
     int wait_ms = -1;
@@ -25,8 +23,19 @@ StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
       wait_ms = static_cast<int>(std::min<int64_t>(left_ns / kNsPerMs + 1, 60'000));
     }
     const int ready = poll(&poll_fd, 1, wait_ms);
-    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    const ssize_t got = ready < 0 ? -1 : read(fd, chunk.data(), chunk.size());
+    if (ready > 0) return OkStatus();
+    if (ready < 0 && errno != EINTR)
+      return absl::UnavailableError(StrCat("socket: ", std::strerror(errno)));
+  }
+}
+
+StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns) {
+  std::string bytes;
+  std::string chunk(256 << 10, '\0');
+  while (true) {
+    RETURN_IF_ERROR(AwaitBytes(fd, deadline_ns));
+    const ssize_t got = read(fd, chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
     if (got < 0) return absl::UnavailableError(StrCat("socket: ", std::strerror(errno)));
     if (got == 0) return bytes;
     bytes.append(chunk, 0, static_cast<size_t>(got));

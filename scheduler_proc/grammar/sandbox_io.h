@@ -16,12 +16,18 @@ namespace flotilla {
 
 enum class SandboxMessage : char { kVocabulary = 'V', kCompile = 'C' };
 
+// Comes before a job's reply, as soon as somebody works on it.
+inline constexpr char kCompileBegins = 'B';
+
 struct MessageWithFd {
   SandboxMessage kind = SandboxMessage::kCompile;
   UniqueFd fd;
 };
 
-// Until the other side has ended, at most max_bytes. deadline_ns: CLOCK_MONOTONIC; INT64_MAX: none.
+// Until there is something to read, the end among it. deadline_ns: CLOCK_MONOTONIC; INT64_MAX:
+// none. DeadlineExceeded; Unavailable.
+Status AwaitBytes(int fd, int64_t deadline_ns);
+// Until the other side has ended, at most max_bytes.
 // DeadlineExceeded; ResourceExhausted for more bytes; Unavailable.
 StatusOr<std::string> ReadToEnd(int fd, size_t max_bytes, int64_t deadline_ns);
 // A message with a descriptor, which stays the caller's. False: the other side is gone.

@@ -71,11 +71,23 @@ xgrammar::CompiledGrammar Compile(const GrammarSpec& spec, const xgrammar::Token
   return compiler.CompileGrammar(spec.text);
 }
 
+using Mask = std::vector<uint32_t>;
+
 class XGrammarMatcher final : public GrammarMatcher {
  public:
   explicit XGrammarMatcher(const xgrammar::CompiledGrammar& grammar) : matcher_(grammar) {}
+  // Like `other`, whose next mask is known.
+  XGrammarMatcher(const XGrammarMatcher& other, std::shared_ptr<const Mask> next_mask)
+      : matcher_(other.matcher_.Fork()),
+        next_mask_(std::move(next_mask)),
+        steps_(other.steps_),
+        history_steps_(other.history_steps_) {}
 
   Status FillMask(std::span<uint32_t> mask) override {
+    if (next_mask_ != nullptr && next_mask_->size() == mask.size()) {
+      std::copy(next_mask_->begin(), next_mask_->end(), mask.begin());
+      return OkStatus();
+    }
     steps_ = std::min(steps_ + kStepsPerToken, kMostSteps);
     int64_t shape = static_cast<int64_t>(mask.size());
     DLTensor tensor = {mask.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(),
@@ -87,6 +99,7 @@ class XGrammarMatcher final : public GrammarMatcher {
   }
 
   Status Accept(int32_t token) override {
+    next_mask_.reset();
     history_steps_ = std::min(history_steps_ + kHistoryStepsPerToken, kMostHistorySteps);
     bool accepted = false;
     RETURN_IF_ERROR(Bounded(&history_steps_, [&] { accepted = matcher_.AcceptToken(token); }));
@@ -113,18 +126,27 @@ class XGrammarMatcher final : public GrammarMatcher {
   }
 
   xgrammar::GrammarMatcher matcher_;
+  std::shared_ptr<const Mask> next_mask_;  // null: to be made
   int64_t steps_ = kMostSteps;
   int64_t history_steps_ = kMostHistorySteps;
 };
 
+// Made where a grammar may take its time: the loop, in which requests begin, copies a matcher that
+// has not begun, and its mask.
 class XGrammar final : public Grammar {
  public:
-  explicit XGrammar(xgrammar::CompiledGrammar compiled) : compiled_(std::move(compiled)) {}
-
-  StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+  static StatusOr<std::shared_ptr<const XGrammar>> Create(xgrammar::CompiledGrammar compiled) {
     try {
-      ScopedStepBudget budget(kMostSteps);
-      return std::unique_ptr<GrammarMatcher>(new XGrammarMatcher(compiled_));
+      std::shared_ptr<XGrammar> grammar;
+      {
+        ScopedStepBudget budget(kMostSteps);
+        grammar.reset(new XGrammar(compiled));
+      }
+      auto mask = std::make_shared<Mask>(
+          MaskWords(static_cast<uint32_t>(compiled.GetTokenizerInfo().GetVocabSize())));
+      RETURN_IF_ERROR(grammar->begin_.FillMask(*mask));
+      grammar->first_mask_ = std::move(mask);
+      return grammar;
     } catch (const StepBudgetExceeded&) {
       return TooManySteps();
     } catch (const std::exception& e) {
@@ -132,8 +154,19 @@ class XGrammar final : public Grammar {
     }
   }
 
+  StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
+    try {
+      return std::make_unique<XGrammarMatcher>(begin_, first_mask_);
+    } catch (const std::exception& e) {
+      return Bad(FirstLine(e.what()));
+    }
+  }
+
  private:
-  const xgrammar::CompiledGrammar compiled_;
+  explicit XGrammar(const xgrammar::CompiledGrammar& compiled) : begin_(compiled) {}
+
+  XGrammarMatcher begin_;  // constant once it has made its mask
+  std::shared_ptr<const Mask> first_mask_;
 };
 
 }  // namespace
@@ -151,9 +184,7 @@ StatusOr<std::string> CompileToJson(const GrammarSpec& spec, const XGrammarVocab
     const std::string warned = warnings.text();
     if (!warned.empty()) return Bad(FirstLine(warned));
     // What can't begin is refused here, by the process that may take its time.
-    ASSIGN_OR_RETURN(auto matcher, XGrammar(compiled).NewMatcher());
-    std::vector<uint32_t> mask(MaskWords(static_cast<uint32_t>(vocabulary.info().GetVocabSize())));
-    RETURN_IF_ERROR(matcher->FillMask(mask));
+    RETURN_IF_ERROR(XGrammar::Create(compiled).status());
     return compiled.SerializeJSON();
   } catch (const std::bad_alloc&) {
     return Bad("compiling it takes too much memory");
@@ -168,7 +199,7 @@ StatusOr<std::shared_ptr<const Grammar>> GrammarFromJson(std::string_view compil
     auto read =
         xgrammar::CompiledGrammar::DeserializeJSON(std::string(compiled), vocabulary.info());
     if (auto* grammar = std::get_if<xgrammar::CompiledGrammar>(&read))
-      return std::shared_ptr<const Grammar>(std::make_shared<XGrammar>(std::move(*grammar)));
+      return XGrammar::Create(std::move(*grammar));
     return absl::InternalError("a compiled grammar can't be read");
   } catch (const std::exception& e) {
     return absl::InternalError(StrCat("a compiled grammar can't be read: ", FirstLine(e.what())));

@@ -20,8 +20,10 @@ inline StepPlan FirstPlan(const ReqSpec& spec) {
   open.output_start = static_cast<uint32_t>(spec.prompt_ids.size());
   open.sampling = spec.sampling;
   open.num_logit_bias = static_cast<uint32_t>(spec.logit_bias.size());
+  open.num_stop_ids = static_cast<uint32_t>(spec.stop_token_ids.size());
   plan.opens.push_back(open);
   plan.logit_bias = spec.logit_bias;
+  plan.stop_ids = spec.stop_token_ids;
   plan.input_ids = spec.prompt_ids;
   plan.input_ids.insert(plan.input_ids.end(), spec.resumed_ids.begin(), spec.resumed_ids.end());
   PlanRow row;

@@ -31,9 +31,11 @@ StepPlan OpeningPlan() {
                    .repetition_penalty = 1.5f};
   full.num_logit_bias = 2;
   full.num_history = 2;
+  full.num_stop_ids = 1;
   plan.opens = {plain, full};
   plan.logit_bias = {{1, 5.0f}, {2, -5.0f}};
   plan.history = {4, 5};
+  plan.stop_ids = {7};
   plan.rows = {
       {.slot = 0, .num_tokens = 3, .num_new_pages = 1, .flags = kRowSample | kRowPromptLogprobs},
       {.slot = 1, .start_pos = 2, .num_tokens = 1, .num_new_pages = 2, .flags = kRowSample}};

@@ -160,6 +160,20 @@ TEST_F(OutputSideTest, PromptLogprobsBeyondAllThatIsKeptAreAnError) {
   EXPECT_NE(sink_->last.error().message().find("prompt_logprobs"), std::string::npos);
 }
 
+// Those of all requests count together, before the first delta takes them away.
+TEST_F(OutputSideTest, PromptLogprobsOfManyAreBoundedTogether) {
+  for (ReqId id = 1; id <= 3; ++id) {
+    Open(id);
+    ReqOutput output;  // no token: more of the prompt is to come
+    output.id = id;
+    output.prompt_logprobs.assign(30'000, {.token = 'a', .logprob = -1, .rank = 1, .top = {}});
+    Push(std::move(output));
+  }
+  ASSERT_TRUE(sink_->WaitDone());  // the third was one too many
+  EXPECT_EQ(sink_->last.error().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_TRUE(sink_->Wait([&] { return side_->live() == 2; }));
+}
+
 TEST_F(OutputSideTest, AnUnfinishedCharacterIsFlushedAtTheEnd) {
   StartDetokenizer();
   Open(1);
@@ -351,13 +365,22 @@ TEST_F(OutputSideTest, AnEmbeddingNeedsNoDetokenizer) {
 }
 
 TEST_F(OutputSideTest, AbortsDeadlinesAndFailuresDoNotWaitForText) {
-  Open(1);  // there is no detokenizer
+  StreamOptions options;
+  options.return_timing = true;
+  Open(1, options);  // there is no detokenizer
   Token(1, 'a');
   ReqOutput abort;
   abort.id = 1;
   abort.finish = Finish::kDeadline;
+  abort.queued_ns = 7;
+  abort.wait_reason = WaitReason::kPages;
   Push(std::move(abort));
   ASSERT_TRUE(sink_->WaitDone());
+  const v1::Timing& timing = sink_->last.timing();
+  EXPECT_EQ(timing.queued_ns(), 7);
+  EXPECT_EQ(timing.wait_reason(), WaitReasonName(WaitReason::kPages));
+  EXPECT_EQ(timing.first_scheduled_ns(), timing.finished_ns()) << "it was queued to its end";
+  EXPECT_EQ(timing.first_token_ns(), timing.finished_ns());
   EXPECT_EQ(sink_->last.choices(0).finish_reason(), v1::FINISH_REASON_DEADLINE);
   EXPECT_TRUE(sink_->tokens.empty());
   sink_ = std::make_shared<RecordingSink>();

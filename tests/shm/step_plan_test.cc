@@ -30,6 +30,7 @@ StepPlan SamplePlan() {
   open.output_start = 18;
   open.num_logit_bias = 2;
   open.num_history = 16;
+  open.num_stop_ids = 2;
   plan.opens.push_back(open);
   open = PlanOpen();
   open.slot = 7;
@@ -37,6 +38,7 @@ StepPlan SamplePlan() {
   plan.opens.push_back(open);
   plan.logit_bias = {{3, -100}, {999, 100}, {0, 0.5f}};
   plan.history = {5, 5, 0, 999, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  plan.stop_ids = {999, 0};
   plan.rows.push_back({.slot = 2,
                        .start_pos = 16,
                        .num_tokens = 3,
@@ -122,6 +124,7 @@ TEST(StepPlanTest, RoundTrips) {
   EXPECT_EQ(out.closes, plan.closes);
   EXPECT_EQ(out.opens[0].sampling.repetition_penalty, 1.2f);
   EXPECT_EQ(out.opens[0].output_start, 18u);
+  EXPECT_EQ(out.stop_ids, (std::vector<int32_t>{999, 0}));
   ASSERT_EQ(out.logit_bias.size(), 3u);
   EXPECT_EQ(out.logit_bias[1].token, 999);
   EXPECT_EQ(out.logit_bias[1].bias, 100);
@@ -179,7 +182,7 @@ TEST(StepPlanTest, FlippedWordsAreInvalidOrWithinLimits) {
 
 TEST(StepPlanTest, HostileCountsNeverAllocate) {
   const std::string frame = Built(StepPlan{});
-  ASSERT_EQ(frame.size(), 28u + 8 * 4);
+  ASSERT_EQ(frame.size(), 28u + 9 * 4);
   for (size_t at = 28; at < frame.size(); at += 4) {
     for (uint32_t count : {1u, 0x100u, 0x10000000u, 0xffffffffu}) {
       std::string bad = frame;
@@ -189,7 +192,7 @@ TEST(StepPlanTest, HostileCountsNeverAllocate) {
       EXPECT_FALSE(ParseStepPlan(bad, wide, &out).ok());
       EXPECT_LT(out.opens.capacity() + out.rows.capacity() + out.input_ids.capacity() +
                     out.new_pages.capacity() + out.closes.capacity() + out.logit_bias.capacity() +
-                    out.history.capacity() + out.masks.capacity(),
+                    out.history.capacity() + out.stop_ids.capacity() + out.masks.capacity(),
                 16u);
     }
   }
@@ -224,6 +227,11 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"history: the opens", [](StepPlan* p) { p->history.push_back(1); }},
       {"history", [](StepPlan* p) { p->history[15] = 1000; }},
       {"history", [](StepPlan* p) { p->history[0] = -1; }},
+      {"opens.num_stop_ids", [](StepPlan* p) { p->opens[1].num_stop_ids = 65; }},
+      {"opens.reserved", [](StepPlan* p) { p->opens[0].reserved = 1; }},
+      {"stop_ids: the opens", [](StepPlan* p) { p->stop_ids.pop_back(); }},
+      {"stop_ids", [](StepPlan* p) { p->stop_ids[0] = 1000; }},
+      {"stop_ids", [](StepPlan* p) { p->stop_ids[1] = -1; }},
       {"presence_penalty", [](StepPlan* p) { p->opens[0].sampling.presence_penalty = 2.01f; }},
       {"frequency_penalty", [](StepPlan* p) { p->opens[0].sampling.frequency_penalty = NAN; }},
       {"repetition_penalty", [](StepPlan* p) { p->opens[0].sampling.repetition_penalty = 0; }},

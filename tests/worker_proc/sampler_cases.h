@@ -81,6 +81,7 @@ struct NaiveInput {
   std::vector<int32_t> prompt = {};
   std::vector<int32_t> output = {};
   std::vector<int32_t> eos_ids = {};
+  std::vector<int32_t> stop_ids = {};
 };
 
 // Mask, bias and penalties, as vLLM defines them.
@@ -88,6 +89,7 @@ inline std::vector<float> NaiveAdjusted(std::vector<float> logits, const NaiveIn
   const SamplingParams& p = input.params;
   if (input.position < p.min_tokens_until) {
     for (const int32_t id : input.eos_ids) logits[static_cast<size_t>(id)] = -INFINITY;
+    for (const int32_t id : input.stop_ids) logits[static_cast<size_t>(id)] = -INFINITY;
   }
   for (const LogitBias& entry : input.logit_bias) {
     logits[static_cast<size_t>(entry.token)] += entry.bias;

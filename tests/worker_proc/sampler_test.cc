@@ -62,7 +62,8 @@ StatusOr<int32_t> RunSampler(Sampler* sampler, std::vector<float> row, const Nai
                                      {.params = input.params,
                                       .position = input.position,
                                       .logit_bias = input.logit_bias,
-                                      .counts = history.counts()},
+                                      .counts = history.counts(),
+                                      .stop_ids = input.stop_ids},
                                      logprobs);
   EXPECT_TRUE(testing::EqualBytes(row, before));
   return token;
@@ -155,6 +156,7 @@ TEST(SamplerTest, PenaltiesBiasAndMaskAreTheDefinitions) {
     input.position = static_cast<uint32_t>(random() % 20);
     input.params.min_tokens_until = i % 2 == 0 ? 10 : 0;
     input.eos_ids = {3, 0};
+    if (i % 3 == 1) input.stop_ids = {5, 4, 0, 5};
     if (i % 4 != 0) input.params.presence_penalty = within(-2, 2);
     if (i % 5 != 0) input.params.frequency_penalty = within(-2, 2);
     if (i % 6 != 0) input.params.repetition_penalty = within(0.1f, 2);

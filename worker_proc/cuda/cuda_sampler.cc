@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -55,6 +56,22 @@ Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids
   return device_.Synchronize();
 }
 
+// A token has one entry: those of a row are added at the same time.
+void CudaSampler::PackBiases(std::span<const LogitBias> biases, std::span<const int32_t> banned) {
+  const size_t begin = packed_biases_.size();
+  for (const LogitBias& entry : biases) packed_biases_.push_back({entry.token, entry.bias});
+  for (const int32_t id : banned) {
+    const auto at =
+        std::find_if(packed_biases_.begin() + static_cast<ptrdiff_t>(begin), packed_biases_.end(),
+                     [id](const SampleBias& entry) { return entry.token == id; });
+    if (at == packed_biases_.end()) {
+      packed_biases_.push_back({id, -std::numeric_limits<float>::infinity()});
+    } else {
+      at->bias = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 bool CudaSampler::Pack(const SampleQuery& query) {
   const SamplingParams& params = query.input.params;
   SampleRow out;
@@ -64,17 +81,18 @@ bool CudaSampler::Pack(const SampleQuery& query) {
   if (query.given < 0) {
     const std::span<const LogitBias> biases = query.input.logit_bias;
     const std::span<const TokenCount> counts = query.input.counts;
-    if (packed_biases_.size() + biases.size() > list_room_ ||
+    const std::span<const int32_t> stop_ids = query.input.stop_ids;
+    if (packed_biases_.size() + biases.size() + stop_ids.size() > list_room_ ||
         packed_penalties_.size() + counts.size() > list_room_) {
       return false;
     }
     out.has_mask = !query.input.mask.empty();
-    out.bans = BansEos(query.input, eos_ids_, &words_);
+    out.bans = BansEnds(query.input, eos_ids_, &words_);
     out.adjusted = out.has_mask || out.bans || !biases.empty() || !counts.empty();
     out.mask = static_cast<uint32_t>(packed_masks_.size());
     packed_masks_.insert(packed_masks_.end(), query.input.mask.begin(), query.input.mask.end());
     out.biases[0] = static_cast<uint32_t>(packed_biases_.size());
-    for (const LogitBias& entry : biases) packed_biases_.push_back({entry.token, entry.bias});
+    PackBiases(biases, out.bans ? stop_ids : std::span<const int32_t>());
     out.biases[1] = static_cast<uint32_t>(packed_biases_.size());
     out.penalties[0] = static_cast<uint32_t>(packed_penalties_.size());
     for (const TokenCount& count : counts) {

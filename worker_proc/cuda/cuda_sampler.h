@@ -31,6 +31,7 @@ class CudaSampler final : public DeviceSampler {
   Status Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids);
   // False: its lists have no room beside those of the rows before.
   bool Pack(const SampleQuery& query);
+  void PackBiases(std::span<const LogitBias> biases, std::span<const int32_t> banned);
   Status Launch(Tensor logits);
   Status Take(const SampleQuery& query, const SampledRow& row, int32_t* token);
 

@@ -22,7 +22,8 @@ SampleInput ModelRunner::InputOf(const StepPlan& plan, const LogitsRow& row) con
           .position = row.position + 1,
           .logit_bias = slot.logit_bias,
           .counts = slot.history.counts(),
-          .mask = row_masks_[row.row]};
+          .mask = row_masks_[row.row],
+          .stop_ids = slot.stop_ids};
 }
 
 Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,

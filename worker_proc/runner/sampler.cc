@@ -52,14 +52,16 @@ double LogSum(float max, double total_weight) {
   return static_cast<double>(max) + Log(total_weight);
 }
 
-bool BansEos(const SampleInput& input, std::span<const int32_t> eos_ids,
-             std::vector<uint32_t>* words) {
+bool BansEnds(const SampleInput& input, std::span<const int32_t> eos_ids,
+              std::vector<uint32_t>* words) {
   if (input.position >= input.params.min_tokens_until) return false;
   if (input.mask.empty()) return true;
   words->assign(input.mask.begin(), input.mask.end());
-  for (const int32_t id : eos_ids) {
-    const auto bit = static_cast<uint32_t>(id);
-    if (id >= 0 && bit / 32 < words->size()) (*words)[bit / 32] &= ~(1u << bit % 32);
+  for (const std::span<const int32_t> ids : {eos_ids, input.stop_ids}) {
+    for (const int32_t id : ids) {
+      const auto bit = static_cast<uint32_t>(id);
+      if (id >= 0 && bit / 32 < words->size()) (*words)[bit / 32] &= ~(1u << bit % 32);
+    }
   }
   return std::any_of(words->begin(), words->end(), [](uint32_t word) { return word != 0; });
 }
@@ -73,9 +75,12 @@ void Sampler::Set(std::span<float> logits, int32_t token, float value) {
 void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   const SamplingParams& params = input.params;
   changed_.clear();
-  if (BansEos(input, eos_ids_, &words_)) {
-    for (const int32_t id : eos_ids_) {
-      if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInf);
+  if (BansEnds(input, eos_ids_, &words_)) {
+    for (const std::span<const int32_t> ids :
+         {std::span<const int32_t>(eos_ids_), input.stop_ids}) {
+      for (const int32_t id : ids) {
+        if (id >= 0 && static_cast<size_t>(id) < logits.size()) Set(logits, id, -kInf);
+      }
     }
   }
   for (const LogitBias& entry : input.logit_bias) {

@@ -39,6 +39,7 @@ struct SampleInput {
   std::span<const LogitBias> logit_bias = {};
   std::span<const TokenCount> counts = {};  // of the sequence before `position`, with penalties
   std::span<const uint32_t> mask = {};      // as in StepPlan; empty: every token may be drawn
+  std::span<const int32_t> stop_ids = {};   // end the output, as the eos ids do
 };
 
 constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
@@ -47,10 +48,10 @@ constexpr float kGreedyBelow = 1e-5f;  // temperature; as in vLLM
 // `total_weight` (at temperature 1).
 double LogSum(float max, double total_weight);
 
-// min_tokens: whether these tokens may not be drawn. Not if nothing else may: the output is
-// complete, however short. words: scratch.
-bool BansEos(const SampleInput& input, std::span<const int32_t> eos_ids,
-             std::vector<uint32_t>* words);
+// min_tokens: whether these tokens, and the input's stop_ids, may not be drawn. Not if nothing else
+// may: the output is complete, however short. words: scratch.
+bool BansEnds(const SampleInput& input, std::span<const int32_t> eos_ids,
+              std::vector<uint32_t>* words);
 
 class Sampler {
  public:

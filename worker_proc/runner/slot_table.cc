@@ -55,6 +55,7 @@ Status SlotTable::Check(const StepPlan& plan) const {
 
 void SlotTable::Open(const StepPlan& plan) {
   auto bias = plan.logit_bias.begin();
+  auto stop_id = plan.stop_ids.begin();
   std::span<const int32_t> history = plan.history;
   for (const PlanOpen& open : plan.opens) {
     Slot& slot = slots_[open.slot];
@@ -62,6 +63,8 @@ void SlotTable::Open(const StepPlan& plan) {
     slot.sampling = open.sampling;
     slot.logit_bias.assign(bias, bias + open.num_logit_bias);
     bias += open.num_logit_bias;
+    slot.stop_ids.assign(stop_id, stop_id + open.num_stop_ids);
+    stop_id += open.num_stop_ids;
     slot.history.Reset(open.output_start);
     if (open.sampling.has_penalties()) slot.history.Reserve(max_pages_per_slot_ * page_size_);
     slot.history.Append(history.first(open.num_history));

@@ -21,6 +21,7 @@ struct Slot {
   bool open = false;
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;
+  std::vector<int32_t> stop_ids;
   TokenHistory history;         // empty without penalties
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included

@@ -108,6 +108,50 @@ TEST(PreemptTest, SharedPagesAreCountedRight) {
   cluster.Drain();
 }
 
+// The same long prompt twice: the second waits for what the first computes, and costs nobody a
+// slot.
+TEST(PreemptTest, NobodyGivesWayForOneThatIsHeldBack) {
+  SchedulerConfig config = Config(2, 256);
+  config.chunked_prefill_size = 16;
+  SimCluster cluster(config);
+  ASSERT_TRUE(cluster.Add(Spec(1, -20, 6, 60)).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(cluster.Step());
+  const ReqSpec first = Spec(2, 50, 80, 4);
+  ReqSpec second = first;
+  second.id = 3;
+  ASSERT_TRUE(cluster.Add(first).ok());
+  ASSERT_TRUE(cluster.Step());
+  ASSERT_TRUE(cluster.Add(second).ok());
+  ASSERT_TRUE(cluster.Step());  // of five chunks the second
+  EXPECT_EQ(cluster.scheduler().stats().preemptions, 0u);
+  EXPECT_THAT(Planned(cluster), ElementsAre(1, 2));
+  cluster.Drain();
+  EXPECT_EQ(cluster.scheduler().stats().preemptions, 1u);  // when the prompt was there
+  EXPECT_GE(cluster.last(3).cached_tokens, 64u);
+}
+
+// It keeps a slot for itself; what else is free is not kept from others.
+TEST(PreemptTest, OneThatIsHeldBackHoldsUpNobody) {
+  SchedulerConfig config = Config(4, 256);
+  config.chunked_prefill_size = 16;
+  SimCluster cluster(config);
+  const ReqSpec first = Spec(1, 50, 80, 4);
+  ReqSpec second = first;
+  second.id = 2;
+  ASSERT_TRUE(cluster.Add(first).ok());
+  ASSERT_TRUE(cluster.Step());
+  ASSERT_TRUE(cluster.Add(second).ok());
+  for (ReqId id = 3; id <= 6; ++id) ASSERT_TRUE(cluster.Add(Spec(id, 0, 6, 60)).ok());
+  while (cluster.Step() && !cluster.finished(1)) {
+    const std::set<ReqId> planned = Planned(cluster);
+    EXPECT_LE(planned.size(), 4u);
+    if (planned.contains(5)) break;
+  }
+  EXPECT_FALSE(Planned(cluster).contains(6)) << "the fourth slot is the second's";
+  cluster.Drain();
+  EXPECT_GE(cluster.last(2).cached_tokens, 64u);
+}
+
 TEST(PreemptTest, OtherPoliciesDoNotPreempt) {
   SchedulerConfig config = Config(1, 256);
   config.schedule_policy = "fcfs";

@@ -150,7 +150,7 @@ class Workload {
     std::vector<uint32_t> mask(MaskWords(model_.vocab_size));
     for (size_t i = 0; i < spec->resumed_ids.size(); ++i) {
       if (matcher->FillMask(mask).ok()) {
-        spec->resumed_ids[i] = model_.NextAllowed(random_(), 0, 1, mask);
+        spec->resumed_ids[i] = model_.NextAllowed(random_(), 0, {.until = 1}, mask);
       }
       if (!matcher->Accept(spec->resumed_ids[i]).ok() || matcher->IsTerminated()) return;
     }

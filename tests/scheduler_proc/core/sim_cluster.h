@@ -228,7 +228,7 @@ class SimCluster {
     ASSERT_TRUE(same(a.rows, b.rows)) << "the twin plans other rows";
     ASSERT_TRUE(same(a.input_ids, b.input_ids) && same(a.new_pages, b.new_pages) &&
                 same(a.closes, b.closes) && same(a.logit_bias, b.logit_bias) &&
-                same(a.history, b.history))
+                same(a.history, b.history) && same(a.stop_ids, b.stop_ids))
         << "the twin plans otherwise";
     ASSERT_TRUE(same(a.masks, b.masks)) << "the twin has other masks";
   }
@@ -244,8 +244,29 @@ class SimCluster {
     ASSERT_FALSE(plan_.rows.empty());
     ASSERT_LE(prefill, config_.chunked_prefill_size);
     ASSERT_LE(embeds, kMaxEmbedRows);
+    CheckAdmitted();
     ASSERT_LE(plan_.input_ids.size(), config_.chunked_prefill_size + config_.max_running_requests);
     ASSERT_LE(plan_.rows.size(), config_.max_running_requests);
+  }
+
+  // Of the prompts that a step admits at most max_prefill_tokens are not cached, or one is
+  // admitted.
+  void CheckAdmitted() {
+    uint64_t tokens = 0, admitted = 0;
+    for (const PlanOpen& open : plan_.opens) {
+      const auto row = std::find_if(plan_.rows.begin(), plan_.rows.end(),
+                                    [&](const PlanRow& r) { return r.slot == open.slot; });
+      ASSERT_NE(row, plan_.rows.end());
+      const Expected& request = requests_.at(open.sampling.seed);
+      const uint64_t known =
+          request.spec.prompt_ids.size() + got_.at(request.spec.id).tokens.size();
+      tokens +=
+          (known - row->start_pos + config_.page_size - 1) / config_.page_size * config_.page_size;
+      ++admitted;
+    }
+    if (admitted > 1) {
+      ASSERT_LE(tokens, config_.max_prefill_tokens);
+    }
   }
 
   // How many plans in a row do not serve the oldest request?

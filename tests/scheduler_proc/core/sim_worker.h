@@ -45,24 +45,36 @@ struct SimModel {
   uint32_t vocab_size = 97;
   int32_t eos = 0;
 
-  // The token that follows the prefix, standing at `position`.
-  int32_t Next(uint64_t chain, uint32_t position, uint32_t min_tokens_until) const {
-    auto token = static_cast<int32_t>(Mix(chain) % vocab_size);
-    return token == eos && position < min_tokens_until ? eos + 1 : token;
+  // min_tokens: before `until` no token may end the output.
+  struct Ends {
+    uint32_t until = 0;
+    std::span<const int32_t> stop_ids = {};
+  };
+  bool IsBanned(int32_t token, uint32_t position, const Ends& ends) const {
+    const auto& ids = ends.stop_ids;
+    return position < ends.until &&
+           (token == eos || std::find(ids.begin(), ids.end(), token) != ids.end());
   }
-  // The same among those that the mask allows, as the sampler does it: an end gives way to
-  // min_tokens unless nothing else is allowed. -1: the mask is empty.
-  int32_t NextAllowed(uint64_t chain, uint32_t position, uint32_t min_tokens_until,
+  // The token that follows the prefix, standing at `position`.
+  int32_t Next(uint64_t chain, uint32_t position, const Ends& ends) const {
+    return NextAllowed(chain, position, ends, {});
+  }
+  // The same among those that the mask allows (empty: all), as the sampler does it: an end gives
+  // way to min_tokens unless nothing else is allowed. -1: the mask allows none.
+  int32_t NextAllowed(uint64_t chain, uint32_t position, const Ends& ends,
                       std::span<const uint32_t> mask) const {
     const auto allowed = [&](int32_t token) {
-      return (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
+      return mask.empty() || (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
     };
-    auto token = static_cast<int32_t>(Mix(chain) % vocab_size);
-    for (uint32_t i = 0; i < vocab_size;
-         ++i, token = (token + 1) % static_cast<int32_t>(vocab_size)) {
-      if (allowed(token) && (token != eos || position >= min_tokens_until)) return token;
+    const auto first = static_cast<int32_t>(Mix(chain) % vocab_size);
+    for (const bool may_end : {false, true}) {
+      int32_t token = first;
+      do {
+        if (allowed(token) && (may_end || !IsBanned(token, position, ends))) return token;
+        token = (token + 1) % static_cast<int32_t>(vocab_size);
+      } while (token != first);
     }
-    return allowed(eos) ? eos : -1;
+    return -1;
   }
   static PositionLogprobs Logprobs(uint64_t prefix_chain, int32_t token) {
     PositionLogprobs out;
@@ -96,12 +108,12 @@ class ForetoldGrammar {
     matcher_ = *out_.spec.grammar->NewMatcher();
     for (const int32_t token : out_.spec.resumed_ids) Follow(token);
   }
-  int32_t Next(uint32_t min_until) {
+  int32_t Next(const SimModel::Ends& ends) {
     const auto position = static_cast<uint32_t>(out_.sequence.size());
-    if (matcher_ == nullptr) return model_.Next(out_.chains.back(), position, min_until);
+    if (matcher_ == nullptr) return model_.Next(out_.chains.back(), position, ends);
     std::vector<uint32_t>& mask = out_.masks.emplace_back(MaskWords(model_.vocab_size));
     EXPECT_TRUE(matcher_->FillMask(mask).ok());
-    return model_.NextAllowed(out_.chains.back(), position, min_until, mask);
+    return model_.NextAllowed(out_.chains.back(), position, ends, mask);
   }
   // The request's end by its grammar, if it is one.
   Finish Follow(int32_t token) {
@@ -129,11 +141,13 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
   for (const int32_t token : out.sequence) out.chains.push_back(Chain(out.chains.back(), token));
   const size_t prompt_len = spec.prompt_ids.size();
   if (spec.pooling != Pooling::kNone) out.finish = Finish::kStop;
-  const uint32_t min_until =
-      spec.min_new_tokens > 0 ? static_cast<uint32_t>(prompt_len) + spec.min_new_tokens : 0;
+  SimModel::Ends ends;
+  if (spec.min_new_tokens > 0) {
+    ends = {static_cast<uint32_t>(prompt_len) + spec.min_new_tokens, spec.stop_token_ids};
+  }
   ForetoldGrammar grammar(model, &out);
   while (out.finish == Finish::kNone) {
-    const int32_t token = grammar.Next(min_until);
+    const int32_t token = grammar.Next(ends);
     out.sequence.push_back(token);
     out.chains.push_back(Chain(out.chains.back(), token));
     const size_t num_output = out.sequence.size() - prompt_len;
@@ -225,6 +239,7 @@ class SimWorker {
   struct Slot {
     bool open = false;
     SamplingParams sampling;
+    std::vector<int32_t> stop_ids;
     std::vector<uint32_t> pages;
     uint32_t known = 0;       // tokens told by history and rows
     uint32_t num_pooled = 0;  // positions that are in the mean
@@ -233,10 +248,14 @@ class SimWorker {
 
   void Open(const StepPlan& plan) {
     std::span<const LogitBias> biases = plan.logit_bias;
-    std::span<const int32_t> history = plan.history;
+    std::span<const int32_t> history = plan.history, stop_ids = plan.stop_ids;
     for (const PlanOpen& open : plan.opens) {
       ASSERT_LT(open.slot, slots_.size());
-      slots_[open.slot] = Slot{.open = true, .sampling = open.sampling, .pages = {}};
+      slots_[open.slot] =
+          Slot{.open = true, .sampling = open.sampling, .stop_ids = {}, .pages = {}};
+      const auto own = stop_ids.first(open.num_stop_ids);
+      slots_[open.slot].stop_ids.assign(own.begin(), own.end());
+      stop_ids = stop_ids.subspan(open.num_stop_ids);
       slots_[open.slot].known = open.num_history;
       const Expected& request = requests_->at(open.sampling.seed);
       ASSERT_EQ(open.output_start, request.spec.prompt_ids.size());
@@ -251,7 +270,7 @@ class SimWorker {
       biases = biases.subspan(open.num_logit_bias);
       history = history.subspan(open.num_history);
     }
-    ASSERT_TRUE(biases.empty() && history.empty());
+    ASSERT_TRUE(biases.empty() && history.empty() && stop_ids.empty());
   }
 
   uint64_t& Cell(const Slot& slot, uint32_t position) {
@@ -314,9 +333,9 @@ class SimWorker {
 
   void Sample(const Slot& slot, const PlanRow& row, uint64_t chain, RowResult* out) {
     const uint32_t end = row.start_pos + row.num_tokens;
-    const uint32_t min_until = slot.sampling.min_tokens_until;
+    const SimModel::Ends ends = {slot.sampling.min_tokens_until, slot.stop_ids};
     if ((row.flags & kRowMask) == 0) {
-      out->token = model_.Next(chain, end, min_until);
+      out->token = model_.Next(chain, end, ends);
       return;
     }
     const Expected& request = requests_->at(slot.sampling.seed);
@@ -328,7 +347,7 @@ class SimWorker {
     ASSERT_LT(place, request.masks.size());
     ASSERT_TRUE(std::ranges::equal(mask, request.masks[place]))
         << "request " << request.spec.id << " has the mask of another place than " << place;
-    out->token = model_.NextAllowed(chain, end, min_until, mask);
+    out->token = model_.NextAllowed(chain, end, ends, mask);
     ++masks_used_;
   }
 

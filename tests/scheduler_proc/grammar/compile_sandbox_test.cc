@@ -107,6 +107,19 @@ TEST(CompileSandboxTest, ADeathWhileItCompilesCostsTimeAlone) {
   EXPECT_NE(sandbox->pid(), first);
 }
 
+// Nor is what was asked of one that hangs.
+TEST(CompileSandboxTest, OneThatHangsIsReplaced) {
+  const auto sandbox = Start();
+  const GrammarSpec spec{GrammarKind::kRegex, "a"};
+  ASSERT_TRUE(sandbox->Compile(spec, 10'000).ok());
+  const int first = sandbox->pid();
+  ASSERT_EQ(kill(first, SIGSTOP), 0);
+  const Status status = sandbox->Compile(spec, 1000).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(sandbox->Compile(spec, 10'000).ok());
+  EXPECT_NE(sandbox->pid(), first);
+}
+
 TEST(CompileSandboxTest, WithoutAProgramThereIsNone) {
   const CompileSandbox::Options options = {.program = "/nowhere/flotilla-grammar"};
   EXPECT_EQ(CompileSandbox::Start(options, TestTokens()).status().code(),

@@ -52,6 +52,28 @@ TEST_F(XGrammarBackendTest, EndsExactlyWhereTheGrammarMay) {
   ExpectFollows(**choice, "n", false);
 }
 
+// A request begins in the scheduler's loop: it must not take long there, whatever the grammar.
+TEST_F(XGrammarBackendTest, BeginningTakesNoSteps) {
+  const auto grammar = Compile(GrammarKind::kEbnf, R"(root ::= "a" root "b" | "c")");
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  std::vector<uint32_t> first(MaskWords(270)), again(MaskWords(270)), later(MaskWords(270));
+  {
+    ScopedStepBudget none(0);
+    const auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok()) << matcher.status();
+    EXPECT_TRUE((*matcher)->FillMask(first).ok());
+  }
+  // It is the mask that would be made, and of the beginning alone.
+  auto matcher = (*grammar)->NewMatcher();
+  ASSERT_TRUE((*matcher)->FillMask(again).ok());
+  EXPECT_EQ(first, again);
+  EXPECT_TRUE(Allows(first, 'a') && Allows(first, 'c'));
+  ASSERT_TRUE((*matcher)->Accept('c').ok());
+  ASSERT_TRUE((*matcher)->FillMask(later).ok());
+  EXPECT_FALSE(Allows(later, 'a'));
+  EXPECT_TRUE(Allows(later, kTestEos));
+}
+
 TEST_F(XGrammarBackendTest, MasksHoldLongTokensAndNoneThatDoNotExist) {
   const auto grammar = Compile(GrammarKind::kRegex, "[ab]*");
   ASSERT_TRUE(grammar.ok());

@@ -24,9 +24,10 @@ struct Asked {
   std::vector<LogitBias> bias;
   std::vector<TokenCount> counts;
   std::vector<uint32_t> mask;
+  std::vector<int32_t> stop_ids;
   int32_t given = -1;
 
-  SampleInput input() const { return {params, position, bias, counts, mask}; }
+  SampleInput input() const { return {params, position, bias, counts, mask, stop_ids}; }
 };
 
 class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
@@ -86,6 +87,8 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
         asked.mask[static_cast<uint32_t>(token) / 32] |= 1u << token % 32;
       }
     }
+    // Something must be left.
+    if (vocab() > 10 && OneOf({false, true})) asked.stop_ids = {Token(), 0, Token(), 0};
     if (OneOf({false, false, false, true})) asked.given = Token();
     return asked;
   }
