@@ -35,10 +35,21 @@ std::shared_ptr<EngineStream> EngineStream::Start(std::shared_ptr<v1::Engine::St
 }
 
 void EngineStream::Write(v1::RouterFrame frame) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    outgoing_.push_back(std::move(frame));
+    if (writing_ || flush_posted_) return;
+    flush_posted_ = true;
+  }
+  // Behind whatever the io thread has ready: requests that came together go together.
+  boost::asio::post(executor_, [self = shared_from_this()] { self->Flush(); });
+}
+
+void EngineStream::Flush() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) return;
-  outgoing_.push_back(std::move(frame));
-  if (!writing_) WriteNextLocked();
+  flush_posted_ = false;
+  if (!writing_ && !closed_ && !outgoing_.empty()) WriteNextLocked();
 }
 
 void EngineStream::AllowBatches() {

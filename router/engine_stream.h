@@ -41,6 +41,7 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::E
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
+  void Flush();
   void WriteNextLocked();
 
   const std::shared_ptr<v1::Engine::Stub> stub_;
@@ -56,6 +57,7 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::RouterFrame, v1::E
   std::deque<v1::RouterFrame> outgoing_;
   v1::RouterFrame in_write_;
   bool writing_ = false;
+  bool flush_posted_ = false;
   bool batches_ = false;
   bool closed_ = false;
 };

@@ -93,22 +93,20 @@ std::vector<v1::RouterFrame> SendBehindALargeOne(bool batches) {
 }
 
 TEST(EngineStreamTest, WhatWaitsGoesTogetherInItsOrder) {
-  const std::vector<v1::RouterFrame> frames = SendBehindALargeOne(/*batches=*/true);
-  ASSERT_GT(frames.size(), 1u);
-  EXPECT_TRUE(frames[0].has_submit());
-  EXPECT_LT(frames.size(), 20u);
-  int64_t next = 0;
-  for (size_t i = 1; i < frames.size(); ++i) {
-    if (frames[i].has_ping()) {
-      EXPECT_EQ(frames[i].ping().sent_ns(), next++);
-    }
-    EXPECT_LE(frames[i].batch().frames_size(), 64);
-    for (const v1::RouterFrame& each : frames[i].batch().frames()) {
-      ASSERT_TRUE(each.has_ping());
-      EXPECT_EQ(each.ping().sent_ns(), next++);
-    }
+  const std::vector<v1::RouterFrame> messages = SendBehindALargeOne(/*batches=*/true);
+  EXPECT_LT(messages.size(), 20u);
+  std::vector<v1::RouterFrame> frames;
+  for (const v1::RouterFrame& message : messages) {
+    EXPECT_LE(message.batch().frames_size(), 64);
+    if (!message.has_batch()) frames.push_back(message);
+    frames.insert(frames.end(), message.batch().frames().begin(), message.batch().frames().end());
   }
-  EXPECT_EQ(next, static_cast<int64_t>(kPings));
+  ASSERT_EQ(frames.size(), 1 + kPings);
+  EXPECT_TRUE(frames[0].has_submit());
+  for (size_t i = 1; i < frames.size(); ++i) {
+    ASSERT_TRUE(frames[i].has_ping());
+    EXPECT_EQ(frames[i].ping().sent_ns(), static_cast<int64_t>(i - 1));
+  }
 }
 
 TEST(EngineStreamTest, GoesAloneToAReplicaOfAnOlderProtocol) {
