@@ -20,8 +20,6 @@ const char* TypeOf(int status) {
       return "permission_error";
     case 429:
       return "rate_limit_error";
-    case 501:
-      return "not_implemented_error";
     case 503:
       return "service_unavailable_error";
     default:
@@ -68,6 +66,7 @@ ApiError InvalidField(std::string param, std::string message) {
 ApiError NotBuiltYet(std::string param, std::string message) {
   ApiError error;
   error.code = absl::StatusCode::kUnimplemented;
+  error.type_code = "unsupported_parameter";
   error.message = std::move(message);
   error.param = std::move(param);
   return error;
@@ -114,6 +113,7 @@ int HttpStatus(const ApiError& error) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:  // not 501: clients would try again
       return 400;
     case absl::StatusCode::kUnauthenticated:
       return 401;
@@ -128,8 +128,6 @@ int HttpStatus(const ApiError& error) {
       return 429;
     case absl::StatusCode::kCancelled:
       return 499;
-    case absl::StatusCode::kUnimplemented:
-      return 501;
     case absl::StatusCode::kUnavailable:
       return 503;
     case absl::StatusCode::kDeadlineExceeded:

@@ -2,7 +2,7 @@
 //
 // Fields are those of OpenAI's completions and of vLLM's extensions to them; docs/completions.md
 // lists them. Unknown fields are ignored, as both do; a known field that asks for what is not built
-// is refused with 501, so that nobody gets an answer that silently ignores a wish. null means
+// is refused, so that nobody gets an answer that silently ignores a wish. null means
 // absent. Threads: pure functions; parsing and tokenising a large body belongs on a worker thread.
 // Errors: ApiError naming the field.
 // Source: OpenAI's API reference; vLLM's OpenAI-compatible server documentation.

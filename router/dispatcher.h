@@ -72,6 +72,7 @@ struct DispatcherOptions {
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   uint32_t ui_requests = 64;        // finished ones that /ui shows; 0: none
+  uint32_t log_slow_ms = 2500;      // finished_requests.h
   RequestTracer* tracer = nullptr;  // null: nothing is traced
 };
 

@@ -3,9 +3,13 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
+#include "router/request_timing.h"
 
 namespace flotilla {
 namespace {
+
+constexpr int64_t kBetweenSlowNs = kNsPerSecond / 10;
 
 const char* OutcomeOf(const RequestStream& stream, const v1::Delta& last) {
   const auto reason =
@@ -73,7 +77,43 @@ void FinishedRequests::OnLast(const RequestStream& stream, const std::string& re
   Add(stream, std::move(request));
 }
 
+bool FinishedRequests::IsSlow(const FinishedRequest& request) const {
+  if (slow_ms_ == 0) return false;
+  const int64_t limit_ns = slow_ms_ * kNsPerMs;
+  if (request.first_token_ns == 0) return request.end_ns - request.arrival_ns > limit_ns;
+  const int64_t further = request.usage.completion_tokens() - 1;
+  return request.first_token_ns - request.arrival_ns > limit_ns ||
+         (further > 0 && (request.end_ns - request.first_token_ns) / further > limit_ns / 10);
+}
+
+// When all are slow, a few say so.
+void FinishedRequests::LogSlow(const FinishedRequest& request) {
+  if (logged_ns_ != 0 && request.end_ns - logged_ns_ < kBetweenSlowNs) {
+    ++not_logged_;
+    return;
+  }
+  logged_ns_ = request.end_ns;
+  const auto ms = [](int64_t ns) { return (ns + kNsPerMs / 2) / kNsPerMs; };
+  const RequestStages stages = request.timing.finished_ns() == 0
+                                   ? RequestStages{.total_ns = request.end_ns - request.arrival_ns}
+                                   : StagesOf(request.timing, request.arrival_ns, request.end_ns);
+  const int64_t first_ns =
+      request.first_token_ns == 0 ? 0 : request.first_token_ns - request.arrival_ns;
+  Log().info("slow request {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+             Kv("request_id", request.request_id), Kv("model", request.model),
+             Kv("replica", request.replica), Kv("outcome", request.outcome),
+             Kv("prompt_tokens", request.usage.prompt_tokens()),
+             Kv("cached_tokens", request.usage.cached_tokens()),
+             Kv("completion_tokens", request.usage.completion_tokens()),
+             Kv("total_ms", ms(stages.total_ns)), Kv("first_token_ms", ms(first_ns)),
+             Kv("router_ms", ms(stages.router_ns + stages.engine_ns)),
+             Kv("queue_ms", ms(stages.queue_ns)), Kv("prefill_ms", ms(stages.prefill_ns)),
+             Kv("decode_ms", ms(stages.decode_ns)), Kv("wait_reason", request.timing.wait_reason()),
+             Kv("not_logged", std::exchange(not_logged_, 0)));
+}
+
 void FinishedRequests::Add(const RequestStream& stream, FinishedRequest request) {
+  if (IsSlow(request)) LogSlow(request);
   if (stream.trace.has_value()) tracer_->End(request, *stream.trace);
   if (most_ == 0) return;
   request.number = ++number_;

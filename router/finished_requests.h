@@ -1,5 +1,5 @@
 // The last requests that ended, for the operator's page and for traces: when they came, how they
-// ended, how many tokens they had, and where their time went.
+// ended, how many tokens they had, and where their time went. The slow ones are logged.
 //
 // Each choice of a request is one. A fixed number is kept; the oldest makes room. So that the
 // stages are known, every request asks its replica for them; who did not ask does not get them.
@@ -29,8 +29,10 @@ struct FinishedRequest {
 
 class FinishedRequests {
  public:
-  // tracer: null if nothing is traced.
-  FinishedRequests(size_t most, RequestTracer* tracer) : most_(most), tracer_(tracer) {}
+  // slow_ms: a first token that takes longer, or further ones that take a tenth of it each, make a
+  // request slow; 0: none is. tracer: null if nothing is traced.
+  FinishedRequests(size_t most, int64_t slow_ms, RequestTracer* tracer)
+      : most_(most), slow_ms_(slow_ms), tracer_(tracer) {}
 
   // Before a replica gets it. `first`: of the choices that came with it, which have one trace.
   void OnArrival(const RequestStream& first, RequestStream* stream) const;
@@ -43,12 +45,19 @@ class FinishedRequests {
 
  private:
   FinishedRequest Describe(const RequestStream& stream, const std::string& replica) const;
-  bool Wants(const RequestStream& stream) const { return most_ > 0 || stream.trace.has_value(); }
+  bool Wants(const RequestStream& stream) const {
+    return most_ > 0 || slow_ms_ > 0 || stream.trace.has_value();
+  }
   void Add(const RequestStream& stream, FinishedRequest request);
+  bool IsSlow(const FinishedRequest& request) const;
+  void LogSlow(const FinishedRequest& request);
 
   const size_t most_;
+  const int64_t slow_ms_;
   RequestTracer* const tracer_;
   uint64_t number_ = 0;
+  int64_t logged_ns_ = 0;    // the last slow one
+  uint64_t not_logged_ = 0;  // since then
   std::deque<FinishedRequest> requests_;
 };
 

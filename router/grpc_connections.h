@@ -44,6 +44,7 @@ class GrpcConnections {
   // Whose connections are given to `acceptor`, which outlives this.
   void Start(grpc::experimental::ExternalConnectionAcceptor* acceptor) { acceptor_ = acceptor; }
   void Take(boost::asio::ip::tcp::socket socket);
+  size_t size() const { return connections_.size(); }
   // Forgets all of them, which goes nobody's way.
   void Stop();
 

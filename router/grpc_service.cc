@@ -80,11 +80,6 @@ int64_t GrpcServer::longest_connection_ms() const {
   return int64_t{options_.max_grpc_connection_age_s} * kMsPerAge + kAgeMarginMs;
 }
 
-void GrpcServer::BeginDrain() {
-  draining_.store(true);
-  SetServing(false);
-}
-
 void GrpcServer::Shutdown() {
   health_.Shutdown();
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());

@@ -48,8 +48,11 @@ class GrpcServer final : public v1::Inference::CallbackService {
   int64_t longest_connection_ms() const;
   // Any thread.
   void SetServing(bool serving) { health_.SetServing(serving); }
-  // From now on Generate answers UNAVAILABLE.
-  void BeginDrain();
+  // Health says NOT_SERVING; then, from BeginDrain on, Generate answers UNAVAILABLE.
+  void BeginLeave() { SetServing(false); }
+  void BeginDrain() { draining_.store(true); }
+  // The io thread. Those that gRPC has closed count for up to a second.
+  size_t connections() const { return connections_.size(); }
   // Cancels what is left. Not on the io thread: calls need it to end.
   void Shutdown();
 

@@ -83,8 +83,6 @@ const char* ReasonPhrase(int status) {
       return "Client Closed Request";
     case 500:
       return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
     case 503:
       return "Service Unavailable";
     case 504:

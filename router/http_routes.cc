@@ -141,7 +141,7 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   } else if (path == "/health/live") {
     ReplyHealth(true, exchange.get());
   } else if (path == "/health/ready") {
-    ReplyHealth(!draining_ && context_.dispatcher->ready(), exchange.get());
+    ReplyHealth(!leaving_ && context_.dispatcher->ready(), exchange.get());
   } else if (path == kUiFleetPath) {
     ReplyFleet(request.head, exchange.get());
   } else if (IsUiFile(path)) {
@@ -238,7 +238,7 @@ void HttpRoutes::ReplyFleet(const HttpHead& head, HttpExchange* exchange) const 
     tenant = std::get<Caller>(caller).tenant();
   }
   exchange->ReplyWith("Cache-Control: no-store\r\n", 200, kJson,
-                      FleetJson(*context_.dispatcher, draining_, tenant));
+                      FleetJson(*context_.dispatcher, leaving_, tenant));
 }
 
 void HttpRoutes::OnAnswered(const std::string& path, int status, double seconds) {

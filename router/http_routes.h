@@ -27,7 +27,9 @@ class HttpRoutes final : public HttpService {
   HttpRoutes(const HandlerContext& context, bool ui) : context_(context), ui_(ui) {}
 
   // From now on /health/ready and new completions answer 503.
-  void BeginDrain() { draining_ = true; }
+  // Not ready any more; then no new request is taken.
+  void BeginLeave() { leaving_ = true; }
+  void BeginDrain() { leaving_ = draining_ = true; }
 
   std::optional<ApiError> CheckHead(const HttpHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
@@ -52,7 +54,7 @@ class HttpRoutes final : public HttpService {
 
   const HandlerContext context_;
   const bool ui_;
-  bool draining_ = false;
+  bool leaving_ = false, draining_ = false;
 };
 
 }  // namespace flotilla

@@ -133,6 +133,16 @@ void HttpSession::OnHeader(ErrorCode error) {
   const std::string_view id = View(parser_->get()[kRequestIdHeader]);
   if (IsRequestId(id)) request_id_ = std::string(id);
   CheckOrigin();
+  if (!BodyEndIsPlain()) {
+    Enter(Phase::kHandling);
+    keep_alive_ = false;
+    SendFinal(FormatError(HttpError(400,
+                                    "The only Transfer-Encoding this server takes is chunked, "
+                                    "in HTTP/1.1 and without a Content-Length."),
+                          MakeHead()),
+              400);
+    return;
+  }
   if (IsPreflight()) {
     Enter(Phase::kHandling);
     const std::string_view wanted = View(parser_->get()["Access-Control-Request-Headers"]);
@@ -165,6 +175,16 @@ void HttpSession::OnHeader(ErrorCode error) {
                              else
                                self->ReadBody();
                            });
+}
+
+// Where a body ends must be the same for every proxy before this server, or what is left of it
+// would be another client's request (RFC 9112, 6.3).
+bool HttpSession::BodyEndIsPlain() const {
+  const auto& message = parser_->get();
+  const size_t encodings = message.count(http::field::transfer_encoding);
+  return encodings == 0 ||
+         (encodings == 1 && http_11_ && message.count(http::field::content_length) == 0 &&
+          boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
 }
 
 std::optional<ApiError> HttpSession::CheckHeader() {

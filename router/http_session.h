@@ -65,6 +65,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void OnBody(ErrorCode error);
   void Dispatch();
   void RefuseBytes(ErrorCode error);
+  bool BodyEndIsPlain() const;
   std::optional<ApiError> CheckHeader();
   HttpHead Head() const;
   // Whether a script of the request's origin may read the answer.

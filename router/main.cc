@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/metrics_http.h"
+#include "common/base/service_notify.h"
 #include "common/cli/flag_sources.h"
 #include "common/tls/tls_flags.h"
 #include "router/handoff.h"
@@ -112,6 +113,12 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
+  app->add_option("--drain-linger-ms", flags->router.drain_linger_ms,
+                  "Of that, while requests are still taken, for clients and balancers that do not "
+                  "know yet; connections are closed with their next answer, and when all have left "
+                  "it ends early; 0: new requests are refused at once")
+      ->check(CLI::Range(0, 86'400'000))
+      ->capture_default_str();
 }
 
 void AddAdmissionFlags(CLI::App* app, Flags* flags) {
@@ -185,6 +192,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   AddTraceSampleRatioFlag(app, &router.traces.sample_ratio);
   AddFlag(app, kUiFlag, &flags->ui);
   AddFlag(app, kUiRequestsFlag, &router.dispatcher.ui_requests);
+  AddFlag(app, kLogSlowMsFlag, &router.dispatcher.log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
   app->add_option("--notify-fd", flags->notify_fd,
@@ -213,6 +221,8 @@ void NotifyReady(const Flags& flags, const RouterApp& app) {
 }
 
 constexpr int64_t kLookMs = 200;  // from one look at a predecessor, or at who is left, to the next
+// systemd waits so long for engines: whatever is started after this unit may need the router alone.
+constexpr int64_t kServiceReadyMs = 5000;
 
 int Fail(const Status& status) {
   std::fprintf(stderr, "flotilla-router: %s\n", std::string(status.message()).c_str());
@@ -256,6 +266,7 @@ class RouterRun {
   void Stop() {
     app_.Interrupt();
     notifier_.join();
+    service_.Stopping();
     handoff_.reset();
     app_.Drain();
   }
@@ -284,8 +295,9 @@ class RouterRun {
   // A predecessor serves until this router does; if it ends before, this one goes on alone.
   void BecomeReady() {
     bool serves = predecessor_ == nullptr;
-    while (!app_.WaitReady(kLookMs)) {
+    for (int64_t waited_ms = 0; !app_.WaitReady(kLookMs); waited_ms += kLookMs) {
       if (app_.interrupted()) return;
+      if (waited_ms == kServiceReadyMs) service_.Ready("waiting for engines");
       if (serves || predecessor_->alive()) continue;
       Log().warn("the predecessor ended");
       AcceptFromPredecessor();
@@ -293,6 +305,7 @@ class RouterRun {
     }
     if (!serves) AcceptFromPredecessor();
     NotifyReady(flags_, app_);
+    service_.Ready("serving");
     if (!serves) predecessor_->Relieve();
   }
 
@@ -347,6 +360,7 @@ class RouterRun {
   }
 
   const Flags& flags_;
+  const ServiceNotifier service_ = ServiceNotifier::FromEnvironment();
   std::unique_ptr<Predecessor> predecessor_;
   UniqueFd metrics_listener_;  // of the predecessor
   RouterApp app_;

@@ -1,7 +1,7 @@
 // /v1/responses: the body's JSON as a checked request, whose prompt is the rendered conversation.
 //
 // Nothing is stored: the whole conversation comes with each request, and what would need a stored
-// one (previous_response_id, store, background …) is refused with 501.
+// one (previous_response_id, store, background …) is refused.
 // Fields are OpenAI's and the sampling fields of /v1/completions; docs/responses.md lists them.
 // Threads: pure functions; parsing belongs on a worker thread. Errors: ApiError naming the field.
 // Source: OpenAI's API reference.

@@ -1,5 +1,6 @@
 #include "router/responses_response.h"
 
+#include <boost/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -145,7 +146,15 @@ class ResponsesWriter final : public AnswerWriter {
       out += Event("response.content_part.done", StrCat(place, ",\"part\":", PartJson(item)));
     }
     return out + Event("response.output_item.done",
-                       StrCat(Index(), ",\"item\":", ItemJson(item, "completed", true)));
+                       StrCat(Index(), ",\"item\":", ItemJson(item, ItemStatus(item), true)));
+  }
+  // The last one may be cut anywhere. Whoever runs a call must not take half of its arguments for
+  // all.
+  const char* ItemStatus(const Item& item) const {
+    if (finish_ != "length" || &item != &items_.back()) return "completed";
+    boost::system::error_code error;
+    if (item.kind == Item::Kind::kCall) boost::json::parse(item.text, error);
+    return item.kind == Item::Kind::kCall && !error ? "completed" : "incomplete";
   }
 
   // Where the last item is.
@@ -170,7 +179,7 @@ class ResponsesWriter final : public AnswerWriter {
     std::string output;
     for (const Item& item : items_) {
       AppendComma(&output);
-      output += ItemJson(item, "completed", true);
+      output += ItemJson(item, ItemStatus(item), true);
     }
     return Response(Status(), output, &end);
   }

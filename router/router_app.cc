@@ -170,36 +170,47 @@ void RouterApp::Interrupt() {
   changed_.notify_all();
 }
 
-// Until no request is left, to the last byte of its answer, or the grace is over.
-void RouterApp::WaitIdle() {
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.drain_grace_ms);
+size_t RouterApp::WaitForZero(const std::function<size_t()>& count,
+                              std::chrono::steady_clock::time_point deadline) {
   boost::asio::steady_timer timer(io_);
   std::promise<size_t> left;
   std::function<void()> check = [&] {
-    // Those of HTTP and gRPC that are still read or checked, or whose answers are being sent.
-    const size_t count = std::max({dispatcher_.active(), http_.answering(), metrics_.in_flight()});
-    if (count == 0 || std::chrono::steady_clock::now() >= deadline) {
-      left.set_value(count);
+    const size_t now = count();
+    if (now == 0 || std::chrono::steady_clock::now() >= deadline) {
+      left.set_value(now);
       return;
     }
     timer.expires_after(std::chrono::milliseconds(20));
     timer.async_wait([&](boost::system::error_code) { check(); });
   };
   boost::asio::post(io_, check);
-  const size_t count = left.get_future().get();
-  if (count > 0) Log().warn("requests cut off at the end of the grace {}", Kv("count", count));
+  return left.get_future().get();
 }
 
 void RouterApp::Drain() {
   draining_ = true;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto end = begin + std::chrono::milliseconds(options_.drain_grace_ms);
   OnIo([this] {
     dispatcher_.set_on_ready_changed(nullptr);
+    routes_.BeginLeave();
+    http_.BeginLeave();
+    grpc_.BeginLeave();
+  });
+  WaitForZero([this] { return http_.connections() + grpc_.connections(); },
+              std::min(end, begin + std::chrono::milliseconds(options_.drain_linger_ms)));
+  OnIo([this] {
     routes_.BeginDrain();
     http_.BeginDrain();
     grpc_.BeginDrain();
   });
-  WaitIdle();
+  // Those of HTTP and gRPC that are still read or checked, or whose answers are being sent.
+  const size_t left = WaitForZero(
+      [this] {
+        return std::max({dispatcher_.active(), http_.answering(), metrics_.in_flight()});
+      },
+      end);
+  if (left > 0) Log().warn("requests cut off at the end of the grace {}", Kv("count", left));
   OnIo([this] {
     http_listener_.Close();
     grpc_listener_.Close();

@@ -9,7 +9,9 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,7 +41,8 @@ struct RouterOptions {
   std::string replica_tls_server_name;
   int64_t sse_keepalive_ms = 15'000;  // without a byte of a stream; 0: no comments
   uint32_t drain_grace_ms = 30'000;
-  bool ui = true;  // the operator's page
+  uint32_t drain_linger_ms = 5'000;  // of that
+  bool ui = true;                    // the operator's page
 };
 
 class RouterApp {
@@ -67,12 +70,16 @@ class RouterApp {
   // until they have gone, which Deserted tells.
   void Leave();
   bool Deserted();
-  // Not ready at once; running requests get drain_grace_ms, then everything ends.
+  // Not ready at once. For drain_linger_ms requests are served on, since a balancer takes a while
+  // to send them elsewhere, and connections are left with their next answer; nobody connected ends
+  // that early. Then running requests get what is left of drain_grace_ms, and everything ends.
   void Drain();
 
  private:
   void OnReadyChanged();
-  void WaitIdle();
+  // On the io thread, now and then, until `count` is 0 or the time has come; the last count.
+  size_t WaitForZero(const std::function<size_t()>& count,
+                     std::chrono::steady_clock::time_point deadline);
   Status LoadFiles();
   template <typename Function>
   auto OnIo(Function function);

@@ -69,6 +69,11 @@ inline constexpr SharedFlag kSseKeepaliveFlag = {
     0, 86'400};
 inline constexpr SharedFlag kUiRequestsFlag = {
     "--ui-requests", "Finished requests that the page /ui shows, the last ones; 0: none", 0, 1000};
+inline constexpr SharedFlag kLogSlowMsFlag = {
+    "--log-slow-ms",
+    "A request whose first token takes longer than this, or whose further ones take a tenth of it "
+    "each, is logged with its stages, ten a second at most; 0: none",
+    0, 86'400'000};
 CLI::Option* AddFlag(CLI::App* app, const SharedFlag& flag, uint32_t* value);
 
 struct SharedChoice {

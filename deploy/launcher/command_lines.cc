@@ -201,10 +201,12 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
       .Flag(kSseKeepaliveFlag.name, o.sse_keepalive)
       .Flag(kUiFlag.name, o.ui)
       .Flag(kUiRequestsFlag.name, o.ui_requests)
+      .Flag(kLogSlowMsFlag.name, o.log_slow_ms)
       .Flag(kToolCallParserFlag.name, o.tool_call_parser)
       .Flag(kReasoningParserFlag.name, o.reasoning_parser)
       .Flag("--notify-fd", w.notify_fd)
       .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
+      .Flag("--drain-linger-ms", 0)  // there is no other router to go to
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
       .Flag("--handoff-socket", r.runtime_dir + "/router.handoff")
       .Log(o.log)

@@ -176,6 +176,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   AddTraceSampleRatioFlag(app, &o->trace_sample_ratio);
   AddFlag(app, kUiFlag, &o->ui);
   AddFlag(app, kUiRequestsFlag, &o->ui_requests);
+  AddFlag(app, kLogSlowMsFlag, &o->log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);
   AddModelFlags(app, o);

@@ -35,6 +35,7 @@ struct ServeOptions {
   double trace_sample_ratio = 1;
   std::string ui = "on";
   uint32_t ui_requests = 64;
+  uint32_t log_slow_ms = 2500;
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
 

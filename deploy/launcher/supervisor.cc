@@ -197,6 +197,7 @@ void Supervisor::AnnounceIfReady() {
   ready_ = true;
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
+  service_.Ready(line);
 }
 
 void Supervisor::OnSignal() {
@@ -275,6 +276,7 @@ void Supervisor::BeginStop(int exit_code, double grace_seconds) {
   stop_began_ns_ = now;
   stop_deadline_ns_ = now + static_cast<int64_t>(grace_seconds * kNsPerSecond);
   stage_ = Stage::kStoppingRouter;
+  service_.Stopping();
   // Router and schedulers end their streams at the deadline, and get a little longer to do so.
   stage_deadline_ns_ = stop_deadline_ns_ + kStageMinNs;
   SignalStage(SIGTERM);

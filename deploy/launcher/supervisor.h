@@ -20,6 +20,7 @@
 
 #include "common/base/metrics.h"
 #include "common/base/metrics_http.h"
+#include "common/base/service_notify.h"
 #include "common/base/status.h"
 #include "deploy/launcher/command_lines.h"
 #include "deploy/launcher/replica.h"
@@ -67,6 +68,7 @@ class Supervisor {
 
   const Mode mode_;
   const ResolvedOptions resolved_;
+  const ServiceNotifier service_ = ServiceNotifier::FromEnvironment();
   const LogMux logs_;
   EventLoop loop_;
   UniqueFd signals_;

@@ -99,6 +99,13 @@ within() {
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
+# as_documented BEGINNING: the command of docs/packages.md that begins so, within.
+as_documented() {
+  local command
+  command=$(grep -m 1 "^$1 " "$root/docs/packages.md") || die "docs/packages.md has no '$1 …'"
+  within bash -c "$command"
+}
+
 property() { within systemctl show --property "$1" --value "$2"; }
 
 # await WHAT COMMAND...: until it succeeds.
@@ -137,8 +144,7 @@ check_missing_model() {
 
 check_answers() {
   local answer choice
-  await "the router is ready" within flotilla ask --url http://127.0.0.1:8000 --max-tokens 1 Hello
-  answer=$(within flotilla ask --url http://127.0.0.1:8000 "What is the capital of France?") || die "no answer"
+  answer=$(as_documented "flotilla ask") || die "no answer as soon as the units have started"
   echo "$answer"
   [[ $answer == *Paris* ]] || die "that is no answer"
   choice=$(nsenter --target "$(pgrep --parent "$booted")" --net \
@@ -154,7 +160,7 @@ check_upgrade() {
   within dpkg --install /flotilla.deb >/dev/null 2>&1 || die "no second installation"
   grep -q '^# changed$' "$debian/etc/flotilla/router.env" || die "an upgrade changes settings"
   [[ $(property MainPID flotilla-router) != "$before" ]] || die "no restart"
-  await "the router is ready again" within flotilla ask --url http://127.0.0.1:8000 --max-tokens 1 Hello
+  await "the router answers again" within flotilla ask --url http://127.0.0.1:8000 --max-tokens 1 Hello
 }
 
 unpack_debian
@@ -164,7 +170,7 @@ offline apt-get -qq update
 offline apt-get -qq satisfy --no-install-recommends -y "$(dpkg-deb --field "$debian/flotilla.deb" Depends)" \
   >"$work/apt.log" 2>&1 || die "what the package depends on can't be installed: $(tail "$work/apt.log")"
 list_files >"$work/before"
-offline dpkg --install /flotilla.deb >"$work/dpkg.log" 2>&1 || die "$(<"$work/dpkg.log")"
+offline apt-get -qq install -y /flotilla.deb >"$work/dpkg.log" 2>&1 || die "$(<"$work/dpkg.log")"
 for program in "$debian"/usr/libexec/flotilla/*; do
   offline "/usr/libexec/flotilla/${program##*/}" --help >/dev/null || die "${program##*/} can't be started"
 done
@@ -175,7 +181,9 @@ booted=$!
 await "Debian has booted" within systemctl is-active --quiet basic.target
 check_missing_model
 install -D -m 0644 "$model" "$debian/srv/models/${model##*/}"
-within systemctl enable --quiet --now "${units[@]}" || die "the units don't start"
+as_documented "systemctl enable" || die "the units don't start"
+[[ $(property StatusText flotilla-engine) == "ready grpc="* && $(property StatusText flotilla-router) == serving ]] ||
+  die "the units do not say what they do"
 check_answers
 check_upgrade
 

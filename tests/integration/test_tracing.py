@@ -88,6 +88,25 @@ def test_a_request_is_found_in_the_logs_of_every_process_that_knows_it(cluster, 
                f"the request's log lines, of {processes()}")
 
 
+def test_a_slow_request_is_followed_from_the_page_to_the_log_to_the_trace(collector):
+    """The same: without debug's log, each with the same stages."""
+    with Cluster("--otlp-traces-endpoint", collector.url, "--log-slow-ms=1", "--kv-cache-memory=256MiB") as cluster:
+        complete(cluster, "slow-1", None)
+        with urllib.request.urlopen(cluster.http + "/ui/fleet.json", timeout=30) as response:
+            shown = next(each for each in json.load(response)["requests"] if each["request_id"] == "slow-1")
+        _, stages = request_of(collector, "slow-1")
+        lines = [line for line in cluster.logs_text().splitlines() if "request_id=slow-1" in line]
+        assert len(lines) == 1 and "slow request" in lines[0], lines
+        logged = dict(part.split("=", 1) for part in lines[0].split() if "=" in part)
+        assert (logged["replica"], logged["outcome"], logged["completion_tokens"]) == ("r0", "length", "12")
+        for stage in ("prefill", "decode"):
+            told = shown["timing"][f"{stage}_seconds"]
+            assert seconds(stages[stage]) == pytest.approx(told, abs=1e-3)
+            assert int(logged[f"{stage}_ms"]) == pytest.approx(told * 1e3, abs=1)
+        parts = sum(int(logged[f"{stage}_ms"]) for stage in ("router", "queue", "prefill", "decode"))
+        assert int(logged["total_ms"]) == pytest.approx(parts, abs=3)
+
+
 def test_a_stream_and_a_disconnect_are_traced(cluster, collector):
     headers = {"Content-Type": "application/json", "X-Request-Id": "traced-3",
                "traceparent": f"00-{TRACE}-{PARENT}-01"}

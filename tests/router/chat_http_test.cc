@@ -162,7 +162,7 @@ TEST_F(ChatHttpTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"chat_template_kwargs":[])")), "chat_template_kwargs");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"max_tokens":5000)")), "max_tokens");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"temperature":9)")), "temperature");
-  EXPECT_EQ(Refused(StrCat(kHello, R"(,"continue_final_message":true)"), 501),
+  EXPECT_EQ(Refused(StrCat(kHello, R"(,"continue_final_message":true)"), 400),
             "continue_final_message");
   std::string many;
   for (int i = 0; i < 1025; ++i) many += R"({"role":"user","content":"x"},)";

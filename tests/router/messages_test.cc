@@ -151,16 +151,16 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
   Refuses(R"("max_tokens":1,"messages":[{"role":"user"}])", "'messages[0].content'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}])",
           "'messages[0].content[0].type'");
-  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":"x"}])", "'messages'", 501);
+  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":"x"}])", "'messages'", 400);
   Refuses(with(R"("system":7)"), "'system'");
   Refuses(with(R"("stop_sequences":"x")"), "'stop_sequences'");
   Refuses(with(R"("tools":[{"name":"f"}])"), "'tools[0].input_schema'");
-  Refuses(with(R"("tools":[{"type":"bash_20250124","name":"bash"}])"), "'tools[0].type'", 501);
+  Refuses(with(R"("tools":[{"type":"bash_20250124","name":"bash"}])"), "'tools[0].type'", 400);
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"tool","name":"g"})")),
           "'tool_choice.name'");
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"maybe"})")), "'tool_choice.type'");
   Refuses(with(R"("thinking":{"type":"adaptive"})"), "'thinking.type'");
-  Refuses(with(R"("container":"x")"), "'container'", 501);
+  Refuses(with(R"("container":"x")"), "'container'", 400);
   const HttpAnswer unknown =
       Post(harness_.port(), "/v1/messages", R"({"model":"gpt","max_tokens":1,"messages":[]})");
   EXPECT_EQ(ParseOrFail(unknown.body).at("error").at("type"), "not_found_error");

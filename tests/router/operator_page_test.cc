@@ -218,6 +218,7 @@ TEST(FleetJsonTest, TheLastRequestsAreKept) {
 TEST(FleetJsonTest, NoneAreKeptIfNoneAreWanted) {
   HarnessOptions options;
   options.ui_requests = 0;
+  options.log_slow_ms = 0;
   RouterHarness harness(options);
   harness.Complete(StrCat(kRequest, "}"));
   EXPECT_TRUE(Fleet(harness.port()).at("requests").as_array().empty());

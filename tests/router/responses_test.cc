@@ -61,6 +61,7 @@ TEST_F(ResponsesTest, AnswersWhole) {
   ASSERT_EQ(root.at("output").as_array().size(), 1u);
   const json::value& message = root.at("output").at(0);
   EXPECT_EQ(message.at("type"), "message");
+  EXPECT_EQ(message.at("status"), "incomplete");
   EXPECT_EQ(message.at("content").at(0).at("text"), "Four.");
   EXPECT_EQ(root.at("usage").at("output_tokens").as_int64(),
             root.at("max_output_tokens").as_int64());
@@ -80,7 +81,19 @@ TEST_F(ResponsesTest, ThoughtsTextAndCallsAreItems) {
   EXPECT_EQ(output[2].at("type"), "function_call");
   EXPECT_EQ(output[2].at("name"), "f");
   EXPECT_EQ(output[2].at("arguments"), "{\"a\":1}");
+  for (const json::value& item : output) EXPECT_EQ(item.at("status"), "completed");
   EXPECT_TRUE(output[2].at("call_id").as_string().starts_with("call_"));
+}
+
+// Or a client would run it.
+TEST_F(ResponsesTest, ACallThatIsCutIsIncomplete) {
+  const std::string cut(std::string_view(kCall).substr(0, std::string_view(kCall).find("1}")));
+  const json::value root = ParseOrFail(Write(cut, kTool).body);
+  const json::array& output = root.at("output").as_array();
+  ASSERT_EQ(output.size(), 3u);
+  EXPECT_EQ(output[1].at("status"), "completed");
+  EXPECT_EQ(output[2].at("type"), "function_call");
+  EXPECT_EQ(output[2].at("status"), "incomplete");
 }
 
 TEST_F(ResponsesTest, AStreamTellsEachItemFromItsBeginningToItsEnd) {
@@ -151,16 +164,16 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
       "input[0].arguments");
   EXPECT_EQ(Refused(R"("input":[{"type":"function_call_output","call_id":"1"}])"),
             "input[0].output");
-  EXPECT_EQ(Refused(R"("input":[{"type":"item_reference","id":"x"}])", 501), "input[0].type");
+  EXPECT_EQ(Refused(R"("input":[{"type":"item_reference","id":"x"}])", 400), "input[0].type");
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":0)"), "max_output_tokens");
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":9999)"), "max_output_tokens");
   EXPECT_EQ(Refused(R"("input":"x","n":2)"), "n");
-  EXPECT_EQ(Refused(R"("input":"x","store":true)", 501), "store");
-  EXPECT_EQ(Refused(R"("input":"x","previous_response_id":"resp_1")", 501), "previous_response_id");
-  EXPECT_EQ(Refused(R"("input":"x","background":true)", 501), "background");
-  EXPECT_EQ(Refused(R"("input":"x","truncation":"auto")", 501), "truncation");
-  EXPECT_EQ(Refused(R"("input":"x","reasoning":{"effort":"low"})", 501), "reasoning");
-  EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"web_search"}])", 501), "tools[0].type");
+  EXPECT_EQ(Refused(R"("input":"x","store":true)", 400), "store");
+  EXPECT_EQ(Refused(R"("input":"x","previous_response_id":"resp_1")", 400), "previous_response_id");
+  EXPECT_EQ(Refused(R"("input":"x","background":true)", 400), "background");
+  EXPECT_EQ(Refused(R"("input":"x","truncation":"auto")", 400), "truncation");
+  EXPECT_EQ(Refused(R"("input":"x","reasoning":{"effort":"low"})", 400), "reasoning");
+  EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"web_search"}])", 400), "tools[0].type");
   EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"function"}])"), "tools[0].name");
   EXPECT_EQ(
       Refused(StrCat(R"("input":"x",)", kTool, R"(,"tool_choice":{"type":"function","name":"g"})")),

@@ -44,6 +44,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.dispatcher.backoff_min_ms = 10;
   router.dispatcher.backoff_max_ms = 50;
   router.drain_grace_ms = options_.drain_grace_ms;
+  router.drain_linger_ms = options_.drain_linger_ms;
   router.dispatcher.max_requests = options_.max_requests;
   router.dispatcher.max_request_ms = options_.max_request_ms;
   router.dispatcher.failover_wait_ms = options_.failover_wait_ms;
@@ -58,6 +59,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.ui = options_.ui;
   router.traces = options_.traces;
   router.dispatcher.ui_requests = options_.ui_requests;
+  router.dispatcher.log_slow_ms = options_.log_slow_ms;
   if (options_.discover) {
     router.dispatcher.replica_dns = {"replicas:1"};
     router.dispatcher.replica_dns_interval_ms = 5;

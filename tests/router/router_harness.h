@@ -28,6 +28,7 @@ struct HarnessOptions {
   TlsPaths tls;
   int64_t sse_keepalive_ms = 15'000;
   uint32_t drain_grace_ms = 10'000;
+  uint32_t drain_linger_ms = 0;
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
@@ -44,6 +45,7 @@ struct HarnessOptions {
   uint32_t max_replicas = 1024;
   bool ui = true;
   uint32_t ui_requests = 64;
+  uint32_t log_slow_ms = 2500;
   TraceOptions traces;
   std::vector<std::string> models = {};  // by engine; default: the engine's option
 };

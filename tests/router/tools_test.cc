@@ -183,7 +183,7 @@ TEST_F(ToolsTest, ErrorsNameTheField) {
       Refused(StrCat(kTools, R"(,"tool_choice":{"type":"function","function":{"name":"h"}})")),
       "tool_choice.function.name");
   EXPECT_EQ(Refused(R"("tool_choice":"required")"), "tool_choice");
-  EXPECT_EQ(Refused(StrCat(kTools, R"(,"response_format":{"type":"json_object"})"), 501), "tools");
+  EXPECT_EQ(Refused(StrCat(kTools, R"(,"response_format":{"type":"json_object"})"), 400), "tools");
   EXPECT_EQ(Refused(StrCat(tool(R"({"name":"f","parameters":{"$defs":{"n":true}}}},
       {"type":"function","function":{"name":"g","parameters":{"$defs":{"n":false}}})"),
                            R"(,"tool_choice":"required")")),
