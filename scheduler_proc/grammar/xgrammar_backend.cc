@@ -52,7 +52,8 @@ class CaughtWarnings {
 };
 
 xgrammar::CompiledGrammar Compile(const GrammarSpec& spec, const xgrammar::TokenizerInfo& info) {
-  xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+  // The cache is of this grammar's own masks: the sandbox has a process a grammar.
+  xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/true);
   const auto json = [&](const std::string& schema, bool strict) {
     return compiler.CompileJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
                                       strict, kMaxWhitespace);

@@ -146,7 +146,7 @@ TEST(GrammarSpecTest, ShortStringsBecomePatterns) {
   EXPECT_EQ(Schema(R"({"type":"string","maxLength":0})")->text,
             R"({"type":"string","pattern":"^.{0,0}$"})");
   for (const char* schema : {
-           R"({"type":"string","maxLength":65})",
+           R"({"type":"string","maxLength":513})",
            R"({"type":"string","minLength":3})",
            R"({"type":"string","minLength":3,"maxLength":2})",
            R"({"type":"string","minLength":-1,"maxLength":2})",

@@ -128,6 +128,61 @@ TEST_F(XGrammarBackendTest, ShortStringsAsPatternsAllowWhatStringsMay) {
   }
 }
 
+// One mask stands for many places of a long string: it must be right in each.
+TEST_F(XGrammarBackendTest, EachPlaceOfALongStringHasItsMask) {
+  constexpr int32_t kAb = 257, kFalse = 261;
+  for (const int64_t most : {1, 5, 128, 129, 512}) {
+    const auto schema =
+        CheckJsonSchema(StrCat(R"({"type":"string","maxLength":)", most, "}"), "schema");
+    ASSERT_TRUE(schema.ok());
+    const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    auto matcher = (*grammar)->NewMatcher();
+    std::vector<uint32_t> mask(MaskWords(270));
+    ASSERT_TRUE((*matcher)->Accept('"').ok());
+    for (int64_t length = 0; length <= most; ++length) {
+      ASSERT_TRUE((*matcher)->FillMask(mask).ok());
+      EXPECT_EQ(Allows(mask, 'x'), length < most) << length << " of " << most;
+      EXPECT_EQ(Allows(mask, kAb), length + 2 <= most) << length << " of " << most;
+      EXPECT_EQ(Allows(mask, kFalse), length + 5 <= most) << length << " of " << most;
+      EXPECT_TRUE(Allows(mask, '"')) << length << " of " << most;
+      if (length < most) {
+        ASSERT_TRUE((*matcher)->Accept('x').ok());
+      }
+    }
+  }
+}
+
+// What follows the strings differs, where their masks are the same but for that. The parser itself
+// knows, token by token.
+TEST_F(XGrammarBackendTest, MasksAreWhatTheParserTakes) {
+  const auto schema = CheckJsonSchema(
+      R"({"type":"object","properties":{"a":{"type":"string","minLength":1,"maxLength":9},
+          "b":{"type":"array","items":{"type":"string","maxLength":8},"minItems":1},
+          "c":{"type":"string","maxLength":9}},"required":["a","b","c"]})",
+      "schema");
+  ASSERT_TRUE(schema.ok());
+  const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const std::string text = R"({"a":"ab12345xy","b": ["truexxxx", ""],"c":"xx"})";
+  std::vector<uint32_t> mask(MaskWords(270));
+  for (size_t length = 0; length < text.size(); ++length) {
+    const auto after = [&] {
+      auto matcher = *(*grammar)->NewMatcher();
+      for (const char c : text.substr(0, length)) {
+        EXPECT_TRUE(matcher->Accept(static_cast<unsigned char>(c)).ok()) << text.substr(0, length);
+      }
+      return matcher;
+    };
+    ASSERT_TRUE(after()->FillMask(mask).ok());
+    for (int32_t token = 0; token < 264; ++token) {
+      if (token == kTestEos) continue;
+      EXPECT_EQ(after()->Accept(token).ok(), Allows(mask, token))
+          << "token " << token << " after " << text.substr(0, length);
+    }
+  }
+}
+
 // Whatever way a string's schema is compiled: control characters in it are no JSON.
 TEST_F(XGrammarBackendTest, StringsHaveNoControlCharacters) {
   for (const char* schema :
