@@ -164,7 +164,8 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> WaitInQueue(RequestGroup group);
   ApiError NotAdmitted(AdmissionQueue::Refusal refusal, const std::string& tenant);
   // Requests of one lane can be run by the same replicas.
-  static std::string LaneOf(const RequestStream& stream);
+  std::string LaneOf(const RequestStream& stream) const;
+  std::string* NextLane(std::vector<std::string>* lanes);
   bool MayTakeNew(const ReplicaClient& replica) const;
   bool AnyUsable(const RequestStream& stream) const;
   // A replica may have room.

@@ -16,8 +16,28 @@ constexpr int64_t kAdmissionTickNs = 250 * kNsPerMs;
 
 }  // namespace
 
-std::string Dispatcher::LaneOf(const RequestStream& stream) {
-  return StrCat(stream.model->name, " ", stream.model->tokenizer_sha256);
+// A keyed one waits for its homes, the others for any replica of the model.
+std::string Dispatcher::LaneOf(const RequestStream& stream) const {
+  std::string lane = StrCat(stream.model->name, " ", stream.model->tokenizer_sha256);
+  if (!stream.keyed.has_value()) return lane;
+  std::vector<uint32_t> homes;
+  for (const ReplicaClient* home : HomesOf(stream)) homes.push_back(home->options().index);
+  std::sort(homes.begin(), homes.end());
+  for (const uint32_t home : homes) StrAppend(&lane, " ", home);
+  return lane;
+}
+
+// Whose first has the highest priority, or came first. Lanes may want the same replica.
+std::string* Dispatcher::NextLane(std::vector<std::string>* lanes) {
+  const auto before = [this](const std::string& a, const std::string& b) {
+    const uint64_t first = admission_.Next(a), other = admission_.Next(b);
+    const int32_t mine = groups_.at(first).streams[0]->request.priority();
+    const int32_t theirs = groups_.at(other).streams[0]->request.priority();
+    return mine != theirs ? mine > theirs : first < other;
+  };
+  std::erase_if(*lanes, [this](const std::string& lane) { return !admission_.Waits(lane); });
+  const auto next = std::min_element(lanes->begin(), lanes->end(), before);
+  return next == lanes->end() ? nullptr : &*next;
 }
 
 bool Dispatcher::MayTakeNew(const ReplicaClient& replica) const {
@@ -86,19 +106,21 @@ void Dispatcher::ServeQueueSoon() {
 
 void Dispatcher::ServeQueue() {
   PlaceParked();  // they came before
-  for (const std::string& lane : admission_.lanes()) {
-    while (admission_.Waits(lane)) {
-      RequestGroup& group = groups_.at(admission_.Next(lane));
-      ReplicaClient* replica = Pick(group.streams[0].get(), /*again=*/false);
-      if (replica == nullptr) break;
-      const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());
-      metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
-      group.admitted = true;
-      if (group.streams[0]->keyed.has_value())
-        Search(&group, HomesOf(*group.streams[0]));
-      else
-        Dispatch(&group, replica);
+  std::vector<std::string> lanes = admission_.lanes();
+  while (std::string* lane = NextLane(&lanes)) {
+    RequestGroup& group = groups_.at(admission_.Next(*lane));
+    ReplicaClient* replica = Pick(group.streams[0].get(), /*again=*/false);
+    if (replica == nullptr) {
+      lane->clear();  // no more of it
+      continue;
     }
+    const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());
+    metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
+    group.admitted = true;
+    if (group.streams[0]->keyed.has_value())
+      Search(&group, HomesOf(*group.streams[0]));
+    else
+      Dispatch(&group, replica);
   }
   for (const uint64_t handle : admission_.TakeExpired(RealClock::Now())) {
     const auto found = groups_.find(handle);

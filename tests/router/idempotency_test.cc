@@ -241,6 +241,42 @@ TEST_F(IdempotencyTest, ItWaitsForItsHomes) {
   for (const auto& [key, replicas] : ran) EXPECT_EQ(replicas.size(), 1u) << "a repeat finds it";
 }
 
+// Who waits for a home that is busy keeps no other replica from those behind it.
+TEST_F(IdempotencyTest, ItHoldsUpNobodyElse) {
+  HarnessOptions options;
+  options.replicas = 3;
+  options.max_inflight_per_replica = 1;
+  options.admission_queue = 100;
+  Start(options);
+  harness_->WaitAllReady();
+  std::vector<std::unique_ptr<HttpConnection>> connections;
+  const auto send = [&](const std::string& headers) {
+    connections.push_back(std::make_unique<HttpConnection>(harness_->port()));
+    connections.back()->Send(PostText("/v1/completions", kBody, headers));
+  };
+  const auto queued = [&] { return harness_->Metric("flotilla_router_admission_queue_depth"); };
+  for (size_t i = 0; i < 3; ++i) harness_->engine(i).Hold();
+  for (size_t i = 1; i <= 3; ++i) {
+    send("");
+    while (Submits(0) + Submits(1) + Submits(2) < i) {
+    }
+  }
+  constexpr int kKeys = 12;  // so that some have homes without the first replica
+  for (int i = 0; i < kKeys; ++i) send(KeyHeader(StrCat("k", i)));
+  while (queued() < kKeys) {
+  }
+  send("");
+  while (queued() < kKeys + 1) {
+  }
+  harness_->engine(0).RunFreely();
+  EXPECT_EQ(connections.back()->Read().status, 200);
+  EXPECT_EQ(Submits(1) + Submits(2), 2u) << "the others still run their first";
+  EXPECT_GT(queued(), 0) << "some wait for the others";
+  for (size_t i = 1; i < 3; ++i) harness_->engine(i).RunFreely();
+  connections.pop_back();
+  for (const auto& connection : connections) EXPECT_EQ(connection->Read().status, 200);
+}
+
 TEST_F(IdempotencyTest, AnotherBodyUnderTheKeyIsA422) {
   Start({});
   harness_->engine().RefuseNext(1, 6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
