@@ -77,6 +77,13 @@ void MakeWrongGguf() {
     AddTensors(&gguf, DType::kQ4_0, true);
     Save("gguf", StrCat("wrong-", key, "-", value), gguf.Build());
   }
+  for (const bool causal : {true, false}) {
+    GgufBuilder gguf;
+    AddHyperparameters(&gguf);
+    gguf.AddBool("llama.attention.causal", causal);
+    AddTensors(&gguf, DType::kQ4_0, true);
+    Save("gguf", causal ? "causal" : "wrong-causal", gguf.Build());
+  }
   GgufBuilder tokens, alignment, twice, huge, super_block, far, other;
   AddHyperparameters(&tokens);
   tokens.AddStrings("tokenizer.ggml.tokens", {"a"});
