@@ -31,6 +31,8 @@ constexpr Name kFamilies[] = {
     {"request_decode_time_seconds", "request_decode_time_seconds"},
     {"request_prompt_tokens", "request_prompt_tokens"},
     {"request_generation_tokens", "request_generation_tokens"},
+    // The longest choice of a request; ours counts each, so the same where n is 1.
+    {"request_generation_tokens", "request_max_num_generation_tokens"},
     {"batch_tokens", "iteration_tokens_total"},
 };
 constexpr Name kLabels[] = {{"model", "model_name"},

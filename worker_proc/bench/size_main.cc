@@ -103,6 +103,11 @@ void AddLoadFlags(CLI::App* app, SizeFlagValues* flags) {
   app->add_option("--measured", flags->measured,
                   "File with what 'flotilla bench offline --json' printed: the output rate")
       ->excludes("--measured-output-rate");
+  app->add_option("--measured-cores", flags->rate.cores,
+                  "Cores (or GPUs) of the replica that was measured: then all that are needed are "
+                  "told; 0: not known")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   app->add_option("--utilization", load.utilization,
                   "Share of a measured rate that is planned on; the rest is for bursts")
       ->check(CLI::Range(0.05, 1.0))
@@ -185,6 +190,10 @@ std::string SizeText(const SizeReport& report) {
   line("  replica", StrCat(FormatBytes(plan.replica_bytes), ", with ",
                            FormatBytes(kReplicaOverheadBytes), " for processes and buffers"));
   line("all replicas", FormatBytes(plan.replica_bytes * plan.replicas));
+  line("cores", report.rate.cores == 0
+                    ? "not known: --measured-cores, of the replica that was measured"
+                    : absl::StrFormat("%g, %g a replica", report.rate.cores * plan.replicas,
+                                      report.rate.cores));
   line("output",
        plan.tokens_per_second == 0
            ? "not known: --measured, from flotilla bench offline --json"
@@ -211,6 +220,7 @@ boost::json::object SizeJson(const SizeReport& report) {
           {"kv_cache_memory", plan.kv_cache_memory},
           {"rank_bytes", Numbers(plan.rank_bytes)},
           {"replica_bytes", plan.replica_bytes},
+          {"cores", report.rate.cores * plan.replicas},
           {"output_tokens_per_second", plan.tokens_per_second},
           {"flags", SizeFlags(report)}};
 }

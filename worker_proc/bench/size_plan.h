@@ -50,6 +50,7 @@ struct SizeLoad {
 struct ReplicaRate {
   double output = 0;
   double prompt = 0;
+  double cores = 0;  // with so many, or so many GPUs
 };
 
 struct SizePlan {

@@ -114,7 +114,11 @@ TEST_F(SizeOfFileTest, TheReportsFlagsAreThePlans) {
                     HasSubstr("2, because of --tokens-per-second"),
                     HasSubstr("160 tokens a second, 13.3 a request"),
                     HasSubstr("Begin with 2 of\n  flotilla engine --host 0.0.0.0 --model ")));
+  EXPECT_THAT(SizeText(report), HasSubstr("--measured-cores"));
+  report.rate.cores = 1.5;
+  EXPECT_THAT(SizeText(report), HasSubstr("3, 1.5 a replica"));
   const boost::json::object json = SizeJson(report);
+  EXPECT_EQ(json.at("cores").to_number<double>(), 3);
   EXPECT_EQ(json.at("kv_bytes_per_token").to_number<int>(), 384);
   EXPECT_EQ(json.at("replicas").to_number<int>(), 2);
   EXPECT_EQ(json.at("rank_bytes").as_array().size(), 3u);
