@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # image_test.sh: makes the images and asks them something (./flotilla image); then that a second build has the same
-# digests, that one with another time has not, and that the images say what they are and hold a list of what is in them.
+# digests, that one with another time has not, that the images say what they are and hold a list of what is in them, and
+# that archives made by the commands of docs/deploying.md have the names that overlays/cpu asks for. The last needs a
+# kubectl that can render; without one it is left out, which is said, and fails where CI is set.
 #
 # Errors: the first check that fails. Needs the default model and buildah. Run as root.
 set -euo pipefail
@@ -10,9 +12,14 @@ version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.tx
 images=(router engine-cpu engine-cpu-smollm2 model-smollm2)
 say() { printf 'image: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
-cleanup() {
+work=$(mktemp -d)
+untag() {
   local image
   for image in "${images[@]}"; do buildah rmi "localhost/flotilla/$image:again" >/dev/null 2>&1 || true; done
+}
+cleanup() {
+  untag
+  rm -rf "$work"
 }
 trap cleanup EXIT
 
@@ -64,3 +71,31 @@ CHECK
   buildah rm "$container" >/dev/null
 done
 say "the same digests again; labels and lists are right"
+
+# What a node's containerd would call the images of these archives, and what kubelets will ask it for.
+archived() {
+  local archive
+  for archive in "$@"; do
+    tar --extract --to-stdout --file "$archive" manifest.json |
+      python3 -c 'import json, sys; print(*[tag for image in json.load(sys.stdin) for tag in image["RepoTags"]], sep="\n")'
+  done | sort
+}
+# ask_manifests PYTHON: an expression with tests/deploy/manifests.py and policies.py.
+ask_manifests() {
+  PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/tests/deploy "$root/.cache/venv/bin/python" -c \
+    "import manifests, policies, yaml; print($1)"
+}
+why_skipped=$(ask_manifests 'manifests.why_skipped()')
+if [[ -n $why_skipped ]]; then say "archives were not compared: $why_skipped"; exit; fi
+asked=$(ask_manifests '*sorted({image for _, image in policies.images(
+  list(yaml.safe_load_all(manifests.rendered("overlays/cpu"))))}), sep="\n"')
+mapfile -t commands < <(grep '^buildah push ' "$root/docs/deploying.md")
+untag # an archive has all names of its image
+((${#commands[@]} == 2)) || die "docs/deploying.md does not push two images"
+for command in "${commands[@]}"; do (cd "$work" && bash -euc "$command" >&2); done
+[[ $(archived "$work"/*.tar) == "$asked" ]] || die "archives hold $(archived "$work"/*.tar), pods ask for $asked"
+# And it would be seen: an image that is not there, a name of Docker Hub's.
+[[ $(archived "$work/router.tar") != "$asked" ]] || die "a missing archive is not seen"
+buildah push --quiet "localhost/flotilla/router:$version" "docker-archive:$work/router.tar.hub:flotilla/router:$version"
+[[ $(archived "$work/router.tar.hub" "$work/engine.tar") != "$asked" ]] || die "a name of Docker Hub's is not seen"
+say "archives have the names that the manifests ask for"

@@ -118,6 +118,14 @@ def images_have_a_version(objects):
             yield f"{where}: image {image} has no version"
 
 
+def images_name_their_registry(objects):
+    """A kubelet takes a name without one for Docker Hub's: a folder that may be anybody's."""
+    for where, image in images(objects):
+        registry = image.partition("/")[0]
+        if "/" not in image or not (registry == "localhost" or "." in registry or ":" in registry):
+            yield f"{where}: {image} would be docker.io/{image}"
+
+
 def volumes_are_there(objects):
     for owner, spec in pods(objects):
         there = {volume["name"] for volume in spec.get("volumes", [])}
