@@ -41,7 +41,7 @@ mount_image() {
 inside='
   folder=$1; shift
   mount --bind "$folder" "$folder"
-  for writable in run/flotilla var/cache/flotilla var/lib/flotilla; do
+  for writable in run/flotilla var/lib/flotilla; do
     [ ! -d "$folder/$writable" ] || mount -t tmpfs -o size=1g,mode=0700,uid=65532,gid=65532 tmpfs "$folder/$writable"
   done
   mount -t proc proc "$folder/proc"
@@ -88,7 +88,7 @@ model=/models/SmolLM2-135M-Instruct.Q4_1.gguf
 sed "s#  #  /models/#" "$root/deploy/components/model-pvc/SHA256SUMS" >"$engine/SHA256SUMS"
 (sandboxed "$engine" sha256sum --check --strict /SHA256SUMS) >&2
 start engine "$engine" /usr/bin/flotilla engine --grpc-port=0 --metrics-port=0 --model="$model" \
-  --pack-cache-dir=/var/cache/flotilla --flight-recorder-dir=/var/lib/flotilla
+  --pack-cache-dir=off --flight-recorder-dir=/var/lib/flotilla
 wait_for engine 'ready grpc=([0-9.:]+) metrics=.*'
 grpc=$found
 wait_for engine 'ready .* metrics=(http:\S+)'

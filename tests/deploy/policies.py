@@ -111,6 +111,20 @@ def memory_volumes_have_a_size(objects):
                 yield f'{owner}: volume {volume["name"]} has no sizeLimit'
 
 
+def packed_weights_have_room(objects):
+    """They are as large as the model. On a volume with a size the pod would be evicted, started anew and evicted."""
+    for owner, spec in pods(objects):
+        claims = {volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume}
+        for container in spec["containers"]:
+            if "engine" not in container.get("args", []):
+                continue
+            folder = flag(container, "pack-cache-dir") or "auto"
+            kept = [mount["mountPath"] for mount in container["volumeMounts"]
+                    if mount["name"] in claims and not mount.get("readOnly")]
+            if folder != "off" and not any(f"{folder}/".startswith(f"{path}/") for path in kept):
+                yield f"{owner}: --pack-cache-dir={folder} is neither off nor on a claim"
+
+
 def images_have_a_version(objects):
     for where, image in images(objects):
         tag = image.rsplit("/", 1)[-1].partition(":")[2]
