@@ -7,6 +7,11 @@ def of_kind(objects, *kinds):
     return [item for item in objects if item["kind"] in kinds]
 
 
+def serving(objects):
+    """All but what ends by itself."""
+    return [item for item in objects if item["kind"] != "Job"]
+
+
 def name_of(item):
     return f'{item["kind"]}/{item["metadata"]["name"]}'
 
@@ -42,6 +47,10 @@ def flags(container, name):
 def flag(container, name):
     """The value of the first --name=value in args; None without it."""
     return next(iter(flags(container, name)), None)
+
+
+def watches_services(spec):
+    return any(flags(container, "replica-service") for container in spec["containers"])
 
 
 def matches(selector, labels):

@@ -27,6 +27,7 @@ from stub_api_server import stub_api_server  # noqa: E402 - found by the line ab
 BIN = pathlib.Path(os.environ.get("FLOTILLA_BIN_DIR", "build/release/bin")).resolve()
 VERSIONS = ("1.32", "1.37")  # of Kubernetes
 NO_FLAG = "--flag-of-no-process"
+FOREIGN_IMAGES = {"docker.io/curlimages/curl:8.11.1"}  # of the Job that fills a claim; its reader may set another
 
 
 def plant(objects, mistake):
@@ -79,7 +80,7 @@ class ManifestsTest(unittest.TestCase):
         self.assertIn("overlays/cpu", self.sets)
         self.assertGreaterEqual(len(self.sets), 9)
         for name, objects in self.sets.items():
-            self.assertGreaterEqual(len(objects), 12, name)
+            self.assertGreaterEqual(len(objects), 8 if policies.of_kind(objects, "Job") else 12, name)
             names = [(policies.name_of(item), item["metadata"].get("namespace")) for item in objects]
             self.assertEqual(len(names), len(set(names)), name)
 
@@ -170,10 +171,11 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(found, sums)
 
     def not_made(self, objects):
-        """Images of the objects that build.sh does not make, by the whole name, as a kubelet compares it."""
+        """Images of the objects that build.sh does not make, by the whole name, as a kubelet compares it, but for those
+        that nobody says are ours."""
         made = subprocess.run([manifests.DEPLOY / "images/build.sh", "--list"], capture_output=True, text=True, check=True,
                               env={key: value for key, value in os.environ.items() if key != "TAG"}).stdout.split()
-        return sorted({image for _, image in policies.images(objects)} - set(made))
+        return sorted({image for _, image in policies.images(objects)} - set(made) - FOREIGN_IMAGES)
 
     def test_every_image_is_one_that_we_build(self):
         everything = [item for objects in self.sets.values() for item in objects]

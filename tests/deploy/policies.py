@@ -1,17 +1,21 @@
-"""What must be true of every rendered set of manifests, one named function a rule.
+"""What must be true of every rendered set of manifests, one named function a rule; here those of pods and names, in
+policies_*.py the others.
 
 A rule takes the objects of a set and yields a sentence for each violation. tests/deploy/manifests_test.py
 holds all rules against all sets, and each rule against the mistakes of planted_mistakes.yaml.
 """
 
-import re
+import inspect
+import sys
 
-from manifest_objects import (containers, flag, flags, images, matches, name_of, of_kind, pod_labels, pods)
+import policies_models
+import policies_network
+import policies_tls
+from manifest_objects import (containers, flag, flags, images, matches, name_of, of_kind, pod_labels, pods, serving,
+                              watches_services)
 
 CLUSTER_WIDE = ("Namespace",)
 PRE_STOP_MARGIN_S = 10
-DNS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
-WAITING_METRIC = "flotilla_scheduler_requests_waiting"
 
 
 # --- The pods' security (Pod Security Standards, "restricted", and what goes beyond) ----------------
@@ -34,10 +38,6 @@ def pods_have_the_default_seccomp_profile(objects):
     for owner, spec in pods(objects):
         if spec.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
             yield f"{owner} has no RuntimeDefault seccomp profile"
-
-
-def watches_services(spec):
-    return any(flags(container, "replica-service") for container in spec["containers"])
 
 
 def pods_have_no_service_account_token(objects):
@@ -111,20 +111,6 @@ def memory_volumes_have_a_size(objects):
                 yield f'{owner}: volume {volume["name"]} has no sizeLimit'
 
 
-def packed_weights_have_room(objects):
-    """They are as large as the model. On a volume with a size the pod would be evicted, started anew and evicted."""
-    for owner, spec in pods(objects):
-        claims = {volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume}
-        for container in spec["containers"]:
-            if "engine" not in container.get("args", []):
-                continue
-            folder = flag(container, "pack-cache-dir") or "auto"
-            kept = [mount["mountPath"] for mount in container["volumeMounts"]
-                    if mount["name"] in claims and not mount.get("readOnly")]
-            if folder != "off" and not any(f"{folder}/".startswith(f"{path}/") for path in kept):
-                yield f"{owner}: --pack-cache-dir={folder} is neither off nor on a claim"
-
-
 def images_have_a_version(objects):
     for where, image in images(objects):
         tag = image.rsplit("/", 1)[-1].partition(":")[2]
@@ -149,19 +135,10 @@ def volumes_are_there(objects):
             yield f"{owner}: volume {name} is not both mounted and there"
 
 
-def files_of_flags_are_mounted(objects):
-    for where, container in containers(objects):
-        mounts = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount.get("readOnly")]
-        for arg in container.get("args", []):
-            name, _, path = arg.partition("=")
-            if name.endswith("-file") and not any(path.startswith(mount + "/") for mount in mounts):
-                yield f"{where}: {path} of {name} is on no volume that is read only"
-
-
 # --- Life of a pod -------------------------------------------------------------------------------------
 
 def containers_have_three_probes_on_their_own_ports(objects):
-    for where, container in containers(objects, init=False):
+    for where, container in containers(serving(objects), init=False):
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             probe = container.get(kind, {})
@@ -171,7 +148,7 @@ def containers_have_three_probes_on_their_own_ports(objects):
 
 
 def ports_are_those_of_the_flags(objects):
-    for where, container in containers(objects, init=False):
+    for where, container in containers(serving(objects), init=False):
         for port in container.get("ports", []):
             name = {"http": "port", "grpc": "grpc-port", "metrics": "metrics-port"}.get(port["name"])
             if name is None or flag(container, name) != str(port["containerPort"]):
@@ -181,7 +158,7 @@ def ports_are_those_of_the_flags(objects):
 
 
 def grace_covers_the_drain(objects):
-    for owner, spec in pods(objects):
+    for owner, spec in pods(serving(objects)):
         for container in spec["containers"]:
             drain_ms, drain_s = flag(container, "drain-grace-ms"), flag(container, "shutdown-timeout")
             if drain_ms is None and drain_s is None:
@@ -197,7 +174,7 @@ def grace_covers_the_drain(objects):
 
 def every_workload_has_a_disruption_budget(objects):
     budgets = [item["spec"]["selector"]["matchLabels"] for item in of_kind(objects, "PodDisruptionBudget")]
-    for owner, labels in pod_labels(objects).items():
+    for owner, labels in pod_labels(serving(objects)).items():
         if sum(matches(selector, labels) for selector in budgets) != 1:
             yield f"{owner} has not one PodDisruptionBudget"
 
@@ -282,150 +259,12 @@ def routers_find_every_engine(objects):
             yield f"{where}: --replica names engines that may go"
 
 
-def names_in_certificates(objects, usage):
-    """Secret → the names that its certificate has for this usage."""
-    return {item["spec"]["secretName"]: item["spec"].get("dnsNames", [])
-            for item in of_kind(objects, "Certificate") if usage in item["spec"].get("usages", [])}
+def rules_of(module):
+    """Its functions that take the objects and nothing else."""
+    return [value for _, value in sorted(vars(module).items())
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+            and list(inspect.signature(value).parameters) == ["objects"]]
 
 
-def secret_of(spec, path):
-    """The Secret that a container's file is of; None: of none."""
-    for mount in spec["containers"][0].get("volumeMounts", []):
-        if path and path.startswith(mount["mountPath"] + "/"):
-            volume = next(volume for volume in spec["volumes"] if volume["name"] == mount["name"])
-            return volume.get("secret", {}).get("secretName")
-    return None
-
-
-def both_sides_speak_tls_or_none(objects):
-    """Where Certificates are in the set, they have the names and usages that the other side asks for."""
-    specs = dict(pods(objects))
-    routers = {owner: spec for owner, spec in specs.items() if owner.startswith("Deployment/router")}
-    engines = {owner: spec for owner, spec in specs.items() if owner.startswith("StatefulSet/")}
-    servers, clients = (names_in_certificates(objects, f"{side} auth") for side in ("server", "client"))
-    for owner, spec in routers.items():
-        router = spec["containers"][0]
-        for other, engine_spec in engines.items():
-            engine = engine_spec["containers"][0]
-            if bool(flags(engine, "tls-cert-file")) != bool(flags(router, "replica-tls-ca-file")):
-                yield f"{owner} and {other}: one speaks TLS, the other does not"
-            if flags(engine, "tls-client-ca-file") and not flags(router, "replica-tls-cert-file"):
-                yield f"{owner} has no certificate for {other}"
-            server = secret_of(engine_spec, flag(engine, "tls-cert-file"))
-            if server in servers and flag(router, "replica-tls-server-name") not in servers[server]:
-                yield f'{other} is called {servers[server]}, {owner} asks for {flag(router, "replica-tls-server-name")}'
-        client = secret_of(spec, flag(router, "replica-tls-cert-file"))
-        if of_kind(objects, "Certificate") and client and client not in clients:
-            yield f"{owner}: the certificate in {client} is none for a client"
-
-
-def probes_need_no_certificate(objects):
-    for where, container in containers(objects, init=False):
-        metrics = ("metrics", int(flag(container, "metrics-port") or 0))
-        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            probe = container.get(kind, {})
-            if flags(container, "tls-cert-file") and probe.get("httpGet", {}).get("port") not in metrics:
-                yield f"{where}: {kind} asks a port that speaks TLS"
-
-
-# --- Scaling and the network --------------------------------------------------------------------------------
-
-def scaling_follows_the_queue(objects):
-    for item in of_kind(objects, "HorizontalPodAutoscaler"):
-        for metric in item["spec"]["metrics"]:
-            pods_metric = metric.get("pods", {})
-            if (pods_metric.get("metric", {}).get("name"), pods_metric.get("target")) != (
-                    WAITING_METRIC, {"type": "AverageValue", "averageValue": "5"}):
-                yield f"{name_of(item)} does not follow an average of 5 of {WAITING_METRIC}"
-    for item in of_kind(objects, "ScaledObject"):
-        for trigger in item["spec"]["triggers"]:
-            if WAITING_METRIC not in trigger["metadata"]["query"] or trigger["metadata"]["threshold"] != "5":
-                yield f"{name_of(item)} does not follow an average of 5 of {WAITING_METRIC}"
-
-
-def scaling_down_takes_its_time(objects):
-    for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
-        spec = item["spec"]
-        hpa = spec if item["kind"] != "ScaledObject" else spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {})
-        down = hpa.get("behavior", {}).get("scaleDown", {})
-        if down.get("stabilizationWindowSeconds", 0) < 600 or not down.get("policies"):
-            yield f"{name_of(item)} takes engines and their caches away as soon as a queue is short"
-        if spec.get("minReplicaCount") and "cooldownPeriod" in spec:
-            yield f"{name_of(item)}: cooldownPeriod is for scaling to 0 only"
-
-
-def nobody_fixes_the_size_of_what_is_scaled(objects):
-    scaled = {item["spec"]["scaleTargetRef"]["name"]
-              for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")}
-    for item in of_kind(objects, "StatefulSet"):
-        if item["metadata"]["name"] in scaled and "replicas" in item["spec"]:
-            yield f"{name_of(item)} has replicas, which every apply would set again"
-
-
-def the_network_denies_by_default(objects):
-    policies = [item["spec"] for item in of_kind(objects, "NetworkPolicy")]
-    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    if deny not in policies:
-        yield "no NetworkPolicy denies all ingress and egress"
-
-
-def only_routers_reach_engines(objects):
-    router = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "router"}}}
-    for item in of_kind(objects, "NetworkPolicy"):
-        selector = item["spec"]["podSelector"].get("matchLabels", {})
-        if selector.get("app.kubernetes.io/name") != "engine":
-            continue
-        for rule in item["spec"].get("ingress", []):
-            ports = {port["port"] for port in rule.get("ports", [])}
-            if (ports != {"metrics"} or not rule.get("from")) and rule.get("from") != [router]:
-                yield f"{name_of(item)}: others than routers reach {sorted(map(str, ports)) or 'all ports'}"
-        if item["spec"].get("egress"):
-            yield f"{name_of(item)}: an engine calls nobody"
-
-
-def routers_may_ask_for_names(objects):
-    """--replica-dns needs DNS by UDP, and by TCP where the answer is too long for a packet."""
-    for item in of_kind(objects, "Deployment"):
-        labels = item["spec"]["template"]["metadata"]["labels"]
-        open_to_dns = {(port["port"], port.get("protocol", "TCP")) for policy in of_kind(objects, "NetworkPolicy")
-                       if matches(policy["spec"]["podSelector"].get("matchLabels", {}), labels)
-                       for rule in policy["spec"].get("egress", [])
-                       if DNS in rule.get("to", []) for port in rule["ports"]}
-        if open_to_dns != {(53, "UDP"), (53, "TCP")}:
-            yield f"{name_of(item)} may ask the cluster's DNS by {sorted(open_to_dns)} only"
-
-
-def only_routers_that_watch_reach_the_api_server(objects):
-    for item in of_kind(objects, "Deployment", "StatefulSet"):
-        labels = item["spec"]["template"]["metadata"]["labels"]
-        anywhere = {port["port"] for policy in of_kind(objects, "NetworkPolicy")
-                    if matches(policy["spec"]["podSelector"].get("matchLabels", {}), labels)
-                    for rule in policy["spec"].get("egress", []) if not rule.get("to") for port in rule["ports"]}
-        if anywhere != ({443, 6443} if watches_services(item["spec"]["template"]["spec"]) else set()):
-            yield f"{name_of(item)} may reach {sorted(anywhere)} anywhere"
-
-
-def metrics_are_for_prometheus_only(objects):
-    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-    for item in of_kind(objects, "NetworkPolicy"):
-        for rule in item["spec"].get("ingress", []):
-            if any(port["port"] in ("metrics", 9400) for port in rule.get("ports", [])):
-                if rule.get("from") != [monitoring]:
-                    yield f"{name_of(item)}: metrics are open to more than the namespace monitoring"
-
-
-def models_are_verified_before_they_are_read(objects):
-    for owner, spec in pods(objects):
-        from_volume = [volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume]
-        for volume in from_volume:
-            checks = [container for container in spec.get("initContainers", [])
-                      if re.search(r"\bsha256sum\b", " ".join(container.get("command", [])))
-                      and {"--check", "--strict"} <= set(container.get("args", []))
-                      and any(mount["name"] == volume for mount in container["volumeMounts"])]
-            if not checks:
-                yield f"{owner}: nobody compares the files of volume {volume} with their checksums"
-
-
-RULES = [value for name, value in sorted(globals().items())
-         if callable(value) and getattr(value, "__module__", "") == __name__
-         and name not in ("engines_at", "names_in_certificates", "secret_of", "watches_services")]
+RULES = [rule for module in (sys.modules[__name__], policies_models, policies_network, policies_tls)
+         for rule in rules_of(module)]

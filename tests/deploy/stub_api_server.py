@@ -12,6 +12,7 @@ KINDS = {
            "ConfigMap": ("configmaps", True), "PersistentVolumeClaim": ("persistentvolumeclaims", True),
            "ServiceAccount": ("serviceaccounts", True)},
     "apps/v1": {"Deployment": ("deployments", True), "StatefulSet": ("statefulsets", True)},
+    "batch/v1": {"Job": ("jobs", True)},
     "rbac.authorization.k8s.io/v1": {"Role": ("roles", True), "RoleBinding": ("rolebindings", True)},
     "policy/v1": {"PodDisruptionBudget": ("poddisruptionbudgets", True)},
     "autoscaling/v2": {"HorizontalPodAutoscaler": ("horizontalpodautoscalers", True)},

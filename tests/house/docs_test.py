@@ -52,8 +52,8 @@ HANDS_ON = {"flotilla bench offline": "flotilla engine"}  # takes this one's fla
 # Flags that --help leaves out: what stands behind the "=" is a flag of this command.
 PASSED_ON = {"--router-flag": "flotilla-router", "--scheduler-flag": "flotilla-scheduler"}
 SCRIPT_COMMANDS = ("test", "format", "image", "package", "help")
-FOREIGN = {"apt-get", "apt", "buildah", "cmake", "cmp", "curl", "docker", "git", "grep", "head", "install", "kill",
-           "kubectl", "openssl", "pgrep", "pip", "printf", "prometheus", "promtool", "systemctl", "systemd-analyze",
+FOREIGN = {"apt-get", "apt", "buildah", "cmake", "cmp", "ctr", "curl", "docker", "git", "grep", "head", "install", "kill",
+           "kind", "kubectl", "openssl", "pgrep", "pip", "printf", "prometheus", "promtool", "systemctl", "systemd-analyze",
            "journalctl", "llama-server", "vllm", "sglang"}
 # Pages that tell a reader which flag to turn: it must be in README's tables, where its default is.
 IN_TABLES = ("docs/tuning.md", "docs/concepts.md", "docs/sizing.md")

@@ -1,0 +1,58 @@
+"""Rules of certificates and of other files that flags name (policies.py)."""
+
+from manifest_objects import containers, flag, flags, of_kind, pods
+
+
+def files_of_flags_are_mounted(objects):
+    for where, container in containers(objects):
+        mounts = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount.get("readOnly")]
+        for arg in container.get("args", []):
+            name, _, path = arg.partition("=")
+            if name.endswith("-file") and not any(path.startswith(mount + "/") for mount in mounts):
+                yield f"{where}: {path} of {name} is on no volume that is read only"
+
+
+def names_in_certificates(objects, usage):
+    """Secret → the names that its certificate has for this usage."""
+    return {item["spec"]["secretName"]: item["spec"].get("dnsNames", [])
+            for item in of_kind(objects, "Certificate") if usage in item["spec"].get("usages", [])}
+
+
+def secret_of(spec, path):
+    """The Secret that a container's file is of; None: of none."""
+    for mount in spec["containers"][0].get("volumeMounts", []):
+        if path and path.startswith(mount["mountPath"] + "/"):
+            volume = next(volume for volume in spec["volumes"] if volume["name"] == mount["name"])
+            return volume.get("secret", {}).get("secretName")
+    return None
+
+
+def both_sides_speak_tls_or_none(objects):
+    """Where Certificates are in the set, they have the names and usages that the other side asks for."""
+    specs = dict(pods(objects))
+    routers = {owner: spec for owner, spec in specs.items() if owner.startswith("Deployment/router")}
+    engines = {owner: spec for owner, spec in specs.items() if owner.startswith("StatefulSet/")}
+    servers, clients = (names_in_certificates(objects, f"{side} auth") for side in ("server", "client"))
+    for owner, spec in routers.items():
+        router = spec["containers"][0]
+        for other, engine_spec in engines.items():
+            engine = engine_spec["containers"][0]
+            if bool(flags(engine, "tls-cert-file")) != bool(flags(router, "replica-tls-ca-file")):
+                yield f"{owner} and {other}: one speaks TLS, the other does not"
+            if flags(engine, "tls-client-ca-file") and not flags(router, "replica-tls-cert-file"):
+                yield f"{owner} has no certificate for {other}"
+            server = secret_of(engine_spec, flag(engine, "tls-cert-file"))
+            if server in servers and flag(router, "replica-tls-server-name") not in servers[server]:
+                yield f'{other} is called {servers[server]}, {owner} asks for {flag(router, "replica-tls-server-name")}'
+        client = secret_of(spec, flag(router, "replica-tls-cert-file"))
+        if of_kind(objects, "Certificate") and client and client not in clients:
+            yield f"{owner}: the certificate in {client} is none for a client"
+
+
+def probes_need_no_certificate(objects):
+    for where, container in containers(objects, init=False):
+        metrics = ("metrics", int(flag(container, "metrics-port") or 0))
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            probe = container.get(kind, {})
+            if flags(container, "tls-cert-file") and probe.get("httpGet", {}).get("port") not in metrics:
+                yield f"{where}: {kind} asks a port that speaks TLS"
