@@ -1,16 +1,25 @@
 #!/usr/bin/env bash
 # try.sh: starts an engine and a router from the images that build.sh made, as the manifests would have them run (user
-# 65532, read-only root, no capabilities, no new privileges, the same writable folders), asks them something, once with
-# a grammar (which is compiled in a sandbox of its own), reads both metrics pages, compares the model with its
-# checksum, and stops both in order.
+# 65532, read-only root, no capabilities, no new privileges, the same writable folders of the same sizes) and with 64 KiB
+# of /dev/shm, asks them something, once with a grammar (which is compiled in a sandbox of its own), looks whether they
+# are confined as said (confined.py), reads both metrics pages, compares the model with its checksum, and stops both in
+# order. Limits of CPU and memory, the seccomp profile and the network are not the pod's.
 #
-# Prints the answer. Errors: an image that does not start, an answer without "Paris", an exit status that is not 0.
-# Environment: TAG, as build.sh. Run as root.
+# By unshare and chroot, not `buildah run`: without an OCI runtime that has only the isolation "chroot", in which
+# (1.28) the root can be written to, /dev/shm is the machine's whatever --shm-size says, CAP_SETUID stays in the bounding
+# set and new privileges may be gained.
+#
+# Prints the answer. Errors: an image that does not start, an answer without "Paris", a process that may do more than it
+# should, an exit status that is not 0. Environment: TAG, as build.sh. Run as root.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 tag=${TAG:-$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")}
 wait_s=120
+# The volumes of the pods (tests/deploy/manifests_test.py compares), and /dev/shm, of which kubelets give more.
+engine_volumes='run/flotilla=16m var/lib/flotilla=256m'
+router_volumes=''
+shm=dev/shm=64k
 export BUILDAH_ISOLATION=chroot
 say() { printf 'image: %s\n' "$*" >&2; }
 
@@ -39,27 +48,31 @@ mount_image() {
 
 # The pod's view of a root file system, then the command, as process 1 of its own.
 inside='
-  folder=$1; shift
+  folder=$1 volumes=$2 shm=$3 program=$4; shift 4
   mount --bind "$folder" "$folder"
-  for writable in run/flotilla var/lib/flotilla; do
-    [ ! -d "$folder/$writable" ] || mount -t tmpfs -o size=1g,mode=0700,uid=65532,gid=65532 tmpfs "$folder/$writable"
+  for volume in $volumes; do # as an emptyDir with the fsGroup 65532
+    mount -t tmpfs -o "size=${volume#*=},mode=2777,gid=65532" tmpfs "$folder/${volume%=*}"
   done
   mount -t proc proc "$folder/proc"
   mount --rbind /sys "$folder/sys"
   mount -t tmpfs -o mode=0755 tmpfs "$folder/dev"
   for device in null zero urandom; do touch "$folder/dev/$device"; mount --bind "/dev/$device" "$folder/dev/$device"; done
+  mkdir "$folder/${shm%=*}"
+  mount -t tmpfs -o "size=${shm#*=},mode=1777,nosuid,nodev,noexec" tmpfs "$folder/${shm%=*}"
   mount -o remount,bind,ro "$folder"
   cd /
+  # In this order: each step needs what the next ones take away.
   exec env -i PATH=/usr/bin XDG_RUNTIME_DIR=/run/flotilla \
-    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+setuid,+setgid,+sys_chroot \
-    /usr/sbin/chroot --userspec=65532:65532 --groups=65532 "$folder" "$@"'
-# To be called in a subshell, which it becomes.
-sandboxed() { exec unshare --mount --pid --fork --kill-child bash -euc "$inside" inside "$@"; }
+    /usr/sbin/capsh --quiet --inh= --noamb --chroot="$folder" --groups=65532 --gid=65532 --drop=all --uid=65532 \
+    --no-new-privs --shell="$program" -- "$@"'
+# sandboxed FOLDER VOLUMES PROGRAM ARGUMENT...: to be called in a subshell, which it becomes.
+sandboxed() { exec unshare --mount --pid --fork --kill-child bash -euc "$inside" inside "$1" "$2" "$shm" "${@:3}"; }
 
-# start NAME COMMAND...: in the background, its output in a log.
+# start NAME FOLDER VOLUMES PROGRAM ARGUMENT...: in the background, its output in a log.
 start() {
   local name=$1
   shift
+  : >"$work/$name.log"
   (sandboxed "$@") >"$work/$name.log" 2>&1 &
   running+=($!)
 }
@@ -71,6 +84,14 @@ wait_for() {
     ((SECONDS < deadline)) || die "$1 did not say '$2' within $wait_s s"
     sleep 0.1
   done
+}
+
+# check_confined NAME PID VOLUMES: the process within, and all that it has started.
+check_confined() {
+  local volumes
+  read -ra volumes <<<"$3"
+  python3 "$root/deploy/images/confined.py" "$(pgrep -P "$2")" "$shm" "${volumes[@]}" >&2 ||
+    die "$1 is not as confined as a pod"
 }
 
 # stop PID NAME: SIGTERM for the process within; it must end by itself, with status 0.
@@ -86,25 +107,29 @@ router=$mounted
 model=/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 sed "s#  #  /models/#" "$root/deploy/components/model-pvc/SHA256SUMS" >"$engine/SHA256SUMS"
-(sandboxed "$engine" sha256sum --check --strict /SHA256SUMS) >&2
-start engine "$engine" /usr/bin/flotilla engine --grpc-port=0 --metrics-port=0 --model="$model" \
+(sandboxed "$engine" "" /usr/bin/sha256sum --check --strict /SHA256SUMS) >&2
+start engine "$engine" "$engine_volumes" /usr/bin/flotilla engine --grpc-port=0 --metrics-port=0 --model="$model" \
   --pack-cache-dir=off --flight-recorder-dir=/var/lib/flotilla
 wait_for engine 'ready grpc=([0-9.:]+) metrics=.*'
 grpc=$found
 wait_for engine 'ready .* metrics=(http:\S+)'
 metrics=("$found")
 printf '127.0.0.1 engine\n' >"$router/etc/hosts" # a name to look up, as the manifests' router has
-start router "$router" /usr/bin/flotilla-router --port=0 --grpc-port=0 --metrics-port=0 \
+start router "$router" "$router_volumes" /usr/bin/flotilla-router --port=0 --grpc-port=0 --metrics-port=0 \
   --replica-dns="engine:${grpc##*:}"
 wait_for router 'metrics port=([0-9]+)'
 metrics+=("http://127.0.0.1:$found/metrics")
 wait_for router 'ready http=([0-9]+)'
 url=http://127.0.0.1:$found
-answer=$(sandboxed "$engine" /usr/bin/flotilla ask --url "$url" "What is the capital of France?")
+answer=$(sandboxed "$engine" "" /usr/bin/flotilla ask --url "$url" "What is the capital of France?")
 echo "$answer"
 [[ $answer == *Paris* ]] || die "that is no answer"
 choice=$(python3 "$root/deploy/images/choose.py" "$url")
 [[ $choice == red || $choice == blue ]] || die "'$choice' is none of the choices: the grammar's sandbox does not work"
+check_confined engine "${running[0]}" "$engine_volumes"
+check_confined router "${running[1]}" "$router_volumes"
+# This script is not confined, and that is seen.
+! python3 "$root/deploy/images/confined.py" $$ "$shm" >/dev/null || die "confined.py takes anything for confined"
 for page in "${metrics[@]}"; do
   python3 -c 'import sys, urllib.request
 page = urllib.request.urlopen(sys.argv[1], timeout=10).read()

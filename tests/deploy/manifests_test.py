@@ -197,6 +197,26 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(set(re.search(r"^every=\((.*)\)$", script, re.M)[1].split()), targets)
         self.assertEqual(set(titles), targets)
 
+    def other_volumes(self, script):
+        """Where try.sh gives the images other writable folders than overlays/cpu gives the pods: pod → both."""
+        found = {}
+        for owner, spec in policies.pods(self.sets["overlays/cpu"]):
+            sizes = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in spec.get("volumes", [])}
+            asked = {mount["mountPath"].lstrip("/"): sizes[mount["name"]]
+                     for mount in spec["containers"][0].get("volumeMounts", [])}
+            name = spec["containers"][0]["name"]
+            given = dict(each.split("=") for each in re.search(rf"^{name}_volumes='(.*)'$", script, re.M)[1].split())
+            if asked != {folder: size.replace("m", "Mi") for folder, size in given.items()}:
+                found[owner] = (asked, given)
+        return found
+
+    def test_images_are_tried_with_the_volumes_of_the_pods(self):
+        script = (manifests.DEPLOY / "images/try.sh").read_text(encoding="utf-8")
+        self.assertEqual(self.other_volumes(script), {})
+        for wrong in (script.replace("run/flotilla=16m", "run/flotilla=1024m"), script.replace(" var/lib/flotilla=256m", ""),
+                      script.replace("router_volumes=''", "router_volumes='tmp=16m'")):
+            self.assertEqual(len(self.other_volumes(wrong)), 1)
+
     def dry_run(self, server, text):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "all.yaml")
