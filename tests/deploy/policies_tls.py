@@ -1,6 +1,6 @@
 """Rules of certificates and of other files that flags name (policies.py)."""
 
-from manifest_objects import containers, flag, flags, of_kind, pods
+from manifest_objects import containers, flag, flags, matches, name_of, of_kind, pods
 
 
 def files_of_flags_are_mounted(objects):
@@ -47,6 +47,21 @@ def both_sides_speak_tls_or_none(objects):
         client = secret_of(spec, flag(router, "replica-tls-cert-file"))
         if of_kind(objects, "Certificate") and client and client not in clients:
             yield f"{owner}: the certificate in {client} is none for a client"
+
+
+def clients_may_call_routers_by_every_name(objects):
+    """A Service has four names in a cluster, as long as the caller's distance asks for; a certificate needs them all."""
+    servers = names_in_certificates(objects, "server auth")
+    for item in of_kind(objects, "Deployment"):
+        template = item["spec"]["template"]
+        secret = secret_of(template["spec"], flag(template["spec"]["containers"][0], "tls-cert-file"))
+        for service in of_kind(objects, "Service") if secret in servers else ():
+            if matches(service["spec"]["selector"], template["metadata"]["labels"]):
+                name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+                wanted = {name + rest for rest in (
+                    "", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")}
+                for missing in sorted(wanted - set(servers[secret])):
+                    yield f"{name_of(item)}: its certificate has not the name {missing}"
 
 
 def probes_need_no_certificate(objects):
