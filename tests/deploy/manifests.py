@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import tempfile
 
-import yaml
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 OLDEST_KUBECTL = (1, 27)
@@ -66,9 +64,9 @@ def rendered(name):
         return kustomize(folder)
 
 
-def sets():
-    """Name → objects of everything that can be applied."""
+def texts():
+    """Name → text of everything that can be applied."""
     names = [f"overlays/{name}" for name in OVERLAYS]
     names += [f"components/{name}" for name in COMPONENTS]
     names += ["monitoring"] if (DEPLOY / "monitoring/kustomization.yaml").exists() else []
-    return {name: list(yaml.safe_load_all(rendered(name))) for name in names}
+    return {name: rendered(name) for name in names}

@@ -1,5 +1,6 @@
-"""The manifests of deploy/, without a cluster: they render, have no field that Kubernetes does not know,
-give the programs only flags that they take, follow the rules of policies.py, and could be applied.
+"""The manifests of deploy/, and the overlays that docs/ shows, without a cluster: they render, have no field that
+Kubernetes does not know, give the programs only flags that they take, follow the rules of policies.py, and could be
+applied.
 
 Run from the repository's root: .cache/venv/bin/python tests/deploy/manifests_test.py
 """
@@ -17,6 +18,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+import doc_overlays
 import manifests
 import policies
 
@@ -72,7 +74,10 @@ class ManifestsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.sets = manifests.sets()
+        cls.texts = manifests.texts()
+        cls.ours = list(cls.texts)
+        cls.texts |= {name: doc_overlays.rendered(name) for name in doc_overlays.overlays()}
+        cls.sets = {name: list(yaml.safe_load_all(text)) for name, text in cls.texts.items()}
         cls.custom = yaml.safe_load((HERE / "custom_schemas.yaml").read_text())
         cls.mistakes = yaml.safe_load((HERE / "planted_mistakes.yaml").read_text())
 
@@ -178,7 +183,7 @@ class ManifestsTest(unittest.TestCase):
         return sorted({image for _, image in policies.images(objects)} - set(made) - FOREIGN_IMAGES)
 
     def test_every_image_is_one_that_we_build(self):
-        everything = [item for objects in self.sets.values() for item in objects]
+        everything = [item for name in self.ours for item in self.sets[name]]
         self.assertEqual(self.not_made(everything), [])
         self.assertGreaterEqual(len({image for _, image in policies.images(everything)}), 4)
         version = re.search(r"^project\(.* VERSION (\S+)", (manifests.ROOT / "CMakeLists.txt").read_text(), re.M)[1]
@@ -196,6 +201,32 @@ class ManifestsTest(unittest.TestCase):
         script = (manifests.DEPLOY / "images/build.sh").read_text(encoding="utf-8")
         self.assertEqual(set(re.search(r"^every=\((.*)\)$", script, re.M)[1].split()), targets)
         self.assertEqual(set(titles), targets)
+
+    def test_nothing_in_the_overlays_of_docs_is_idle(self):
+        pages = {name.partition(":")[0] for name in doc_overlays.overlays()}
+        self.assertEqual(pages, {"docs/deploying.md", "docs/observability.md"})
+        for name, overlay in doc_overlays.overlays().items():
+            with self.subTest(name):
+                self.assertEqual(doc_overlays.idle_entries(overlay), [])
+
+    def test_mistakes_in_a_page_are_seen(self):
+        patch = ("patches:\n  - target: {kind: %s, name: %s}\n    patch: |-\n"
+                 "      - {op: replace, path: %s, value: 3}\n")
+        for text, idle in ((patch % ("StatefulSet", "engines", "/spec/replicas"), ["patches[0]"]),
+                           (patch % ("Deployment", "engine", "/spec/replicas"), ["patches[0]"]),
+                           (patch % ("StatefulSet", "engine", "/spec/replicas"), []),
+                           ("images:\n  - {name: flotilla/router, newTag: x}\n", ["images[0]"]),
+                           ("nameSuffix: ''\n", ["nameSuffix"])):
+            (overlay,) = doc_overlays.in_page(f"# A page\n\n```\n{text}```\n", "docs/page.md").values()
+            self.assertEqual(doc_overlays.idle_entries(overlay), idle, text)
+        for wrong in (patch % ("StatefulSet", "engine", "/spec/scale/replicas"),
+                      "configMapGenerator:\n  - {name: engines-model, behavior: merge, literals: [A=b]}\n",
+                      "components:\n  - ../../components/model-pv\n"):
+            (overlay,) = doc_overlays.in_page(f"```\n{wrong}```\n", "docs/page.md").values()
+            with self.assertRaises(AssertionError, msg=wrong):
+                doc_overlays.idle_entries(overlay)
+        with self.assertRaises(yaml.YAMLError):
+            doc_overlays.in_page("```\npatches:\n  - a: b\n c: d\n```\n", "docs/page.md")
 
     def other_volumes(self, script):
         """Where try.sh gives the images other writable folders than overlays/cpu gives the pods: pod → both."""
@@ -229,10 +260,10 @@ class ManifestsTest(unittest.TestCase):
     def test_kubectl_would_apply_everything(self):
         with stub_api_server() as server:
             for name, objects in self.sets.items():
-                run = self.dry_run(server, manifests.rendered(name))
+                run = self.dry_run(server, self.texts[name])
                 self.assertEqual((run.returncode, run.stderr), (0, ""), name)
                 self.assertEqual(run.stdout.count(" created (dry run)\n"), len(objects), name)
-            run = self.dry_run(server, manifests.rendered("overlays/cpu").replace("StatefulSet", "StatefullSet"))
+            run = self.dry_run(server, self.texts["overlays/cpu"].replace("StatefulSet", "StatefullSet"))
             self.assertIn('no matches for kind "StatefullSet"', run.stderr)
 
 
