@@ -172,6 +172,17 @@ def grace_covers_the_drain(objects):
                 yield f'{owner}: its grace is shorter than preStop {sleep} s and drain {drain:g} s'
 
 
+def grpc_clients_leave_while_routers_linger(objects):
+    for where, container in containers(serving(objects), init=False):
+        if flag(container, "replica-dns") is None and flag(container, "replica-service") is None:
+            continue
+        age, linger = flag(container, "max-grpc-connection-age"), flag(container, "drain-linger-ms")
+        if age is None or linger is None or int(linger) < 1000 * int(age) * 1.1:  # gRPC's own jitter
+            yield f"{where}: --drain-linger-ms={linger} is less than --max-grpc-connection-age={age} s"
+        elif int(linger) >= int(flag(container, "drain-grace-ms")):
+            yield f"{where}: --drain-linger-ms={linger} leaves nothing of --drain-grace-ms"
+
+
 def every_workload_has_a_disruption_budget(objects):
     budgets = [item["spec"]["selector"]["matchLabels"] for item in of_kind(objects, "PodDisruptionBudget")]
     for owner, labels in pod_labels(serving(objects)).items():
