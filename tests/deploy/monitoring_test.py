@@ -19,7 +19,10 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import monitoring  # noqa: E402
 
 MONITORING = monitoring.MONITORING
-TARGET_LABELS = {"instance", "job", "le"}
+TARGET_LABELS = {"instance", "job", "le", "namespace"}
+# What makes one sample of many, and no "by (namespace" behind it; or takes the namespace away.
+MIXED = re.compile(r"(?<!:)\b(?:sum|avg|min|max|count|quantile|topk|bottomk)\b(?! by \(namespace[,)])"
+                   r"|\b(?:scalar|vector)\(")
 
 
 def promtool(*args):
@@ -69,6 +72,25 @@ class MonitoringTest(unittest.TestCase):
         for name, rule in monitoring.alerts().items():
             self.assertIn(rule["labels"]["severity"], ("page", "ticket"), name)
             self.assertEqual(rule["annotations"]["runbook"], f"docs/runbook.md#{name.lower()}")
+
+    def test_runbook_becomes_a_link_as_documented(self):
+        text = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
+        commands = set(re.findall(r"sed (?:-i )?'s#([^#]+)#([^#]+)#'", text))
+        self.assertEqual(len(commands), 1, commands)
+        (old, new), = commands
+        for path in (*MONITORING.glob("rules/*.yaml"), MONITORING / "prometheusrule.yaml"):
+            changed = yaml.safe_load(path.read_text(encoding="utf-8").replace(old, new))
+            for group in changed.get("spec", changed)["groups"]:
+                for rule in group["rules"]:
+                    if "alert" in rule:
+                        self.assertEqual(set(rule["annotations"]), {"summary", "runbook_url"}, rule["alert"])
+                        self.assertRegex(rule["annotations"]["runbook_url"], r"^https://\S+/docs/runbook\.md#\w+$")
+
+    def test_fleets_of_other_namespaces_are_not_added_up(self):
+        for rule in monitoring.rules():
+            self.assertIsNone(MIXED.search(rule["expr"]), rule)
+        for mixed in ("avg(up)", "sum by (model) (up)", "up or vector(0)", "up > scalar(up)", "sum by (namespaces) (up)"):
+            self.assertIsNotNone(MIXED.search(mixed), mixed)
 
     def test_every_expression_parses(self):
         expressions = list(monitoring.expressions())

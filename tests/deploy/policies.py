@@ -270,6 +270,16 @@ def routers_find_every_engine(objects):
             yield f"{where}: --replica names engines that may go"
 
 
+def instances_are_pods_of_a_namespace(objects):
+    """Dashboards and alerts say `instance`, and two namespaces may have an engine-0 each."""
+    pod = {"sourceLabels": ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"], "separator": "/",
+           "targetLabel": "instance"}
+    for item in of_kind(objects, "PodMonitor"):
+        for endpoint in item["spec"]["podMetricsEndpoints"]:
+            if pod not in endpoint.get("relabelings", []):
+                yield f"{name_of(item)}: `instance` is not the pod's namespace and name"
+
+
 def rules_of(module):
     """Its functions that take the objects and nothing else."""
     return [value for _, value in sorted(vars(module).items())
