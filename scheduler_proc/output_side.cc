@@ -27,8 +27,9 @@ void OutputSide::Stop() {
 
 void OutputSide::Run() {
   const Clock& clock = *deps_.assembler.clock;
-  while (!stop_.load()) {
+  while (true) {
     Round();
+    if (stop_.load()) break;  // asked behind the round, which may have taken Stop's wake-up
     Wait(deps_.tick ? deps_.tick(clock.NowNs()) : INT64_MAX);
   }
   Round();
@@ -43,8 +44,8 @@ void OutputSide::Round() {
   events_.clear();
   deps_.queue->Drain(&events_);
   for (OutputEvent& event : events_) assembler_.OnEvent(std::move(event));
+  live_.store(assembler_.live(), std::memory_order_relaxed);  // who hears of an end sees it here
   assembler_.Flush();
-  live_.store(assembler_.live(), std::memory_order_relaxed);
 }
 
 void OutputSide::Wait(int64_t next_tick_ns) {

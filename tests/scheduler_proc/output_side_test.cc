@@ -28,7 +28,10 @@ class RecordingSink final : public OutputSink {
     if (done) last = piece;
     return wanted;
   }
-  void Flush() override { changed.notify_all(); }
+  void Flush() override {
+    std::lock_guard lock(mutex);  // between a wait's question and its sleep none is missed
+    changed.notify_all();
+  }
   template <typename Condition>
   bool Wait(Condition condition) {
     std::unique_lock lock(mutex);
