@@ -183,10 +183,15 @@ void Dispatcher::Dispatch(RequestGroup* group, ReplicaClient* replica) {
   group->replica = replica->options().index;
   for (const auto& stream : group->streams) {
     stream->attempts = 1;
-    stream->parked = false;
-    replica->Submit(stream);
+    Send(stream, replica);
   }
   UpdateBackendMetrics(*replica);
+}
+
+void Dispatcher::Send(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica) {
+  stream->parked = false;
+  replica->Submit(stream);
+  if (stream->keyed.has_value()) TellSearches(*stream);
 }
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {

@@ -139,6 +139,8 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> Locate(RequestGroup group);
   void Search(RequestGroup* group, const std::vector<ReplicaClient*>& homes);
   void OnLocated(uint64_t handle, std::optional<uint32_t> home);
+  // What is asked for repeats of it may be answered as of before it was sent.
+  void TellSearches(const RequestStream& sent);
   // Where this router has sent a request with this key that has not ended.
   std::optional<uint32_t> SentTo(const std::string& key) const;
   // The home that should take it.
@@ -159,13 +161,15 @@ class Dispatcher final : public ReplicaListener {
   void EjectOutliers(int64_t now_ns);
   void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);
   void Dispatch(RequestGroup* group, ReplicaClient* replica);
+  void Send(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica);
   // No replica may take it now.
   std::variant<uint64_t, ApiError> Wait(RequestGroup group);
   std::variant<uint64_t, ApiError> WaitInQueue(RequestGroup group);
   ApiError NotAdmitted(AdmissionQueue::Refusal refusal, const std::string& tenant);
   // Requests of one lane can be run by the same replicas.
   std::string LaneOf(const RequestStream& stream) const;
-  std::string* NextLane(std::vector<std::string>* lanes);
+  // Forgets those in which nobody waits; the end: nobody waits in any.
+  std::vector<std::string>::iterator NextLane(std::vector<std::string>* lanes);
   bool MayTakeNew(const ReplicaClient& replica) const;
   bool AnyUsable(const RequestStream& stream) const;
   // A replica may have room.

@@ -67,8 +67,7 @@ void Dispatcher::SubmitAgain(const std::shared_ptr<RequestStream>& stream, Repli
                Kv("replica", replica->replica_id()), Kv("tokens", stream->progress.num_tokens()));
   }
   stream->id = next_id_++;
-  stream->parked = false;
-  replica->Submit(stream);
+  Send(stream, replica);
   UpdateBackendMetrics(*replica);
 }
 

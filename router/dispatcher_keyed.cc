@@ -97,6 +97,7 @@ void Dispatcher::Search(RequestGroup* group, const std::vector<ReplicaClient*>& 
   auto answers = std::make_shared<Answers>();
   answers->num_left = homes.size();
   group->located = false;
+  group->sent_meanwhile.reset();
   const RequestStream& first = *group->streams[0];
   for (ReplicaClient* home : homes) {
     home->FindKeyed(first.keyed->key(), [this, answers, handle = first.handle,
@@ -107,7 +108,13 @@ void Dispatcher::Search(RequestGroup* group, const std::vector<ReplicaClient*>& 
   }
 }
 
-// A repeat may have been sent while its homes were asked.
+void Dispatcher::TellSearches(const RequestStream& sent) {
+  for (auto& [handle, group] : groups_) {
+    if (!group.located && group.streams[0]->keyed->key() == sent.keyed->key())
+      group.sent_meanwhile = sent.replica;
+  }
+}
+
 std::optional<uint32_t> Dispatcher::SentTo(const std::string& key) const {
   for (const auto& [handle, group] : groups_) {
     for (const auto& stream : group.streams) {
@@ -124,7 +131,8 @@ void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   if (found == groups_.end()) return;  // the client has left
   found->second.located = true;
   const RequestStream& first = *found->second.streams[0];
-  if (!home.has_value()) home = SentTo(first.keyed->key());
+  if (!home.has_value()) home = SentTo(first.keyed->key());    // its homes may not have it yet
+  if (!home.has_value()) home = found->second.sent_meanwhile;  // it may have come, and be over
   ReplicaClient* replica = home.has_value() ? fleet_.Find(*home) : nullptr;
   if (replica != nullptr && !Usable(*replica, first)) replica = nullptr;
   if (replica == nullptr && found->second.admitted) replica = PickHome(first, /*again=*/false);

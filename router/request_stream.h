@@ -84,10 +84,11 @@ struct RequestStream {
 struct RequestGroup {
   std::vector<std::shared_ptr<RequestStream>> streams;  // by choice; null: it has ended
   size_t num_live = 0;
-  uint32_t replica = 0;   // index of the one that was chosen last
-  bool detached = false;  // its client has left, and it goes on
-  bool located = true;    // no search for where it runs already is under way
-  bool admitted = false;  // its time in the admission queue is over
+  uint32_t replica = 0;                    // index of the one that was chosen last
+  bool detached = false;                   // its client has left, and it goes on
+  bool located = true;                     // no search for where it runs already is under way
+  std::optional<uint32_t> sent_meanwhile;  // while one was: where another with its key went
+  bool admitted = false;                   // its time in the admission queue is over
 };
 
 }  // namespace flotilla
