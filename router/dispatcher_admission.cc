@@ -28,7 +28,7 @@ std::string Dispatcher::LaneOf(const RequestStream& stream) const {
 }
 
 // Whose first has the highest priority, or came first. Lanes may want the same replica.
-std::string* Dispatcher::NextLane(std::vector<std::string>* lanes) {
+std::vector<std::string>::iterator Dispatcher::NextLane(std::vector<std::string>* lanes) {
   const auto before = [this](const std::string& a, const std::string& b) {
     const uint64_t first = admission_.Next(a), other = admission_.Next(b);
     const int32_t mine = groups_.at(first).streams[0]->request.priority();
@@ -36,8 +36,7 @@ std::string* Dispatcher::NextLane(std::vector<std::string>* lanes) {
     return mine != theirs ? mine > theirs : first < other;
   };
   std::erase_if(*lanes, [this](const std::string& lane) { return !admission_.Waits(lane); });
-  const auto next = std::min_element(lanes->begin(), lanes->end(), before);
-  return next == lanes->end() ? nullptr : &*next;
+  return std::min_element(lanes->begin(), lanes->end(), before);
 }
 
 bool Dispatcher::MayTakeNew(const ReplicaClient& replica) const {
@@ -107,11 +106,11 @@ void Dispatcher::ServeQueueSoon() {
 void Dispatcher::ServeQueue() {
   PlaceParked();  // they came before
   std::vector<std::string> lanes = admission_.lanes();
-  while (std::string* lane = NextLane(&lanes)) {
+  for (auto lane = NextLane(&lanes); lane != lanes.end(); lane = NextLane(&lanes)) {
     RequestGroup& group = groups_.at(admission_.Next(*lane));
     ReplicaClient* replica = Pick(group.streams[0].get(), /*again=*/false);
     if (replica == nullptr) {
-      lane->clear();  // no more of it
+      lanes.erase(lane);
       continue;
     }
     const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());

@@ -14,6 +14,7 @@
 #include "common/base/file_watch.h"
 #include "common/base/flags.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/gguf_shards.h"
 #include "common/text/model_text.h"
 #include "common/tls/certificate_metric.h"
 #include "common/tls/tls_flags.h"
@@ -128,11 +129,6 @@ struct Model {
   StatusOr<ChatFormat> chat_format = absl::UnknownError("not read");
 };
 
-// A file's name without its end, a folder's as it is.
-std::string NameOf(const std::filesystem::path& path) {
-  return (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
-}
-
 // Fills what the model decides in *options.
 StatusOr<Model> LoadModel(const Flags& flags, ProcessSlot* slot, EngineOptions* options) {
   ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(flags.model_path));
@@ -155,7 +151,9 @@ StatusOr<Model> LoadModel(const Flags& flags, ProcessSlot* slot, EngineOptions* 
   core.vocab_size = config.vocab_size;
   options->hidden_size = config.hidden_size;
   core.eos_ids = model.tokenizer->eos_ids();
-  if (options->model_name.empty()) options->model_name = NameOf(flags.model_path);
+  if (options->model_name.empty()) {
+    options->model_name = GgufStem(std::filesystem::path(flags.model_path).filename().string());
+  }
   return model;
 }
 

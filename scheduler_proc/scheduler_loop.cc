@@ -91,10 +91,10 @@ bool SchedulerLoop::DrainInbox(int64_t now_ns) {
     deps_.inbox->Drain(&commands_);
   }
   const bool any = next_command_ < commands_.size();
-  const int64_t end_ns = RealClock::Now() + kMaxDrainNs;
+  const int64_t end_ns = deps_.clock->NowNs() + kMaxDrainNs;
   while (next_command_ < commands_.size()) {
     Take(std::move(commands_[next_command_++]), now_ns);
-    if (RealClock::Now() >= end_ns) break;
+    if (deps_.clock->NowNs() >= end_ns) break;
   }
   if (now_ns >= next_deadline_ns_) core_->ExpireDeadlines(now_ns, &core_outputs_);
   return any;

@@ -14,7 +14,6 @@ namespace {
 constexpr size_t kMaxKeyBytes = 255;
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
-constexpr int kMaxStopTokenIds = 64;
 constexpr int64_t kMaxDeadlineMs = 86'400'000;
 
 Status Bad(std::string_view field, std::string_view what) {
@@ -179,9 +178,9 @@ Status CheckStopping(const v1::StopParams& in, const RequestLimits& limits, Chec
     if (in.stop(i).empty()) return Bad(field, "empty");
     RETURN_IF_ERROR(AtMostBytes(field, in.stop(i), kMaxStopBytes));
   }
-  if (in.stop_token_ids_size() > kMaxStopTokenIds)
+  if (static_cast<uint32_t>(in.stop_token_ids_size()) > kMaxPlanStopIds)
     return Bad("stopping.stop_token_ids",
-               StrCat(in.stop_token_ids_size(), " ids; at most ", kMaxStopTokenIds));
+               StrCat(in.stop_token_ids_size(), " ids; at most ", kMaxPlanStopIds));
   RETURN_IF_ERROR(CheckTokenIds(in.stop_token_ids(), "stopping.stop_token_ids", limits.vocab_size));
   spec.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   spec.ignore_eos = in.ignore_eos();

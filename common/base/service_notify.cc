@@ -1,7 +1,6 @@
 #include "common/base/service_notify.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -10,6 +9,7 @@
 
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "common/base/unix_listener.h"
 
 namespace flotilla {
 
@@ -29,18 +29,16 @@ void ServiceNotifier::Ready(std::string_view status) const {
 
 void ServiceNotifier::Send(std::string_view message) const {
   if (socket_.empty()) return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_.size() >= sizeof(address.sun_path)) {
-    Log().warn("NOTIFY_SOCKET is too long {}", Kv("bytes", socket_.size()));
+  StatusOr<sockaddr_un> address = UnixAddress(socket_);
+  if (!address.ok()) {
+    Log().warn("systemd can't be told {}", Kv("reason", std::string(address.status().message())));
     return;
   }
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  if (socket_.front() == '@') address.sun_path[0] = '\0';
+  if (socket_.front() == '@') address->sun_path[0] = '\0';
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_.size());
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid() || sendto(fd.get(), message.data(), message.size(), MSG_NOSIGNAL,
-                            reinterpret_cast<const sockaddr*>(&address), size) < 0)
+                            reinterpret_cast<const sockaddr*>(&*address), size) < 0)
     Log().warn("systemd can't be told {}", Kv("reason", std::strerror(errno)));
 }
 

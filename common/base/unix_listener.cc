@@ -16,15 +16,6 @@ namespace {
 constexpr int kBacklog = 8;
 constexpr timeval kConnectTimeout = {.tv_sec = 5, .tv_usec = 0};
 
-StatusOr<sockaddr_un> AddressOf(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path))
-    return absl::InvalidArgumentError(StrCat("a socket's path is too long: ", path));
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
-}
-
 Status Failed(const char* what, const std::string& path) {
   const bool stays = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EROFS;
   const std::string message = StrCat(what, path, ": ", std::strerror(errno));
@@ -33,10 +24,19 @@ Status Failed(const char* what, const std::string& path) {
 
 }  // namespace
 
+StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path))
+    return absl::InvalidArgumentError(StrCat("a socket's path is too long: ", path));
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
 // It listens under another name first, so that whoever finds a file at the path can connect.
 StatusOr<UnixListener> UnixListener::Listen(const std::string& path, int type) {
   const std::string other = StrCat(path, ".", getpid());
-  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(other));
+  ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(other));
   UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   unlink(other.c_str());
   struct stat file = {};
@@ -81,7 +81,7 @@ void UnixListener::Close() {
 }
 
 StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type) {
-  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
   UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectTimeout, sizeof(kConnectTimeout));
   if (fd.valid() &&

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include <string>
 
@@ -14,6 +15,9 @@
 #include "common/base/unique_fd.h"
 
 namespace flotilla {
+
+// InvalidArgument: the path is too long for one.
+StatusOr<sockaddr_un> UnixAddress(const std::string& path);
 
 class UnixListener {
  public:

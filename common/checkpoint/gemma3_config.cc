@@ -16,6 +16,10 @@ Status CheckSoftcap(float cap, std::string_view key) {
   return absl::InvalidArgumentError(StrCat(key, " is ", cap, "; it must be in 0..1e6"));
 }
 
+void SetEachGlobal(uint32_t window, uint64_t pattern, ModelConfig* config) {
+  SetSlidingLayers(config, window, [&](uint32_t i) { return (i + 1) % pattern != 0; });
+}
+
 // A flag for each layer, or each pattern-th layer is global.
 Status ReadGgufPattern(const GgufFile& gguf, uint32_t window, ModelConfig* config) {
   constexpr std::string_view kKey = "gemma3.attention.sliding_window_pattern";
@@ -35,7 +39,7 @@ Status ReadGgufPattern(const GgufFile& gguf, uint32_t window, ModelConfig* confi
       return absl::InvalidArgumentError(StrCat("metadata ", kKey, " is 0; it must be at least 1"));
     }
   }
-  SetSlidingLayers(config, window, [&](uint32_t i) { return (i + 1) % pattern != 0; });
+  SetEachGlobal(window, pattern, config);
   return OkStatus();
 }
 
@@ -53,7 +57,7 @@ Status ReadLayerTypes(const JsonObject& json, uint32_t window, ModelConfig* conf
     ASSIGN_OR_RETURN(pattern, json.Uint(key));
     if (pattern == 0) return json.Error(key, "is 0; it must be at least 1");
   }
-  SetSlidingLayers(config, window, [&](uint32_t i) { return (i + 1) % pattern != 0; });
+  SetEachGlobal(window, pattern, config);
   return OkStatus();
 }
 

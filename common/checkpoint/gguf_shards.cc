@@ -1,6 +1,5 @@
 #include "common/checkpoint/gguf_shards.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -54,6 +53,22 @@ StatusOr<GgufFile> ParseShard(const MappedFile& file, uint64_t number, uint64_t 
   return gguf;
 }
 
+// How many files there are, of which this must be the first.
+StatusOr<uint64_t> CountOfFirst(const GgufFile& gguf, const std::string& path) {
+  ASSIGN_OR_RETURN(const Split split, SplitOf(gguf));
+  if (split.number > 0) {
+    return absl::InvalidArgumentError(StrCat("is file ", split.number + 1, " of a model in ",
+                                             split.count, "; give the first, whose name ends in ",
+                                             ShardName("", 0, split.count)));
+  }
+  if (split.count > 1 && GgufShardPaths(path).size() != split.count) {
+    return absl::InvalidArgumentError(
+        StrCat("is the first of a model in ", split.count, " files, so its name must end in ",
+               ShardName("", 0, split.count), ", and the others must lie beside it"));
+  }
+  return split.count;
+}
+
 }  // namespace
 
 std::vector<std::string> GgufShardPaths(const std::string& path) {
@@ -71,19 +86,14 @@ std::vector<std::string> GgufShardPaths(const std::string& path) {
   return {path};
 }
 
+std::string GgufStem(const std::string& name) {
+  if (!name.ends_with(kEnd)) return name;
+  const size_t number = GgufShardPaths(name).size() > 1 ? kFirst.size() + kDigits : 0;
+  return name.substr(0, name.size() - kEnd.size() - number);
+}
+
 Status CheckFirstShard(const GgufFile& gguf, const std::string& path) {
-  ASSIGN_OR_RETURN(const Split split, SplitOf(gguf));
-  if (split.number > 0) {
-    return absl::InvalidArgumentError(StrCat("is file ", split.number + 1, " of a model in ",
-                                             split.count, "; give the first, whose name ends in ",
-                                             ShardName("", 0, split.count)));
-  }
-  if (split.count > 1 && GgufShardPaths(path).size() != split.count) {
-    return absl::InvalidArgumentError(
-        StrCat("is the first of a model in ", split.count, " files, so its name must end in ",
-               ShardName("", 0, split.count), ", and the others must lie beside it"));
-  }
-  return OkStatus();
+  return CountOfFirst(gguf, path).status();
 }
 
 StatusOr<GgufShards> GgufShards::Open(const std::string& path) {
@@ -91,16 +101,15 @@ StatusOr<GgufShards> GgufShards::Open(const std::string& path) {
   ASSIGN_OR_RETURN(MappedFile first, MappedFile::Open(path));
   StatusOr<GgufFile> gguf = GgufFile::Parse(first.bytes(), {.metadata_only = false});
   if (!gguf.ok()) return Annotate(gguf.status(), path);
-  const Status is_first = CheckFirstShard(*gguf, path);
-  if (!is_first.ok()) return Annotate(is_first, path);
+  const StatusOr<uint64_t> count = CountOfFirst(*gguf, path);
+  if (!count.ok()) return Annotate(count.status(), path);
   shards.gguf = *std::move(gguf);
   shards.files.push_back(std::move(first));
-  ASSIGN_OR_RETURN(const Split split, SplitOf(shards.gguf));
-  if (split.count == 1) return shards;
+  if (*count == 1) return shards;
   const std::vector<std::string> paths = GgufShardPaths(path);
-  for (uint64_t i = 1; i < split.count; ++i) {
+  for (uint64_t i = 1; i < *count; ++i) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(paths[i]));
-    StatusOr<GgufFile> shard = ParseShard(file, i, split.count);
+    StatusOr<GgufFile> shard = ParseShard(file, i, *count);
     const Status joined = shard.ok() ? shards.gguf.Join(*shard) : shard.status();
     if (!joined.ok()) return Annotate(joined, paths[i]);
     shards.files.push_back(std::move(file));

@@ -17,6 +17,10 @@ namespace flotilla {
 // The files of the model whose first is `path`, by its name alone: {path} if that is no shard's.
 std::vector<std::string> GgufShardPaths(const std::string& path);
 
+// A file's name without its end and its number: "m" of m.gguf and of m-00001-of-00003.gguf; other
+// names as they are.
+std::string GgufStem(const std::string& name);
+
 // OK for a file that is whole or the first of several; otherwise an error that names the first.
 Status CheckFirstShard(const GgufFile& gguf, const std::string& path);
 

@@ -18,6 +18,7 @@ using internal::JsonObject;
 
 constexpr std::string_view kBundleMagic = "FLTEXT1\n";
 constexpr size_t kMaxConfigBytes = 16u << 20;
+constexpr char kTokenizerConfig[] = "tokenizer_config.json: ";  // before an error
 
 // The texts of a folder's files; what is not there is empty.
 struct FolderFiles {
@@ -74,9 +75,10 @@ StatusOr<boost::json::value> ParseTokenizerConfig(std::string_view text) {
                                    kMaxConfigBytes);
 }
 
-StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files) {
-  ASSIGN_OR_RETURN(const boost::json::value document, ParseTokenizerConfig(files.tokenizer_config));
-  const JsonObject config(&document.get_object(), "tokenizer_config.json: ");
+StatusOr<ChatFormat> ReadChatFormat(const FolderFiles& files,
+                                    const StatusOr<boost::json::value>& document) {
+  RETURN_IF_ERROR(document.status());
+  const JsonObject config(&document->get_object(), kTokenizerConfig);
   ChatTemplates templates{std::string(files.chat_template), std::nullopt};
   if (templates.plain.empty()) {
     ASSIGN_OR_RETURN(templates, ChatTemplatesOf(config));
@@ -113,20 +115,20 @@ StatusOr<std::vector<TokenId>> ReadEosIds(std::string_view text) {
 
 // tokenizer_config.json's eos_token, for where no generation_config.json says what ends a text. A
 // damaged one is the chat format's to complain of: a text alone needs none.
-std::string EosToken(const FolderFiles& files) {
-  const StatusOr<boost::json::value> document = ParseTokenizerConfig(files.tokenizer_config);
+std::string EosToken(const StatusOr<boost::json::value>& document) {
   if (!document.ok()) return "";
   const auto token =
-      SpecialToken(JsonObject(&document->get_object(), "tokenizer_config.json: "), "eos_token");
+      SpecialToken(JsonObject(&document->get_object(), kTokenizerConfig), "eos_token");
   return token.ok() ? token->value_or("") : "";
 }
 
 StatusOr<ModelText> FromFolderFiles(const FolderFiles& files) {
   ASSIGN_OR_RETURN(const std::vector<TokenId> eos_ids, ReadEosIds(files.generation_config));
+  const StatusOr<boost::json::value> config = ParseTokenizerConfig(files.tokenizer_config);
   ModelText text;
   ASSIGN_OR_RETURN(text.tokenizer,
-                   CreateTokenizerFromJson(files.tokenizer, eos_ids, EosToken(files)));
-  text.chat_format = ReadChatFormat(files);
+                   CreateTokenizerFromJson(files.tokenizer, eos_ids, EosToken(config)));
+  text.chat_format = ReadChatFormat(files, config);
   return text;
 }
 

@@ -2,18 +2,17 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
+#include "common/base/unix_listener.h"
 #include "deploy/launcher/metrics_vllm.h"
 
 namespace flotilla {
@@ -22,12 +21,11 @@ namespace {
 constexpr size_t kMaxPageBytes = 16 << 20;
 
 UniqueFd ConnectUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return UniqueFd();
-  std::memcpy(address.sun_path, path.data(), path.size());
+  const StatusOr<sockaddr_un> address = UnixAddress(path);
+  if (!address.ok()) return UniqueFd();
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) fd.reset();
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0)
+    fd.reset();
   return fd;
 }
 

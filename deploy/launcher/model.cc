@@ -57,12 +57,7 @@ StatusOr<ModelConfig> InspectModel(const std::string& path) {
 std::string ModelNameOfPath(const std::string& path) {
   std::filesystem::path parts(path);
   if (!parts.has_filename()) parts = parts.parent_path();  // "models/a/"
-  std::string name = parts.filename().string();
-  if (GgufShardPaths(name).size() > 1) {
-    name.resize(name.rfind("-00001-of-"));
-  } else if (name.ends_with(".gguf")) {
-    name.resize(name.size() - 5);
-  }
+  std::string name = GgufStem(parts.filename().string());
   const size_t cut = name.find_last_of(".-");
   if (cut != std::string::npos && cut > 0 && IsQuantisationName(name.substr(cut + 1)))
     name.resize(cut);

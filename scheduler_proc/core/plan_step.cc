@@ -259,11 +259,9 @@ void Scheduler::Impl::FillOpen(const Req& req, uint32_t start, StepPlan* plan) {
   open.sampling = spec.sampling;
   open.num_logit_bias = static_cast<uint32_t>(spec.logit_bias.size());
   plan->logit_bias.insert(plan->logit_bias.end(), spec.logit_bias.begin(), spec.logit_bias.end());
-  if (spec.min_new_tokens > 0) {
-    open.num_stop_ids = static_cast<uint32_t>(spec.stop_token_ids.size());
-    plan->stop_ids.insert(plan->stop_ids.end(), spec.stop_token_ids.begin(),
-                          spec.stop_token_ids.end());
-  }
+  const std::span<const int32_t> stop_ids = spec.banned_stop_ids();
+  open.num_stop_ids = static_cast<uint32_t>(stop_ids.size());
+  plan->stop_ids.insert(plan->stop_ids.end(), stop_ids.begin(), stop_ids.end());
   if (!spec.sampling.has_penalties()) return;
   // The workers see the rest in the rows.
   open.num_history = start;

@@ -41,14 +41,13 @@ bool Scheduler::Impl::PreemptRunning(ScheduleBatch* batch) {
 // Nobody gives way for a request that the PrefillAdder will hold back: a prompt that is not yet
 // computed, or just now is, has much of its own.
 bool Scheduler::Impl::PrefixIsBeingComputed(const Req& waiting) const {
-  const auto computes = [&](const Req& req) { return ComputesPrefixOf(kv, req, waiting); };
-  for (uint32_t i = 0; i < num_in_flight; ++i) {
-    for (const BatchRow& row : result_queue[i].extend_rows()) {
-      if (computes(*row.req)) return true;
-    }
-  }
-  return std::ranges::any_of(running_batch,
-                             [&](const Req* req) { return !req->is_decode() && computes(*req); });
+  const auto in_flight = std::span(result_queue).first(num_in_flight);
+  return std::ranges::any_of(
+             in_flight,
+             [&](const ScheduleBatch& batch) { return ComputesPrefixOf(kv, batch, waiting); }) ||
+         std::ranges::any_of(running_batch, [&](const Req* req) {
+           return !req->is_decode() && ComputesPrefixOf(kv, *req, waiting);
+         });
 }
 
 // How many of running_batch, from its front, keep their slots. Goes through those who wait as the

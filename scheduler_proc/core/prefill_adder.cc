@@ -74,11 +74,15 @@ bool ComputesPrefixOf(const KvPool& kv, const Req& computing, const Req& req) {
   return common - common % kv.page_size() >= least;
 }
 
+bool ComputesPrefixOf(const KvPool& kv, const ScheduleBatch& batch, const Req& req) {
+  return std::ranges::any_of(batch.extend_rows(), [&](const BatchRow& row) {
+    return ComputesPrefixOf(kv, *row.req, req);
+  });
+}
+
 bool PrefillAdder::HeldBack(const Req& req) const {
   const auto computes_prefix = [&](const ScheduleBatch& batch) {
-    return std::ranges::any_of(batch.extend_rows(), [&](const BatchRow& row) {
-      return ComputesPrefixOf(kv_, *row.req, req);
-    });
+    return ComputesPrefixOf(kv_, batch, req);
   };
   return computes_prefix(batch_) || std::ranges::any_of(in_flight_, computes_prefix);
 }
@@ -86,7 +90,7 @@ bool PrefillAdder::HeldBack(const Req& req) const {
 uint32_t PrefillAdder::OpenWords(const Req& req) {
   const uint32_t history = req.spec.sampling.has_penalties() ? req.num_computed : 0;
   return history + req.num_pages + 2 * static_cast<uint32_t>(req.spec.logit_bias.size()) +
-         static_cast<uint32_t>(req.spec.stop_token_ids.size());
+         static_cast<uint32_t>(req.spec.banned_stop_ids().size());
 }
 
 AddReqResult PrefillAdder::AddOneReq(Req* req) {

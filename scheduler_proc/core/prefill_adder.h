@@ -36,6 +36,7 @@ inline constexpr uint32_t kInBatchPrefixTokens = 32;
 // `computing` computes, in steps to come too, more of req's prompt than req can read from the
 // cache.
 bool ComputesPrefixOf(const KvPool& kv, const Req& computing, const Req& req);
+bool ComputesPrefixOf(const KvPool& kv, const ScheduleBatch& batch, const Req& req);  // one of it
 // Words of 4 bytes, histories, prefixes' pages and logit biases together: a plan must fit the step
 // ring's frame.
 inline constexpr uint32_t kMaxOpenWords = 64 * 1024;

@@ -89,6 +89,12 @@ struct ReqSpec {
   int32_t priority = 0;
   int64_t arrival_ns = 0;
   int64_t deadline_ns = INT64_MAX;
+
+  // Those that the workers must know: with min_tokens, which keeps them from being sampled.
+  std::span<const int32_t> banned_stop_ids() const {
+    if (min_new_tokens == 0) return {};
+    return stop_token_ids;
+  }
 };
 
 // What happened to a request in a step. Tokens come in order, each once, over retractions and

@@ -18,6 +18,7 @@
 
 #include "common/base/sha256.h"
 #include "tests/fakes/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace flotilla {
 namespace {
@@ -32,13 +33,6 @@ using ::testing::HasSubstr;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "checkpoint_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string path() const { return folder_ + "/model.gguf"; }
   StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view bytes) const {
     WriteBytes(path(), bytes);
@@ -50,7 +44,8 @@ class CheckpointTest : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 // A model whose metadata has `key` replaced: the builder appends, so the tests below build the

@@ -11,6 +11,7 @@
 
 #include "common/text/model_text.h"
 #include "tests/fakes/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace flotilla {
 namespace {
@@ -46,13 +47,9 @@ void CopyKeys(const GgufFile& file, GgufBuilder* builder) {
 class GgufShardsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "gguf_shards_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     WriteBytes(folder_ + "/whole.gguf", TinyLlamaBytes({}));
     Split(3);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string Path(int number, int count = 3) const {
     return folder_ + "/m-0000" + std::to_string(number) + "-of-0000" + std::to_string(count) +
@@ -92,7 +89,8 @@ class GgufShardsTest : public ::testing::Test {
     return checkpoint.ok() ? "opened" : std::string(checkpoint.status().message());
   }
 
-  std::string folder_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(GgufShardsTest, IsTheModelThatItWasInOneFile) {
@@ -138,6 +136,12 @@ TEST_F(GgufShardsTest, NamesOfTheOthersComeFromTheFirst) {
                             "a-00001-of-00000.gguf", "-00001-of-00002.gguf", ""}) {
     EXPECT_THAT(GgufShardPaths(other), ElementsAre(other));
   }
+}
+
+TEST_F(GgufShardsTest, StemsHaveNeitherEndNorNumber) {
+  EXPECT_EQ(GgufStem("m.Q4_1-00001-of-00002.gguf"), "m.Q4_1");
+  EXPECT_EQ(GgufStem("m.gguf"), "m");
+  for (const char* other : {"m", "m-00001-of-00002", "folder"}) EXPECT_EQ(GgufStem(other), other);
 }
 
 TEST_F(GgufShardsTest, AnotherThanTheFirstIsRefused) {

@@ -12,6 +12,7 @@
 #include "common/base/utf8.h"
 #include "common/text/byte_level.h"
 #include "tests/fakes/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace flotilla {
 namespace {
@@ -41,13 +42,7 @@ std::string TokenizerJson() {
 
 class ModelTextTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "model_text_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    Write("tokenizer.json", TokenizerJson());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { Write("tokenizer.json", TokenizerJson()); }
   void Write(const std::string& name, const std::string& bytes) {
     WriteBytes(folder_ + "/" + name, bytes);
   }
@@ -76,7 +71,8 @@ class ModelTextTest : public ::testing::Test {
     return text.ok() ? "opened" : std::string(text.status().message());
   }
 
-  std::string folder_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(ModelTextTest, ATokenizerJsonAloneIsEnough) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/fakes/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace flotilla {
 namespace {
@@ -128,9 +129,6 @@ TEST(SafetensorsTest, TheHeadersLengthIsBoundedByTheFile) {
 class FolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "safetensors_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     Write("config.json", R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 4,
       "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 1, "vocab_size": 5, "max_position_embeddings": 8,
@@ -151,7 +149,6 @@ class FolderTest : public ::testing::Test {
                {layer + "mlp.up_proj.weight", {6, 4}},
                {layer + "mlp.down_proj.weight", {4, 6}}};
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   using Shapes = std::map<std::string, std::vector<uint64_t>>;
   void Write(const std::string& name, const std::string& bytes) {
@@ -192,7 +189,8 @@ class FolderTest : public ::testing::Test {
     Write("model.safetensors.index.json", "{\"metadata\": {}, \"weight_map\": {" + index + "}}");
   }
 
-  std::string folder_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   Shapes shapes_;
 };
 

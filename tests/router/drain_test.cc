@@ -13,10 +13,6 @@ constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":2,"s
 constexpr const char* kStream =
     R"({"model":"smol","prompt":"Hi","max_tokens":50,"seed":1,"stream":true})";
 
-std::string GetText(std::string_view path) {
-  return StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
-}
-
 // What has been generated when the router is told to stop is sent to its last byte.
 TEST(DrainTest, DrainSendsAnswersToTheirEnd) {
   HarnessOptions options;

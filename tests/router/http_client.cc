@@ -122,6 +122,10 @@ std::string HttpConnection::ReadChunks() {
   }
 }
 
+std::string GetText(std::string_view path, std::string_view more_headers) {
+  return StrCat("GET ", path, " HTTP/1.1\r\nHost: test\r\n", more_headers, "\r\n");
+}
+
 std::string PostText(std::string_view path, std::string_view body, std::string_view more_headers) {
   return StrCat("POST ", path, " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n",
                 more_headers, "Content-Length: ", body.size(), "\r\n\r\n", body);
@@ -129,7 +133,7 @@ std::string PostText(std::string_view path, std::string_view body, std::string_v
 
 HttpAnswer Get(uint16_t port, std::string_view path) {
   HttpConnection connection(port);
-  connection.Send(StrCat("GET ", path, " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"));
+  connection.Send(GetText(path, "Connection: close\r\n"));
   return connection.Read();
 }
 

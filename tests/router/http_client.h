@@ -56,6 +56,7 @@ class HttpConnection {
   std::string buffer_;
 };
 
+std::string GetText(std::string_view path, std::string_view more_headers = "");
 std::string PostText(std::string_view path, std::string_view body,
                      std::string_view more_headers = "");
 HttpAnswer Get(uint16_t port, std::string_view path);

@@ -15,10 +15,6 @@ constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":2,"s
 constexpr const char* kStream =
     R"({"model":"smol","prompt":"Hi","max_tokens":50,"seed":1,"stream":true})";
 
-std::string GetText(std::string_view path, std::string_view more = "") {
-  return StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n", more, "\r\n");
-}
-
 TEST(HttpRoutesTest, AnswersItsPaths) {
   RouterHarness harness;
   EXPECT_EQ(Get(harness.port(), "/health/live").body, R"({"status":"SERVING"})");

@@ -28,10 +28,26 @@ class IdempotencyTest : public ::testing::Test {
     connection.Send(PostText("/v1/completions", body, headers));
     return connection.Read();
   }
+  // Three replicas that run one request each; others wait.
+  void StartWithQueue() {
+    HarnessOptions options;
+    options.replicas = 3;
+    options.max_inflight_per_replica = 1;
+    options.admission_queue = 100;
+    Start(options);
+    harness_->WaitAllReady();
+  }
+  double Queued() { return harness_->Metric("flotilla_router_admission_queue_depth"); }
+  // On a connection of its own, the last of connections_.
+  void SendOn(const std::string& headers) {
+    connections_.push_back(std::make_unique<HttpConnection>(harness_->port()));
+    connections_.back()->Send(PostText("/v1/completions", kBody, headers));
+  }
   v1::Submit Last(size_t engine = 0) { return harness_->engine(engine).submits().back(); }
   size_t Submits(size_t engine) { return harness_->engine(engine).submits().size(); }
 
   std::unique_ptr<RouterHarness> harness_;
+  std::vector<std::unique_ptr<HttpConnection>> connections_;
 };
 
 TEST_F(IdempotencyTest, ARepeatIsTheSameForEveryRouter) {
@@ -204,33 +220,22 @@ TEST_F(IdempotencyTest, ItKeepsItsPlaceWhenItsClientLeaves) {
 // Another one has room, but a repeat would not look there. (Which are a key's homes is not known
 // here, so there are many.)
 TEST_F(IdempotencyTest, ItWaitsForItsHomes) {
-  HarnessOptions options;
-  options.replicas = 3;
-  options.max_inflight_per_replica = 1;
-  options.admission_queue = 100;
-  Start(options);
-  harness_->WaitAllReady();
-  std::vector<std::unique_ptr<HttpConnection>> connections;
-  const auto send = [&](const std::string& headers) {
-    connections.push_back(std::make_unique<HttpConnection>(harness_->port()));
-    connections.back()->Send(PostText("/v1/completions", kBody, headers));
-  };
+  StartWithQueue();
   const auto arrived = [&] {
-    const double waiting = harness_->Metric("flotilla_router_admission_queue_depth");
-    return Submits(0) + Submits(1) + Submits(2) + static_cast<size_t>(waiting);
+    return Submits(0) + Submits(1) + Submits(2) + static_cast<size_t>(Queued());
   };
   for (size_t i = 0; i < 3; ++i) harness_->engine(i).Hold();
   for (size_t i = 1; i < 3; ++i) {
-    send("");
+    SendOn("");
     while (arrived() < i) {
     }
   }
   constexpr int kKeys = 12;
-  for (int i = 0; i < 2 * kKeys; ++i) send(KeyHeader(StrCat("k", i % kKeys)));
+  for (int i = 0; i < 2 * kKeys; ++i) SendOn(KeyHeader(StrCat("k", i % kKeys)));
   while (arrived() < 2 + 2 * kKeys) {
   }
   for (size_t i = 0; i < 3; ++i) harness_->engine(i).RunFreely();
-  for (const auto& connection : connections) EXPECT_EQ(connection->Read().status, 200);
+  for (const auto& connection : connections_) EXPECT_EQ(connection->Read().status, 200);
   std::map<std::string, std::set<size_t>> ran;
   for (size_t i = 0; i < 3; ++i) {
     for (const v1::Submit& submit : harness_->engine(i).submits()) {
@@ -243,38 +248,27 @@ TEST_F(IdempotencyTest, ItWaitsForItsHomes) {
 
 // Who waits for a home that is busy keeps no other replica from those behind it.
 TEST_F(IdempotencyTest, ItHoldsUpNobodyElse) {
-  HarnessOptions options;
-  options.replicas = 3;
-  options.max_inflight_per_replica = 1;
-  options.admission_queue = 100;
-  Start(options);
-  harness_->WaitAllReady();
-  std::vector<std::unique_ptr<HttpConnection>> connections;
-  const auto send = [&](const std::string& headers) {
-    connections.push_back(std::make_unique<HttpConnection>(harness_->port()));
-    connections.back()->Send(PostText("/v1/completions", kBody, headers));
-  };
-  const auto queued = [&] { return harness_->Metric("flotilla_router_admission_queue_depth"); };
+  StartWithQueue();
   for (size_t i = 0; i < 3; ++i) harness_->engine(i).Hold();
   for (size_t i = 1; i <= 3; ++i) {
-    send("");
+    SendOn("");
     while (Submits(0) + Submits(1) + Submits(2) < i) {
     }
   }
   constexpr int kKeys = 12;  // so that some have homes without the first replica
-  for (int i = 0; i < kKeys; ++i) send(KeyHeader(StrCat("k", i)));
-  while (queued() < kKeys) {
+  for (int i = 0; i < kKeys; ++i) SendOn(KeyHeader(StrCat("k", i)));
+  while (Queued() < kKeys) {
   }
-  send("");
-  while (queued() < kKeys + 1) {
+  SendOn("");
+  while (Queued() < kKeys + 1) {
   }
   harness_->engine(0).RunFreely();
-  EXPECT_EQ(connections.back()->Read().status, 200);
+  EXPECT_EQ(connections_.back()->Read().status, 200);
   EXPECT_EQ(Submits(1) + Submits(2), 2u) << "the others still run their first";
-  EXPECT_GT(queued(), 0) << "some wait for the others";
+  EXPECT_GT(Queued(), 0) << "some wait for the others";
   for (size_t i = 1; i < 3; ++i) harness_->engine(i).RunFreely();
-  connections.pop_back();
-  for (const auto& connection : connections) EXPECT_EQ(connection->Read().status, 200);
+  connections_.pop_back();
+  for (const auto& connection : connections_) EXPECT_EQ(connection->Read().status, 200);
 }
 
 TEST_F(IdempotencyTest, AnotherBodyUnderTheKeyIsA422) {

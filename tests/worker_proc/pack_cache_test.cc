@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "tests/support/temp_folder.h"
 #include "tests/worker_proc/model_setups.h"
 #include "tests/worker_proc/rank_threads.h"
 
@@ -23,14 +24,7 @@ namespace fs = std::filesystem;
 
 class PackCacheTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder = ::testing::TempDir() + "pack_cache_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-    model_ = folder_ + "/model.gguf";
-    cache_ = folder_ + "/cache";
-    WriteModel(1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { WriteModel(1); }
 
   void WriteModel(uint64_t seed) {
     testing::TinyLlamaOptions options;
@@ -83,7 +77,9 @@ class PackCacheTest : public ::testing::Test {
     return inodes;
   }
 
-  std::string folder_, model_, cache_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
+  const std::string model_ = folder_ + "/model.gguf", cache_ = folder_ + "/cache";
   std::string dir_;  // --pack-cache-dir; empty: cache_
 };
 

@@ -18,6 +18,7 @@
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
 #include "common/base/xxh64.h"
+#include "tests/support/temp_folder.h"
 #include "worker_proc/cpu/pack_format.h"
 
 namespace flotilla::cpu {
@@ -38,9 +39,6 @@ void WriteAll(const std::string& path, std::string_view bytes) {
 class PackFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string folder = ::testing::TempDir() + "pack_file_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-    path_ = folder_ + "/model.pack";
     std::mt19937_64 rng(5);
     // Below, at and above the alignment and a checksum's block; one of nothing.
     for (const size_t bytes : {1u, 64u, 63u, 0u, 1000u, (1u << 20) + 1u, 3u << 20}) {
@@ -48,7 +46,6 @@ class PackFileTest : public ::testing::Test {
       for (char& c : data) c = static_cast<char>(rng());
     }
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   PackContents Contents() const {
     PackContents contents{kKey, {}, {}};
@@ -76,7 +73,9 @@ class PackFileTest : public ::testing::Test {
     }
   }
 
-  std::string folder_, path_;
+  const testing::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
+  std::string path_ = folder_ + "/model.pack";
   std::vector<std::string> data_;
   ThreadPool pool_{{2, 0}};
   std::atomic<bool> stop_{false};
