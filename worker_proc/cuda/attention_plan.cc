@@ -17,28 +17,39 @@ AttentionItem WholeItem(const AttentionPlanInput& in, uint32_t s, uint32_t row_b
   return {s, row_begin, row_end, first_key / kSplitKeys, CeilDiv(keys_of(row_end - 1), kSplitKeys)};
 }
 
-// `item` as items of one split each, and what merges them.
-void SplitItem(const AttentionItem& item, uint32_t part_row, AttentionPlan* plan) {
+// `item` as items of up to so many splits each, and what merges them.
+void ShareItem(const AttentionItem& item, uint32_t splits_an_item, uint32_t part_row,
+               AttentionPlan* plan) {
   AttentionMerge merge = {item, item.split_end - item.split_begin};
   merge.item.part_row = part_row;
   plan->merges.push_back(merge);
-  for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
-    plan->items.push_back({item.seq, item.row_begin, item.row_end, split, split + 1, part_row});
-    part_row += item.row_end - item.row_begin;
+  for (uint32_t split = item.split_begin; split < item.split_end; split += splits_an_item) {
+    const uint32_t end = std::min(split + splits_an_item, item.split_end);
+    plan->items.push_back({item.seq, item.row_begin, item.row_end, split, end, part_row});
+    part_row += (end - split) * (item.row_end - item.row_begin);
   }
 }
 
-uint32_t NumWholeItems(const AttentionPlanInput& in) {
-  uint32_t items = 0;
+// Calls visit(item) for each tile of rows: those that see the most keys of a sequence first.
+template <typename Visit>
+void ForEachWholeItem(const AttentionPlanInput& in, const Visit& visit) {
   for (uint32_t s = 0; s < in.num_seqs; ++s) {
-    items += CeilDiv((in.cu_q_lens[s + 1] - in.cu_q_lens[s]) * in.group, kItemRows);
+    const uint32_t rows = (in.cu_q_lens[s + 1] - in.cu_q_lens[s]) * in.group;
+    for (uint32_t tile = CeilDiv(rows, in.item_rows); tile-- > 0;) {
+      const uint32_t begin = tile * in.item_rows;
+      visit(WholeItem(in, s, begin, std::min(rows, begin + in.item_rows)));
+    }
   }
-  return items;
 }
 
 // How many tiles rows of `tokens` tokens of `seqs` sequences have at most: each may begin anew.
-uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group) {
-  return CeilDiv(tokens * group, kItemRows) + seqs;
+uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group, uint32_t item_rows) {
+  return CeilDiv(tokens * group, item_rows) + seqs;
+}
+
+// So many blocks are wanted where keys are shared.
+uint32_t WantedItems(const AttentionPlanInput& in) {
+  return CeilDiv(2 * in.parallel_blocks, in.num_kv_heads);
 }
 
 }  // namespace
@@ -46,27 +57,31 @@ uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group) {
 void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->items.clear();
   plan->merges.clear();
-  const uint32_t whole_items = NumWholeItems(in);
-  const bool may_split = whole_items * in.num_kv_heads < in.parallel_blocks;
+  uint32_t whole_items = 0;
+  uint32_t all_splits = 0;
+  ForEachWholeItem(in, [&](const AttentionItem& item) {
+    ++whole_items;
+    all_splits += item.split_end - item.split_begin;
+  });
+  const bool may_share = whole_items * in.num_kv_heads < in.parallel_blocks &&
+                         (in.num_items == 0 || in.num_merges > 0);
+  const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in));
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
   uint32_t part_rows = 0;
-  for (uint32_t s = 0; s < in.num_seqs; ++s) {
-    const uint32_t rows = (in.cu_q_lens[s + 1] - in.cu_q_lens[s]) * in.group;
-    for (uint32_t begin = 0; begin < rows; begin += kItemRows) {
-      const AttentionItem item = WholeItem(in, s, begin, std::min(rows, begin + kItemRows));
-      const uint32_t splits = item.split_end - item.split_begin;
-      const uint32_t needed = splits * (item.row_end - item.row_begin);
-      if (may_split && splits > 1 && needed <= in.max_part_rows - part_rows &&
-          splits - 1 <= spare_items) {
-        SplitItem(item, part_rows, plan);
-        part_rows += needed;
-        spare_items -= splits - 1;
-      } else {
-        plan->items.push_back(item);
-      }
+  ForEachWholeItem(in, [&](const AttentionItem& item) {
+    const uint32_t splits = item.split_end - item.split_begin;
+    const uint32_t parts = splits * (item.row_end - item.row_begin);
+    const uint32_t more_items = CeilDiv(splits, splits_an_item) - 1;
+    if (may_share && more_items > 0 && parts <= in.max_part_rows - part_rows &&
+        more_items <= spare_items) {
+      ShareItem(item, splits_an_item, part_rows, plan);
+      part_rows += parts;
+      spare_items -= more_items;
+    } else {
+      plan->items.push_back(item);
     }
-  }
+  });
   if (in.num_items == 0) return;
   CHECK(plan->items.size() <= in.num_items && plan->merges.size() <= in.num_merges);
   plan->items.resize(in.num_items);
@@ -74,16 +89,19 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
 }
 
 FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
-  const uint32_t tiles = MaxTiles(tokens, seqs, input.group);
-  return {tiles + CeilDiv(2 * input.parallel_blocks, input.num_kv_heads), tiles};
+  const uint32_t tiles = MaxTiles(tokens, seqs, input.group, input.item_rows);
+  const uint32_t wanted = WantedItems(input);
+  return {tiles + wanted, seqs >= wanted ? 0 : tiles};
 }
 
 // A part row is of one item at least.
 uint32_t MaxAttentionItems(const AttentionBounds& bounds) {
-  return MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group) + bounds.max_part_rows;
+  return MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group, bounds.item_rows) +
+         bounds.max_part_rows;
 }
 uint32_t MaxAttentionMerges(const AttentionBounds& bounds) {
-  return std::min(MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group), bounds.max_part_rows);
+  return std::min(MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group, bounds.item_rows),
+                  bounds.max_part_rows);
 }
 
 }  // namespace flotilla::cuda

@@ -1,7 +1,7 @@
 // How a step's attention is shared by thread blocks: which rows and which splits of their keys an
 // item has. What is computed does not depend on it (kernels/paged_attention.h), only how evenly the
-// GPU is used: while there are fewer blocks than it runs at once, long rows' splits become items of
-// their own, as far as there is room for parts.
+// GPU is used: while there are fewer blocks than it runs at once, items of long rows get a share of
+// their splits each, as far as there is room for parts.
 //
 // Units: tokens, rows (token * group + head). Threads: any (pure). Errors: none. Source: ours.
 #pragma once
@@ -26,6 +26,7 @@ struct AttentionPlanInput {
   // rows, and keys are shared as far as that allows. 0: as many as it takes.
   uint32_t num_items = 0;
   uint32_t num_merges = 0;
+  uint32_t item_rows = kItemRows;  // ItemRows of the cache
 };
 
 struct AttentionPlan {
@@ -37,7 +38,8 @@ struct AttentionPlan {
 void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
 
 // Items and merges of launches of fixed size for steps of up to so many tokens and sequences: one
-// of each for every tile of rows, and items for twice as many blocks as run at once besides.
+// of each for every tile of rows, and items for twice as many blocks as run at once besides. No
+// merges where the sequences alone are so many: keys are not shared then.
 struct FixedAttention {
   uint32_t num_items = 0;
   uint32_t num_merges = 0;
@@ -50,6 +52,7 @@ struct AttentionBounds {
   uint32_t max_seqs = 0;
   uint32_t group = 1;
   uint32_t max_part_rows = 0;
+  uint32_t item_rows = kItemRows;
 };
 uint32_t MaxAttentionItems(const AttentionBounds& bounds);
 uint32_t MaxAttentionMerges(const AttentionBounds& bounds);

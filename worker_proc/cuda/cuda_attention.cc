@@ -67,7 +67,8 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   const uint64_t row_bytes = uint64_t{layer.num_kv_heads} * (layer.v_dim + 2) * sizeof(float);
   const uint64_t rows = splits > 1 ? splits * bounds_.max_tokens * group : 0;
   kind->max_part_rows = static_cast<uint32_t>(std::min(rows, kMaxPartBytes / row_bytes));
-  const AttentionBounds bounds = {bounds_.max_tokens, bounds_.max_seqs, group, kind->max_part_rows};
+  const AttentionBounds bounds = {bounds_.max_tokens, bounds_.max_seqs, group, kind->max_part_rows,
+                                  ItemRows(Pages(layer))};
   const FixedAttention fixed =
       FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, InputOf(*kind));
   const uint32_t items = std::max(MaxAttentionItems(bounds), fixed.num_items);
@@ -104,7 +105,8 @@ AttentionPlanInput CudaAttention::InputOf(const Kind& kind) const {
           .group = Group(kind.layer),
           .window = kind.layer.window,
           .parallel_blocks = device_.parallel_blocks(),
-          .max_part_rows = kind.max_part_rows};
+          .max_part_rows = kind.max_part_rows,
+          .item_rows = ItemRows(Pages(kind.layer))};
 }
 
 void CudaAttention::Plan(Kind* kind) {

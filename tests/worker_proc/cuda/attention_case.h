@@ -43,6 +43,14 @@ class AttentionCase {
     k_ = Values(config.kv_type, RandomFloats(rows * config.qk_dim, 1));
     v_ = Values(config.kv_type, RandomFloats(rows * config.v_dim, 2));
     q_ = RandomFloats(size_t{cu_q_lens_.back()} * config.heads * config.qk_dim, 3);
+    if (!by_mma()) return;
+    for (float& q : q_)
+      q = Values(config.kv_type, std::vector<float>{q}).At(0);  // as the kernel rounds them
+  }
+
+  bool by_mma() const {
+    return HasMmaKernel({nullptr, nullptr, config_.kv_type, config_.page_size, config_.kv_heads,
+                         config_.qk_dim, config_.v_dim});
   }
 
   // Everything that no query may see becomes NaN, entries of page tables behind the last page too.
@@ -143,12 +151,22 @@ class AttentionCase {
   std::vector<float> RunBatch(const Sharing& sharing, const Batch& batch, Element out_type) {
     const auto num_seqs = static_cast<uint32_t>(batch.cu_q_lens.size() - 1);
     const uint32_t group = config_.heads / config_.kv_heads;
+    AttentionArgs args;
+    args.kv = {k_.data(),        v_.data(),      config_.kv_type, config_.page_size,
+               config_.kv_heads, config_.qk_dim, config_.v_dim};
     AttentionPlan plan;
-    MakeAttentionPlan({num_seqs, batch.cu_q_lens.data(), batch.kv_lens, config_.kv_heads, group,
-                       config_.window, sharing.parallel_blocks, sharing.max_part_rows},
+    MakeAttentionPlan({.num_seqs = num_seqs,
+                       .cu_q_lens = batch.cu_q_lens.data(),
+                       .kv_lens = batch.kv_lens,
+                       .num_kv_heads = config_.kv_heads,
+                       .group = group,
+                       .window = config_.window,
+                       .parallel_blocks = sharing.parallel_blocks,
+                       .max_part_rows = sharing.max_part_rows,
+                       .item_rows = ItemRows(args.kv)},
                       &plan);
-    EXPECT_LE(plan.items.size(),
-              MaxAttentionItems({batch.cu_q_lens.back(), num_seqs, group, sharing.max_part_rows}));
+    EXPECT_LE(plan.items.size(), MaxAttentionItems({batch.cu_q_lens.back(), num_seqs, group,
+                                                    sharing.max_part_rows, ItemRows(args.kv)}));
     num_merges_ = plan.merges.size();
     plan.items.push_back({});  // as a padded graph has them
     std::shuffle(plan.items.begin(), plan.items.end(), std::mt19937(9));
@@ -158,9 +176,6 @@ class AttentionCase {
     std::vector<uint32_t> pages = pages_;
     for (const size_t entry : junk_entries_) pages[entry] = 0xfffffff0u;
     Values out(out_type, size_t{batch.cu_q_lens.back()} * config_.heads * config_.v_dim);
-    AttentionArgs args;
-    args.kv = {k_.data(),        v_.data(),      config_.kv_type, config_.page_size,
-               config_.kv_heads, config_.qk_dim, config_.v_dim};
     args.num_heads = config_.heads;
     args.scale = 1 / std::sqrt(static_cast<float>(config_.qk_dim));
     args.softcap = config_.softcap;

@@ -58,6 +58,7 @@ struct Lane {
   uint64_t value = 0;
   uint32_t from = 0;
   uint64_t result = 0;
+  void (*work)(void* const* lanes) = nullptr;  // of Together
   void (*operation)(struct Warp*, uint32_t) = nullptr;
 };
 struct Warp {
@@ -325,6 +326,19 @@ uint32_t Ballot(uint32_t mask, bool value) {
     }
   };
   return static_cast<uint32_t>(t_runner.Meet(mask, {.value = value ? 1u : 0u}, vote));
+}
+
+void Together(void* mine, void (*work)(void* const* lanes)) {
+  const auto all = [](Warp* warp, uint32_t /*mask*/) {
+    void* lanes[kWarpSize];
+    for (uint32_t i = 0; i < kWarpSize; ++i) {
+      lanes[i] = reinterpret_cast<void*>(warp->lanes[i].value);
+      if (warp->lanes[i].work != warp->lanes[0].work)
+        Fail("lanes of a warp do not work alike", i, 0);
+    }
+    warp->lanes[0].work(lanes);
+  };
+  t_runner.Meet(~0u, {.value = reinterpret_cast<uintptr_t>(mine), .work = work}, all);
 }
 
 std::byte* SharedMemory(const void* key, size_t bytes) { return t_runner.SharedMemory(key, bytes); }

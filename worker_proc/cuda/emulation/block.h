@@ -58,6 +58,8 @@ void WarpBarrier(uint32_t mask);
 uint64_t Exchange(uint32_t mask, uint64_t value, uint32_t from);
 // Bit i: lane i of `mask` gave true.
 uint32_t Ballot(uint32_t mask, bool value);
+// All lanes of the warp come, each with `mine`; `work` sees them all, once, before any goes on.
+void Together(void* mine, void (*work)(void* const* lanes));
 // Memory that the block's threads share; `key` names it, the first to ask makes it.
 std::byte* SharedMemory(const void* key, size_t bytes);
 // `bytes` of the launch's dynamic shared memory from `offset` on.

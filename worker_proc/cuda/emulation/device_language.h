@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/checkpoint/half.h"
 #include "worker_proc/cuda/emulation/block.h"
@@ -153,6 +154,69 @@ void Store16(T* to, const Pack<T>& values) {
     emulation::Fail("16 bytes are written at an odd address", reinterpret_cast<uintptr_t>(to), 16);
   }
   std::memcpy(to, values.v, 16);
+}
+
+// 16 aligned bytes to shared memory, zeros if not `valid`; at once here.
+template <typename T>
+void CopyAsync16(T* to, const T* from, bool valid) {
+  Store16(to, valid ? Load16(from) : Pack<T>{});
+}
+inline void CopyCommit() {}
+inline void CopyWait() {}
+
+// platform_gpu.cuh says what these give.
+template <typename T>
+void LoadMatrix(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % emulation::kWarpSize;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const size_t at = (lane / 4 + i % 2 * 8) * stride + lane % 4 * 2 + i / 2 * 8;
+    r[i] = block[at].bits | static_cast<uint32_t>(block[at + 1].bits) << 16;
+  }
+}
+template <typename T>
+void LoadMatrixTransposed(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % emulation::kWarpSize;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const size_t at = (lane % 4 * 2 + i % 2 * 8) * stride + lane / 4 + i / 2 * 8;
+    r[i] = block[at].bits | static_cast<uint32_t>(block[at + stride].bits) << 16;
+  }
+}
+
+template <typename T>
+float ElementOfPair(uint32_t pair, uint32_t i) {
+  const auto bits = static_cast<uint16_t>(pair >> 16 * i);
+  if constexpr (std::is_same_v<T, Half>) return HalfToFloat(bits);
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+template <typename T>
+void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    float* d;
+    const uint32_t* a;
+    uint32_t b[2];
+  } mine = {d, a, {b0, b1}};
+  emulation::Together(&mine, [](void* const* lanes) {
+    const auto of = [&](uint32_t lane) { return static_cast<const Operands*>(lanes[lane]); };
+    float rows[16][16];  // [row][k]
+    float columns[8][16];
+    for (uint32_t lane = 0; lane < emulation::kWarpSize; ++lane) {
+      const uint32_t g = lane / 4;
+      for (uint32_t e = 0; e < 8; ++e) {
+        const uint32_t k = lane % 4 * 2 + e % 2 + e / 4 * 8;
+        rows[g + e / 2 % 2 * 8][k] = ElementOfPair<T>(of(lane)->a[e / 2], e % 2);
+        if (e / 2 % 2 == 0) columns[g][k] = ElementOfPair<T>(of(lane)->b[e / 4], e % 2);
+      }
+    }
+    for (uint32_t lane = 0; lane < emulation::kWarpSize; ++lane) {
+      for (uint32_t e = 0; e < 4; ++e) {
+        const float* const row = rows[lane / 4 + e / 2 * 8];
+        const float* const column = columns[lane % 4 * 2 + e % 2];
+        float sum = 0;
+        for (uint32_t k = 0; k < 16; ++k) sum += row[k] * column[k];
+        of(lane)->d[e] += sum;
+      }
+    }
+  });
 }
 
 // Of this platform's name: one program may hold both.

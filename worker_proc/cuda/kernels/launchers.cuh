@@ -11,6 +11,7 @@ void RmsNorm(const RmsNormArgs& args, Stream stream);
 void Embedding(const EmbeddingArgs& args, Stream stream);
 void RopeKv(const RopeKvArgs& args, Stream stream);
 void PagedAttention(const AttentionArgs& args, Stream stream);
+void MmaAttention(const AttentionArgs& args, Stream stream);  // for PagedAttention
 void MergeParts(const AttentionArgs& args, Stream stream);
 void ActMul(const ActMulArgs& args, Stream stream);
 void Gemv(const GemvArgs& args, Stream stream);

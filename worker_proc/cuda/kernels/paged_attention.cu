@@ -11,6 +11,7 @@ constexpr uint32_t kWarps = 4;
 constexpr uint32_t kThreads = kWarps * kWarp;
 constexpr uint32_t kRowsAWarp = kItemRows / kWarps;
 constexpr uint32_t kNoKey = UINT32_MAX;
+constexpr uint32_t kTileKeys = 32;
 static_assert(kTileKeys == kWarp, "a lane scores one key");
 static_assert(kSplitKeys % kTileKeys == 0);
 
@@ -41,19 +42,6 @@ struct Tiles {
   SharedSpan<float> p;              // [kItemRows][kTileKeys]
   SharedSpan<uint32_t> cache_rows;  // [kTileKeys]: page * page_size + offset, or kNoKey
 };
-
-// The keys [begin, end) that an item, a split or a row sees.
-struct Keys {
-  uint32_t begin;
-  uint32_t end;
-};
-
-__device__ __forceinline__ Keys KeysOfRow(const AttentionArgs& args, uint32_t seq, uint32_t row) {
-  const uint32_t q_len = args.cu_q_lens[seq + 1] - args.cu_q_lens[seq];
-  const uint32_t token = row / (args.num_heads / args.kv.num_kv_heads);
-  const uint32_t end = args.kv_lens[seq] - q_len + token + 1;
-  return {args.window == 0 || end <= args.window ? 0 : end - args.window, end};
-}
 
 template <typename Kv>
 __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const AttentionItem& item,
@@ -100,7 +88,7 @@ __device__ __forceinline__ void LoadRows(const AttentionArgs& args, const Kv* pa
 
 template <typename Kv>
 __device__ __forceinline__ void LoadTile(const AttentionArgs& args, uint32_t seq,
-                                         uint32_t first_key, const Keys& keys,
+                                         uint32_t first_key, const KeyRange& keys,
                                          const Tiles<Kv>& tiles) {
   if (threadIdx.x < kTileKeys) {
     const uint32_t key = first_key + threadIdx.x;
@@ -168,7 +156,7 @@ __device__ __forceinline__ void WalkTile(const AttentionArgs& args, const Tiles<
 // One split's keys into the warp's rows.
 template <typename Kv, uint32_t kDims>
 __device__ __forceinline__ void WalkSplit(const AttentionArgs& args, const AttentionItem& item,
-                                          const Keys& keys, const Tiles<Kv>& tiles,
+                                          const KeyRange& keys, const Tiles<Kv>& tiles,
                                           AttentionRow<kDims> (&rows)[kRowsAWarp]) {
   const uint32_t first_row = item.row_begin + threadIdx.x / kWarp * kRowsAWarp;
   for (uint32_t first_key = keys.begin / kTileKeys * kTileKeys; first_key < keys.end;
@@ -177,7 +165,7 @@ __device__ __forceinline__ void WalkSplit(const AttentionArgs& args, const Atten
     const uint32_t key = first_key + threadIdx.x % kWarp;
     for (uint32_t i = 0; i < kRowsAWarp; ++i) {
       if (first_row + i >= item.row_end) continue;
-      const Keys seen = KeysOfRow(args, item.seq, first_row + i);
+      const KeyRange seen = KeysOfRow(args, item.seq, first_row + i);
       const bool sees = key >= seen.begin && key < seen.end;
       WalkTile(args, tiles, first_row + i - item.row_begin, sees, &rows[i]);
     }
@@ -211,23 +199,22 @@ __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs a
       shared.Take<Kv>(kTileKeys * Padded<Kv>(args.kv.v_dim)),
       shared.Take<float>(kItemRows * kTileKeys), shared.Take<uint32_t>(kTileKeys)};
   LoadQueries(args, item, tiles);
-  // Rows see more and more keys, so the first and the last say what the item needs.
-  const uint32_t item_begin = KeysOfRow(args, item.seq, item.row_begin).begin;
-  const uint32_t item_end = KeysOfRow(args, item.seq, item.row_end - 1).end;
+  const KeyRange item_keys = KeysOfItem(args, item);
+  const uint32_t rows = item.row_end - item.row_begin;
   const uint32_t first_row = item.row_begin + threadIdx.x / kWarp * kRowsAWarp;
   AttentionRow<kDims> total[kRowsAWarp];
   for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
     const uint32_t begin = split * kSplitKeys;
-    const Keys keys = {begin > item_begin ? begin : item_begin,
-                       begin + kSplitKeys < item_end ? begin + kSplitKeys : item_end};
+    const KeyRange keys = {begin > item_keys.begin ? begin : item_keys.begin,
+                           begin + kSplitKeys < item_keys.end ? begin + kSplitKeys : item_keys.end};
     AttentionRow<kDims> part[kRowsAWarp];
     WalkSplit(args, item, keys, tiles, part);
     for (uint32_t i = 0; i < kRowsAWarp; ++i) {
       if (item.part_row == kNoPart) {
         Merge(part[i], &total[i]);
       } else if (first_row + i < item.row_end) {
-        const uint32_t part_row = item.part_row + (first_row + i - item.row_begin);
-        WritePart(args, PartOf(args, part_row, blockIdx.y), part[i]);
+        const uint32_t row = (split - item.split_begin) * rows + (first_row + i - item.row_begin);
+        WritePart(args, PartOf(args, item.part_row + row, blockIdx.y), part[i]);
       }
     }
   }
@@ -242,6 +229,7 @@ __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs a
 
 void PagedAttention(const AttentionArgs& args, Stream stream) {
   if (args.num_items == 0) return;
+  if (HasMmaKernel(args.kv)) return MmaAttention(args, stream);
   ForElement(args.kv.type, [&](auto kv) {
     ForElement(args.out_type, [&](auto out) {
       ForDims(args.kv.v_dim, [&](auto dims) {

@@ -1,14 +1,14 @@
-// Ragged paged attention (requirement 003): prefill, chunks and decodes in any mix. The plain
-// reference on the GPU, and what runs in emulation.
+// Ragged paged attention (requirement 003): prefill, chunks and decodes in any mix. By the tensor
+// cores where the cache's shape and type allow it (HasMmaKernel), else by the plain kernel.
 //
 // Sequence s has the query tokens cu_q_lens[s] … cu_q_lens[s+1]-1, which are the last of its
 // kv_lens[s] keys; a query sees the keys up to itself, or the last `window` of these.
 //
-// Work: an item is up to kItemRows query rows of one sequence and all query heads of one kv head,
+// Work: an item is up to ItemRows query rows of one sequence and all query heads of one kv head,
 // row = token * group + head, over keys of some splits. Splits begin at fixed positions, multiples
-// of kSplitKeys. Within one the keys are walked in tiles of kTileKeys from fixed positions too,
-// with an online softmax; splits are merged in order. So an item of several splits and items of one
-// split each, merged by MergeParts, give the same bits, and a row's result depends on that row
+// of kSplitKeys. Within one the keys are walked in tiles from fixed positions too, with an online
+// softmax; splits are merged in order. So an item that keeps each split's result as a part, merged
+// by MergeParts, and one that does not give the same bits, and a row's result depends on that row
 // only.
 //
 // Shapes: q [tokens, heads * qk_dim], rows q_stride apart, float; out [tokens, heads * v_dim] of
@@ -22,11 +22,20 @@
 
 namespace flotilla::cuda {
 
-inline constexpr uint32_t kItemRows = 8;
-inline constexpr uint32_t kTileKeys = 32;
-inline constexpr uint32_t kSplitKeys = 256;  // a multiple of kTileKeys
+inline constexpr uint32_t kItemRows = 8;      // of the plain kernel
+inline constexpr uint32_t kMmaItemRows = 64;  // of the tensor cores'
+inline constexpr uint32_t kSplitKeys = 256;   // whole tiles of both
 inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kNoPart = UINT32_MAX;
+
+// Decided by the cache alone: its rows must not come from two kernels.
+inline constexpr bool HasMmaKernel(const KvPages& kv) {
+  return kv.type != Element::kFloat32 && kv.qk_dim == kv.v_dim &&
+         (kv.v_dim == 64 || kv.v_dim == 128 || kv.v_dim == 256);
+}
+inline constexpr uint32_t ItemRows(const KvPages& kv) {
+  return HasMmaKernel(kv) ? kMmaItemRows : kItemRows;
+}
 
 struct AttentionItem {
   uint32_t seq = 0;
@@ -34,12 +43,14 @@ struct AttentionItem {
   uint32_t row_end = 0;    // row_begin: nothing to do
   uint32_t split_begin = 0;
   uint32_t split_end = 0;
-  uint32_t part_row = kNoPart;  // where one split's result is kept; kNoPart: the result is out's
+  // Where the splits' results are kept: split_begin + i's rows are
+  // part_row + i * (row_end - row_begin) … kNoPart: the result is out's.
+  uint32_t part_row = kNoPart;
 };
 
-// An item's parts, in order of the splits: part i's rows are part_row + i * (row_end - row_begin) …
+// The parts of all splits of some rows, in order.
 struct AttentionMerge {
-  AttentionItem item;  // part_row: the first part's
+  AttentionItem item;  // as if it were one; part_row: the first part's
   uint32_t num_parts = 0;
 };
 

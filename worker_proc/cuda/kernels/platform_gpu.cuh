@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "worker_proc/cuda/kernels/launch.h"
 
 #define FLOTILLA_PLATFORM gpu
@@ -85,6 +87,67 @@ __device__ __forceinline__ void Store16(T* to, const Pack<T>& values) {
   uint4 bits;
   memcpy(&bits, values.v, 16);
   *reinterpret_cast<uint4*>(to) = bits;
+}
+
+// 16 aligned bytes to shared memory, zeros if not `valid`, while the thread goes on. What was begun
+// before CopyCommit is there after CopyWait; for other threads, after a barrier besides.
+template <typename T>
+__device__ __forceinline__ void CopyAsync16(T* to, const T* from, bool valid) {
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CopyCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void CopyWait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+// A block of 16 by 16 elements of 16 bits in shared memory, rows `stride` apart, as the warp's
+// tensor cores take it: lane l has in r[i] the elements of row l / 4 + 8 (i % 2) and columns
+// 2 (l % 4) + 8 (i / 2) and the next. That is operand A of Mma; as operand B, whose columns are the
+// block's rows, r[0] and r[2] are rows 0 to 7, r[1] and r[3] rows 8 to 15.
+template <typename T>
+__device__ __forceinline__ void LoadMatrix(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % 32;
+  const T* const row = block + lane % 16 * stride + lane / 16 * 8;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+// The same transposed: in r[i] rows 2 (l % 4) + 8 (i % 2) and the next of column l / 4 + 8 (i / 2).
+// As operand B, whose rows are the block's: r[0] and r[1] are columns 0 to 7, r[2] and r[3] 8
+// to 15.
+template <typename T>
+__device__ __forceinline__ void LoadMatrixTransposed(SharedSpan<T> block, uint32_t stride,
+                                                     uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % 32;
+  const T* const row = block + lane % 16 * stride + lane / 16 * 8;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+// The warp's d += a b, of 16 x 16 and 16 x 8 elements: lane l has in d[e] row l / 4 + 8 (e / 2),
+// column 2 (l % 4) + e % 2. A row of d depends on that row of a alone.
+template <typename T>
+__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+  if constexpr (std::is_same_v<T, Half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 
 // Of this platform's name: one program may hold both.

@@ -1,0 +1,428 @@
+// Paged attention by the tensor cores (paged_attention.h): heads of 64, 128 or 256 dimensions over
+// a cache of 16 bits. Queries and the weights of keys are rounded to the cache's type, sums are
+// float.
+//
+// Keys are walked in tiles of TileKeys, which the block copies to shared memory while it computes
+// with the tile before. Two ways, with the same operations in the same order for each row:
+//   wide    up to 64 rows, 16 a warp, each warp with all keys of a tile and all columns of V
+//   narrow  up to 16 rows, which all four warps have: each scores its share of a tile's keys, and
+//           sums its share of V's columns over all of them
+// So a row has the same bits in a prompt's chunk and as a decode. The sum of a row's weights is one
+// more column of the product: the weights times ones.
+//
+// Source: "FlashAttention-2", arXiv 2307.08691; the PTX ISA for the layouts of mma and ldmatrix;
+// ours.
+#include "worker_proc/cuda/kernels/attention_rows.cuh"
+#include "worker_proc/cuda/kernels/launchers.cuh"
+#include "worker_proc/cuda/kernels/runs.cuh"
+
+namespace flotilla::cuda::FLOTILLA_PLATFORM {
+namespace {
+
+constexpr uint32_t kWarps = 4;
+constexpr uint32_t kThreads = kWarps * kWarp;
+constexpr uint32_t kRows = 16;  // of a product of the tensor cores
+constexpr uint32_t kStages = 2;
+static_assert(kWarps * kRows == kMmaItemRows);
+
+// Elements of 16 bits: with them behind each row, eight rows begin in different banks.
+constexpr uint32_t kPad = 8;
+
+template <uint32_t dim>
+constexpr uint32_t kTile = dim > 128 ? 32 : 64;  // keys
+template <uint32_t dim>
+constexpr uint32_t kStride = dim + kPad;
+template <uint32_t dim>
+constexpr uint32_t kTileSize = kTile<dim>* kStride<dim>;  // elements
+
+template <uint32_t dim>
+constexpr uint32_t SharedBytes() {
+  const uint32_t halves =
+      kMmaItemRows * kStride<dim> + 2 * kStages * kTileSize<dim> + kRows * (kTile<dim> + kPad);
+  return halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float));
+}
+
+// What the block keeps in shared memory.
+template <typename Kv>
+struct Tiles {
+  SharedSpan<Kv> q;          // [kMmaItemRows][kStride]
+  SharedSpan<Kv> k;          // [kStages][kTile][kStride]
+  SharedSpan<Kv> v;          // the same
+  SharedSpan<Kv> p;          // [kRows][kTile + kPad]: narrow
+  SharedSpan<float> maxima;  // [kWarps][kRows]: narrow
+};
+
+// A lane's rows: l / 4 and l / 4 + 8 of the 16 that its warp has.
+constexpr uint32_t kLaneRows = 2;
+
+// The softmax of the lane's rows while keys are walked: as AttentionRow. n: tiles of 8 columns of
+// V.
+template <uint32_t n>
+struct State {
+  float max[kLaneRows] = {-INFINITY, -INFINITY};
+  float sum[4] = {};  // of all keys: [0] and [2] are the two rows'
+  float out[n][4] = {};
+};
+
+template <uint32_t n>
+__device__ __forceinline__ void MergeState(const State<n>& other, State<n>* state) {
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    if (other.max[i] == -INFINITY) continue;
+    const float max = fmaxf(state->max[i], other.max[i]);
+    const float before = FastExp(state->max[i] - max);
+    const float after = FastExp(other.max[i] - max);
+    state->max[i] = max;
+    state->sum[2 * i] = fmaf(other.sum[2 * i], after, state->sum[2 * i] * before);
+    for (uint32_t j = 0; j < n; ++j) {
+      for (uint32_t e = 2 * i; e < 2 * i + 2; ++e) {
+        state->out[j][e] = fmaf(other.out[j][e], after, state->out[j][e] * before);
+      }
+    }
+  }
+}
+
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+  T v[2];
+};
+
+template <typename Kv>
+__device__ __forceinline__ uint32_t PairBits(float first, float second) {
+  return FromFloat<Kv>(first).bits | static_cast<uint32_t>(FromFloat<Kv>(second).bits) << 16;
+}
+
+// The rows of the item, as the cache's type; rows that it does not have are zeros.
+template <typename Kv, uint32_t dim>
+__device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const AttentionItem& item,
+                                            uint32_t rows, const Tiles<Kv>& tiles) {
+  constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
+  for (uint32_t i = threadIdx.x; i < rows * kPacks; i += kThreads) {
+    const uint32_t row = i / kPacks;
+    const uint32_t d = i % kPacks * Pack<Kv>::kSize;
+    float values[Pack<Kv>::kSize] = {};
+    if (item.row_begin + row < item.row_end) {
+      const RowPlace place = PlaceOf(args, item.seq, item.row_begin + row, blockIdx.y);
+      LoadRun(args.q + static_cast<size_t>(place.token) * args.q_stride + place.head * dim + d,
+              values);
+    }
+    StoreRun(&tiles.q[row * kStride<dim> + d], values);
+  }
+}
+
+// Begins to copy the tile of keys from first_key on: zeros where a key is not of `keys`.
+template <typename Kv, uint32_t dim>
+__device__ __forceinline__ void FetchTile(const AttentionArgs& args, uint32_t seq,
+                                          uint32_t first_key, const KeyRange& keys, uint32_t stage,
+                                          const Tiles<Kv>& tiles) {
+  constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
+  const uint32_t* const pages = args.page_indices + static_cast<size_t>(seq) * args.pages_per_seq;
+  const uint32_t page_size = args.kv.page_size;
+  for (uint32_t i = threadIdx.x; i < kTile<dim> * kPacks; i += kThreads) {
+    const uint32_t key = first_key + i / kPacks;
+    const uint32_t d = i % kPacks * Pack<Kv>::kSize;
+    const bool seen = key >= keys.begin && key < keys.end;
+    size_t from = 0;
+    if (seen) {
+      const size_t head = static_cast<size_t>(pages[key / page_size]) * args.kv.num_kv_heads;
+      from = ((head + blockIdx.y) * page_size + key % page_size) * dim + d;
+    }
+    const uint32_t to = stage * kTileSize<dim> + i / kPacks * kStride<dim> + d;
+    CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, seen);
+    CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, seen);
+  }
+  CopyCommit();
+}
+
+// Scores of 16 rows of q against 16 keys each, from row `first` of the tile on.
+template <typename Kv, uint32_t dim, uint32_t n>
+__device__ __forceinline__ void Score(SharedSpan<Kv> q, SharedSpan<Kv> k, float (&scores)[n][4]) {
+  for (uint32_t d = 0; d < dim; d += kRows) {
+    uint32_t a[4];
+    LoadMatrix(q + d, kStride<dim>, a);
+    for (uint32_t j = 0; j < n; j += 2) {
+      uint32_t b[4];
+      LoadMatrix(k + j * 8 * kStride<dim> + d, kStride<dim>, b);
+      Mma<Kv>(scores[j], a, b[0], b[2]);
+      Mma<Kv>(scores[j + 1], a, b[1], b[3]);
+    }
+  }
+}
+
+// Scales and caps scores of keys from first_key on; -inf: the row does not see the key. max: of
+// each row, on all its lanes.
+template <uint32_t n>
+__device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t first_key,
+                                           const KeyRange (&seen)[kLaneRows], float (&scores)[n][4],
+                                           float (&max)[kLaneRows]) {
+  max[0] = max[1] = -INFINITY;
+  const uint32_t lane_key = first_key + threadIdx.x % 4 * 2;
+  for (uint32_t j = 0; j < n; ++j) {
+    for (uint32_t e = 0; e < 4; ++e) {
+      const uint32_t key = lane_key + j * 8 + e % 2;
+      float score = scores[j][e] * args.scale;
+      if (args.softcap > 0) score = args.softcap * FastTanh(score / args.softcap);
+      score = key >= seen[e / 2].begin && key < seen[e / 2].end ? score : -INFINITY;
+      scores[j][e] = score;
+      max[e / 2] = fmaxf(max[e / 2], score);
+    }
+  }
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 1));
+    max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 2));
+  }
+}
+
+// Brings the state to the maximum of what it has seen and of a tile.
+template <uint32_t n>
+__device__ __forceinline__ void RaiseMax(const float (&tile_max)[kLaneRows], State<n>* state) {
+  float factor[kLaneRows];
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    const float max = fmaxf(state->max[i], tile_max[i]);
+    factor[i] = max == state->max[i] ? 1 : FastExp(state->max[i] - max);
+    state->max[i] = max;
+  }
+  if (__ballot_sync(kAllLanes, factor[0] != 1 || factor[1] != 1) == 0) return;
+  for (uint32_t e = 0; e < 4; ++e) {
+    state->sum[e] *= factor[e / 2];
+    for (uint32_t j = 0; j < n; ++j) state->out[j][e] *= factor[e / 2];
+  }
+}
+
+// Scores become weights.
+template <uint32_t n>
+__device__ __forceinline__ void Weigh(const float (&max)[kLaneRows], float (&scores)[n][4]) {
+  for (uint32_t j = 0; j < n; ++j) {
+    for (uint32_t e = 0; e < 4; ++e) {
+      // A row that has seen no key has weights of 0.
+      const float row_max = max[e / 2] == -INFINITY ? 0 : max[e / 2];
+      scores[j][e] = FastExp(scores[j][e] - row_max);
+    }
+  }
+}
+
+// Adds 16 keys, whose weights are `a`, to sums and outputs: n tiles of 8 columns of V.
+template <typename Kv, uint32_t dim, uint32_t n>
+__device__ __forceinline__ void AddValues(const uint32_t (&a)[4], SharedSpan<Kv> v,
+                                          State<n>* state) {
+  const uint32_t ones = PairBits<Kv>(1, 1);
+  Mma<Kv>(state->sum, a, ones, ones);
+  for (uint32_t j = 0; j < n; j += 2) {
+    uint32_t b[4];
+    LoadMatrixTransposed(v + j * 8, kStride<dim>, b);
+    Mma<Kv>(state->out[j], a, b[0], b[1]);
+    Mma<Kv>(state->out[j + 1], a, b[2], b[3]);
+  }
+}
+
+// ---- A tile -------------------------------------------------------------------------------------
+
+template <typename Kv, uint32_t dim>
+struct Wide {
+  static constexpr uint32_t kColumnTiles = dim / 8;
+  __device__ static uint32_t FirstRow() { return threadIdx.x / kWarp * kRows; }
+  __device__ static uint32_t FirstColumn() { return 0; }
+
+  __device__ static void Walk(const AttentionArgs& args, uint32_t first_key,
+                              const KeyRange (&seen)[kLaneRows], uint32_t stage,
+                              const Tiles<Kv>& tiles, State<kColumnTiles>* state) {
+    // Those before and behind all keys of all rows change nothing.
+    const bool any = (first_key < seen[0].end && first_key + kTile<dim> > seen[0].begin) ||
+                     (first_key < seen[1].end && first_key + kTile<dim> > seen[1].begin);
+    if (__ballot_sync(kAllLanes, any) == 0) return;
+    float scores[kTile<dim> / 8][4] = {};
+    Score<Kv, dim>(tiles.q + FirstRow() * kStride<dim>, tiles.k + stage * kTileSize<dim>, scores);
+    float max[kLaneRows];
+    MaskScores(args, first_key, seen, scores, max);
+    RaiseMax(max, state);
+    Weigh(state->max, scores);
+    for (uint32_t j = 0; j < kTile<dim> / 8; j += 2) {
+      const uint32_t a[4] = {PairBits<Kv>(scores[j][0], scores[j][1]),
+                             PairBits<Kv>(scores[j][2], scores[j][3]),
+                             PairBits<Kv>(scores[j + 1][0], scores[j + 1][1]),
+                             PairBits<Kv>(scores[j + 1][2], scores[j + 1][3])};
+      AddValues<Kv, dim>(a, tiles.v + stage * kTileSize<dim> + j * 8 * kStride<dim>, state);
+    }
+  }
+};
+
+template <typename Kv, uint32_t dim>
+struct Narrow {
+  static constexpr uint32_t kColumnTiles = dim / 8 / kWarps;
+  static constexpr uint32_t kScoringWarps = kTile<dim> / 16;
+  __device__ static uint32_t FirstRow() { return 0; }
+  __device__ static uint32_t FirstColumn() { return threadIdx.x / kWarp * (dim / kWarps); }
+
+  __device__ static void Walk(const AttentionArgs& args, uint32_t first_key,
+                              const KeyRange (&seen)[kLaneRows], uint32_t stage,
+                              const Tiles<Kv>& tiles, State<kColumnTiles>* state) {
+    constexpr uint32_t kPStride = kTile<dim> + kPad;
+    const uint32_t warp = threadIdx.x / kWarp;
+    const uint32_t row = threadIdx.x % kWarp / 4;
+    float scores[2][4] = {};
+    if (warp < kScoringWarps) {
+      const uint32_t key = warp * 16;
+      Score<Kv, dim>(tiles.q, tiles.k + stage * kTileSize<dim> + key * kStride<dim>, scores);
+      float max[kLaneRows];
+      MaskScores(args, first_key + key, seen, scores, max);
+      if (threadIdx.x % 4 == 0) {
+        tiles.maxima[warp * kRows + row] = max[0];
+        tiles.maxima[warp * kRows + row + 8] = max[1];
+      }
+    }
+    __syncthreads();
+    float max[kLaneRows] = {-INFINITY, -INFINITY};
+    for (uint32_t w = 0; w < kScoringWarps; ++w) {
+      max[0] = fmaxf(max[0], tiles.maxima[w * kRows + row]);
+      max[1] = fmaxf(max[1], tiles.maxima[w * kRows + row + 8]);
+    }
+    RaiseMax(max, state);
+    if (warp < kScoringWarps) {
+      Weigh(state->max, scores);
+      for (uint32_t j = 0; j < 2; ++j) {
+        for (uint32_t i = 0; i < kLaneRows; ++i) {
+          const Pair<Kv> pair = {FromFloat<Kv>(scores[j][2 * i]),
+                                 FromFloat<Kv>(scores[j][2 * i + 1])};
+          const uint32_t key = warp * 16 + j * 8 + threadIdx.x % 4 * 2;
+          tiles.p[(row + 8 * i) * kPStride + key] = pair.v[0];
+          tiles.p[(row + 8 * i) * kPStride + key + 1] = pair.v[1];
+        }
+      }
+    }
+    __syncthreads();
+    for (uint32_t key = 0; key < kTile<dim>; key += 16) {
+      uint32_t a[4];
+      LoadMatrix(tiles.p + key, kPStride, a);
+      AddValues<Kv, dim>(a, tiles.v + stage * kTileSize<dim> + key * kStride<dim> + FirstColumn(),
+                         state);
+    }
+  }
+};
+
+// ---- An item ------------------------------------------------------------------------------------
+
+template <typename Way, uint32_t n>
+__device__ __forceinline__ void WriteSplit(const AttentionArgs& args, const AttentionItem& item,
+                                           uint32_t split, const State<n>& part) {
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    const uint32_t r = Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
+    const uint32_t rows = item.row_end - item.row_begin;
+    if (r >= rows) continue;
+    const size_t at =
+        PartOf(args, item.part_row + (split - item.split_begin) * rows + r, blockIdx.y);
+    if (threadIdx.x % 4 == 0 && Way::FirstColumn() == 0) {
+      args.part_max[at] = part.max[i];
+      args.part_sum[at] = part.sum[2 * i];
+    }
+    const uint32_t column = Way::FirstColumn() + threadIdx.x % 4 * 2;
+    float* const to = args.part_out + at * args.kv.v_dim + column;
+    for (uint32_t j = 0; j < n; ++j) {
+      *reinterpret_cast<Pair<float>*>(to + j * 8) = {part.out[j][2 * i], part.out[j][2 * i + 1]};
+    }
+  }
+}
+
+template <typename Way, typename Out, uint32_t n>
+__device__ __forceinline__ void WriteRows(const AttentionArgs& args, const AttentionItem& item,
+                                          const State<n>& total) {
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    const uint32_t row = item.row_begin + Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
+    if (row >= item.row_end) continue;
+    const RowPlace place = PlaceOf(args, item.seq, row, blockIdx.y);
+    const size_t begin =
+        (static_cast<size_t>(place.token) * args.num_heads + place.head) * args.kv.v_dim;
+    Out* const to = static_cast<Out*>(args.out) + begin + Way::FirstColumn() + threadIdx.x % 4 * 2;
+    const float sum = total.sum[2 * i];
+    for (uint32_t j = 0; j < n; ++j) {
+      *reinterpret_cast<Pair<Out>*>(to + j * 8) = {FromFloat<Out>(total.out[j][2 * i] / sum),
+                                                   FromFloat<Out>(total.out[j][2 * i + 1] / sum)};
+    }
+  }
+}
+
+template <typename Way, typename Kv, typename Out, uint32_t dim>
+__device__ __forceinline__ void WalkItem(const AttentionArgs& args, const AttentionItem& item,
+                                         const Tiles<Kv>& tiles) {
+  constexpr uint32_t kTilesASplit = kSplitKeys / kTile<dim>;
+  const KeyRange keys = KeysOfItem(args, item);
+  KeyRange seen[kLaneRows];
+  for (uint32_t i = 0; i < kLaneRows; ++i) {
+    const uint32_t row = item.row_begin + Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
+    seen[i] = row < item.row_end ? KeysOfRow(args, item.seq, row) : KeyRange{0, 0};
+  }
+  State<Way::kColumnTiles> total;
+  State<Way::kColumnTiles> part;
+  const uint32_t first_tile = keys.begin / kTile<dim>;
+  const uint32_t end_tile = (keys.end + kTile<dim> - 1) / kTile<dim>;
+  FetchTile<Kv, dim>(args, item.seq, first_tile * kTile<dim>, keys, first_tile % kStages, tiles);
+  for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
+    CopyWait();
+    __syncthreads();  // the tile is there, and nobody computes with the one before any more
+    if (tile + 1 < end_tile) {
+      FetchTile<Kv, dim>(args, item.seq, (tile + 1) * kTile<dim>, keys, (tile + 1) % kStages,
+                         tiles);
+    }
+    Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
+    if ((tile + 1) % kTilesASplit != 0 && tile + 1 < end_tile) continue;
+    if (item.part_row == kNoPart) {
+      MergeState(part, &total);
+    } else {
+      WriteSplit<Way>(args, item, tile / kTilesASplit, part);
+    }
+    part = State<Way::kColumnTiles>();
+  }
+  if (item.part_row == kNoPart) WriteRows<Way, Out>(args, item, total);
+}
+
+template <typename Kv, typename Out, uint32_t dim>
+__global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
+  const AttentionItem item = args.items[blockIdx.x];
+  if (item.row_begin == item.row_end) return;
+  DynamicShared shared;
+  const Tiles<Kv> tiles = {
+      shared.Take<Kv>(kMmaItemRows * kStride<dim>), shared.Take<Kv>(kStages * kTileSize<dim>),
+      shared.Take<Kv>(kStages * kTileSize<dim>), shared.Take<Kv>(kRows * (kTile<dim> + kPad)),
+      shared.Take<float>(kWarps * kRows)};
+  if (item.row_end - item.row_begin > kRows) {
+    LoadQueries<Kv, dim>(args, item, kMmaItemRows, tiles);
+    WalkItem<Wide<Kv, dim>, Kv, Out, dim>(args, item, tiles);
+  } else {
+    LoadQueries<Kv, dim>(args, item, kRows, tiles);
+    WalkItem<Narrow<Kv, dim>, Kv, Out, dim>(args, item, tiles);
+  }
+}
+
+template <typename Kv, typename Out, uint32_t dim>
+void Run(const AttentionArgs& args, Stream stream) {
+  Launch({.grid_x = args.num_items,
+          .grid_y = args.kv.num_kv_heads,
+          .block = kThreads,
+          .shared_bytes = SharedBytes<dim>()},
+         MmaAttentionKernel<Kv, Out, dim>, args, stream);
+}
+
+template <typename Kv, typename Out>
+void RunDim(const AttentionArgs& args, Stream stream) {
+  switch (args.kv.v_dim) {
+    case 64:
+      return Run<Kv, Out, 64>(args, stream);
+    case 128:
+      return Run<Kv, Out, 128>(args, stream);
+    default:
+      return Run<Kv, Out, 256>(args, stream);
+  }
+}
+
+}  // namespace
+
+void MmaAttention(const AttentionArgs& args, Stream stream) {
+  ForElement(args.out_type, [&](auto out) {
+    using Out = decltype(out);
+    if (args.kv.type == Element::kFloat16) {
+      RunDim<Half, Out>(args, stream);
+    } else {
+      RunDim<BFloat16, Out>(args, stream);
+    }
+  });
+}
+
+}  // namespace flotilla::cuda::FLOTILLA_PLATFORM
