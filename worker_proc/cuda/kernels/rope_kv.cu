@@ -6,7 +6,8 @@
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
-constexpr uint32_t kThreads = 128;
+constexpr uint32_t kHeadsABlock = 4;
+constexpr uint32_t kThreads = kHeadsABlock * kWarp;
 
 // Where the slot's row of a kv head begins, in elements.
 __device__ __forceinline__ size_t CacheRow(const KvPages& kv, int64_t slot, uint32_t head,
@@ -55,26 +56,25 @@ __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
   const float* const angles =
       args.table + static_cast<size_t>(args.positions[token]) * args.rope_dim;
   const int64_t slot = args.writes_kv ? args.slot_mapping[token] : -1;
-  for (uint32_t head = threadIdx.x / kWarp; head < rotated + kv.num_kv_heads;
-       head += kThreads / kWarp) {
-    if (head >= rotated) {
-      const uint32_t kv_head = head - rotated;
-      const float* const v = row + static_cast<size_t>(rotated) * kv.qk_dim + kv_head * kv.v_dim;
-      if (slot >= 0) {
-        WriteRow(v, kv.v_dim, static_cast<Kv*>(kv.v) + CacheRow(kv, slot, kv_head, kv.v_dim));
-      }
-      continue;
+  const uint32_t head = blockIdx.y * kHeadsABlock + threadIdx.x / kWarp;
+  if (head >= rotated + kv.num_kv_heads) return;
+  if (head >= rotated) {
+    const uint32_t kv_head = head - rotated;
+    const float* const v = row + static_cast<size_t>(rotated) * kv.qk_dim + kv_head * kv.v_dim;
+    if (slot >= 0) {
+      WriteRow(v, kv.v_dim, static_cast<Kv*>(kv.v) + CacheRow(kv, slot, kv_head, kv.v_dim));
     }
-    float* const x = row + static_cast<size_t>(head) * kv.qk_dim;
-    const bool is_k = head >= args.num_heads;
-    if (args.q_norm != nullptr) {
-      NormHead(is_k ? args.k_norm : args.q_norm, kv.qk_dim, args.eps, x);
-    }
-    RotateHead(args, angles, x);
-    if (is_k && slot >= 0) {
-      const uint32_t kv_head = head - args.num_heads;
-      WriteRow(x, kv.qk_dim, static_cast<Kv*>(kv.k) + CacheRow(kv, slot, kv_head, kv.qk_dim));
-    }
+    return;
+  }
+  float* const x = row + static_cast<size_t>(head) * kv.qk_dim;
+  const bool is_k = head >= args.num_heads;
+  if (args.q_norm != nullptr) {
+    NormHead(is_k ? args.k_norm : args.q_norm, kv.qk_dim, args.eps, x);
+  }
+  RotateHead(args, angles, x);
+  if (is_k && slot >= 0) {
+    const uint32_t kv_head = head - args.num_heads;
+    WriteRow(x, kv.qk_dim, static_cast<Kv*>(kv.k) + CacheRow(kv, slot, kv_head, kv.qk_dim));
   }
 }
 
@@ -82,7 +82,10 @@ __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
 
 void RopeKv(const RopeKvArgs& args, Stream stream) {
   ForElement(args.kv.type, [&](auto kv) {
-    Launch({.grid_x = args.tokens, .block = kThreads}, RopeKvKernel<decltype(kv)>, args, stream);
+    Launch({.grid_x = args.tokens,
+            .grid_y = CeilDiv(args.num_heads + 2 * args.kv.num_kv_heads, kHeadsABlock),
+            .block = kThreads},
+           RopeKvKernel<decltype(kv)>, args, stream);
   });
 }
 

@@ -5,7 +5,7 @@
 // place; k and v then go to the token's slot. A slot of -1 writes nothing (a padded row).
 //
 // Layouts: caches [page][kv_head][page_size][dim] of kv_type. table float [position][rope_dim / 2]
-// [cos, sin]. One block a token, a warp a head. Threads: the stream's. Errors: none. Source:
+// [cos, sin]. A warp a head of a token. Threads: the stream's. Errors: none. Source:
 // "RoFormer", arXiv 2104.09864; ours.
 #pragma once
 

@@ -103,17 +103,38 @@ struct Scratch {
   SharedSpan<uint64_t> found;   // [2]
 };
 
+// Calls f(token, logit) for this thread's share of a row: in packs, several of which are on their
+// way at once, if rows begin where packs do.
+template <typename F>
+__device__ __forceinline__ void ForEachLogit(const float* row, uint32_t vocab, const F& f) {
+  constexpr uint32_t kPack = Pack<float>::kSize;
+  constexpr uint32_t kAtOnce = 4;  // packs
+  uint32_t done = 0;
+  if (vocab % kPack == 0) {
+    for (; done + kAtOnce * kPack * kThreads <= vocab; done += kAtOnce * kPack * kThreads) {
+      Pack<float> packs[kAtOnce];
+      for (uint32_t p = 0; p < kAtOnce; ++p) {
+        packs[p] = Load16(row + done + (p * kThreads + threadIdx.x) * kPack);
+      }
+      for (uint32_t p = 0; p < kAtOnce; ++p) {
+        const uint32_t first = done + (p * kThreads + threadIdx.x) * kPack;
+        for (uint32_t i = 0; i < kPack; ++i) f(first + i, packs[p].v[i]);
+      }
+    }
+  }
+  for (uint32_t i = done + threadIdx.x; i < vocab; i += kThreads) f(i, row[i]);
+}
+
 // The most likely token of the row; bad: NaN, infinity, or nothing finite.
 __device__ __forceinline__ uint64_t Top(const float* row, uint32_t vocab, const Scratch& scratch,
                                         bool* bad) {
   uint64_t best = kAllKeys;
   uint64_t nan = 0;
-  for (uint32_t i = threadIdx.x; i < vocab; i += kThreads) {
-    const float logit = row[i];
+  ForEachLogit(row, vocab, [&](uint32_t token, float logit) {
     if (logit != logit) nan = 1;
-    const uint64_t key = LikelihoodKey(logit, i);
+    const uint64_t key = LikelihoodKey(logit, token);
     best = key < best ? key : best;
-  }
+  });
   nan = BlockFold(nan, Sum(), scratch.warps);
   best = BlockFold(best, Least(), scratch.warps);
   const float max = row[static_cast<uint32_t>(best)];
@@ -131,17 +152,19 @@ struct Kept {
   uint64_t least;
   Weights weights;
 
-  __device__ bool Has(uint32_t i) const {
-    const float logit = row[i];
-    return logit >= bound && LikelihoodKey(logit, i) <= cutoff &&
+  __device__ bool Has(uint32_t token, float logit) const {
+    return logit >= bound && LikelihoodKey(logit, token) <= cutoff &&
            (least == 0 || weights(logit) >= least);
   }
-  __device__ uint64_t Weight(uint32_t i) const { return Has(i) ? weights(row[i]) : 0; }
+  __device__ uint64_t Weight(uint32_t token, float logit) const {
+    return Has(token, logit) ? weights(logit) : 0;
+  }
 };
 
 __device__ __forceinline__ uint64_t TotalOf(const Kept& kept, const Scratch& scratch) {
   uint64_t sum = 0;
-  for (uint32_t i = threadIdx.x; i < kept.vocab; i += kThreads) sum += kept.Weight(i);
+  ForEachLogit(kept.row, kept.vocab,
+               [&](uint32_t token, float logit) { sum += kept.Weight(token, logit); });
   return BlockFold(sum, Sum(), scratch.warps);
 }
 
@@ -149,10 +172,10 @@ __device__ __forceinline__ uint64_t TotalOf(const Kept& kept, const Scratch& scr
 __device__ __forceinline__ float BoundOfTop(const float* row, uint32_t vocab, float max, uint32_t k,
                                             const Scratch& scratch) {
   uint32_t counts[kMargins] = {};
-  for (uint32_t i = threadIdx.x; i < vocab; i += kThreads) {
-    const float below = max - row[i];
+  ForEachLogit(row, vocab, [&](uint32_t /*token*/, float logit) {
+    const float below = max - logit;
     for (uint32_t m = 0; m < kMargins; ++m) counts[m] += below <= 0.25f * (1u << m) ? 1 : 0;
-  }
+  });
   float bound = kLowest;
   for (uint32_t m = kMargins; m-- > 0;) {
     if (BlockFold(counts[m], Sum(), scratch.warps) >= k) bound = max - 0.25f * (1u << m);
@@ -172,14 +195,14 @@ __device__ __forceinline__ uint64_t CutoffOf(const Kept& kept, bool by_weight, d
       scratch.counts[bin] = 0;
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < kept.vocab; i += kThreads) {
-      if (!kept.Has(i)) continue;
-      const uint64_t key = LikelihoodKey(kept.row[i], i);
-      if (shift < 56 && key >> (shift + 8) != prefix) continue;
+    ForEachLogit(kept.row, kept.vocab, [&](uint32_t token, float logit) {
+      if (!kept.Has(token, logit)) return;
+      const uint64_t key = LikelihoodKey(logit, token);
+      if (shift < 56 && key >> (shift + 8) != prefix) return;
       const auto bin = static_cast<uint32_t>(key >> shift) % kBins;
-      AtomicAdd64(&scratch.sums[bin], by_weight ? kept.weights(kept.row[i]) : 1);
+      AtomicAdd64(&scratch.sums[bin], by_weight ? kept.weights(logit) : 1);
       atomicAdd(&scratch.counts[bin], 1u);
-    }
+    });
     __syncthreads();
     if (threadIdx.x == 0) {
       uint32_t bin = 0;
@@ -203,46 +226,88 @@ __device__ __forceinline__ uint64_t CutoffOf(const Kept& kept, bool by_weight, d
   return prefix;
 }
 
-// The first index where the running sum of values[0 … n) exceeds `target`, which is less than their
-// sum; *before becomes the sum up to it. By one thread.
-__device__ __forceinline__ uint32_t FindRunning(SharedSpan<uint64_t> values, uint32_t n,
-                                                double target, uint64_t* before) {
-  uint32_t i = 0;
-  while (i + 1 < n && static_cast<double>(*before + values[i]) <= target) *before += values[i++];
-  return i;
+// The first of values[0 … n) where the running sum exceeds `target`, which is less than their sum;
+// scratch.found becomes it and the sum up to it. By one warp: a lane sums a run of them, and one
+// looks through its run.
+__device__ __forceinline__ void FindRunning(SharedSpan<uint64_t> values, uint32_t n, double target,
+                                            uint64_t before, const Scratch& scratch) {
+  const uint32_t lane = threadIdx.x;
+  const uint32_t run = CeilDiv(n, kWarp);
+  const uint32_t begin = lane * run < n ? lane * run : n;
+  const uint32_t end = begin + run < n ? begin + run : n;
+  uint64_t sum = 0;
+  for (uint32_t i = begin; i < end; ++i) sum += values[i];
+  uint64_t up_to = sum;  // of this lane's run and those before
+  for (uint32_t lanes = 1; lanes < kWarp; lanes *= 2) {
+    const uint64_t other = __shfl_sync(kAllLanes, up_to, lane >= lanes ? lane - lanes : lane);
+    up_to += lane >= lanes ? other : 0;
+  }
+  const uint32_t beyond =
+      __ballot_sync(kAllLanes, begin<end&& static_cast<double>(before + up_to)> target);
+  uint32_t finder = 0;
+  while (beyond != 0 && (beyond >> finder & 1u) == 0) ++finder;
+  if (beyond == 0) finder = (n - 1) / run;  // rounding: the last
+  if (lane != finder) return;
+  uint64_t running = before + (up_to - sum);
+  uint32_t i = begin;
+  while (i + 1 < end && static_cast<double>(running + values[i]) <= target) running += values[i++];
+  scratch.found[0] = i;
+  scratch.found[1] = running;
 }
 
-// The token where the running sum of the kept weights, in order of id, exceeds `target`.
-__device__ __forceinline__ int32_t DrawFrom(const Kept& kept, double target,
-                                            const Scratch& scratch) {
+// The weights of each tile of kTile tokens, into scratch.sums, and of all of them.
+__device__ __forceinline__ uint64_t SumTiles(const Kept& kept, const Scratch& scratch) {
+  constexpr uint32_t kPack = Pack<float>::kSize;
+  constexpr uint32_t kPacks = kTile / kWarp / kPack;  // of a lane
   const uint32_t tiles = (kept.vocab + kTile - 1) / kTile;
   const uint32_t lane = threadIdx.x % kWarp;
+  uint64_t all = 0;
   for (uint32_t tile = threadIdx.x / kWarp; tile < tiles; tile += kWarps) {
+    const uint32_t first = tile * kTile;
     uint64_t sum = 0;
-    for (uint32_t i = lane; i < kTile; i += kWarp) {
-      if (tile * kTile + i < kept.vocab) sum += kept.Weight(tile * kTile + i);
+    if (kept.vocab % kPack == 0 && first + kTile <= kept.vocab) {
+      Pack<float> packs[kPacks];
+      for (uint32_t p = 0; p < kPacks; ++p) {
+        packs[p] = Load16(kept.row + first + (p * kWarp + lane) * kPack);
+      }
+      for (uint32_t p = 0; p < kPacks; ++p) {
+        const uint32_t token = first + (p * kWarp + lane) * kPack;
+        for (uint32_t i = 0; i < kPack; ++i) sum += kept.Weight(token + i, packs[p].v[i]);
+      }
+    } else {
+      for (uint32_t i = first + lane; i < first + kTile && i < kept.vocab; i += kWarp) {
+        sum += kept.Weight(i, kept.row[i]);
+      }
     }
+    all += sum;
     sum = WarpFold(sum, Sum());
     if (lane == 0) scratch.sums[tile] = sum;
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint64_t before = 0;
-    scratch.found[0] = FindRunning(scratch.sums, tiles, target, &before);
-    scratch.found[1] = before;
+  return BlockFold(all, Sum(), scratch.warps);
+}
+
+// The token where the running sum of the kept weights, in order of id, exceeds the share `uniform`
+// of them all.
+__device__ __forceinline__ int32_t DrawFrom(const Kept& kept, double uniform,
+                                            const Scratch& scratch) {
+  const double per_quantum = kept.weights.per_quantum;
+  const uint64_t total = SumTiles(kept, scratch);
+  // The product as the host rounds it: of the weights, not of their multiples.
+  const double target = uniform * (static_cast<double>(total) / per_quantum) * per_quantum;
+  if (threadIdx.x < kWarp) {
+    FindRunning(scratch.sums, (kept.vocab + kTile - 1) / kTile, target, 0, scratch);
   }
   __syncthreads();
   const auto first = static_cast<uint32_t>(scratch.found[0]) * kTile;
-  uint64_t before = scratch.found[1];
+  const uint64_t before = scratch.found[1];
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < kTile; i += kThreads) {
-    scratch.sums[i] = first + i < kept.vocab ? kept.Weight(first + i) : 0;
+    scratch.sums[i] = first + i < kept.vocab ? kept.Weight(first + i, kept.row[first + i]) : 0;
   }
   __syncthreads();
-  if (threadIdx.x == 0)
-    scratch.found[0] = first + FindRunning(scratch.sums, kTile, target, &before);
+  if (threadIdx.x < kWarp) FindRunning(scratch.sums, kTile, target, before, scratch);
   __syncthreads();
-  const auto token = static_cast<int32_t>(scratch.found[0]);
+  const auto token = static_cast<int32_t>(first + scratch.found[0]);
   __syncthreads();
   return token;
 }
@@ -257,17 +322,14 @@ __device__ __forceinline__ int32_t Draw(const SampleArgs& args, const SampleRow&
     kept.bound = BoundOfTop(logits, args.vocab, max, row.top_k, scratch);
     kept.cutoff = CutoffOf(kept, false, row.top_k, scratch);
   }
-  uint64_t total = TotalOf(kept, scratch);
-  const double per_quantum = kept.weights.per_quantum;
   if (row.top_p < 1) {
-    // The product as the host rounds it: of the weights, not of their multiples.
-    const double need = row.top_p * (static_cast<double>(total) / per_quantum) * per_quantum;
+    const double per_quantum = kept.weights.per_quantum;
+    const auto total = static_cast<double>(TotalOf(kept, scratch));
+    const double need = row.top_p * (total / per_quantum) * per_quantum;  // as DrawFrom rounds
     const uint64_t cutoff = CutoffOf(kept, true, need, scratch);
     if (cutoff < kept.cutoff) kept.cutoff = cutoff;
-    total = TotalOf(kept, scratch);
   }
-  const double target = row.uniform * (static_cast<double>(total) / per_quantum) * per_quantum;
-  return DrawFrom(kept, target, scratch);
+  return DrawFrom(kept, row.uniform, scratch);
 }
 
 // Of the raw logits: what the host needs for the token's logprob and the most likely ones.
@@ -278,9 +340,8 @@ __device__ __forceinline__ void Describe(const SampleArgs& args, const SampleRow
   const uint64_t total = TotalOf(all, scratch);
   const uint64_t own = LikelihoodKey(logits[token], static_cast<uint32_t>(token));
   uint64_t before = 0;
-  for (uint32_t i = threadIdx.x; i < args.vocab; i += kThreads) {
-    before += LikelihoodKey(logits[i], i) < own ? 1 : 0;
-  }
+  ForEachLogit(logits, args.vocab,
+               [&](uint32_t i, float logit) { before += LikelihoodKey(logit, i) < own ? 1 : 0; });
   before = BlockFold(before, Sum(), scratch.warps);
   const uint32_t num_top = row.num_top < args.vocab ? row.num_top : args.vocab;
   if (num_top > 0) {
@@ -291,9 +352,9 @@ __device__ __forceinline__ void Describe(const SampleArgs& args, const SampleRow
     all.cutoff = cutoff == kAllKeys ? CutoffOf(all, false, num_top, scratch) : cutoff;
     if (threadIdx.x == 0) scratch.counts[0] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < args.vocab; i += kThreads) {
-      if (all.Has(i)) out->top[atomicAdd(&scratch.counts[0], 1u)] = LikelihoodKey(logits[i], i);
-    }
+    ForEachLogit(logits, args.vocab, [&](uint32_t i, float logit) {
+      if (all.Has(i, logit)) out->top[atomicAdd(&scratch.counts[0], 1u)] = LikelihoodKey(logit, i);
+    });
     __syncthreads();
   }
   if (threadIdx.x != 0) return;

@@ -1,0 +1,367 @@
+// Each kernel of a step on a GPU beside what the GPU could do at most: microseconds in a graph,
+// bytes or operations a second, and the share of the limit, which this run measures by a large copy
+// and a large matrix product.
+//
+//   build/cuda/bench/gpu_kernels [filter]        about 20 seconds; Markdown on stdout
+//
+// Shapes are Qwen3-0.6B's: 1,024 wide, 16 heads over 8 of keys, of 128 dimensions, 3,072 in the
+// feed-forward layer, 151,936 tokens, bfloat16. Weights and caches are taken from so many places
+// that no cache of the GPU holds them, as in a step. What a kernel reads of its inputs again is not
+// counted.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/check.h"
+#include "worker_proc/cuda/attention_plan.h"
+#include "worker_proc/cuda/device.h"
+#include "worker_proc/runner/logits_scan.h"
+#include "worker_proc/runner/weight_numbers.h"
+
+namespace flotilla::cuda {
+namespace {
+
+constexpr uint32_t kHidden = 1024, kHeads = 16, kKvHeads = 8, kDim = 128, kFfn = 3072,
+                   kVocab = 151936;
+constexpr uint32_t kPageSize = 16;
+constexpr uint64_t kPoolBytes = uint64_t{2} << 30;
+constexpr uint32_t kLaunches = 32;  // of a graph
+
+class Bench {
+ public:
+  explicit Bench(std::string_view filter) : filter_(filter) {
+    auto device = OpenDevice(0);
+    CHECK_OK(device.status());
+    device_ = std::move(*device);
+    weights_ = Filled(kPoolBytes, 0.02f);
+    cache_ = Filled(kPoolBytes, 1.0f);
+    x_ = Filled(uint64_t{64} << 20, 1.0f);
+    for (DeviceBuffer* buffer : {&floats_, &more_floats_}) {
+      *buffer = Allocate(uint64_t{512} * kVocab * sizeof(float));
+      FillFloats(*buffer);
+    }
+    out_ = Allocate(uint64_t{512} << 20);
+  }
+
+  void Run() {
+    Limits();
+    Products();
+    Attention();
+    Small();
+    Sampling();
+  }
+
+ private:
+  // ---- Memory and time.
+  DeviceBuffer Allocate(uint64_t bytes) {
+    auto buffer = device_->Allocate(bytes);
+    CHECK_OK(buffer.status());
+    return std::move(*buffer);
+  }
+  template <typename T>
+  DeviceBuffer Uploaded(const std::vector<T>& values) {
+    DeviceBuffer buffer = Allocate(values.size() * sizeof(T));
+    device_->UploadAll(values, buffer);
+    CHECK_OK(device_->Synchronize());
+    return buffer;
+  }
+  template <typename T, typename Draw>
+  void Fill(const DeviceBuffer& buffer, const Draw& draw) {
+    std::vector<T> block((4 << 20) + 4096 / sizeof(T));
+    for (T& value : block) value = draw();
+    uint64_t shift = 0;  // each block begins elsewhere
+    for (uint64_t at = 0; at < buffer.bytes();
+         at += uint64_t{4} << 20, shift = (shift + 61) % 512) {
+      const uint64_t bytes = std::min<uint64_t>(buffer.bytes() - at, 4 << 20);
+      device_->Upload(block.data() + shift, bytes, buffer.data() + at);
+    }
+    CHECK_OK(device_->Synchronize());
+  }
+  DeviceBuffer Filled(uint64_t bytes, float deviation) {
+    DeviceBuffer buffer = Allocate(bytes);
+    std::normal_distribution<float> normal(0, deviation);
+    Fill<uint16_t>(buffer, [&] {
+      const float value = normal(rng_);
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      return static_cast<uint16_t>(bits >> 16);
+    });
+    return buffer;
+  }
+  void FillFloats(const DeviceBuffer& buffer) {
+    std::normal_distribution<float> normal(0, 2);
+    Fill<float>(buffer, [&] { return normal(rng_); });
+  }
+
+  // Of one of kLaunches launches, launch(0) …, which a graph has behind each other.
+  double Microseconds(const std::function<void(uint32_t)>& launch) {
+    GraphApi* const api = device_->graphs();
+    launch(0);  // what a library loads at its first use
+    CHECK_OK(device_->Synchronize());
+    CHECK_OK(api->BeginCapture());
+    for (uint32_t i = 0; i < kLaunches; ++i) launch(i);
+    const auto graph = api->EndCapture();
+    CHECK_OK(graph.status());
+    double best = 1e30;
+    for (int round = 0; round < 5; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK_OK(api->Launch(*graph));
+      CHECK_OK(api->Synchronize(DeviceStream::kCompute));
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      if (round > 0) best = std::min(best, took.count() / kLaunches);
+    }
+    api->DestroyGraph(*graph);
+    return best;
+  }
+
+  // ---- Rows.
+  void Row(const std::string& what, double bytes, double flops,
+           const std::function<void(uint32_t)>& launch) {
+    if (what.find(filter_) == std::string::npos) return;
+    const double us = Microseconds(launch);
+    const double by_bytes = bytes / bytes_a_us_;
+    const double by_flops = flops / flops_a_us_;
+    std::printf("| %s | %.1f | %.0f GB/s | %.1f TFLOP/s | %.0f %% of the %s |\n", what.c_str(), us,
+                bytes / us * 1e-3, flops / us * 1e-6, 100 * std::max(by_bytes, by_flops) / us,
+                by_bytes > by_flops ? "bandwidth" : "arithmetic");
+    std::fflush(stdout);
+  }
+
+  void Limits() {
+    const uint64_t bytes = uint64_t{1} << 30;
+    // Read and written.
+    bytes_a_us_ =
+        2 * static_cast<double>(bytes) / Microseconds([&](uint32_t) {
+          CHECK(cudaMemcpyAsync(weights_.data(), weights_.data() + bytes, bytes,
+                                cudaMemcpyDeviceToDevice,
+                                static_cast<cudaStream_t>(device_->stream())) == cudaSuccess);
+        });
+    constexpr uint32_t kSide = 8192;
+    const GemmArgs large = {{weights_.data(), Element::kBFloat16, kSide, kSide, cache_.data(),
+                             nullptr, out_.data(), Element::kBFloat16},
+                            kSide,
+                            false};
+    flops_a_us_ =
+        2.0 * kSide * kSide * kSide / Microseconds([&](uint32_t) { device_->Gemm(large); });
+    std::printf("%s: copies move %.0f GB/s, matrix products of 8,192 do %.0f TFLOP/s.\n\n",
+                device_->name(), bytes_a_us_ * 1e-3, flops_a_us_ * 1e-6);
+    std::printf("| | us | | | share |\n|---|---|---|---|---|\n");
+  }
+
+  void Products() {
+    struct Matrix {
+      const char* name;
+      uint32_t out, in;
+      Element y;
+    };
+    for (const Matrix& m : {Matrix{"qkv", 4096, 1024, Element::kFloat32},
+                            {"o", 1024, 2048, Element::kFloat32},
+                            {"gate, up", 6144, 1024, Element::kBFloat16},
+                            {"down", 1024, 3072, Element::kFloat32},
+                            {"head", kVocab, 1024, Element::kFloat32}}) {
+      const uint64_t weight_bytes = uint64_t{2} * m.out * m.in;
+      const auto args = [&](uint32_t i) {
+        const uint64_t at = i * weight_bytes % (kPoolBytes - weight_bytes) / 256 * 256;
+        return GemvArgs{weights_.data() + at,
+                        Element::kBFloat16,
+                        m.out,
+                        m.in,
+                        x_.data(),
+                        nullptr,
+                        m.out == kVocab ? more_floats_.data() : out_.data(),
+                        m.y};
+      };
+      for (const uint32_t rows : {1u, 64u, 256u, 4096u}) {
+        if (m.out == kVocab && rows > 256) continue;
+        const double y_bytes = static_cast<double>(rows) * m.out * ElementBytes(m.y);
+        const double bytes = static_cast<double>(weight_bytes) + 2.0 * rows * m.in + y_bytes;
+        const double flops = 2.0 * rows * m.out * m.in;
+        const std::string what = std::string(m.name) + ", rows: " + std::to_string(rows);
+        Row(what, bytes, flops, [&](uint32_t i) { device_->Gemm({args(i), rows, true}); });
+        Row(what + ", any algorithm", bytes, flops, [&](uint32_t i) {
+          device_->Gemm({args(i), rows, false});
+        });
+        if (rows == 1)
+          Row(what + ", gemv", bytes, flops,
+              [&](uint32_t i) { device_->kernels().gemv(args(i), device_->stream()); });
+      }
+    }
+  }
+
+  // seqs sequences of q_len queries behind the last of kv_len keys.
+  void AttentionRow(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
+    const uint32_t pages = CeilDiv(kv_len, kPageSize);
+    std::vector<uint32_t> cu(seqs + 1), kv(seqs, kv_len), table(size_t{seqs} * pages);
+    for (uint32_t s = 0; s <= seqs; ++s) cu[s] = s * q_len;
+    std::iota(table.begin(), table.end(), 0u);
+    std::shuffle(table.begin(), table.end(), rng_);
+    AttentionArgs args;
+    const uint64_t cache_bytes = uint64_t{2} * seqs * pages * kPageSize * kKvHeads * kDim * 2;
+    args.kv = {nullptr, nullptr, Element::kBFloat16, kPageSize, kKvHeads, kDim, kDim};
+    AttentionPlanInput input = {.num_seqs = seqs,
+                                .cu_q_lens = cu.data(),
+                                .kv_lens = kv.data(),
+                                .num_kv_heads = kKvHeads,
+                                .group = kHeads / kKvHeads,
+                                .parallel_blocks = device_->parallel_blocks(),
+                                .max_part_rows = 1 << 15,
+                                .item_rows = ItemRows(args.kv)};
+    AttentionPlan plan;
+    MakeAttentionPlan(input, &plan);
+    const DeviceBuffer cu_q_lens = Uploaded(cu), kv_lens = Uploaded(kv),
+                       page_table = Uploaded(table);
+    const DeviceBuffer items = Uploaded(plan.items), merges = Uploaded(plan.merges);
+    const uint64_t parts = uint64_t{input.max_part_rows} * kKvHeads;
+    const DeviceBuffer part_out = Allocate(parts * kDim * 4), part_max = Allocate(parts * 4),
+                       part_sum = Allocate(parts * 4);
+    args.num_heads = kHeads;
+    args.scale = 0.088f;
+    args.q = floats_.as<float>();
+    args.q_stride = (kHeads + 2 * kKvHeads) * kDim;
+    args.cu_q_lens = cu_q_lens.as<uint32_t>();
+    args.kv_lens = kv_lens.as<uint32_t>();
+    args.page_indices = page_table.as<uint32_t>();
+    args.pages_per_seq = pages;
+    args.items = items.as<AttentionItem>();
+    args.num_items = static_cast<uint32_t>(plan.items.size());
+    args.merges = merges.as<AttentionMerge>();
+    args.num_merges = static_cast<uint32_t>(plan.merges.size());
+    args.part_out = part_out.as<float>();
+    args.part_max = part_max.as<float>();
+    args.part_sum = part_sum.as<float>();
+    args.out = out_.data();
+    args.out_type = Element::kBFloat16;
+    const double seen = static_cast<double>(seqs) * q_len * (kv_len - (q_len - 1) / 2.0);
+    const double bytes = static_cast<double>(cache_bytes) + 6.0 * seqs * q_len * kHeads * kDim;
+    Row("attention, " + std::to_string(seqs) + " x " + std::to_string(q_len) + " of " +
+            std::to_string(kv_len),
+        bytes, 4 * seen * kHeads * kDim, [&](uint32_t i) {
+          AttentionArgs mine = args;
+          std::byte* const k =
+              cache_.data() + i * cache_bytes % (kPoolBytes - cache_bytes) / 256 * 256;
+          mine.kv.k = k;
+          mine.kv.v = k + cache_bytes / 2;
+          device_->kernels().paged_attention(mine, device_->stream());
+          device_->kernels().merge_parts(mine, device_->stream());
+        });
+  }
+  void Attention() {
+    for (const uint32_t kv_len : {128u, 640u, 4096u, 32768u}) AttentionRow(1, 1, kv_len);
+    for (const uint32_t seqs : {16u, 64u}) AttentionRow(seqs, 1, 1024);
+    AttentionRow(64, 1, 4096);
+    AttentionRow(256, 1, 800);
+    AttentionRow(512, 1, 16);
+    AttentionRow(1, 4096, 4096);
+    AttentionRow(1, 4096, 8192);
+    AttentionRow(8, 512, 512);
+  }
+
+  void Small() {
+    const Stream stream = device_->stream();
+    std::vector<uint32_t> positions(4096);
+    std::vector<int64_t> slots(4096);
+    std::iota(positions.begin(), positions.end(), 0u);
+    std::iota(slots.begin(), slots.end(), 0);
+    const DeviceBuffer at = Uploaded(positions), slot = Uploaded(slots);
+    for (const uint32_t rows : {1u, 256u, 4096u}) {
+      const std::string of = ", rows: " + std::to_string(rows);
+      Row("add, norm" + of, 14.0 * rows * kHidden, 0, [&](uint32_t) {
+        device_->kernels().rms_norm(
+            {floats_.as<float>(), more_floats_.as<float>(), floats_.as<float>(), 1e-6f, rows,
+             kHidden, out_.data(), Element::kBFloat16},
+            stream);
+      });
+      Row("silu, mul" + of, 6.0 * rows * kFfn, 0, [&](uint32_t) {
+        device_->kernels().act_mul(
+            {x_.data(), Element::kBFloat16, HiddenAct::kSilu, rows, kFfn, out_.data()}, stream);
+      });
+      RopeKvArgs rope;
+      rope.qkv = more_floats_.as<float>();
+      rope.tokens = rows;
+      rope.num_heads = kHeads;
+      rope.kv = {cache_.data(),
+                 cache_.data() + (kPoolBytes >> 1),
+                 Element::kBFloat16,
+                 kPageSize,
+                 kKvHeads,
+                 kDim,
+                 kDim};
+      rope.q_norm = rope.k_norm = floats_.as<float>();
+      rope.eps = 1e-6f;
+      rope.table = floats_.as<float>();
+      rope.rope_dim = kDim;
+      rope.positions = at.as<uint32_t>();
+      rope.slot_mapping = slot.as<int64_t>();
+      Row("norms, RoPE, cache" + of,
+          rows * kDim * (8.0 * (kHeads + kKvHeads) + 4.0 * kKvHeads + 4.0 * kKvHeads), 0,
+          [&](uint32_t) { device_->kernels().rope_kv(rope, stream); });
+    }
+    FillFloats(more_floats_);
+  }
+
+  void Sampling() {
+    const DeviceBuffer results = Allocate(512 * sizeof(SampledRow));
+    struct Kind {
+      const char* name;
+      bool greedy;
+      uint32_t top_k;
+      float top_p;
+      uint32_t num_top;
+    };
+    for (const Kind& kind : {Kind{"greedy", true, 0, 1, kNoTop},
+                             {"temperature", false, 0, 1, kNoTop},
+                             {"top-k 20, top-p 0.95", false, 20, 0.95f, kNoTop},
+                             {"top-p 0.9", false, 0, 0.9f, kNoTop},
+                             {"5 logprobs", true, 0, 1, 5}}) {
+      for (const uint32_t count : {1u, 256u}) {
+        std::vector<SampleRow> rows(count);
+        for (uint32_t i = 0; i < count; ++i) {
+          rows[i].row = i;
+          rows[i].greedy = kind.greedy;
+          rows[i].top_k = kind.top_k;
+          rows[i].top_p = kind.top_p;
+          rows[i].num_top = kind.num_top;
+          rows[i].to_log2 = weight::kLog2E / 0.6f;
+          rows[i].uniform = (i + 0.5) / count;
+        }
+        const DeviceBuffer queries = Uploaded(rows);
+        SampleArgs args;
+        args.logits = floats_.as<float>();
+        args.adjusted = more_floats_.as<float>();
+        args.vocab = kVocab;
+        args.quantum_bits = QuantumBits(kVocab);
+        args.rows = queries.as<SampleRow>();
+        args.num_rows = count;
+        args.out = results.as<SampledRow>();
+        Row(std::string("sampling, ") + kind.name + ", rows: " + std::to_string(count),
+            4.0 * count * kVocab, 0,
+            [&](uint32_t) { device_->kernels().sample_rows(args, device_->stream()); });
+      }
+    }
+  }
+
+  const std::string filter_;
+  std::minstd_rand rng_{7};
+  std::unique_ptr<Device> device_;
+  DeviceBuffer weights_, cache_, x_, floats_, more_floats_, out_;
+  double bytes_a_us_ = 1e30;
+  double flops_a_us_ = 1e30;
+};
+
+}  // namespace
+}  // namespace flotilla::cuda
+
+int main(int argc, char** argv) {
+  flotilla::cuda::Bench(argc > 1 ? argv[1] : "").Run();
+  return 0;
+}
