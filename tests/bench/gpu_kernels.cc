@@ -215,7 +215,7 @@ class Bench {
                                 .group = kHeads / kKvHeads,
                                 .parallel_blocks = device_->parallel_blocks(),
                                 .max_part_rows = 1 << 15,
-                                .item_rows = ItemRows(args.kv)};
+                                .item_rows = kWideItemRows};
     AttentionPlan plan;
     MakeAttentionPlan(input, &plan);
     const DeviceBuffer cu_q_lens = Uploaded(cu), kv_lens = Uploaded(kv),
@@ -234,6 +234,8 @@ class Bench {
     args.pages_per_seq = pages;
     args.items = items.as<AttentionItem>();
     args.num_items = static_cast<uint32_t>(plan.items.size());
+    args.wide_items = plan.wide_items;
+    args.narrow_items = plan.narrow_items;
     args.merges = merges.as<AttentionMerge>();
     args.num_merges = static_cast<uint32_t>(plan.merges.size());
     args.part_out = part_out.as<float>();

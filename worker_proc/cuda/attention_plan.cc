@@ -57,10 +57,13 @@ uint32_t WantedItems(const AttentionPlanInput& in) {
 void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->items.clear();
   plan->merges.clear();
+  plan->wide_items = plan->narrow_items = false;
   uint32_t whole_items = 0;
   uint32_t all_splits = 0;
   ForEachWholeItem(in, [&](const AttentionItem& item) {
     ++whole_items;
+    const bool wide = item.row_end - item.row_begin > kNarrowItemRows;
+    (wide ? plan->wide_items : plan->narrow_items) = true;
     all_splits += item.split_end - item.split_begin;
   });
   const bool may_share = whole_items * in.num_kv_heads < in.parallel_blocks &&
@@ -83,6 +86,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
     }
   });
   if (in.num_items == 0) return;
+  plan->narrow_items = true;  // of steps to come
   CHECK(plan->items.size() <= in.num_items && plan->merges.size() <= in.num_merges);
   plan->items.resize(in.num_items);
   plan->merges.resize(in.num_merges);

@@ -26,12 +26,13 @@ struct AttentionPlanInput {
   // rows, and keys are shared as far as that allows. 0: as many as it takes.
   uint32_t num_items = 0;
   uint32_t num_merges = 0;
-  uint32_t item_rows = kItemRows;  // ItemRows of the cache
+  uint32_t item_rows = kItemRows;  // at most
 };
 
 struct AttentionPlan {
   std::vector<AttentionItem> items;
   std::vector<AttentionMerge> merges;
+  bool wide_items = false, narrow_items = false;  // as AttentionArgs has them
 };
 
 // The memory of *plan is used again.

@@ -68,9 +68,10 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   const uint64_t rows = splits > 1 ? splits * bounds_.max_tokens * group : 0;
   kind->max_part_rows = static_cast<uint32_t>(std::min(rows, kMaxPartBytes / row_bytes));
   const AttentionBounds bounds = {bounds_.max_tokens, bounds_.max_seqs, group, kind->max_part_rows,
-                                  ItemRows(Pages(layer))};
-  const FixedAttention fixed =
-      FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, InputOf(*kind));
+                                  HasMmaKernel(Pages(layer)) ? kNarrowItemRows : kItemRows};
+  AttentionPlanInput input = InputOf(*kind);
+  input.item_rows = bounds.item_rows;
+  const FixedAttention fixed = FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, input);
   const uint32_t items = std::max(MaxAttentionItems(bounds), fixed.num_items);
   const uint32_t merges = std::max(MaxAttentionMerges(bounds), fixed.num_merges);
   const uint64_t parts = uint64_t{kind->max_part_rows} * layer.num_kv_heads;
@@ -100,13 +101,19 @@ StatusOr<CudaAttention::Kind*> CudaAttention::KindOf(const AttentionLayer& layer
   return &kinds_.back();
 }
 
+// Graphs launch the kernel for decodes only, whatever their steps have.
+uint32_t CudaAttention::ItemRows(const Kind& kind) const {
+  if (!HasMmaKernel(Pages(kind.layer))) return kItemRows;
+  return fixed_.has_value() ? kNarrowItemRows : kWideItemRows;
+}
+
 AttentionPlanInput CudaAttention::InputOf(const Kind& kind) const {
   return {.num_kv_heads = kind.layer.num_kv_heads,
           .group = Group(kind.layer),
           .window = kind.layer.window,
           .parallel_blocks = device_.parallel_blocks(),
           .max_part_rows = kind.max_part_rows,
-          .item_rows = ItemRows(Pages(kind.layer))};
+          .item_rows = ItemRows(kind)};
 }
 
 void CudaAttention::Plan(Kind* kind) {
@@ -146,6 +153,8 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.pages_per_seq = context.pages_per_seq;
   args.items = kind.items.as<const AttentionItem>();
   args.num_items = static_cast<uint32_t>(kind.plan.items.size());
+  args.wide_items = kind.plan.wide_items;
+  args.narrow_items = kind.plan.narrow_items;
   args.merges = kind.merges.as<const AttentionMerge>();
   args.num_merges = static_cast<uint32_t>(kind.plan.merges.size());
   args.part_out = kind.part_out.as<float>();

@@ -49,6 +49,7 @@ class CudaAttention {
   KvPages Pages(const AttentionLayer& layer) const;
   StatusOr<Kind*> KindOf(const AttentionLayer& layer);
   Status MakeRoom(Kind* kind);
+  uint32_t ItemRows(const Kind& kind) const;
   AttentionPlanInput InputOf(const Kind& kind) const;
   void Plan(Kind* kind);
 

@@ -77,6 +77,7 @@ class AttentionCase {
   struct Sharing {
     uint32_t parallel_blocks = 1;
     uint32_t max_part_rows = 0;
+    uint32_t item_rows = 0;  // 0: as many as there may be
   };
   // Of the sequences [first, first + count).
   std::vector<float> Run(const Sharing& sharing, uint32_t first, uint32_t count,
@@ -154,6 +155,7 @@ class AttentionCase {
     AttentionArgs args;
     args.kv = {k_.data(),        v_.data(),      config_.kv_type, config_.page_size,
                config_.kv_heads, config_.qk_dim, config_.v_dim};
+    const uint32_t largest = by_mma() ? kWideItemRows : kItemRows;
     AttentionPlan plan;
     MakeAttentionPlan({.num_seqs = num_seqs,
                        .cu_q_lens = batch.cu_q_lens.data(),
@@ -163,10 +165,10 @@ class AttentionCase {
                        .window = config_.window,
                        .parallel_blocks = sharing.parallel_blocks,
                        .max_part_rows = sharing.max_part_rows,
-                       .item_rows = ItemRows(args.kv)},
+                       .item_rows = sharing.item_rows == 0 ? largest : sharing.item_rows},
                       &plan);
     EXPECT_LE(plan.items.size(), MaxAttentionItems({batch.cu_q_lens.back(), num_seqs, group,
-                                                    sharing.max_part_rows, ItemRows(args.kv)}));
+                                                    sharing.max_part_rows, kItemRows}));
     num_merges_ = plan.merges.size();
     plan.items.push_back({});  // as a padded graph has them
     std::shuffle(plan.items.begin(), plan.items.end(), std::mt19937(9));
@@ -188,6 +190,8 @@ class AttentionCase {
     args.pages_per_seq = pages_per_seq_;
     args.items = plan.items.data();
     args.num_items = static_cast<uint32_t>(plan.items.size());
+    args.wide_items = plan.wide_items;
+    args.narrow_items = plan.narrow_items;
     args.merges = plan.merges.data();
     args.num_merges = static_cast<uint32_t>(plan.merges.size());
     args.part_out = part_out.data();

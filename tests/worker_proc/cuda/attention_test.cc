@@ -62,6 +62,8 @@ TEST(CudaAttentionTest, MatchesDoubleAndSharingChangesNoBit) {
           << "heads " << config.heads << " dim " << config.qk_dim << " window " << config.window;
       merges += c.num_merges();
       EXPECT_TRUE(SameBits(c.Run({1000, 50}), expected)) << "room for few parts";
+      const uint32_t few = c.by_mma() ? kNarrowItemRows : 3;
+      EXPECT_TRUE(SameBits(c.Run({20, 4096, few}), expected)) << "items of few rows";
     }
   }
   EXPECT_GT(merges, 100u) << "nothing was shared";

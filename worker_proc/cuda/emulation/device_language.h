@@ -162,7 +162,8 @@ void CopyAsync16(T* to, const T* from, bool valid) {
   Store16(to, valid ? Load16(from) : Pack<T>{});
 }
 inline void CopyCommit() {}
-inline void CopyWait() {}
+template <uint32_t later>
+void CopyWait() {}
 
 // platform_gpu.cuh says what these give.
 template <typename T>

@@ -2,8 +2,9 @@
 // a cache of 16 bits. Queries and the weights of keys are rounded to the cache's type, sums are
 // float.
 //
-// Keys are walked in tiles of TileKeys, which the block copies to shared memory while it computes
-// with the tile before. Two ways, with the same operations in the same order for each row:
+// Keys are walked in tiles of kTile, which the block copies to shared memory while it computes with
+// tiles before. Two ways, kernels of their own, with the same operations in the same order for each
+// row:
 //   wide    up to 64 rows, 16 a warp, each warp with all keys of a tile and all columns of V
 //   narrow  up to 16 rows, which all four warps have: each scores its share of a tile's keys, and
 //           sums its share of V's columns over all of them
@@ -21,9 +22,8 @@ namespace {
 
 constexpr uint32_t kWarps = 4;
 constexpr uint32_t kThreads = kWarps * kWarp;
-constexpr uint32_t kRows = 16;  // of a product of the tensor cores
-constexpr uint32_t kStages = 2;
-static_assert(kWarps * kRows == kMmaItemRows);
+constexpr uint32_t kRows = kNarrowItemRows;  // of a product of the tensor cores
+static_assert(kRows == 16 && kWarps * kRows == kWideItemRows);
 
 // Elements of 16 bits: with them behind each row, eight rows begin in different banks.
 constexpr uint32_t kPad = 8;
@@ -35,17 +35,10 @@ constexpr uint32_t kStride = dim + kPad;
 template <uint32_t dim>
 constexpr uint32_t kTileSize = kTile<dim>* kStride<dim>;  // elements
 
-template <uint32_t dim>
-constexpr uint32_t SharedBytes() {
-  const uint32_t halves =
-      kMmaItemRows * kStride<dim> + 2 * kStages * kTileSize<dim> + kRows * (kTile<dim> + kPad);
-  return halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float));
-}
-
 // What the block keeps in shared memory.
 template <typename Kv>
 struct Tiles {
-  SharedSpan<Kv> q;          // [kMmaItemRows][kStride]
+  SharedSpan<Kv> q;          // [kItemRows][kStride]
   SharedSpan<Kv> k;          // [kStages][kTile][kStride]
   SharedSpan<Kv> v;          // the same
   SharedSpan<Kv> p;          // [kRows][kTile + kPad]: narrow
@@ -109,29 +102,46 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
   }
 }
 
-// Begins to copy the tile of keys from first_key on: zeros where a key is not of `keys`.
+// A thread copies one pack of each of these keys of a tile, kKeyStep apart.
 template <typename Kv, uint32_t dim>
-__device__ __forceinline__ void FetchTile(const AttentionArgs& args, uint32_t seq,
-                                          uint32_t first_key, const KeyRange& keys, uint32_t stage,
-                                          const Tiles<Kv>& tiles) {
-  constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
-  const uint32_t* const pages = args.page_indices + static_cast<size_t>(seq) * args.pages_per_seq;
-  const uint32_t page_size = args.kv.page_size;
-  for (uint32_t i = threadIdx.x; i < kTile<dim> * kPacks; i += kThreads) {
-    const uint32_t key = first_key + i / kPacks;
-    const uint32_t d = i % kPacks * Pack<Kv>::kSize;
-    const bool seen = key >= keys.begin && key < keys.end;
-    size_t from = 0;
-    if (seen) {
-      const size_t head = static_cast<size_t>(pages[key / page_size]) * args.kv.num_kv_heads;
-      from = ((head + blockIdx.y) * page_size + key % page_size) * dim + d;
+struct TileKeys {
+  static constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
+  static constexpr uint32_t kKeyStep = kThreads / kPacks;
+  static constexpr uint32_t kKeys = kTile<dim> / kKeyStep;
+  static constexpr uint32_t kNoKey = UINT32_MAX;
+  uint32_t rows[kKeys];  // page * page_size + offset; kNoKey: not of the item's
+
+  // Where the tile's keys lie. Looked up a tile before it is copied, so that nobody waits for it.
+  __device__ static TileKeys Find(const AttentionArgs& args, uint32_t seq, uint32_t first_key,
+                                  const KeyRange& keys) {
+    const uint32_t* const pages = args.page_indices + static_cast<size_t>(seq) * args.pages_per_seq;
+    const uint32_t page_size = args.kv.page_size;
+    TileKeys found;
+    for (uint32_t i = 0; i < kKeys; ++i) {
+      const uint32_t key = first_key + threadIdx.x / kPacks + i * kKeyStep;
+      found.rows[i] = kNoKey;
+      if (key >= keys.begin && key < keys.end) {
+        found.rows[i] = pages[key / page_size] * page_size + key % page_size;
+      }
     }
-    const uint32_t to = stage * kTileSize<dim> + i / kPacks * kStride<dim> + d;
-    CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, seen);
-    CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, seen);
+    return found;
   }
-  CopyCommit();
-}
+
+  // Begins to copy them: zeros for those that are not the item's.
+  __device__ void Fetch(const AttentionArgs& args, uint32_t stage, const Tiles<Kv>& tiles) const {
+    const uint32_t page_size = args.kv.page_size;
+    const uint32_t d = threadIdx.x % kPacks * Pack<Kv>::kSize;
+    for (uint32_t i = 0; i < kKeys; ++i) {
+      const uint32_t row = rows[i] == kNoKey ? 0 : rows[i];
+      const size_t head = static_cast<size_t>(row / page_size) * args.kv.num_kv_heads + blockIdx.y;
+      const size_t from = (head * page_size + row % page_size) * dim + d;
+      const uint32_t to =
+          stage * kTileSize<dim> + (threadIdx.x / kPacks + i * kKeyStep) * kStride<dim> + d;
+      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, rows[i] != kNoKey);
+      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, rows[i] != kNoKey);
+    }
+  }
+};
 
 // Scores of 16 rows of q against 16 keys each, from row `first` of the tile on.
 template <typename Kv, uint32_t dim, uint32_t n>
@@ -218,7 +228,11 @@ __device__ __forceinline__ void AddValues(const uint32_t (&a)[4], SharedSpan<Kv>
 
 template <typename Kv, uint32_t dim>
 struct Wide {
+  static constexpr uint32_t kItemRows = kWideItemRows;
+  static constexpr uint32_t kStages = 2;
+  static constexpr uint32_t kPSize = 0;
   static constexpr uint32_t kColumnTiles = dim / 8;
+  __device__ static bool Has(uint32_t rows) { return rows > kNarrowItemRows; }
   __device__ static uint32_t FirstRow() { return threadIdx.x / kWarp * kRows; }
   __device__ static uint32_t FirstColumn() { return 0; }
 
@@ -247,7 +261,11 @@ struct Wide {
 
 template <typename Kv, uint32_t dim>
 struct Narrow {
+  static constexpr uint32_t kItemRows = kNarrowItemRows;
+  static constexpr uint32_t kStages = 3;
+  static constexpr uint32_t kPSize = kRows * (kTile<dim> + kPad);
   static constexpr uint32_t kColumnTiles = dim / 8 / kWarps;
+  __device__ static bool Has(uint32_t rows) { return rows <= kNarrowItemRows; }
   static constexpr uint32_t kScoringWarps = kTile<dim> / 16;
   __device__ static uint32_t FirstRow() { return 0; }
   __device__ static uint32_t FirstColumn() { return threadIdx.x / kWarp * (dim / kWarps); }
@@ -351,16 +369,26 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   }
   State<Way::kColumnTiles> total;
   State<Way::kColumnTiles> part;
+  constexpr uint32_t kStages = Way::kStages;
   const uint32_t first_tile = keys.begin / kTile<dim>;
   const uint32_t end_tile = (keys.end + kTile<dim> - 1) / kTile<dim>;
-  FetchTile<Kv, dim>(args, item.seq, first_tile * kTile<dim>, keys, first_tile % kStages, tiles);
+  using Keys = TileKeys<Kv, dim>;
+  const auto find = [&](uint32_t tile) {
+    return Keys::Find(args, item.seq, tile * kTile<dim>, keys);  // none behind the last
+  };
+  Keys next = find(first_tile);
+  for (uint32_t ahead = 0; ahead + 1 < kStages; ++ahead) {
+    if (first_tile + ahead < end_tile) next.Fetch(args, (first_tile + ahead) % kStages, tiles);
+    CopyCommit();
+    next = find(first_tile + ahead + 1);
+  }
   for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
-    CopyWait();
+    CopyWait<kStages - 2>();
     __syncthreads();  // the tile is there, and nobody computes with the one before any more
-    if (tile + 1 < end_tile) {
-      FetchTile<Kv, dim>(args, item.seq, (tile + 1) * kTile<dim>, keys, (tile + 1) % kStages,
-                         tiles);
-    }
+    const uint32_t ahead = tile + kStages - 1;
+    if (ahead < end_tile) next.Fetch(args, ahead % kStages, tiles);
+    CopyCommit();
+    next = find(ahead + 1);
     Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
     if ((tile + 1) % kTilesASplit != 0 && tile + 1 < end_tile) continue;
     if (item.part_row == kNoPart) {
@@ -373,31 +401,35 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   if (item.part_row == kNoPart) WriteRows<Way, Out>(args, item, total);
 }
 
-template <typename Kv, typename Out, uint32_t dim>
+// Items of the other way are the other kernel's.
+template <typename Way, typename Kv, typename Out, uint32_t dim>
 __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
   const AttentionItem item = args.items[blockIdx.x];
-  if (item.row_begin == item.row_end) return;
+  if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) return;
   DynamicShared shared;
-  const Tiles<Kv> tiles = {
-      shared.Take<Kv>(kMmaItemRows * kStride<dim>), shared.Take<Kv>(kStages * kTileSize<dim>),
-      shared.Take<Kv>(kStages * kTileSize<dim>), shared.Take<Kv>(kRows * (kTile<dim> + kPad)),
-      shared.Take<float>(kWarps * kRows)};
-  if (item.row_end - item.row_begin > kRows) {
-    LoadQueries<Kv, dim>(args, item, kMmaItemRows, tiles);
-    WalkItem<Wide<Kv, dim>, Kv, Out, dim>(args, item, tiles);
-  } else {
-    LoadQueries<Kv, dim>(args, item, kRows, tiles);
-    WalkItem<Narrow<Kv, dim>, Kv, Out, dim>(args, item, tiles);
-  }
+  const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim>),
+                           shared.Take<Kv>(Way::kStages * kTileSize<dim>),
+                           shared.Take<Kv>(Way::kStages * kTileSize<dim>),
+                           shared.Take<Kv>(Way::kPSize), shared.Take<float>(kWarps * kRows)};
+  LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
+  WalkItem<Way, Kv, Out, dim>(args, item, tiles);
+}
+
+template <template <typename, uint32_t> class Way, typename Kv, typename Out, uint32_t dim>
+void RunWay(const AttentionArgs& args, Stream stream) {
+  using W = Way<Kv, dim>;
+  const uint32_t halves = W::kItemRows * kStride<dim> + 2 * W::kStages * kTileSize<dim> + W::kPSize;
+  Launch({.grid_x = args.num_items,
+          .grid_y = args.kv.num_kv_heads,
+          .block = kThreads,
+          .shared_bytes = halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float))},
+         MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
 }
 
 template <typename Kv, typename Out, uint32_t dim>
 void Run(const AttentionArgs& args, Stream stream) {
-  Launch({.grid_x = args.num_items,
-          .grid_y = args.kv.num_kv_heads,
-          .block = kThreads,
-          .shared_bytes = SharedBytes<dim>()},
-         MmaAttentionKernel<Kv, Out, dim>, args, stream);
+  if (args.wide_items) RunWay<Wide, Kv, Out, dim>(args, stream);
+  if (args.narrow_items) RunWay<Narrow, Kv, Out, dim>(args, stream);
 }
 
 template <typename Kv, typename Out>

@@ -4,7 +4,7 @@
 // Sequence s has the query tokens cu_q_lens[s] … cu_q_lens[s+1]-1, which are the last of its
 // kv_lens[s] keys; a query sees the keys up to itself, or the last `window` of these.
 //
-// Work: an item is up to ItemRows query rows of one sequence and all query heads of one kv head,
+// Work: an item is some query rows of one sequence and all query heads of one kv head,
 // row = token * group + head, over keys of some splits. Splits begin at fixed positions, multiples
 // of kSplitKeys. Within one the keys are walked in tiles from fixed positions too, with an online
 // softmax; splits are merged in order. So an item that keeps each split's result as a part, merged
@@ -22,9 +22,10 @@
 
 namespace flotilla::cuda {
 
-inline constexpr uint32_t kItemRows = 8;      // of the plain kernel
-inline constexpr uint32_t kMmaItemRows = 64;  // of the tensor cores'
-inline constexpr uint32_t kSplitKeys = 256;   // whole tiles of both
+inline constexpr uint32_t kItemRows = 8;         // of the plain kernel
+inline constexpr uint32_t kNarrowItemRows = 16;  // of the tensor cores' for decodes
+inline constexpr uint32_t kWideItemRows = 64;    // … and for prompts
+inline constexpr uint32_t kSplitKeys = 256;      // whole tiles of all
 inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kNoPart = UINT32_MAX;
 
@@ -32,9 +33,6 @@ inline constexpr uint32_t kNoPart = UINT32_MAX;
 inline constexpr bool HasMmaKernel(const KvPages& kv) {
   return kv.type != Element::kFloat32 && kv.qk_dim == kv.v_dim &&
          (kv.v_dim == 64 || kv.v_dim == 128 || kv.v_dim == 256);
-}
-inline constexpr uint32_t ItemRows(const KvPages& kv) {
-  return HasMmaKernel(kv) ? kMmaItemRows : kItemRows;
 }
 
 struct AttentionItem {
@@ -68,6 +66,10 @@ struct AttentionArgs {
   uint32_t pages_per_seq = 0;
   const AttentionItem* items = nullptr;
   uint32_t num_items = 0;
+  // Of the tensor cores' kernels: whether there are items of more rows than kNarrowItemRows,
+  // others.
+  bool wide_items = true;
+  bool narrow_items = true;
   const AttentionMerge* merges = nullptr;
   uint32_t num_merges = 0;
   float* part_out = nullptr;

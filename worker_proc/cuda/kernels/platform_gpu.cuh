@@ -90,7 +90,8 @@ __device__ __forceinline__ void Store16(T* to, const Pack<T>& values) {
 }
 
 // 16 aligned bytes to shared memory, zeros if not `valid`, while the thread goes on. What was begun
-// before CopyCommit is there after CopyWait; for other threads, after a barrier besides.
+// before a CopyCommit is there after a CopyWait that leaves only `later` commits open; for other
+// threads, after a barrier besides.
 template <typename T>
 __device__ __forceinline__ void CopyAsync16(T* to, const T* from, bool valid) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -101,7 +102,10 @@ __device__ __forceinline__ void CopyAsync16(T* to, const T* from, bool valid) {
 __device__ __forceinline__ void CopyCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-__device__ __forceinline__ void CopyWait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+template <uint32_t later>
+__device__ __forceinline__ void CopyWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory");
+}
 
 // A block of 16 by 16 elements of 16 bits in shared memory, rows `stride` apart, as the warp's
 // tensor cores take it: lane l has in r[i] the elements of row l / 4 + 8 (i % 2) and columns

@@ -232,7 +232,7 @@ __device__ __forceinline__ uint64_t CutoffOf(const Kept& kept, bool by_weight, d
 __device__ __forceinline__ void FindRunning(SharedSpan<uint64_t> values, uint32_t n, double target,
                                             uint64_t before, const Scratch& scratch) {
   const uint32_t lane = threadIdx.x;
-  const uint32_t run = CeilDiv(n, kWarp);
+  const uint32_t run = (n + kWarp - 1) / kWarp;
   const uint32_t begin = lane * run < n ? lane * run : n;
   const uint32_t end = begin + run < n ? begin + run : n;
   uint64_t sum = 0;
