@@ -167,5 +167,58 @@ TEST(GemvTest, MatchesDoubleInAnyOrderOfThreads) {
   }
 }
 
+// Of few rows, by the tensor cores: each row as if it were alone.
+TEST(SkinnyGemmTest, MatchesDoubleAndARowDoesNotDependOnOthers) {
+  struct Shape {
+    uint32_t out, in;
+  };
+  for (const Shape shape :
+       {Shape{960, 576}, {64, 1536}, {5, 48}, {130, 256}, {1, 16}, {8320, 32}}) {
+    for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
+      const Values weight(type, RandomFloats(size_t{shape.out} * shape.in, 8));
+      const Values x(type, RandomFloats(size_t{kSkinnyRows} * shape.in, 9));
+      const auto bias = RandomFloats(shape.out, 10);
+      const auto run = [&](uint32_t first, uint32_t rows, bool biased, Element y_type) {
+        Values y(y_type, size_t{rows} * shape.out);
+        const GemvArgs matrix = {weight.data(),
+                                 type,
+                                 shape.out,
+                                 shape.in,
+                                 static_cast<const uint16_t*>(x.data()) + first * shape.in,
+                                 biased ? bias.data() : nullptr,
+                                 y.data(),
+                                 y_type};
+        EXPECT_TRUE(HasSkinnyGemm(matrix));
+        Table().skinny_gemm({matrix, rows}, nullptr);
+        return y.floats();
+      };
+      for (const bool biased : {false, true}) {
+        std::vector<double> exact;
+        for (uint32_t row = 0; row < kSkinnyRows; ++row) {
+          for (uint32_t r = 0; r < shape.out; ++r) {
+            double sum = biased ? bias[r] : 0.0;
+            for (uint32_t k = 0; k < shape.in; ++k) {
+              sum += double{weight.At(size_t{r} * shape.in + k)} * x.At(row * shape.in + k);
+            }
+            exact.push_back(sum);
+          }
+        }
+        const Element y_type = biased ? type : Element::kFloat32;
+        emulation::SetSeed(kSeeds[0]);
+        const auto all = run(0, kSkinnyRows, biased, y_type);
+        EXPECT_LT(RelativeError(all, exact), Tolerance(y_type)) << shape.out << " " << shape.in;
+        emulation::SetSeed(kSeeds[1]);
+        for (const auto& [first, rows] : {std::pair{0u, 1u}, {9u, 1u}, {4u, 8u}, {3u, 9u}}) {
+          const auto some = run(first, rows, biased, y_type);
+          EXPECT_EQ(std::memcmp(some.data(), all.data() + size_t{first} * shape.out,
+                                some.size() * sizeof(float)),
+                    0)
+              << shape.out << " " << shape.in << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flotilla::cuda

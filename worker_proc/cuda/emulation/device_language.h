@@ -127,6 +127,10 @@ inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }
 
+// One kernel after another here.
+inline void StartNext() {}
+inline void AfterPrevious() {}
+
 // Between devices, which are threads or processes here.
 inline uint32_t LoadAcquire(const uint32_t* address) {
   return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(address)).load(std::memory_order_acquire);
@@ -171,6 +175,14 @@ void LoadMatrix(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
   const uint32_t lane = threadIdx.x % emulation::kWarpSize;
   for (uint32_t i = 0; i < 4; ++i) {
     const size_t at = (lane / 4 + i % 2 * 8) * stride + lane % 4 * 2 + i / 2 * 8;
+    r[i] = block[at].bits | static_cast<uint32_t>(block[at + 1].bits) << 16;
+  }
+}
+template <typename T>
+void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % emulation::kWarpSize;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const size_t at = lane / 4 * stride + lane % 4 * 2 + i * 8;
     r[i] = block[at].bits | static_cast<uint32_t>(block[at + 1].bits) << 16;
   }
 }

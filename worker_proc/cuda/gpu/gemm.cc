@@ -1,14 +1,25 @@
 #include "worker_proc/cuda/gpu/gemm.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstring>
+#include <random>
 
+#include "common/base/log.h"
 #include "worker_proc/cuda/gpu/cuda_status.h"
+#include "worker_proc/cuda/plan/algo_cache.h"
 
 namespace flotilla::cuda {
 namespace {
 
 // Of what all steps multiply with one algorithm: a tile that suits decodes and prompts alike.
 constexpr uint32_t kInvariantRows = 64;
+// The library's candidates are asked for these rows, so many of each.
+constexpr uint32_t kCandidatesOf[] = {1, 16, 64, 256, 1024, 4096};
+constexpr int kCandidates = 8;
+// Rows up to this are chosen for at once.
+constexpr uint32_t kLeastTunedRows = 256;
 
 Status LtStatus(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return OkStatus();
@@ -90,15 +101,17 @@ LtGemm::~LtGemm() {
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-Status LtGemm::Open() {
+Status LtGemm::Open(uint64_t l2_bytes) {
+  l2_bytes_ = l2_bytes;
   RETURN_IF_ERROR(LtStatus(cublasLtCreate(&handle_), "cublasLtCreate"));
   return ToStatus(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of matrix products");
 }
 
-StatusOr<cublasLtMatmulAlgo_t> LtGemm::Choose(const Key& key, const GemvArgs& matrix) {
-  if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
+// The library's best, the best first. None of them splits k.
+StatusOr<std::vector<cublasLtMatmulAlgo_t>> LtGemm::Heuristics(const GemvArgs& matrix,
+                                                               uint32_t rows, int most) const {
   Problem problem;
-  RETURN_IF_ERROR(problem.Describe(matrix, key.rows));
+  RETURN_IF_ERROR(problem.Describe(matrix, rows));
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   RETURN_IF_ERROR(LtStatus(cublasLtMatmulPreferenceCreate(preference.out()), "preference"));
   const size_t bytes = kWorkspaceBytes;
@@ -111,36 +124,251 @@ StatusOr<cublasLtMatmulAlgo_t> LtGemm::Choose(const Key& key, const GemvArgs& ma
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                            &no_splits, sizeof(no_splits)),
       "preference"));
-  cublasLtMatmulHeuristicResult_t best = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  RETURN_IF_ERROR(
-      LtStatus(cublasLtMatmulAlgoGetHeuristic(handle_, problem.operation, problem.weight, problem.x,
-                                              problem.y, problem.y, preference, 1, &best, &found),
-               "choice of a matrix product"));
-  if (found == 0) {
-    return absl::UnimplementedError(StrCat("no matrix product of ", key.out_features, " x ",
-                                           key.in_features, " for ", key.rows, " rows"));
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, problem.operation, problem.weight, problem.x, problem.y, problem.y, preference, most,
+      results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    RETURN_IF_ERROR(LtStatus(status, "choice of a matrix product"));
   }
-  chosen_.emplace(key, best.algo);
-  return best.algo;
+  std::vector<cublasLtMatmulAlgo_t> algos;
+  for (int i = 0; i < found; ++i) algos.push_back(results[static_cast<size_t>(i)].algo);
+  return algos;
 }
 
-Status LtGemm::Run(const GemmArgs& args, cudaStream_t stream) {
-  const GemvArgs& matrix = args.matrix;
-  const uint32_t chosen_for = args.batch_invariant ? kInvariantRows : std::bit_ceil(args.rows);
-  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algo,
-                   Choose({matrix.out_features, matrix.in_features, chosen_for, matrix.type,
-                           matrix.y_type, matrix.bias != nullptr},
-                          matrix));
+StatusOr<cublasLtMatmulAlgo_t> LtGemm::FirstChoice(const Key& key, const GemvArgs& matrix) {
+  if (const auto found = chosen_.find(key); found != chosen_.end()) return found->second;
+  ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> algos, Heuristics(matrix, key.rows, 1));
+  if (algos.empty()) {
+    return absl::UnimplementedError(StrCat("no matrix product of ", matrix.out_features, " x ",
+                                           matrix.in_features, " for ", key.rows, " rows"));
+  }
+  chosen_.emplace(key, algos[0]);
+  return algos[0];
+}
+
+Status LtGemm::Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
+                        cudaStream_t stream) const {
+  if (!algo.has_value()) {
+    SkinnyGemmArgs part = {matrix, 0};
+    const size_t x_bytes = size_t{matrix.in_features} * ElementBytes(matrix.type);
+    const size_t y_bytes = size_t{matrix.out_features} * ElementBytes(matrix.y_type);
+    for (uint32_t row = 0; row < rows; row += part.rows) {
+      part.rows = std::min(kSkinnyRows, rows - row);
+      part.matrix.x = static_cast<const std::byte*>(matrix.x) + row * x_bytes;
+      part.matrix.y = static_cast<std::byte*>(matrix.y) + row * y_bytes;
+      gpu::Kernels().skinny_gemm(part, stream);
+    }
+    return OkStatus();
+  }
   Problem problem;
-  RETURN_IF_ERROR(problem.Describe(matrix, args.rows));
+  RETURN_IF_ERROR(problem.Describe(matrix, rows));
   const float one = 1;
   const float zero = 0;
   return LtStatus(cublasLtMatmul(handle_, problem.operation, &one, matrix.weight, problem.weight,
                                  matrix.x, problem.x, &zero, matrix.y, problem.y, matrix.y,
-                                 problem.y, &algo, workspace_, kWorkspaceBytes, stream),
+                                 problem.y, &*algo, workspace_, kWorkspaceBytes, stream),
                   StrCat("matrix product of ", matrix.out_features, " x ", matrix.in_features,
-                         " for ", args.rows, " rows"));
+                         " for ", rows, " rows"));
+}
+
+// Memory to multiply in and the times of candidates, of one matrix.
+class LtGemm::Tuning {
+ public:
+  Tuning(const LtGemm& gemm, const GemvArgs& matrix, cudaStream_t stream)
+      : gemm_(gemm), matrix_(matrix), stream_(stream) {}
+  ~Tuning() {
+    for (void* memory : {x_, y_, copies_}) cudaFree(memory);
+    for (cudaEvent_t event : {begin_, end_}) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+  }
+  Tuning(const Tuning&) = delete;
+  Tuning& operator=(const Tuning&) = delete;
+
+  Status Prepare(uint32_t most_rows);
+  // The fastest with our kernel's bits.
+  StatusOr<Algo> Fastest(uint32_t rows);
+
+ private:
+  struct Timed {
+    Algo algo;
+    float ms = 0;
+  };
+  static constexpr int kRuns = 4;
+  // Rows of which bits are compared, and fewer of very long ones.
+  uint32_t RowsToCompare(uint32_t rows) const {
+    constexpr uint32_t kLong = 32 << 10;
+    return std::min(rows, matrix_.out_features > kLong ? 1 : kSkinnyRows);
+  }
+  StatusOr<std::vector<std::byte>> ResultOf(uint32_t rows, const Algo& algo) const;
+  StatusOr<float> MillisecondsOf(uint32_t rows, const Algo& algo);
+  // Matrix and results in this memory; the next copy of the weight.
+  GemvArgs Next();
+
+  const LtGemm& gemm_;
+  const GemvArgs matrix_;
+  const cudaStream_t stream_;
+  std::vector<cublasLtMatmulAlgo_t> candidates_;
+  void* x_ = nullptr;
+  void* y_ = nullptr;
+  void* copies_ = nullptr;
+  uint32_t num_copies_ = 0;  // beside the weight itself
+  uint32_t next_ = 0;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+Status LtGemm::Tuning::Prepare(uint32_t most_rows) {
+  for (const uint32_t rows : kCandidatesOf) {
+    ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> algos,
+                     gemm_.Heuristics(matrix_, rows, kCandidates));
+    for (const cublasLtMatmulAlgo_t& algo : algos) {
+      const bool known = std::any_of(candidates_.begin(), candidates_.end(),
+                                     [&](const cublasLtMatmulAlgo_t& other) {
+                                       return std::memcmp(&algo, &other, sizeof(algo)) == 0;
+                                     });
+      if (!known) candidates_.push_back(algo);
+    }
+  }
+  for (cudaEvent_t* event : {&begin_, &end_}) {
+    RETURN_IF_ERROR(ToStatus(cudaEventCreate(event), "cudaEventCreate"));
+  }
+  const uint64_t weight_bytes =
+      uint64_t{matrix_.out_features} * matrix_.in_features * ElementBytes(matrix_.type);
+  num_copies_ =
+      weight_bytes > 2 * gemm_.l2_bytes_ ? 0 : WeightCopies(weight_bytes, gemm_.l2_bytes_);
+  const uint64_t x_values = uint64_t{most_rows} * matrix_.in_features;
+  const auto allocate = [](void** memory, uint64_t bytes) {
+    return ToStatus(cudaMalloc(memory, std::max<uint64_t>(bytes, 1)),
+                    "memory to time matrix products in");
+  };
+  RETURN_IF_ERROR(allocate(&x_, x_values * ElementBytes(matrix_.type)));
+  RETURN_IF_ERROR(
+      allocate(&y_, uint64_t{most_rows} * matrix_.out_features * ElementBytes(matrix_.y_type)));
+  RETURN_IF_ERROR(allocate(&copies_, num_copies_ * weight_bytes));
+  for (uint32_t i = 0; i < num_copies_; ++i) {
+    RETURN_IF_ERROR(
+        ToStatus(cudaMemcpyAsync(static_cast<std::byte*>(copies_) + i * weight_bytes,
+                                 matrix_.weight, weight_bytes, cudaMemcpyDeviceToDevice, stream_),
+                 "copy of a weight"));
+  }
+  // Both types of 16 bits have numbers around 1 there.
+  std::vector<uint16_t> values(x_values);
+  std::minstd_rand random(1);
+  const uint32_t one = matrix_.type == Element::kBFloat16 ? 0x3f00 : 0x3800;
+  for (uint16_t& value : values) {
+    const auto bits = static_cast<uint32_t>(random());
+    value = static_cast<uint16_t>((bits & 0x8000) | (one + (bits & 0xff)));
+  }
+  RETURN_IF_ERROR(ToStatus(
+      cudaMemcpyAsync(x_, values.data(), x_values * 2, cudaMemcpyHostToDevice, stream_), "rows"));
+  return ToStatus(cudaStreamSynchronize(stream_), "the GPU");
+}
+
+GemvArgs LtGemm::Tuning::Next() {
+  GemvArgs matrix = matrix_;
+  matrix.x = x_;
+  matrix.y = y_;
+  const uint64_t weight_bytes =
+      uint64_t{matrix_.out_features} * matrix_.in_features * ElementBytes(matrix_.type);
+  if (next_ > 0) {
+    matrix.weight = static_cast<const std::byte*>(copies_) + (next_ - 1) * weight_bytes;
+  }
+  next_ = next_ == num_copies_ ? 0 : next_ + 1;
+  return matrix;
+}
+
+StatusOr<std::vector<std::byte>> LtGemm::Tuning::ResultOf(uint32_t rows, const Algo& algo) const {
+  GemvArgs matrix = matrix_;
+  matrix.x = x_;
+  matrix.y = y_;
+  RETURN_IF_ERROR(gemm_.Multiply(matrix, rows, algo, stream_));
+  std::vector<std::byte> result(uint64_t{RowsToCompare(rows)} * matrix_.out_features *
+                                ElementBytes(matrix_.y_type));
+  RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(result.data(), y_, result.size(), cudaMemcpyDeviceToHost, stream_),
+               "copy to the host"));
+  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "a matrix product"));
+  return result;
+}
+
+StatusOr<float> LtGemm::Tuning::MillisecondsOf(uint32_t rows, const Algo& algo) {
+  RETURN_IF_ERROR(gemm_.Multiply(Next(), rows, algo, stream_));  // its code is loaded
+  RETURN_IF_ERROR(ToStatus(cudaEventRecord(begin_, stream_), "cudaEventRecord"));
+  for (int run = 0; run < kRuns; ++run) {
+    RETURN_IF_ERROR(gemm_.Multiply(Next(), rows, algo, stream_));
+  }
+  RETURN_IF_ERROR(ToStatus(cudaEventRecord(end_, stream_), "cudaEventRecord"));
+  RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(end_), "a matrix product"));
+  float ms = 0;
+  RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime"));
+  return ms / kRuns;
+}
+
+StatusOr<LtGemm::Algo> LtGemm::Tuning::Fastest(uint32_t rows) {
+  std::vector<Timed> timed;
+  for (const cublasLtMatmulAlgo_t& candidate : candidates_) {
+    const StatusOr<float> ms = MillisecondsOf(rows, candidate);
+    if (absl::IsUnimplemented(ms.status())) continue;  // not for so many rows
+    RETURN_IF_ERROR(ms.status());
+    timed.push_back({candidate, *ms});
+  }
+  if (rows <= kSkinnyRows) {
+    ASSIGN_OR_RETURN(const float ms, MillisecondsOf(rows, std::nullopt));
+    timed.push_back({std::nullopt, ms});
+  }
+  std::sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.ms < b.ms; });
+  ASSIGN_OR_RETURN(const std::vector<std::byte> expected,
+                   ResultOf(RowsToCompare(rows), std::nullopt));
+  for (const Timed& candidate : timed) {
+    if (!candidate.algo.has_value()) return candidate.algo;
+    ASSIGN_OR_RETURN(const std::vector<std::byte> result, ResultOf(rows, candidate.algo));
+    if (result == expected) return candidate.algo;
+  }
+  return Algo();
+}
+
+StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
+                                                         cudaStream_t stream) {
+  const GemvArgs& matrix = args.matrix;
+  std::vector<Algo>& choices = tuned_[{matrix.out_features, matrix.in_features, matrix.type,
+                                       matrix.y_type, matrix.bias != nullptr}];
+  const uint32_t most_rows = std::bit_ceil(std::max(args.rows, kLeastTunedRows));
+  const auto wanted = static_cast<size_t>(std::countr_zero(most_rows)) + 1;
+  if (choices.size() >= static_cast<size_t>(std::countr_zero(std::bit_ceil(args.rows))) + 1) {
+    return &choices;
+  }
+  Tuning tuning(*this, matrix, stream);
+  RETURN_IF_ERROR(tuning.Prepare(most_rows));
+  std::string ours;
+  while (choices.size() < wanted) {
+    ASSIGN_OR_RETURN(const Algo algo, tuning.Fastest(1u << choices.size()));
+    if (!algo.has_value()) ours += StrCat(ours.empty() ? "" : ",", 1u << choices.size());
+    choices.push_back(algo);
+  }
+  Log().info("matrix product timed {} {} {} {}", Kv("out", matrix.out_features),
+             Kv("in", matrix.in_features), Kv("up_to_rows", most_rows),
+             Kv("own_kernel_for_rows", ours));
+  return &choices;
+}
+
+Status LtGemm::Run(const GemmArgs& args, cudaStream_t stream) {
+  const GemvArgs& matrix = args.matrix;
+  if (args.rows == 0) return OkStatus();
+  if (args.batch_invariant && HasSkinnyGemm(matrix)) {
+    ASSIGN_OR_RETURN(const std::vector<Algo>* const choices, Tuned(args, stream));
+    const auto bucket = static_cast<size_t>(std::countr_zero(std::bit_ceil(args.rows)));
+    return Multiply(matrix, args.rows, (*choices)[bucket], stream);
+  }
+  const uint32_t chosen_for = args.batch_invariant ? kInvariantRows : std::bit_ceil(args.rows);
+  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algo,
+                   FirstChoice({{matrix.out_features, matrix.in_features, matrix.type,
+                                 matrix.y_type, matrix.bias != nullptr},
+                                chosen_for},
+                               matrix));
+  return Multiply(matrix, args.rows, algo, stream);
 }
 
 }  // namespace flotilla::cuda

@@ -51,7 +51,7 @@ class GpuDevice final : public Device {
     name_ = StrCat("cuda-sm", properties.major, properties.minor);
     parallel_blocks_ = static_cast<uint32_t>(properties.multiProcessorCount) * kBlocksAProcessor;
     RETURN_IF_ERROR(staging_.Open());
-    return gemm_.Open();
+    return gemm_.Open(static_cast<uint64_t>(properties.l2CacheSize));
   }
 
   const char* name() const override { return name_.c_str(); }

@@ -18,6 +18,8 @@ __device__ __forceinline__ float Act(HiddenAct act, float x) {
 // takes).
 template <typename T, uint32_t n>
 __global__ void __launch_bounds__(kThreads) ActMulKernel(ActMulArgs args) {
+  StartNext();
+  AfterPrevious();
   const uint32_t c = (blockIdx.y * kThreads + threadIdx.x) * n;
   if (c >= args.cols) return;
   const size_t row = blockIdx.x;

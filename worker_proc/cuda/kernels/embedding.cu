@@ -10,6 +10,8 @@ constexpr uint32_t kThreads = 128;
 
 template <typename T, uint32_t n>
 __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) {
+  StartNext();
+  AfterPrevious();
   const T* const from =
       static_cast<const T*>(args.table) + static_cast<size_t>(args.ids[blockIdx.x]) * args.cols;
   float* const to = args.out + static_cast<size_t>(blockIdx.x) * args.cols;

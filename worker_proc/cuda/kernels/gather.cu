@@ -39,6 +39,8 @@ __device__ __forceinline__ void CopyRow(const std::byte* from, uint32_t bytes, s
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args) {
+  StartNext();
+  AfterPrevious();
   FLOTILLA_SHARED(uint32_t, shared, 2);
   // Blocks without rows count too: all must mean the same slot.
   if (threadIdx.x == 0) {

@@ -12,6 +12,8 @@ constexpr uint32_t kThreads = kRowsABlock * kWarp;
 // n: elements that a lane takes at once.
 template <typename T, typename Y, uint32_t n>
 __global__ void __launch_bounds__(kThreads) GemvKernel(GemvArgs args) {
+  StartNext();
+  AfterPrevious();
   const uint32_t row = blockIdx.x * kRowsABlock + threadIdx.x / kWarp;
   if (row >= args.out_features) return;
   const T* const w =

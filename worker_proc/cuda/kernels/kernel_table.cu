@@ -13,6 +13,7 @@ const KernelTable& Kernels() {
       .merge_parts = MergeParts,
       .act_mul = ActMul,
       .gemv = Gemv,
+      .skinny_gemm = SkinnyGemm,
       .select_rows = SelectRows,
       .soft_cap = SoftCap,
       .gather_columns = GatherColumns,

@@ -15,6 +15,7 @@
 #include "worker_proc/cuda/kernels/rope_kv.h"
 #include "worker_proc/cuda/kernels/rows.h"
 #include "worker_proc/cuda/kernels/sample.h"
+#include "worker_proc/cuda/kernels/skinny_gemm.h"
 
 namespace flotilla::cuda {
 
@@ -26,6 +27,7 @@ struct KernelTable {
   void (*merge_parts)(const AttentionArgs&, Stream);
   void (*act_mul)(const ActMulArgs&, Stream);
   void (*gemv)(const GemvArgs&, Stream);
+  void (*skinny_gemm)(const SkinnyGemmArgs&, Stream);
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
   void (*gather_columns)(const GatherArgs&, Stream);

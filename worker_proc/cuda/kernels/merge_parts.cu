@@ -24,6 +24,8 @@ __device__ __forceinline__ AttentionRow<kDims> ReadPart(const AttentionArgs& arg
 // Block (x, y): the rows of merge x, kv head y; a warp a row.
 template <typename Out, uint32_t kDims>
 __global__ void __launch_bounds__(kThreads) MergePartsKernel(AttentionArgs args) {
+  StartNext();
+  AfterPrevious();
   const AttentionMerge merge = args.merges[blockIdx.x];
   const uint32_t rows = merge.item.row_end - merge.item.row_begin;
   for (uint32_t r = threadIdx.x / kWarp; r < rows; r += kThreads / kWarp) {

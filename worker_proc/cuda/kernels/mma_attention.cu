@@ -404,6 +404,8 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
 // Items of the other way are the other kernel's.
 template <typename Way, typename Kv, typename Out, uint32_t dim>
 __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
+  StartNext();
+  AfterPrevious();
   const AttentionItem item = args.items[blockIdx.x];
   if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) return;
   DynamicShared shared;

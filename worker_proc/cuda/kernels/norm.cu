@@ -11,6 +11,8 @@ constexpr uint32_t kMaxThreads = 256;
 // n: columns that a thread takes at once.
 template <typename Out, uint32_t n>
 __global__ void __launch_bounds__(kMaxThreads) RmsNormKernel(RmsNormArgs args) {
+  StartNext();
+  AfterPrevious();
   FLOTILLA_SHARED(float, warps, kMaxThreads / kWarp);
   const size_t row = static_cast<size_t>(blockIdx.x) * args.cols;
   const float* const x = args.x + row;

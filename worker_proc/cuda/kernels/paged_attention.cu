@@ -190,6 +190,8 @@ __device__ __forceinline__ void WritePart(const AttentionArgs& args, size_t part
 
 template <typename Kv, typename Out, uint32_t kDims>
 __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs args) {
+  StartNext();
+  AfterPrevious();
   const AttentionItem item = args.items[blockIdx.x];
   if (item.row_begin == item.row_end) return;
   DynamicShared shared;

@@ -57,6 +57,20 @@ __device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
 }
 
+// A kernel may begin before the one before it on the stream is done. Nothing that others write may
+// be touched before AfterPrevious, which every kernel calls, and all its blocks, before anything
+// else or after having asked for what nobody writes. From StartNext on the next one may begin.
+__device__ __forceinline__ void StartNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void AfterPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Between devices and the host.
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
   uint32_t value;
@@ -120,8 +134,19 @@ __device__ __forceinline__ void LoadMatrix(SharedSpan<T> block, uint32_t stride,
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
                : "memory");
 }
-// The same transposed: in r[i] rows 2 (l % 4) + 8 (i % 2) and the next of column l / 4 + 8 (i / 2).
-// As operand B, whose rows are the block's: r[0] and r[1] are columns 0 to 7, r[2] and r[3] 8
+// 8 rows of 32 elements: in r[i] the elements of row l / 4 and columns 2 (l % 4) + 8 i and the
+// next.
+template <typename T>
+__device__ __forceinline__ void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+  const uint32_t lane = threadIdx.x % 32;
+  const T* const row = block + lane % 8 * stride + lane / 8 * 8;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+// The block transposed: in r[i] rows 2 (l % 4) + 8 (i % 2) and the next of column l / 4 + 8 (i /
+// 2). As operand B, whose rows are the block's: r[0] and r[1] are columns 0 to 7, r[2] and r[3] 8
 // to 15.
 template <typename T>
 __device__ __forceinline__ void LoadMatrixTransposed(SharedSpan<T> block, uint32_t stride,
@@ -157,6 +182,19 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
 // Of this platform's name: one program may hold both.
 namespace FLOTILLA_PLATFORM {
 
+// Of the device that the process has first: whether kernels may begin before the one before is
+// done.
+inline bool MayStartEarly() {
+  static const bool may = [] {
+    int device = 0;
+    int major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major >= 9;
+  }();
+  return may;
+}
+
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
   constexpr uint32_t kDefaultSharedBytes = 48 << 10;
@@ -164,8 +202,18 @@ void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, St
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shape.shared_bytes));
   }
-  kernel<<<dim3(shape.grid_x, shape.grid_y), shape.block, shape.shared_bytes,
-           static_cast<cudaStream_t>(stream)>>>(args);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.grid_x, shape.grid_y);
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = MayStartEarly() ? 1 : 0;
+  // Its error is the next cudaGetLastError's.
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
 }
 
 }  // namespace FLOTILLA_PLATFORM

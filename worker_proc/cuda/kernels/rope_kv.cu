@@ -47,6 +47,8 @@ __device__ __forceinline__ void WriteRow(const float* x, uint32_t dim, Kv* to) {
 
 template <typename Kv>
 __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
+  StartNext();
+  AfterPrevious();
   const KvPages& kv = args.kv;
   const uint32_t token = blockIdx.x;
   const uint32_t rotated = args.num_heads + kv.num_kv_heads;

@@ -10,6 +10,8 @@ constexpr uint32_t kThreads = 128;
 
 // Elements of two bytes, as many as there are in rows of any type.
 __global__ void __launch_bounds__(kThreads) SelectRowsKernel(SelectRowsArgs args) {
+  StartNext();
+  AfterPrevious();
   const size_t length = args.row_bytes / sizeof(uint16_t);
   const uint16_t* const from =
       static_cast<const uint16_t*>(args.x) + args.rows[blockIdx.x] * length;
@@ -18,6 +20,8 @@ __global__ void __launch_bounds__(kThreads) SelectRowsKernel(SelectRowsArgs args
 }
 
 __global__ void __launch_bounds__(kThreads) SoftCapKernel(SoftCapArgs args) {
+  StartNext();
+  AfterPrevious();
   const uint32_t c = blockIdx.x * kThreads + threadIdx.x;
   if (c >= args.cols) return;
   float& x = args.x[static_cast<size_t>(blockIdx.y) * args.cols + c];

@@ -368,6 +368,8 @@ __device__ __forceinline__ void Describe(const SampleArgs& args, const SampleRow
 // ---- Kernels ------------------------------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads, 1) SampleRowsKernel(SampleArgs args) {
+  StartNext();
+  AfterPrevious();
   FLOTILLA_SHARED(uint64_t, warps, kWarps);
   FLOTILLA_SHARED(uint64_t, sums, kMaxTiles);
   FLOTILLA_SHARED(uint32_t, counts, kBins);
@@ -401,6 +403,8 @@ constexpr uint32_t kAdjustThreads = 256;
 // A block a row: the copy, then what changes single logits of it, list by list, since a token may
 // be in several.
 __global__ void __launch_bounds__(kAdjustThreads) AdjustLogitsKernel(SampleArgs args) {
+  StartNext();
+  AfterPrevious();
   const SampleRow row = args.rows[blockIdx.x];
   if (!row.adjusted) return;
   const size_t begin = static_cast<size_t>(row.row) * args.vocab;
