@@ -109,36 +109,37 @@ struct TileKeys {
   static constexpr uint32_t kKeyStep = kThreads / kPacks;
   static constexpr uint32_t kKeys = kTile<dim> / kKeyStep;
   static constexpr uint32_t kNoKey = UINT32_MAX;
-  uint32_t rows[kKeys];  // page * page_size + offset; kNoKey: not of the item's
+  uint32_t rows[kKeys];  // of the cache, of `dim` elements each; kNoKey: not of the item's
 
   // Where the tile's keys lie. Looked up a tile before it is copied, so that nobody waits for it.
   __device__ static TileKeys Find(const AttentionArgs& args, uint32_t seq, uint32_t first_key,
                                   const KeyRange& keys) {
     const uint32_t* const pages = args.page_indices + static_cast<size_t>(seq) * args.pages_per_seq;
     const uint32_t page_size = args.kv.page_size;
+    const bool shifts = (page_size & (page_size - 1)) == 0;  // a division takes long
+    const uint32_t shift = 31 - LeadingZeros(page_size);
     TileKeys found;
     for (uint32_t i = 0; i < kKeys; ++i) {
       const uint32_t key = first_key + threadIdx.x / kPacks + i * kKeyStep;
       found.rows[i] = kNoKey;
-      if (key >= keys.begin && key < keys.end) {
-        found.rows[i] = pages[key / page_size] * page_size + key % page_size;
-      }
+      if (key < keys.begin || key >= keys.end) continue;
+      const uint32_t page = shifts ? key >> shift : key / page_size;
+      const uint32_t offset = key - page * page_size;
+      found.rows[i] = (pages[page] * args.kv.num_kv_heads + blockIdx.y) * page_size + offset;
     }
     return found;
   }
 
   // Begins to copy them: zeros for those that are not the item's.
   __device__ void Fetch(const AttentionArgs& args, uint32_t stage, const Tiles<Kv>& tiles) const {
-    const uint32_t page_size = args.kv.page_size;
     const uint32_t d = threadIdx.x % kPacks * Pack<Kv>::kSize;
     for (uint32_t i = 0; i < kKeys; ++i) {
-      const uint32_t row = rows[i] == kNoKey ? 0 : rows[i];
-      const size_t head = static_cast<size_t>(row / page_size) * args.kv.num_kv_heads + blockIdx.y;
-      const size_t from = (head * page_size + row % page_size) * dim + d;
+      const bool valid = rows[i] != kNoKey;
+      const size_t from = valid ? static_cast<size_t>(rows[i]) * dim + d : 0;
       const uint32_t to =
           stage * kTileSize<dim> + (threadIdx.x / kPacks + i * kKeyStep) * kStride<dim> + d;
-      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, rows[i] != kNoKey);
-      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, rows[i] != kNoKey);
+      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, valid);
+      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, valid);
     }
   }
 };

@@ -50,6 +50,7 @@ __device__ __forceinline__ float HalfBitsToFloat(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
 
+__device__ __forceinline__ uint32_t LeadingZeros(uint32_t x) { return __clz(x); }
 __device__ __forceinline__ uint32_t FloatBits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
@@ -165,14 +166,12 @@ template <typename T>
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
   if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -197,10 +196,13 @@ inline bool MayStartEarly() {
 
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
-  constexpr uint32_t kDefaultSharedBytes = 48 << 10;
+  constexpr uint32_t kDefaultSharedBytes = 32 << 10;
   if (shape.shared_bytes > kDefaultSharedBytes) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shape.shared_bytes));
+    // Or there may be room for one block only.
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                         cudaSharedmemCarveoutMaxShared);
   }
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
