@@ -1,6 +1,10 @@
 // Counts calls whose callbacks may still come from gRPC's threads, so that what they post to can
 // outlive them: the owner waits for zero before it goes.
 //
+// A call's stub and context hold its channel, and gRPC 1.51 joins its callback threads when the
+// last channel goes. So a callback posts them along: gone on one of those threads, which can't join
+// itself, they would take away the queue that it goes on to read.
+//
 // Threads: any.
 #pragma once
 

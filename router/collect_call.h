@@ -2,7 +2,8 @@
 // DEADLINE_EXCEEDED after kTimeout: a replica that hangs must not keep who waits for ever.
 //
 // `take` runs on gRPC's threads, one call at a time; returning false cancels the call. `done` is
-// posted to the executor once. Ownership: the call deletes itself. The executor must outlive it.
+// posted to the executor once. Ownership: the call keeps itself until then, and ends there with
+// what it holds of the channel (call_tracker.h). The executor must outlive it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -56,10 +57,9 @@ class CollectCall final : public grpc::ClientReadReactor<Message> {
   }
   void OnDone(const grpc::Status& status) override {
     { const std::lock_guard lock(order_); }
-    std::unique_ptr<CollectCall> self(this);
     CallTracker* const calls = calls_;
-    boost::asio::post(executor_, [done = std::move(done_), status] { done(status); });
-    self.reset();
+    boost::asio::post(executor_,
+                      [self = std::unique_ptr<CollectCall>(this), status] { self->done_(status); });
     calls->Remove();
   }
 

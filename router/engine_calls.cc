@@ -33,20 +33,25 @@ void FetchLargeResult(const EngineCaller& caller, uint64_t id, LargeResultCallba
 void FindKeyed(const EngineCaller& caller, const std::string& key,
                std::function<void(bool)> callback) {
   struct Call {
+    std::shared_ptr<v1::Engine::Stub> stub;
+    std::function<void(bool)> callback;
     grpc::ClientContext context;
     v1::FindKeyedRequest request;
     v1::FindKeyedResponse response;
   };
-  const auto call = std::make_shared<Call>();
+  auto call = std::make_shared<Call>();
+  call->stub = caller.stub;
+  call->callback = std::move(callback);
   call->request.set_key(key);
   call->context.set_deadline(std::chrono::system_clock::now() + kFindKeyedTimeout);
   caller.calls->Add();
   caller.stub->async()->FindKeyed(
       &call->context, &call->request, &call->response,
-      [call, caller, callback = std::move(callback)](const grpc::Status& status) {
+      [call, executor = caller.executor, calls = caller.calls](const grpc::Status& status) mutable {
         const bool found = status.ok() && call->response.found();
-        boost::asio::post(caller.executor, [callback, found] { callback(found); });
-        caller.calls->Remove();
+        // Moved: this thread must not be the last to hold it (call_tracker.h).
+        boost::asio::post(executor, [call = std::move(call), found] { call->callback(found); });
+        calls->Remove();
       });
 }
 
