@@ -255,7 +255,7 @@ TEST_F(IdempotencyTest, ItHoldsUpNobodyElse) {
     while (Submits(0) + Submits(1) + Submits(2) < i) {
     }
   }
-  constexpr int kKeys = 12;  // so that some have homes without the first replica
+  constexpr int kKeys = 40;  // a third of them, so some, have homes without the first replica
   for (int i = 0; i < kKeys; ++i) SendOn(KeyHeader(StrCat("k", i)));
   while (Queued() < kKeys) {
   }
