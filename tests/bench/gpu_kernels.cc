@@ -229,8 +229,6 @@ class Bench {
     args.scale = 0.088f;
     args.q = floats_.as<float>();
     args.q_stride = (kHeads + 2 * kKvHeads) * kDim;
-    args.cu_q_lens = cu_q_lens.as<uint32_t>();
-    args.kv_lens = kv_lens.as<uint32_t>();
     args.page_indices = page_table.as<uint32_t>();
     args.pages_per_seq = pages;
     args.items = items.as<AttentionItem>();

@@ -14,7 +14,13 @@ AttentionItem WholeItem(const AttentionPlanInput& in, uint32_t s, uint32_t row_b
   const auto keys_of = [&](uint32_t row) { return in.kv_lens[s] - q_len + row / in.group + 1; };
   const uint32_t first_end = keys_of(row_begin);
   const uint32_t first_key = in.window == 0 || first_end <= in.window ? 0 : first_end - in.window;
-  return {s, row_begin, row_end, first_key / kSplitKeys, CeilDiv(keys_of(row_end - 1), kSplitKeys)};
+  return {.seq = s,
+          .first_token = in.cu_q_lens[s],
+          .keys_before = in.kv_lens[s] - q_len,
+          .row_begin = row_begin,
+          .row_end = row_end,
+          .split_begin = first_key / kSplitKeys,
+          .split_end = CeilDiv(keys_of(row_end - 1), kSplitKeys)};
 }
 
 // `item` as items of up to so many splits each, and what merges them.
@@ -25,7 +31,10 @@ void ShareItem(const AttentionItem& item, uint32_t splits_an_item, uint32_t part
   plan->merges.push_back(merge);
   for (uint32_t split = item.split_begin; split < item.split_end; split += splits_an_item) {
     const uint32_t end = std::min(split + splits_an_item, item.split_end);
-    plan->items.push_back({item.seq, item.row_begin, item.row_end, split, end, part_row});
+    AttentionItem& part = plan->items.emplace_back(item);
+    part.split_begin = split;
+    part.split_end = end;
+    part.part_row = part_row;
     part_row += (end - split) * (item.row_end - item.row_begin);
   }
 }
@@ -47,9 +56,17 @@ uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group, uint32_t item_
   return CeilDiv(tokens * group, item_rows) + seqs;
 }
 
-// So many blocks are wanted where keys are shared.
-uint32_t WantedItems(const AttentionPlanInput& in) {
-  return CeilDiv(2 * in.parallel_blocks, in.num_kv_heads);
+// With fewer tiles keys are shared: blocks differ in length, and their last round is the shorter the
+// more rounds there are.
+uint32_t MostToShare(const AttentionPlanInput& in) {
+  return CeilDiv(4 * in.parallel_blocks, in.num_kv_heads);
+}
+
+// So many items are wanted then, of so many tiles: few tiles become no more than run at once, since
+// each block takes time to begin.
+uint32_t WantedItems(const AttentionPlanInput& in, uint32_t tiles) {
+  const uint32_t one_round = CeilDiv(in.parallel_blocks, in.num_kv_heads);
+  return std::clamp(4 * tiles, one_round, 4 * one_round);
 }
 
 }  // namespace
@@ -66,9 +83,9 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
     (wide ? plan->wide_items : plan->narrow_items) = true;
     all_splits += item.split_end - item.split_begin;
   });
-  const bool may_share = whole_items * in.num_kv_heads < in.parallel_blocks &&
-                         (in.num_items == 0 || in.num_merges > 0);
-  const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in));
+  const bool may_share =
+      whole_items < MostToShare(in) && (in.num_items == 0 || in.num_merges > 0);
+  const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in, whole_items));
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
   uint32_t part_rows = 0;
@@ -94,8 +111,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
 
 FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
   const uint32_t tiles = MaxTiles(tokens, seqs, input.group, input.item_rows);
-  const uint32_t wanted = WantedItems(input);
-  return {tiles + wanted, seqs >= wanted ? 0 : tiles};
+  return {tiles + WantedItems(input, seqs), seqs >= MostToShare(input) ? 0 : tiles};
 }
 
 // A part row is of one item at least.

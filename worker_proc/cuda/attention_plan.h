@@ -1,7 +1,7 @@
 // How a step's attention is shared by thread blocks: which rows and which splits of their keys an
 // item has. What is computed does not depend on it (kernels/paged_attention.h), only how evenly the
-// GPU is used: while there are fewer blocks than it runs at once, items of long rows get a share of
-// their splits each, as far as there is room for parts.
+// GPU is used: while there are few blocks beside what it runs at once, items of long rows get a share
+// of their splits each, as far as there is room for parts.
 //
 // Units: tokens, rows (token * group + head). Threads: any (pure). Errors: none. Source: ours.
 #pragma once
@@ -39,8 +39,8 @@ struct AttentionPlan {
 void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
 
 // Items and merges of launches of fixed size for steps of up to so many tokens and sequences: one
-// of each for every tile of rows, and items for twice as many blocks as run at once besides. No
-// merges where the sequences alone are so many: keys are not shared then.
+// of each for every tile of rows, and the items besides that are wanted where keys are shared. No
+// merges where the sequences are so many that none are.
 struct FixedAttention {
   uint32_t num_items = 0;
   uint32_t num_merges = 0;

@@ -73,7 +73,7 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   input.item_rows = bounds.item_rows;
   const FixedAttention fixed = FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, input);
   const uint32_t items = std::max(MaxAttentionItems(bounds), fixed.num_items);
-  const uint32_t merges = std::max(MaxAttentionMerges(bounds), fixed.num_merges);
+  const uint32_t merges = std::max(MaxAttentionMerges(bounds), fixed.num_items);
   const uint64_t parts = uint64_t{kind->max_part_rows} * layer.num_kv_heads;
   const auto allocate = [&](uint64_t bytes) {
     plan_bytes_ += bytes;
@@ -147,8 +147,6 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.window = layer.window;
   args.q = Floats(qkv);
   args.q_stride = qkv.cols;
-  args.cu_q_lens = context.cu_q_lens;
-  args.kv_lens = context.kv_lens;
   args.page_indices = context.page_indices;
   args.pages_per_seq = context.pages_per_seq;
   args.items = kind.items.as<const AttentionItem>();

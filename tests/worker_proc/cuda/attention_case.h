@@ -184,8 +184,6 @@ class AttentionCase {
     args.window = config_.window;
     args.q_stride = config_.heads * config_.qk_dim;
     args.q = q_.data() + size_t{batch.first_token} * args.q_stride;
-    args.cu_q_lens = batch.cu_q_lens.data();
-    args.kv_lens = batch.kv_lens;
     args.page_indices = pages.data() + batch.first_page_entry;
     args.pages_per_seq = pages_per_seq_;
     args.items = plan.items.data();

@@ -123,7 +123,6 @@ inline uint16_t FloatToBFloat16Bits(float x) {
 inline uint16_t FloatToHalfBits(float x) { return FloatToHalf(x); }
 inline float HalfBitsToFloat(uint16_t bits) { return HalfToFloat(bits); }
 
-inline uint32_t LeadingZeros(uint32_t x) { return std::countl_zero(x); }
 inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }

@@ -20,7 +20,7 @@ namespace flotilla::cuda {
 namespace {
 
 // Blocks of attention that a multiprocessor runs at once, about.
-constexpr uint32_t kBlocksAProcessor = 2;
+constexpr uint32_t kBlocksAProcessor = 3;
 constexpr uint64_t kLeastBytes = 256;
 
 class GpuDevice final : public Device {

@@ -39,10 +39,10 @@ struct RowPlace {
   uint32_t token;  // of the batch
   uint32_t head;   // query head
 };
-__device__ __forceinline__ RowPlace PlaceOf(const AttentionArgs& args, uint32_t seq, uint32_t row,
-                                            uint32_t kv_head) {
+__device__ __forceinline__ RowPlace PlaceOf(const AttentionArgs& args, const AttentionItem& item,
+                                            uint32_t row, uint32_t kv_head) {
   const uint32_t group = args.num_heads / args.kv.num_kv_heads;
-  return {args.cu_q_lens[seq] + row / group, kv_head * group + row % group};
+  return {item.first_token + row / group, kv_head * group + row % group};
 }
 
 // The keys [begin, end) that a row or an item sees.
@@ -51,11 +51,10 @@ struct KeyRange {
   uint32_t end;
 };
 
-__device__ __forceinline__ KeyRange KeysOfRow(const AttentionArgs& args, uint32_t seq,
+__device__ __forceinline__ KeyRange KeysOfRow(const AttentionArgs& args, const AttentionItem& item,
                                               uint32_t row) {
-  const uint32_t q_len = args.cu_q_lens[seq + 1] - args.cu_q_lens[seq];
   const uint32_t token = row / (args.num_heads / args.kv.num_kv_heads);
-  const uint32_t end = args.kv_lens[seq] - q_len + token + 1;
+  const uint32_t end = item.keys_before + token + 1;
   return {args.window == 0 || end <= args.window ? 0 : end - args.window, end};
 }
 
@@ -64,8 +63,8 @@ __device__ __forceinline__ KeyRange KeysOfItem(const AttentionArgs& args,
                                                const AttentionItem& item) {
   const uint32_t begin = item.split_begin * kSplitKeys;
   const uint32_t end = item.split_end * kSplitKeys;
-  const uint32_t first = KeysOfRow(args, item.seq, item.row_begin).begin;
-  const uint32_t last = KeysOfRow(args, item.seq, item.row_end - 1).end;
+  const uint32_t first = KeysOfRow(args, item, item.row_begin).begin;
+  const uint32_t last = KeysOfRow(args, item, item.row_end - 1).end;
   return {begin > first ? begin : first, end < last ? end : last};
 }
 

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) MergePartsKernel(AttentionArgs args)
       const uint32_t part_row = merge.item.part_row + i * rows + r;
       Merge(ReadPart<kDims>(args, PartOf(args, part_row, blockIdx.y)), &total);
     }
-    WriteOut<Out>(args, PlaceOf(args, merge.item.seq, merge.item.row_begin + r, blockIdx.y), total);
+    WriteOut<Out>(args, PlaceOf(args, merge.item, merge.item.row_begin + r, blockIdx.y), total);
   }
 }
 

@@ -94,7 +94,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
     const uint32_t d = i % kPacks * Pack<Kv>::kSize;
     float values[Pack<Kv>::kSize] = {};
     if (item.row_begin + row < item.row_end) {
-      const RowPlace place = PlaceOf(args, item.seq, item.row_begin + row, blockIdx.y);
+      const RowPlace place = PlaceOf(args, item, item.row_begin + row, blockIdx.y);
       LoadRun(args.q + static_cast<size_t>(place.token) * args.q_stride + place.head * dim + d,
               values);
     }
@@ -102,46 +102,76 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
   }
 }
 
-// A thread copies one pack of each of these keys of a tile, kKeyStep apart.
-template <typename Kv, uint32_t dim>
-struct TileKeys {
-  static constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
-  static constexpr uint32_t kKeyStep = kThreads / kPacks;
-  static constexpr uint32_t kKeys = kTile<dim> / kKeyStep;
-  static constexpr uint32_t kNoKey = UINT32_MAX;
-  uint32_t rows[kKeys];  // of the cache, of `dim` elements each; kNoKey: not of the item's
+// n / page_size for keys, without a division.
+class PageOf {
+ public:
+  __device__ explicit PageOf(uint32_t page_size)
+      : page_size_(page_size), inverse_(UINT32_MAX / page_size + 1) {}
+  // key: below 2^32 / page_size.
+  __device__ uint32_t operator()(uint32_t key) const {
+    const auto page = static_cast<uint32_t>(static_cast<uint64_t>(key) * inverse_ >> 32);
+    return page_size_ == 1 ? key : page;
+  }
 
-  // Where the tile's keys lie. Looked up a tile before it is copied, so that nobody waits for it.
-  __device__ static TileKeys Find(const AttentionArgs& args, uint32_t seq, uint32_t first_key,
-                                  const KeyRange& keys) {
-    const uint32_t* const pages = args.page_indices + static_cast<size_t>(seq) * args.pages_per_seq;
-    const uint32_t page_size = args.kv.page_size;
-    const bool shifts = (page_size & (page_size - 1)) == 0;  // a division takes long
-    const uint32_t shift = 31 - LeadingZeros(page_size);
-    TileKeys found;
-    for (uint32_t i = 0; i < kKeys; ++i) {
-      const uint32_t key = first_key + threadIdx.x / kPacks + i * kKeyStep;
-      found.rows[i] = kNoKey;
-      if (key < keys.begin || key >= keys.end) continue;
-      const uint32_t page = shifts ? key >> shift : key / page_size;
-      const uint32_t offset = key - page * page_size;
-      found.rows[i] = (pages[page] * args.kv.num_kv_heads + blockIdx.y) * page_size + offset;
-    }
-    return found;
+ private:
+  const uint32_t page_size_;
+  const uint32_t inverse_;  // 2^32 / page_size, rounded up
+};
+
+// A thread copies one pack of each of these keys of a tile, kKeyStep apart. Their pages are looked
+// up a tile before, so that nobody waits for them.
+template <typename Kv, uint32_t dim>
+class TileKeys {
+ public:
+  __device__ TileKeys(const AttentionArgs& args, const AttentionItem& item, const KeyRange& keys)
+      : args_(args),
+        keys_(keys),
+        page_table_(args.page_indices + static_cast<size_t>(item.seq) * args.pages_per_seq),
+        page_of_(args.kv.page_size) {}
+
+  __device__ void Find(uint32_t first_key) {
+    first_key_ = first_key;
+    // All at once: keys that are not the item's have the page of one that is.
+    for (uint32_t i = 0; i < kKeys; ++i) pages_[i] = page_table_[page_of_(Near(i))];
   }
 
   // Begins to copy them: zeros for those that are not the item's.
-  __device__ void Fetch(const AttentionArgs& args, uint32_t stage, const Tiles<Kv>& tiles) const {
+  __device__ void Fetch(uint32_t stage, const Tiles<Kv>& tiles) const {
+    const uint32_t page_size = args_.kv.page_size;
     const uint32_t d = threadIdx.x % kPacks * Pack<Kv>::kSize;
     for (uint32_t i = 0; i < kKeys; ++i) {
-      const bool valid = rows[i] != kNoKey;
-      const size_t from = valid ? static_cast<size_t>(rows[i]) * dim + d : 0;
+      const uint32_t key = Near(i);
+      const uint32_t offset = key - page_of_(key) * page_size;
+      const uint32_t row = (pages_[i] * args_.kv.num_kv_heads + blockIdx.y) * page_size + offset;
+      const size_t from = static_cast<size_t>(row) * dim + d;
+      const bool valid = key == Key(i);
       const uint32_t to =
           stage * kTileSize<dim> + (threadIdx.x / kPacks + i * kKeyStep) * kStride<dim> + d;
-      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args.kv.k) + from, valid);
-      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args.kv.v) + from, valid);
+      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args_.kv.k) + from, valid);
+      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args_.kv.v) + from, valid);
     }
   }
+
+ private:
+  static constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
+  static constexpr uint32_t kKeyStep = kThreads / kPacks;
+  static constexpr uint32_t kKeys = kTile<dim> / kKeyStep;
+
+  __device__ uint32_t Key(uint32_t i) const {
+    return first_key_ + threadIdx.x / kPacks + i * kKeyStep;
+  }
+  // The closest that is the item's.
+  __device__ uint32_t Near(uint32_t i) const {
+    const uint32_t key = Key(i) < keys_.begin ? keys_.begin : Key(i);
+    return key < keys_.end ? key : keys_.end - 1;
+  }
+
+  const AttentionArgs& args_;
+  const KeyRange keys_;
+  const uint32_t* const page_table_;
+  const PageOf page_of_;
+  uint32_t first_key_ = 0;
+  uint32_t pages_[kKeys];
 };
 
 // Scores of 16 rows of q against 16 keys each, from row `first` of the tile on.
@@ -165,13 +195,22 @@ template <uint32_t n>
 __device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t first_key,
                                            const KeyRange (&seen)[kLaneRows], float (&scores)[n][4],
                                            float (&max)[kLaneRows]) {
+  for (uint32_t j = 0; j < n; ++j) {
+    for (uint32_t e = 0; e < 4; ++e) scores[j][e] *= args.scale;
+  }
+  if (args.softcap > 0) {
+    for (uint32_t j = 0; j < n; ++j) {
+      for (uint32_t e = 0; e < 4; ++e) {
+        scores[j][e] = args.softcap * FastTanh(scores[j][e] / args.softcap);
+      }
+    }
+  }
   max[0] = max[1] = -INFINITY;
   const uint32_t lane_key = first_key + threadIdx.x % 4 * 2;
   for (uint32_t j = 0; j < n; ++j) {
     for (uint32_t e = 0; e < 4; ++e) {
       const uint32_t key = lane_key + j * 8 + e % 2;
-      float score = scores[j][e] * args.scale;
-      if (args.softcap > 0) score = args.softcap * FastTanh(score / args.softcap);
+      float score = scores[j][e];
       score = key >= seen[e / 2].begin && key < seen[e / 2].end ? score : -INFINITY;
       scores[j][e] = score;
       max[e / 2] = fmaxf(max[e / 2], score);
@@ -263,7 +302,7 @@ struct Wide {
 template <typename Kv, uint32_t dim>
 struct Narrow {
   static constexpr uint32_t kItemRows = kNarrowItemRows;
-  static constexpr uint32_t kStages = 3;
+  static constexpr uint32_t kStages = 2;  // more blocks instead of more of them
   static constexpr uint32_t kPSize = kRows * (kTile<dim> + kPad);
   static constexpr uint32_t kColumnTiles = dim / 8 / kWarps;
   __device__ static bool Has(uint32_t rows) { return rows <= kNarrowItemRows; }
@@ -346,7 +385,7 @@ __device__ __forceinline__ void WriteRows(const AttentionArgs& args, const Atten
   for (uint32_t i = 0; i < kLaneRows; ++i) {
     const uint32_t row = item.row_begin + Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
     if (row >= item.row_end) continue;
-    const RowPlace place = PlaceOf(args, item.seq, row, blockIdx.y);
+    const RowPlace place = PlaceOf(args, item, row, blockIdx.y);
     const size_t begin =
         (static_cast<size_t>(place.token) * args.num_heads + place.head) * args.kv.v_dim;
     Out* const to = static_cast<Out*>(args.out) + begin + Way::FirstColumn() + threadIdx.x % 4 * 2;
@@ -366,30 +405,28 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   KeyRange seen[kLaneRows];
   for (uint32_t i = 0; i < kLaneRows; ++i) {
     const uint32_t row = item.row_begin + Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
-    seen[i] = row < item.row_end ? KeysOfRow(args, item.seq, row) : KeyRange{0, 0};
+    seen[i] = row < item.row_end ? KeysOfRow(args, item, row) : KeyRange{0, 0};
   }
   State<Way::kColumnTiles> total;
   State<Way::kColumnTiles> part;
   constexpr uint32_t kStages = Way::kStages;
   const uint32_t first_tile = keys.begin / kTile<dim>;
   const uint32_t end_tile = (keys.end + kTile<dim> - 1) / kTile<dim>;
-  using Keys = TileKeys<Kv, dim>;
-  const auto find = [&](uint32_t tile) {
-    return Keys::Find(args, item.seq, tile * kTile<dim>, keys);  // none behind the last
-  };
-  Keys next = find(first_tile);
-  for (uint32_t ahead = 0; ahead + 1 < kStages; ++ahead) {
-    if (first_tile + ahead < end_tile) next.Fetch(args, (first_tile + ahead) % kStages, tiles);
+  TileKeys<Kv, dim> next(args, item, keys);
+  next.Find(first_tile * kTile<dim>);
+  LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
+  for (uint32_t ahead = first_tile; ahead + 1 < first_tile + kStages; ++ahead) {
+    if (ahead < end_tile) next.Fetch(ahead % kStages, tiles);
     CopyCommit();
-    next = find(first_tile + ahead + 1);
+    next.Find((ahead + 1) * kTile<dim>);
   }
   for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
     CopyWait<kStages - 2>();
     __syncthreads();  // the tile is there, and nobody computes with the one before any more
     const uint32_t ahead = tile + kStages - 1;
-    if (ahead < end_tile) next.Fetch(args, ahead % kStages, tiles);
+    if (ahead < end_tile) next.Fetch(ahead % kStages, tiles);
     CopyCommit();
-    next = find(ahead + 1);
+    next.Find((ahead + 1) * kTile<dim>);
     Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
     if ((tile + 1) % kTilesASplit != 0 && tile + 1 < end_tile) continue;
     if (item.part_row == kNoPart) {
@@ -414,7 +451,6 @@ __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs arg
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kPSize), shared.Take<float>(kWarps * kRows)};
-  LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
   WalkItem<Way, Kv, Out, dim>(args, item, tiles);
 }
 

@@ -52,7 +52,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
     const uint32_t d = i % stride;
     float q = 0;
     if (row < item.row_end && d < args.kv.qk_dim) {
-      const RowPlace place = PlaceOf(args, item.seq, row, blockIdx.y);
+      const RowPlace place = PlaceOf(args, item, row, blockIdx.y);
       q = args.q[static_cast<size_t>(place.token) * args.q_stride + place.head * args.kv.qk_dim +
                  d];
     }
@@ -165,7 +165,7 @@ __device__ __forceinline__ void WalkSplit(const AttentionArgs& args, const Atten
     const uint32_t key = first_key + threadIdx.x % kWarp;
     for (uint32_t i = 0; i < kRowsAWarp; ++i) {
       if (first_row + i >= item.row_end) continue;
-      const KeyRange seen = KeysOfRow(args, item.seq, first_row + i);
+      const KeyRange seen = KeysOfRow(args, item, first_row + i);
       const bool sees = key >= seen.begin && key < seen.end;
       WalkTile(args, tiles, first_row + i - item.row_begin, sees, &rows[i]);
     }
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs a
   if (item.part_row != kNoPart) return;
   for (uint32_t i = 0; i < kRowsAWarp; ++i) {
     if (first_row + i >= item.row_end) continue;
-    WriteOut<Out>(args, PlaceOf(args, item.seq, first_row + i, blockIdx.y), total[i]);
+    WriteOut<Out>(args, PlaceOf(args, item, first_row + i, blockIdx.y), total[i]);
   }
 }
 

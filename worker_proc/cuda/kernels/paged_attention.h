@@ -1,8 +1,8 @@
 // Ragged paged attention (requirement 003): prefill, chunks and decodes in any mix. By the tensor
 // cores where the cache's shape and type allow it (HasMmaKernel), else by the plain kernel.
 //
-// Sequence s has the query tokens cu_q_lens[s] … cu_q_lens[s+1]-1, which are the last of its
-// kv_lens[s] keys; a query sees the keys up to itself, or the last `window` of these.
+// A sequence's query tokens are the last of its keys; a query sees the keys up to itself, or the
+// last `window` of these.
 //
 // Work: an item is some query rows of one sequence and all query heads of one kv head,
 // row = token * group + head, over keys of some splits. Splits begin at fixed positions, multiples
@@ -37,8 +37,10 @@ inline constexpr bool HasMmaKernel(const KvPages& kv) {
 
 struct AttentionItem {
   uint32_t seq = 0;
-  uint32_t row_begin = 0;  // of the sequence's rows
-  uint32_t row_end = 0;    // row_begin: nothing to do
+  uint32_t first_token = 0;  // of the sequence's queries in the batch
+  uint32_t keys_before = 0;  // the first of them
+  uint32_t row_begin = 0;    // of the sequence's rows
+  uint32_t row_end = 0;      // row_begin: nothing to do
   uint32_t split_begin = 0;
   uint32_t split_end = 0;
   // Where the splits' results are kept: split_begin + i's rows are
@@ -60,8 +62,6 @@ struct AttentionArgs {
   uint32_t window = 0;  // 0: all
   const float* q = nullptr;
   uint32_t q_stride = 0;
-  const uint32_t* cu_q_lens = nullptr;     // [sequences + 1]
-  const uint32_t* kv_lens = nullptr;       // [sequences]
   const uint32_t* page_indices = nullptr;  // [sequences, pages_per_seq]
   uint32_t pages_per_seq = 0;
   const AttentionItem* items = nullptr;

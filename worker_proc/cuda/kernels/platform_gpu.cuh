@@ -50,7 +50,6 @@ __device__ __forceinline__ float HalfBitsToFloat(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
 
-__device__ __forceinline__ uint32_t LeadingZeros(uint32_t x) { return __clz(x); }
 __device__ __forceinline__ uint32_t FloatBits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
