@@ -212,6 +212,7 @@ class Bench {
     AttentionPlanInput input = {.num_seqs = seqs,
                                 .cu_q_lens = cu.data(),
                                 .kv_lens = kv.data(),
+                                .pages_per_seq = pages,
                                 .num_kv_heads = kKvHeads,
                                 .group = kHeads / kKvHeads,
                                 .parallel_blocks = device_->parallel_blocks(),
@@ -230,7 +231,6 @@ class Bench {
     args.q = floats_.as<float>();
     args.q_stride = (kHeads + 2 * kKvHeads) * kDim;
     args.page_indices = page_table.as<uint32_t>();
-    args.pages_per_seq = pages;
     args.items = items.as<AttentionItem>();
     args.num_items = static_cast<uint32_t>(plan.items.size());
     args.wide_items = plan.wide_items;
@@ -312,6 +312,8 @@ class Bench {
 
   void Sampling() {
     const DeviceBuffer results = Allocate(512 * sizeof(SampledRow));
+    const DeviceBuffer tops = Allocate(512 * 2 * kMaxSampleChunks * sizeof(uint64_t));
+    const DeviceBuffer sums = Allocate(512 * SampleTiles(kVocab) * sizeof(uint64_t));
     struct Kind {
       const char* name;
       bool greedy;
@@ -344,6 +346,11 @@ class Bench {
         args.rows = queries.as<SampleRow>();
         args.num_rows = count;
         args.out = results.as<SampledRow>();
+        args.chunks = std::clamp(device_->parallel_blocks() / count, 1u, kMaxSampleChunks);
+        args.tops = tops.as<uint64_t>();
+        args.sums = sums.as<uint64_t>();
+        args.any_adjusted = false;
+        args.any_drawn = !kind.greedy;
         Row(std::string("sampling, ") + kind.name + ", rows: " + std::to_string(count),
             4.0 * count * kVocab, 0,
             [&](uint32_t) { device_->kernels().sample_rows(args, device_->stream()); });

@@ -14,7 +14,7 @@ AttentionItem WholeItem(const AttentionPlanInput& in, uint32_t s, uint32_t row_b
   const auto keys_of = [&](uint32_t row) { return in.kv_lens[s] - q_len + row / in.group + 1; };
   const uint32_t first_end = keys_of(row_begin);
   const uint32_t first_key = in.window == 0 || first_end <= in.window ? 0 : first_end - in.window;
-  return {.seq = s,
+  return {.first_page = s * in.pages_per_seq,
           .first_token = in.cu_q_lens[s],
           .keys_before = in.kv_lens[s] - q_len,
           .row_begin = row_begin,
@@ -56,8 +56,8 @@ uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group, uint32_t item_
   return CeilDiv(tokens * group, item_rows) + seqs;
 }
 
-// With fewer tiles keys are shared: blocks differ in length, and their last round is the shorter the
-// more rounds there are.
+// With fewer tiles keys are shared: blocks differ in length, and their last round is the shorter
+// the more rounds there are.
 uint32_t MostToShare(const AttentionPlanInput& in) {
   return CeilDiv(4 * in.parallel_blocks, in.num_kv_heads);
 }
@@ -83,8 +83,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
     (wide ? plan->wide_items : plan->narrow_items) = true;
     all_splits += item.split_end - item.split_begin;
   });
-  const bool may_share =
-      whole_items < MostToShare(in) && (in.num_items == 0 || in.num_merges > 0);
+  const bool may_share = whole_items < MostToShare(in) && (in.num_items == 0 || in.num_merges > 0);
   const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in, whole_items));
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;

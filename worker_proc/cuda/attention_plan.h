@@ -17,6 +17,7 @@ struct AttentionPlanInput {
   uint32_t num_seqs = 0;
   const uint32_t* cu_q_lens = nullptr;  // [num_seqs + 1]
   const uint32_t* kv_lens = nullptr;    // [num_seqs]
+  uint32_t pages_per_seq = 0;           // as ForwardBatch's
   uint32_t num_kv_heads = 1;            // blocks an item
   uint32_t group = 1;                   // query heads a kv head
   uint32_t window = 0;                  // 0: all keys

@@ -121,6 +121,7 @@ void CudaAttention::Plan(Kind* kind) {
   input.num_seqs = batch_->num_seqs;
   input.cu_q_lens = batch_->cu_q_lens.data();
   input.kv_lens = batch_->kv_lens.data();
+  input.pages_per_seq = batch_->pages_per_seq;
   if (fixed_.has_value()) {
     const FixedAttention fixed = FixedAttentionOf(fixed_->num_tokens, fixed_->num_seqs, input);
     input.num_items = fixed.num_items;
@@ -148,7 +149,6 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.q = Floats(qkv);
   args.q_stride = qkv.cols;
   args.page_indices = context.page_indices;
-  args.pages_per_seq = context.pages_per_seq;
   args.items = kind.items.as<const AttentionItem>();
   args.num_items = static_cast<uint32_t>(kind.plan.items.size());
   args.wide_items = kind.plan.wide_items;

@@ -45,6 +45,8 @@ Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids
   ASSIGN_OR_RETURN(biases_, allocate(uint64_t{list_room_} * sizeof(SampleBias)));
   ASSIGN_OR_RETURN(penalties_, allocate(uint64_t{list_room_} * sizeof(SamplePenalty)));
   ASSIGN_OR_RETURN(out_, allocate(rows * sizeof(SampledRow)));
+  ASSIGN_OR_RETURN(tops_, allocate(rows * 2 * kMaxSampleChunks * sizeof(uint64_t)));
+  ASSIGN_OR_RETURN(sums_, allocate(rows * SampleTiles(vocab_) * sizeof(uint64_t)));
   device_.UploadAll(eos_ids_, banned_);
   packed_rows_.reserve(rows);
   packed_masks_.reserve(rows * MaskWords(vocab_));
@@ -133,6 +135,14 @@ Status CudaSampler::Launch(Tensor logits) {
   args.biases = biases_.as<const SampleBias>();
   args.penalties = penalties_.as<const SamplePenalty>();
   args.out = out_.as<SampledRow>();
+  args.chunks = std::clamp(device_.parallel_blocks() / args.num_rows, 1u, kMaxSampleChunks);
+  args.tops = tops_.as<uint64_t>();
+  args.sums = sums_.as<uint64_t>();
+  const auto any = [this](const auto& of) {
+    return std::any_of(packed_rows_.begin(), packed_rows_.end(), of);
+  };
+  args.any_adjusted = any([](const SampleRow& row) { return row.adjusted; });
+  args.any_drawn = any([](const SampleRow& row) { return row.given < 0 && !row.greedy; });
   device_.kernels().sample_rows(args, device_.stream());
   results_.resize(packed_rows_.size());
   device_.Download(out_.data(), results_.size() * sizeof(SampledRow), results_.data());

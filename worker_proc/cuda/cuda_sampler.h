@@ -41,6 +41,7 @@ class CudaSampler final : public DeviceSampler {
   uint64_t bytes_ = 0;
   uint32_t list_room_ = 0;  // entries
   DeviceBuffer adjusted_, rows_, masks_, banned_, biases_, penalties_, out_;
+  DeviceBuffer tops_, sums_;
 
   // Of the launch that is being packed.
   std::vector<SampleRow> packed_rows_;

@@ -65,7 +65,11 @@ void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* ba
   batch->cu_q_lens.assign(1, 0);
   batch->kv_lens.clear();
   batch->logits_rows.clear();
-  batch->pages_per_seq = slots.max_pages_per_slot();
+  batch->pages_per_seq = 0;
+  for (const PlanRow& row : plan.rows) {
+    const size_t pages = slots.slot(row.slot).pages.size();
+    batch->pages_per_seq = std::max(batch->pages_per_seq, static_cast<uint32_t>(pages));
+  }
   batch->page_indices.resize(static_cast<size_t>(batch->num_seqs) * batch->pages_per_seq);
 
   for (uint32_t r = 0; r < batch->num_seqs; ++r) {

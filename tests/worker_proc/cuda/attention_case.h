@@ -160,6 +160,7 @@ class AttentionCase {
     MakeAttentionPlan({.num_seqs = num_seqs,
                        .cu_q_lens = batch.cu_q_lens.data(),
                        .kv_lens = batch.kv_lens,
+                       .pages_per_seq = pages_per_seq_,
                        .num_kv_heads = config_.kv_heads,
                        .group = group,
                        .window = config_.window,
@@ -185,7 +186,6 @@ class AttentionCase {
     args.q_stride = config_.heads * config_.qk_dim;
     args.q = q_.data() + size_t{batch.first_token} * args.q_stride;
     args.page_indices = pages.data() + batch.first_page_entry;
-    args.pages_per_seq = pages_per_seq_;
     args.items = plan.items.data();
     args.num_items = static_cast<uint32_t>(plan.items.size());
     args.wide_items = plan.wide_items;

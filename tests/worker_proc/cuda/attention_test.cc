@@ -136,15 +136,15 @@ TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
   for (const uint32_t window : {0u, 100u}) {
     for (const uint32_t max_part_rows : {0u, 30u, 10000u}) {
       AttentionPlan plan;
-      MakeAttentionPlan({3, cu.data(), kv.data(), 2, 3, window, 1000, max_part_rows}, &plan);
+      MakeAttentionPlan({3, cu.data(), kv.data(), 1, 2, 3, window, 1000, max_part_rows}, &plan);
       std::vector<std::vector<uint32_t>> splits_of_row(3 * 41);
       std::vector<bool> part_used(max_part_rows);
-      for (const AttentionItem& item : plan.items) {
+      for (const AttentionItem& item : plan.items) {  // tables of one page: their begin says whose
         ASSERT_LE(item.row_end - item.row_begin, kItemRows);
         EXPECT_TRUE(item.part_row == kNoPart || item.split_end == item.split_begin + 1);
         for (uint32_t row = item.row_begin; row < item.row_end; ++row) {
           for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
-            splits_of_row[cu[item.seq] * 3 + row].push_back(split);
+            splits_of_row[cu[item.first_page] * 3 + row].push_back(split);
           }
           if (item.part_row == kNoPart) continue;
           const uint32_t part = item.part_row + row - item.row_begin;
@@ -172,7 +172,7 @@ TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
 TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
   const std::vector<uint32_t> cu = {0, 1, 2, 2};
   const std::vector<uint32_t> kv = {1000, 600, 0};  // the third is padding
-  AttentionPlanInput input = {3, cu.data(), kv.data(), 2, 3};
+  AttentionPlanInput input = {3, cu.data(), kv.data(), 1, 2, 3};
   input.max_part_rows = 10000;
   for (const uint32_t parallel_blocks : {5u, 100u}) {
     input.parallel_blocks = parallel_blocks;
@@ -186,7 +186,8 @@ TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
       EXPECT_EQ(plan.merges.size(), fixed.num_merges);
       std::vector<uint32_t> splits(3);
       for (const AttentionItem& item : plan.items) {
-        if (item.row_end > item.row_begin) splits[item.seq] += item.split_end - item.split_begin;
+        if (item.row_end > item.row_begin)
+          splits[item.first_page] += item.split_end - item.split_begin;
       }
       EXPECT_EQ(splits, (std::vector<uint32_t>{4, 3, 0}));
       const auto shared = static_cast<size_t>(

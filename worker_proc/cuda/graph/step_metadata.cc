@@ -60,13 +60,9 @@ size_t PackMetadata(const ForwardBatch& batch, const MetadataLayout& layout, std
   PutPadded<uint32_t>(batch.positions, tokens, 0, out + layout.positions);
   PutPadded<uint32_t>(batch.kv_lens, seqs, 0, out + layout.kv_lens);
   PutPadded<uint32_t>(batch.cu_q_lens, seqs + 1, batch.num_tokens, out + layout.cu_q_lens);
-  const size_t from = batch.pages_per_seq;
-  const size_t to = layout.pages_per_seq;
-  for (size_t s = 0; s < batch.num_seqs; ++s) {
-    std::byte* const row = out + layout.page_indices + s * to * sizeof(uint32_t);
-    std::memcpy(row, batch.page_indices.data() + s * from, from * sizeof(uint32_t));
-  }
-  return layout.page_indices + batch.num_seqs * to * sizeof(uint32_t);
+  const size_t tables = size_t{batch.num_seqs} * batch.pages_per_seq * sizeof(uint32_t);
+  std::memcpy(out + layout.page_indices, batch.page_indices.data(), tables);
+  return layout.page_indices + tables;
 }
 
 }  // namespace flotilla::cuda

@@ -126,7 +126,7 @@ class TileKeys {
   __device__ TileKeys(const AttentionArgs& args, const AttentionItem& item, const KeyRange& keys)
       : args_(args),
         keys_(keys),
-        page_table_(args.page_indices + static_cast<size_t>(item.seq) * args.pages_per_seq),
+        page_table_(args.page_indices + item.first_page),
         page_of_(args.kv.page_size) {}
 
   __device__ void Find(uint32_t first_key) {

@@ -87,7 +87,7 @@ __device__ __forceinline__ void LoadRows(const AttentionArgs& args, const Kv* pa
 }
 
 template <typename Kv>
-__device__ __forceinline__ void LoadTile(const AttentionArgs& args, uint32_t seq,
+__device__ __forceinline__ void LoadTile(const AttentionArgs& args, uint32_t first_page,
                                          uint32_t first_key, const KeyRange& keys,
                                          const Tiles<Kv>& tiles) {
   if (threadIdx.x < kTileKeys) {
@@ -95,8 +95,7 @@ __device__ __forceinline__ void LoadTile(const AttentionArgs& args, uint32_t seq
     const uint32_t page_size = args.kv.page_size;
     uint32_t cache_row = kNoKey;
     if (key >= keys.begin && key < keys.end) {
-      const size_t entry = static_cast<size_t>(seq) * args.pages_per_seq + key / page_size;
-      cache_row = args.page_indices[entry] * page_size + key % page_size;
+      cache_row = args.page_indices[first_page + key / page_size] * page_size + key % page_size;
     }
     tiles.cache_rows[threadIdx.x] = cache_row;
   }
@@ -161,7 +160,7 @@ __device__ __forceinline__ void WalkSplit(const AttentionArgs& args, const Atten
   const uint32_t first_row = item.row_begin + threadIdx.x / kWarp * kRowsAWarp;
   for (uint32_t first_key = keys.begin / kTileKeys * kTileKeys; first_key < keys.end;
        first_key += kTileKeys) {
-    LoadTile(args, item.seq, first_key, keys, tiles);
+    LoadTile(args, item.first_page, first_key, keys, tiles);
     const uint32_t key = first_key + threadIdx.x % kWarp;
     for (uint32_t i = 0; i < kRowsAWarp; ++i) {
       if (first_row + i >= item.row_end) continue;

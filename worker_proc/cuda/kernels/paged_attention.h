@@ -36,7 +36,7 @@ inline constexpr bool HasMmaKernel(const KvPages& kv) {
 }
 
 struct AttentionItem {
-  uint32_t seq = 0;
+  uint32_t first_page = 0;   // where the sequence's page table begins in page_indices
   uint32_t first_token = 0;  // of the sequence's queries in the batch
   uint32_t keys_before = 0;  // the first of them
   uint32_t row_begin = 0;    // of the sequence's rows
@@ -62,8 +62,7 @@ struct AttentionArgs {
   uint32_t window = 0;  // 0: all
   const float* q = nullptr;
   uint32_t q_stride = 0;
-  const uint32_t* page_indices = nullptr;  // [sequences, pages_per_seq]
-  uint32_t pages_per_seq = 0;
+  const uint32_t* page_indices = nullptr;
   const AttentionItem* items = nullptr;
   uint32_t num_items = 0;
   // Of the tensor cores' kernels: whether there are items of more rows than kNarrowItemRows,

@@ -1,11 +1,13 @@
 // From rows of logits to tokens and what their logprobs are made of, where the logits are: the same
 // token, whatever is asked for, as runner/sampler.h draws on the host from the same bits.
 //
-// Two kernels. AdjustLogits makes a copy of the rows that a mask, banned tokens, biases or
-// penalties change. SampleRows, a block a row, finds the row's largest logit, the most likely
-// tokens that top-k, top-p and min-p leave, and the one where the running sum of their weights, in
-// order of id, exceeds `target` of the whole. A weight is a multiple of 2^-quantum_bits, kept as an
-// integer, so no sum depends on an order and thresholds are exact (runner/sampler_kernels.h).
+// Up to four kernels. AdjustLogits makes a copy of the rows that a mask, banned tokens, biases or
+// penalties change. TopOfChunks and SumOfChunks share rows among blocks: the largest logit of each
+// chunk, and the weights of each tile. SampleRows, a block a row, finds the most likely tokens that
+// top-k, top-p and min-p leave, in a sorted list of those near the largest if that is short enough,
+// and the one where the running sum of their weights, in order of id, exceeds the share `uniform`
+// of the whole. A weight is a multiple of 2^-quantum_bits, kept as an integer, so no sum depends on
+// an order and thresholds are exact (runner/sampler_kernels.h).
 //
 // Shapes: logits, adjusted [rows, vocab] float, dense. Units: tokens. Threads: the stream's.
 // Errors: a row whose logits are not finite has `bad` set and no token. Source: ours.
@@ -18,6 +20,9 @@ namespace flotilla::cuda {
 inline constexpr uint32_t kMaxSampleVocab = 256 * 1024;
 inline constexpr uint32_t kMaxSampleTop = 20;
 inline constexpr uint32_t kNoTop = UINT32_MAX;
+inline constexpr uint32_t kMaxSampleChunks = 32;
+inline constexpr uint32_t kSampleTile = 256;  // tokens
+inline constexpr uint32_t SampleTiles(uint32_t vocab) { return CeilDiv(vocab, kSampleTile); }
 
 struct SamplePenalty {
   int32_t token = 0;
@@ -76,6 +81,13 @@ struct SampleArgs {
   const SampleBias* biases = nullptr;
   const SamplePenalty* penalties = nullptr;
   SampledRow* out = nullptr;
+  // Rows are shared by so many blocks, at most kMaxSampleChunks. tops: [rows, 2, chunks]; sums:
+  // [rows, SampleTiles(vocab)].
+  uint32_t chunks = 1;
+  uint64_t* tops = nullptr;
+  uint64_t* sums = nullptr;
+  bool any_adjusted = true;  // of the rows
+  bool any_drawn = true;     // … and neither greedy nor given
 };
 
 }  // namespace flotilla::cuda
