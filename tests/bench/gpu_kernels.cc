@@ -336,6 +336,7 @@ class Bench {
           rows[i].num_top = kind.num_top;
           rows[i].to_log2 = weight::kLog2E / 0.6f;
           rows[i].uniform = (i + 0.5) / count;
+          SetKind(kVocab, &rows[i]);
         }
         const DeviceBuffer queries = Uploaded(rows);
         SampleArgs args;
@@ -346,11 +347,13 @@ class Bench {
         args.rows = queries.as<SampleRow>();
         args.num_rows = count;
         args.out = results.as<SampledRow>();
-        args.chunks = std::clamp(device_->parallel_blocks() / count, 1u, kMaxSampleChunks);
+        args.chunks = std::clamp(2 * device_->parallel_blocks() / count, 1u, kMaxSampleChunks);
         args.tops = tops.as<uint64_t>();
         args.sums = sums.as<uint64_t>();
         args.any_adjusted = false;
-        args.any_drawn = !kind.greedy;
+        args.any_drawn = rows[0].drawn_from_all;
+        args.any_search = rows[0].searches;
+        args.any_simple = !rows[0].searches;
         Row(std::string("sampling, ") + kind.name + ", rows: " + std::to_string(count),
             4.0 * count * kVocab, 0,
             [&](uint32_t) { device_->kernels().sample_rows(args, device_->stream()); });

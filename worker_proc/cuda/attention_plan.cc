@@ -1,6 +1,7 @@
 #include "worker_proc/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -39,10 +40,28 @@ void ShareItem(const AttentionItem& item, uint32_t splits_an_item, uint32_t part
   }
 }
 
+// plan->order becomes the sequences, those of the most splits first: what begins last must not take
+// longest. By counting.
+void OrderSeqs(const AttentionPlanInput& in, AttentionPlan* plan) {
+  const auto splits_of = [&](uint32_t s) { return CeilDiv(in.kv_lens[s], kSplitKeys); };
+  plan->counts.assign(1, 0);  // of more splits than the index
+  for (uint32_t s = 0; s < in.num_seqs; ++s) {
+    if (splits_of(s) >= plan->counts.size()) plan->counts.resize(splits_of(s) + 1);
+    ++plan->counts[splits_of(s)];
+  }
+  uint32_t before = 0;
+  for (size_t splits = plan->counts.size(); splits-- > 0;) {
+    before += std::exchange(plan->counts[splits], before);
+  }
+  plan->order.resize(in.num_seqs);
+  for (uint32_t s = 0; s < in.num_seqs; ++s) plan->order[plan->counts[splits_of(s)]++] = s;
+}
+
 // Calls visit(item) for each tile of rows: those that see the most keys of a sequence first.
 template <typename Visit>
-void ForEachWholeItem(const AttentionPlanInput& in, const Visit& visit) {
-  for (uint32_t s = 0; s < in.num_seqs; ++s) {
+void ForEachWholeItem(const AttentionPlanInput& in, const std::vector<uint32_t>& order,
+                      const Visit& visit) {
+  for (const uint32_t s : order) {
     const uint32_t rows = (in.cu_q_lens[s + 1] - in.cu_q_lens[s]) * in.group;
     for (uint32_t tile = CeilDiv(rows, in.item_rows); tile-- > 0;) {
       const uint32_t begin = tile * in.item_rows;
@@ -75,9 +94,10 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->items.clear();
   plan->merges.clear();
   plan->wide_items = plan->narrow_items = false;
+  OrderSeqs(in, plan);
   uint32_t whole_items = 0;
   uint32_t all_splits = 0;
-  ForEachWholeItem(in, [&](const AttentionItem& item) {
+  ForEachWholeItem(in, plan->order, [&](const AttentionItem& item) {
     ++whole_items;
     const bool wide = item.row_end - item.row_begin > kNarrowItemRows;
     (wide ? plan->wide_items : plan->narrow_items) = true;
@@ -88,7 +108,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
   uint32_t part_rows = 0;
-  ForEachWholeItem(in, [&](const AttentionItem& item) {
+  ForEachWholeItem(in, plan->order, [&](const AttentionItem& item) {
     const uint32_t splits = item.split_end - item.split_begin;
     const uint32_t parts = splits * (item.row_end - item.row_begin);
     const uint32_t more_items = CeilDiv(splits, splits_an_item) - 1;

@@ -1,7 +1,7 @@
 // How a step's attention is shared by thread blocks: which rows and which splits of their keys an
 // item has. What is computed does not depend on it (kernels/paged_attention.h), only how evenly the
-// GPU is used: while there are few blocks beside what it runs at once, items of long rows get a share
-// of their splits each, as far as there is room for parts.
+// GPU is used: while there are few blocks beside what it runs at once, items of long rows get a
+// share of their splits each, as far as there is room for parts. Long ones come first.
 //
 // Units: tokens, rows (token * group + head). Threads: any (pure). Errors: none. Source: ours.
 #pragma once
@@ -34,6 +34,7 @@ struct AttentionPlan {
   std::vector<AttentionItem> items;
   std::vector<AttentionMerge> merges;
   bool wide_items = false, narrow_items = false;  // as AttentionArgs has them
+  std::vector<uint32_t> order, counts;            // scratch
 };
 
 // The memory of *plan is used again.

@@ -86,6 +86,8 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   ASSIGN_OR_RETURN(kind->part_sum, allocate(parts * sizeof(float)));
   kind->plan.items.reserve(items);
   kind->plan.merges.reserve(merges);
+  kind->plan.order.reserve(bounds_.max_seqs);
+  kind->plan.counts.reserve(splits + 1);
   return OkStatus();
 }
 

@@ -113,6 +113,7 @@ bool CudaSampler::Pack(const SampleQuery& query) {
       out.uniform = UniformDraw(params.seed, query.input.position, 0);
     }
   }
+  SetKind(vocab_, &out);
   packed_rows_.push_back(out);
   return true;
 }
@@ -135,14 +136,16 @@ Status CudaSampler::Launch(Tensor logits) {
   args.biases = biases_.as<const SampleBias>();
   args.penalties = penalties_.as<const SamplePenalty>();
   args.out = out_.as<SampledRow>();
-  args.chunks = std::clamp(device_.parallel_blocks() / args.num_rows, 1u, kMaxSampleChunks);
+  args.chunks = std::clamp(2 * device_.parallel_blocks() / args.num_rows, 1u, kMaxSampleChunks);
   args.tops = tops_.as<uint64_t>();
   args.sums = sums_.as<uint64_t>();
   const auto any = [this](const auto& of) {
     return std::any_of(packed_rows_.begin(), packed_rows_.end(), of);
   };
   args.any_adjusted = any([](const SampleRow& row) { return row.adjusted; });
-  args.any_drawn = any([](const SampleRow& row) { return row.given < 0 && !row.greedy; });
+  args.any_drawn = any([](const SampleRow& row) { return row.drawn_from_all; });
+  args.any_search = any([](const SampleRow& row) { return row.searches; });
+  args.any_simple = any([](const SampleRow& row) { return !row.searches; });
   device_.kernels().sample_rows(args, device_.stream());
   results_.resize(packed_rows_.size());
   device_.Download(out_.data(), results_.size() * sizeof(SampledRow), results_.data());

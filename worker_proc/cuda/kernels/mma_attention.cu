@@ -205,16 +205,23 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t f
       }
     }
   }
-  max[0] = max[1] = -INFINITY;
   const uint32_t lane_key = first_key + threadIdx.x % 4 * 2;
-  for (uint32_t j = 0; j < n; ++j) {
-    for (uint32_t e = 0; e < 4; ++e) {
-      const uint32_t key = lane_key + j * 8 + e % 2;
-      float score = scores[j][e];
-      score = key >= seen[e / 2].begin && key < seen[e / 2].end ? score : -INFINITY;
-      scores[j][e] = score;
-      max[e / 2] = fmaxf(max[e / 2], score);
+  bool all = true;  // keys are seen by both rows
+  for (const KeyRange& keys : seen) {
+    all = all && first_key >= keys.begin && first_key + n * 8 <= keys.end;
+  }
+  if (!all) {
+    for (uint32_t j = 0; j < n; ++j) {
+      for (uint32_t e = 0; e < 4; ++e) {
+        const uint32_t key = lane_key + j * 8 + e % 2;
+        const KeyRange& keys = seen[e / 2];
+        scores[j][e] = key >= keys.begin && key < keys.end ? scores[j][e] : -INFINITY;
+      }
     }
+  }
+  max[0] = max[1] = -INFINITY;
+  for (uint32_t j = 0; j < n; ++j) {
+    for (uint32_t e = 0; e < 4; ++e) max[e / 2] = fmaxf(max[e / 2], scores[j][e]);
   }
   for (uint32_t i = 0; i < kLaneRows; ++i) {
     max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 1));

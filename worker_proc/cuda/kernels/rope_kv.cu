@@ -40,6 +40,32 @@ __device__ __forceinline__ void RotateHead(const RopeKvArgs& args, const float* 
   __syncwarp();
 }
 
+// A head of 32 n dimensions that all rotate, (i, i + half) together, in one pass: lane l has the
+// dimensions l, l + 32 … As NormHead, RotateHead and WriteRow. to: null: none.
+template <typename Kv, uint32_t n>
+__device__ __forceinline__ void OnePass(const RopeKvArgs& args, const float* norm,
+                                        const float* angles, float* x, Kv* to) {
+  constexpr uint32_t kDim = kWarp * n;
+  const uint32_t lane = threadIdx.x % kWarp;
+  float v[n];
+  for (uint32_t j = 0; j < n; ++j) v[j] = x[j * kWarp + lane];
+  if (norm != nullptr) {
+    float squares = 0;
+    for (uint32_t j = 0; j < n; ++j) squares = fmaf(v[j], v[j], squares);
+    const float scale = ReciprocalSqrt(WarpSum(squares) / static_cast<float>(kDim) + args.eps);
+    for (uint32_t j = 0; j < n; ++j) v[j] *= scale * norm[j * kWarp + lane];
+  }
+  for (uint32_t j = 0; j < n / 2; ++j) {
+    const float cos = angles[2 * (j * kWarp + lane)];
+    const float sin = angles[2 * (j * kWarp + lane) + 1];
+    const float rotated = v[j] * cos - v[j + n / 2] * sin;
+    v[j + n / 2] = v[j + n / 2] * cos + v[j] * sin;
+    v[j] = rotated;
+  }
+  for (uint32_t j = 0; j < n; ++j) x[j * kWarp + lane] = v[j];
+  for (uint32_t j = 0; to != nullptr && j < n; ++j) to[j * kWarp + lane] = FromFloat<Kv>(v[j]);
+}
+
 template <typename Kv>
 __device__ __forceinline__ void WriteRow(const float* x, uint32_t dim, Kv* to) {
   for (uint32_t d = threadIdx.x % kWarp; d < dim; d += kWarp) to[d] = FromFloat<Kv>(x[d]);
@@ -70,14 +96,19 @@ __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
   }
   float* const x = row + static_cast<size_t>(head) * kv.qk_dim;
   const bool is_k = head >= args.num_heads;
-  if (args.q_norm != nullptr) {
-    NormHead(is_k ? args.k_norm : args.q_norm, kv.qk_dim, args.eps, x);
-  }
-  RotateHead(args, angles, x);
+  const float* const norm = is_k ? args.k_norm : args.q_norm;
+  Kv* to = nullptr;
   if (is_k && slot >= 0) {
-    const uint32_t kv_head = head - args.num_heads;
-    WriteRow(x, kv.qk_dim, static_cast<Kv*>(kv.k) + CacheRow(kv, slot, kv_head, kv.qk_dim));
+    to = static_cast<Kv*>(kv.k) + CacheRow(kv, slot, head - args.num_heads, kv.qk_dim);
   }
+  if (args.rope_dim == kv.qk_dim && !args.interleaved) {
+    if (kv.qk_dim == 64) return OnePass<Kv, 2>(args, norm, angles, x, to);
+    if (kv.qk_dim == 128) return OnePass<Kv, 4>(args, norm, angles, x, to);
+    if (kv.qk_dim == 256) return OnePass<Kv, 8>(args, norm, angles, x, to);
+  }
+  if (norm != nullptr) NormHead(norm, kv.qk_dim, args.eps, x);
+  RotateHead(args, angles, x);
+  if (to != nullptr) WriteRow(x, kv.qk_dim, to);
 }
 
 }  // namespace

@@ -108,11 +108,6 @@ struct Scratch {
   SharedSpan<uint64_t> weights;  // [kMaxListed]
 };
 
-// Those that are drawn by the weights of all of their tokens, or of all that min-p leaves.
-__device__ __forceinline__ bool IsPlain(const SampleRow& row, uint32_t vocab) {
-  return row.given < 0 && !row.greedy && (row.top_k == 0 || row.top_k >= vocab) && row.top_p >= 1;
-}
-
 // Calls f(token, logit) for this thread's share of the tokens [begin, end) of a row: in packs,
 // several of which are on their way at once, if rows begin where packs do. begin: a multiple of
 // kTile.
@@ -488,17 +483,23 @@ __device__ __forceinline__ Kept KeptOf(const SampleArgs& args, const SampleRow& 
   return kept;
 }
 
-// As Sampler::Draw of a temperature above 0.
-__device__ __forceinline__ int32_t Draw(const SampleArgs& args, const SampleRow& row,
-                                        const float* logits, float max, const Scratch& scratch) {
+// As Sampler::Draw of a temperature above 0, of rows that SumOfChunks has summed.
+__device__ __forceinline__ int32_t DrawFromAll(const SampleArgs& args, const SampleRow& row,
+                                               const float* logits, float max,
+                                               const Scratch& scratch) {
+  const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
+  const uint64_t* const sums = args.sums + static_cast<size_t>(blockIdx.x) * tiles;
+  for (uint32_t i = threadIdx.x; i < tiles; i += kThreads) scratch.sums[i] = sums[i];
+  __syncthreads();
+  return DrawFrom(KeptOf(args, row, logits, max), row.uniform, scratch);
+}
+
+// The same of others.
+__device__ __forceinline__ int32_t DrawFromSome(const SampleArgs& args, const SampleRow& row,
+                                                const float* logits, float max,
+                                                const Scratch& scratch) {
   const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
   Kept kept = KeptOf(args, row, logits, max);
-  if (IsPlain(row, args.vocab)) {
-    const uint64_t* const sums = args.sums + static_cast<size_t>(blockIdx.x) * tiles;
-    for (uint32_t i = threadIdx.x; i < tiles; i += kThreads) scratch.sums[i] = sums[i];
-    __syncthreads();
-    return DrawFrom(kept, row.uniform, scratch);
-  }
   const bool has_top_k = row.top_k > 0 && row.top_k < args.vocab;
   float reach = INFINITY;
   uint64_t total = 0;
@@ -592,7 +593,7 @@ __global__ void __launch_bounds__(kThreads) SumOfChunksKernel(SampleArgs args) {
   StartNext();
   AfterPrevious();
   const SampleRow row = args.rows[blockIdx.x];
-  if (!IsPlain(row, args.vocab)) return;
+  if (!row.drawn_from_all) return;
   const float* const logits = LogitsOf(args, row, row.adjusted);
   bool bad = false;
   const uint32_t top = Top(args, logits, row.adjusted, &bad);
@@ -602,17 +603,11 @@ __global__ void __launch_bounds__(kThreads) SumOfChunksKernel(SampleArgs args) {
            args.sums + static_cast<size_t>(blockIdx.x) * tiles);
 }
 
-__global__ void __launch_bounds__(kThreads, 1) SampleRowsKernel(SampleArgs args) {
-  StartNext();
-  AfterPrevious();
-  FLOTILLA_SHARED(uint64_t, warps, kWarps);
-  FLOTILLA_SHARED(uint64_t, sums, kMaxTiles);
-  FLOTILLA_SHARED(uint32_t, counts, kBins);
-  FLOTILLA_SHARED(uint64_t, found, 2);
-  FLOTILLA_SHARED(uint64_t, keys, kMaxListed);
-  FLOTILLA_SHARED(uint64_t, weights, kMaxListed);
-  const Scratch scratch = {warps, sums, counts, found, keys, weights};
+// searches: of rows that search, otherwise of the others.
+template <bool searches>
+__device__ __forceinline__ void SampleOne(const SampleArgs& args, const Scratch& scratch) {
   const SampleRow row = args.rows[blockIdx.x];
+  if (row.searches != searches) return;
   SampledRow* const out = args.out + blockIdx.x;
   const float* const raw = LogitsOf(args, row, false);
   const float* const logits = LogitsOf(args, row, row.adjusted);
@@ -622,12 +617,41 @@ __global__ void __launch_bounds__(kThreads, 1) SampleRowsKernel(SampleArgs args)
   int32_t token = -1;
   if (!bad) {
     token = row.given < 0 ? static_cast<int32_t>(top) : row.given;
-    if (row.given < 0 && !row.greedy) token = Draw(args, row, logits, logits[top], scratch);
-    if (row.num_top != kNoTop) Describe(args, row, raw, raw[raw_top], token, scratch, out);
+    if (row.drawn_from_all) {
+      token = DrawFromAll(args, row, logits, logits[top], scratch);
+    } else if (searches && row.given < 0 && !row.greedy) {
+      token = DrawFromSome(args, row, logits, logits[top], scratch);
+    }
+    if (searches && row.num_top != kNoTop) {
+      Describe(args, row, raw, raw[raw_top], token, scratch, out);
+    }
   }
   if (threadIdx.x != 0) return;
   out->token = token;
   out->bad = bad ? 1 : 0;
+}
+
+__global__ void __launch_bounds__(kThreads) SampleRowsKernel(SampleArgs args) {
+  StartNext();
+  AfterPrevious();
+  FLOTILLA_SHARED(uint64_t, warps, kWarps);
+  FLOTILLA_SHARED(uint64_t, sums, kMaxTiles);
+  FLOTILLA_SHARED(uint32_t, counts, 1);
+  FLOTILLA_SHARED(uint64_t, found, 2);
+  FLOTILLA_SHARED(uint64_t, list, 1);
+  SampleOne<false>(args, {warps, sums, counts, found, list, list});
+}
+
+__global__ void __launch_bounds__(kThreads, 1) SearchRowsKernel(SampleArgs args) {
+  StartNext();
+  AfterPrevious();
+  FLOTILLA_SHARED(uint64_t, warps, kWarps);
+  FLOTILLA_SHARED(uint64_t, sums, kMaxTiles);
+  FLOTILLA_SHARED(uint32_t, counts, kBins);
+  FLOTILLA_SHARED(uint64_t, found, 2);
+  FLOTILLA_SHARED(uint64_t, keys, kMaxListed);
+  FLOTILLA_SHARED(uint64_t, weights, kMaxListed);
+  SampleOne<true>(args, {warps, sums, counts, found, keys, weights});
 }
 
 constexpr uint32_t kAdjustThreads = 256;
@@ -677,7 +701,8 @@ void SampleRows(const SampleArgs& args, Stream stream) {
   }
   Launch(chunks, TopOfChunksKernel, args, stream);
   if (args.any_drawn) Launch(chunks, SumOfChunksKernel, args, stream);
-  Launch(rows, SampleRowsKernel, args, stream);
+  if (args.any_simple) Launch(rows, SampleRowsKernel, args, stream);
+  if (args.any_search) Launch(rows, SearchRowsKernel, args, stream);
 }
 
 }  // namespace flotilla::cuda::FLOTILLA_PLATFORM

@@ -1,13 +1,14 @@
 // From rows of logits to tokens and what their logprobs are made of, where the logits are: the same
 // token, whatever is asked for, as runner/sampler.h draws on the host from the same bits.
 //
-// Up to four kernels. AdjustLogits makes a copy of the rows that a mask, banned tokens, biases or
+// Up to five kernels. AdjustLogits makes a copy of the rows that a mask, banned tokens, biases or
 // penalties change. TopOfChunks and SumOfChunks share rows among blocks: the largest logit of each
-// chunk, and the weights of each tile. SampleRows, a block a row, finds the most likely tokens that
-// top-k, top-p and min-p leave, in a sorted list of those near the largest if that is short enough,
-// and the one where the running sum of their weights, in order of id, exceeds the share `uniform`
-// of the whole. A weight is a multiple of 2^-quantum_bits, kept as an integer, so no sum depends on
-// an order and thresholds are exact (runner/sampler_kernels.h).
+// chunk, and the weights of each tile. SampleRows, a block a row, takes the token where the running
+// sum of the weights, in order of id, exceeds the share `uniform` of the whole. SearchRows does so
+// for rows that need the most likely tokens besides, which top-k and top-p leave or whose logprobs
+// are asked for: from a sorted list of those near the largest, if that is short enough. A weight is
+// a multiple of 2^-quantum_bits, kept as an integer, so no sum depends on an order and thresholds
+// are exact (runner/sampler_kernels.h).
 //
 // Shapes: logits, adjusted [rows, vocab] float, dense. Units: tokens. Threads: the stream's.
 // Errors: a row whose logits are not finite has `bad` set and no token. Source: ours.
@@ -54,7 +55,18 @@ struct SampleRow {
   float min_p = 0;     // 0: off
   float to_log2 = 0;   // log2(e) / temperature
   double uniform = 0;  // [0, 1)
+
+  // SetKind's: drawn by the weights of all tokens, or of all that min-p leaves; needs the most
+  // likely ones, or to know how a token stands beside all.
+  bool drawn_from_all = false;
+  bool searches = false;
 };
+inline void SetKind(uint32_t vocab, SampleRow* row) {
+  const bool drawn = row->given < 0 && !row->greedy;
+  const bool cut = (row->top_k > 0 && row->top_k < vocab) || row->top_p < 1;
+  row->drawn_from_all = drawn && !cut;
+  row->searches = (drawn && cut) || row->num_top != kNoTop;
+}
 
 struct SampledRow {
   int32_t token = -1;
@@ -86,8 +98,11 @@ struct SampleArgs {
   uint32_t chunks = 1;
   uint64_t* tops = nullptr;
   uint64_t* sums = nullptr;
-  bool any_adjusted = true;  // of the rows
-  bool any_drawn = true;     // … and neither greedy nor given
+  // Whether there are rows that are adjusted, drawn from all, that search and that do not.
+  bool any_adjusted = true;
+  bool any_drawn = true;
+  bool any_search = true;
+  bool any_simple = true;
 };
 
 }  // namespace flotilla::cuda
