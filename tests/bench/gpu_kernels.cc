@@ -222,7 +222,8 @@ class Bench {
     MakeAttentionPlan(input, &plan);
     const DeviceBuffer cu_q_lens = Uploaded(cu), kv_lens = Uploaded(kv),
                        page_table = Uploaded(table);
-    const DeviceBuffer items = Uploaded(plan.items), merges = Uploaded(plan.merges);
+    const DeviceBuffer items = Uploaded(plan.items);
+    const DeviceBuffer counters = Uploaded(std::vector<uint32_t>(plan.num_shares * kKvHeads + 1));
     const uint64_t parts = uint64_t{input.max_part_rows} * kKvHeads;
     const DeviceBuffer part_out = Allocate(parts * kDim * 4), part_max = Allocate(parts * 4),
                        part_sum = Allocate(parts * 4);
@@ -235,11 +236,10 @@ class Bench {
     args.num_items = static_cast<uint32_t>(plan.items.size());
     args.wide_items = plan.wide_items;
     args.narrow_items = plan.narrow_items;
-    args.merges = merges.as<AttentionMerge>();
-    args.num_merges = static_cast<uint32_t>(plan.merges.size());
     args.part_out = part_out.as<float>();
     args.part_max = part_max.as<float>();
     args.part_sum = part_sum.as<float>();
+    args.counters = counters.as<uint32_t>();
     args.out = out_.data();
     args.out_type = Element::kBFloat16;
     const double seen = static_cast<double>(seqs) * q_len * (kv_len - (q_len - 1) / 2.0);
@@ -253,7 +253,6 @@ class Bench {
           mine.kv.k = k;
           mine.kv.v = k + cache_bytes / 2;
           device_->kernels().paged_attention(mine, device_->stream());
-          device_->kernels().merge_parts(mine, device_->stream());
         });
   }
   void Attention() {
@@ -326,6 +325,14 @@ class Bench {
                              {"top-k 20, top-p 0.95", false, 20, 0.95f, kNoTop},
                              {"top-p 0.9", false, 0, 0.9f, kNoTop},
                              {"5 logprobs", true, 0, 1, 5}}) {
+      // Some tokens of each row are likely, as a trained model's are.
+      for (uint32_t i = 0; i < 256; ++i) {
+        for (uint32_t j = 0; j < 8; ++j) {
+          const float likely = 18 - static_cast<float>(j);
+          const uint64_t at = uint64_t{i} * kVocab + (i * 7919 + j * 104729) % kVocab;
+          device_->Upload(&likely, sizeof(likely), floats_.as<float>() + at);
+        }
+      }
       for (const uint32_t count : {1u, 256u}) {
         std::vector<SampleRow> rows(count);
         for (uint32_t i = 0; i < count; ++i) {

@@ -24,19 +24,19 @@ AttentionItem WholeItem(const AttentionPlanInput& in, uint32_t s, uint32_t row_b
           .split_end = CeilDiv(keys_of(row_end - 1), kSplitKeys)};
 }
 
-// `item` as items of up to so many splits each, and what merges them.
+// `item` as items of up to so many splits each.
 void ShareItem(const AttentionItem& item, uint32_t splits_an_item, uint32_t part_row,
                AttentionPlan* plan) {
-  AttentionMerge merge = {item, item.split_end - item.split_begin};
-  merge.item.part_row = part_row;
-  plan->merges.push_back(merge);
+  AttentionItem part = item;
+  part.share = plan->num_shares++;
+  part.share_parts = item.split_end - item.split_begin;
+  part.share_items = CeilDiv(part.share_parts, splits_an_item);
+  part.share_part_row = part.part_row = part_row;
   for (uint32_t split = item.split_begin; split < item.split_end; split += splits_an_item) {
-    const uint32_t end = std::min(split + splits_an_item, item.split_end);
-    AttentionItem& part = plan->items.emplace_back(item);
     part.split_begin = split;
-    part.split_end = end;
-    part.part_row = part_row;
-    part_row += (end - split) * (item.row_end - item.row_begin);
+    part.split_end = std::min(split + splits_an_item, item.split_end);
+    plan->items.push_back(part);
+    part.part_row += (part.split_end - split) * (item.row_end - item.row_begin);
   }
 }
 
@@ -78,7 +78,8 @@ uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group, uint32_t item_
 // With fewer tiles keys are shared: blocks differ in length, and their last round is the shorter
 // the more rounds there are.
 uint32_t MostToShare(const AttentionPlanInput& in) {
-  return CeilDiv(4 * in.parallel_blocks, in.num_kv_heads);
+  const uint32_t rounds = in.item_rows > kNarrowItemRows ? 2 : 4;  // parts of many rows cost more
+  return CeilDiv(rounds * in.parallel_blocks, in.num_kv_heads);
 }
 
 // So many items are wanted then, of so many tiles: few tiles become no more than run at once, since
@@ -92,7 +93,7 @@ uint32_t WantedItems(const AttentionPlanInput& in, uint32_t tiles) {
 
 void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->items.clear();
-  plan->merges.clear();
+  plan->num_shares = 0;
   plan->wide_items = plan->narrow_items = false;
   OrderSeqs(in, plan);
   uint32_t whole_items = 0;
@@ -103,7 +104,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
     (wide ? plan->wide_items : plan->narrow_items) = true;
     all_splits += item.split_end - item.split_begin;
   });
-  const bool may_share = whole_items < MostToShare(in) && (in.num_items == 0 || in.num_merges > 0);
+  const bool may_share = whole_items < MostToShare(in);
   const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in, whole_items));
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
@@ -123,14 +124,12 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   });
   if (in.num_items == 0) return;
   plan->narrow_items = true;  // of steps to come
-  CHECK(plan->items.size() <= in.num_items && plan->merges.size() <= in.num_merges);
+  CHECK(plan->items.size() <= in.num_items);
   plan->items.resize(in.num_items);
-  plan->merges.resize(in.num_merges);
 }
 
-FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
-  const uint32_t tiles = MaxTiles(tokens, seqs, input.group, input.item_rows);
-  return {tiles + WantedItems(input, seqs), seqs >= MostToShare(input) ? 0 : tiles};
+uint32_t FixedItems(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
+  return MaxTiles(tokens, seqs, input.group, input.item_rows) + WantedItems(input, seqs);
 }
 
 // A part row is of one item at least.
@@ -138,7 +137,7 @@ uint32_t MaxAttentionItems(const AttentionBounds& bounds) {
   return MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group, bounds.item_rows) +
          bounds.max_part_rows;
 }
-uint32_t MaxAttentionMerges(const AttentionBounds& bounds) {
+uint32_t MaxAttentionShares(const AttentionBounds& bounds) {
   return std::min(MaxTiles(bounds.max_tokens, bounds.max_seqs, bounds.group, bounds.item_rows),
                   bounds.max_part_rows);
 }

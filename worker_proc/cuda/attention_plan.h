@@ -23,16 +23,15 @@ struct AttentionPlanInput {
   uint32_t window = 0;                  // 0: all keys
   uint32_t parallel_blocks = 1;
   uint32_t max_part_rows = 0;
-  // For a launch of fixed size: so many items and merges there are exactly, the rest of them of no
-  // rows, and keys are shared as far as that allows. 0: as many as it takes.
+  // For a launch of fixed size: so many items there are exactly, the rest of them of no rows, and
+  // keys are shared as far as that allows. 0: as many as it takes.
   uint32_t num_items = 0;
-  uint32_t num_merges = 0;
   uint32_t item_rows = kItemRows;  // at most
 };
 
 struct AttentionPlan {
   std::vector<AttentionItem> items;
-  std::vector<AttentionMerge> merges;
+  uint32_t num_shares = 0;                        // counters in use
   bool wide_items = false, narrow_items = false;  // as AttentionArgs has them
   std::vector<uint32_t> order, counts;            // scratch
 };
@@ -40,16 +39,11 @@ struct AttentionPlan {
 // The memory of *plan is used again.
 void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
 
-// Items and merges of launches of fixed size for steps of up to so many tokens and sequences: one
-// of each for every tile of rows, and the items besides that are wanted where keys are shared. No
-// merges where the sequences are so many that none are.
-struct FixedAttention {
-  uint32_t num_items = 0;
-  uint32_t num_merges = 0;
-};
-FixedAttention FixedAttentionOf(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input);
+// Items of launches of fixed size for steps of up to so many tokens and sequences: one for every
+// tile of rows, and those besides that are wanted where keys are shared.
+uint32_t FixedItems(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input);
 
-// Most items and merges that a step within these bounds has.
+// Most items, and shares, that a step within these bounds has.
 struct AttentionBounds {
   uint32_t max_tokens = 0;
   uint32_t max_seqs = 0;
@@ -58,6 +52,6 @@ struct AttentionBounds {
   uint32_t item_rows = kItemRows;
 };
 uint32_t MaxAttentionItems(const AttentionBounds& bounds);
-uint32_t MaxAttentionMerges(const AttentionBounds& bounds);
+uint32_t MaxAttentionShares(const AttentionBounds& bounds);
 
 }  // namespace flotilla::cuda

@@ -71,21 +71,21 @@ Status CudaAttention::MakeRoom(Kind* kind) {
                                   HasMmaKernel(Pages(layer)) ? kNarrowItemRows : kItemRows};
   AttentionPlanInput input = InputOf(*kind);
   input.item_rows = bounds.item_rows;
-  const FixedAttention fixed = FixedAttentionOf(bounds_.max_tokens, bounds_.max_seqs, input);
-  const uint32_t items = std::max(MaxAttentionItems(bounds), fixed.num_items);
-  const uint32_t merges = std::max(MaxAttentionMerges(bounds), fixed.num_items);
+  const uint32_t items =
+      std::max(MaxAttentionItems(bounds), FixedItems(bounds_.max_tokens, bounds_.max_seqs, input));
+  const uint64_t counters = uint64_t{MaxAttentionShares(bounds)} * layer.num_kv_heads;
   const uint64_t parts = uint64_t{kind->max_part_rows} * layer.num_kv_heads;
   const auto allocate = [&](uint64_t bytes) {
     plan_bytes_ += bytes;
     return device_.Allocate(bytes);
   };
   ASSIGN_OR_RETURN(kind->items, allocate(items * sizeof(AttentionItem)));
-  ASSIGN_OR_RETURN(kind->merges, allocate(merges * sizeof(AttentionMerge)));
+  ASSIGN_OR_RETURN(kind->counters, allocate(counters * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(kind->part_out, allocate(parts * layer.v_dim * sizeof(float)));
   ASSIGN_OR_RETURN(kind->part_max, allocate(parts * sizeof(float)));
   ASSIGN_OR_RETURN(kind->part_sum, allocate(parts * sizeof(float)));
   kind->plan.items.reserve(items);
-  kind->plan.merges.reserve(merges);
+  device_.UploadAll(std::vector<uint32_t>(counters), kind->counters);
   kind->plan.order.reserve(bounds_.max_seqs);
   kind->plan.counts.reserve(splits + 1);
   return OkStatus();
@@ -125,13 +125,10 @@ void CudaAttention::Plan(Kind* kind) {
   input.kv_lens = batch_->kv_lens.data();
   input.pages_per_seq = batch_->pages_per_seq;
   if (fixed_.has_value()) {
-    const FixedAttention fixed = FixedAttentionOf(fixed_->num_tokens, fixed_->num_seqs, input);
-    input.num_items = fixed.num_items;
-    input.num_merges = fixed.num_merges;
+    input.num_items = FixedItems(fixed_->num_tokens, fixed_->num_seqs, input);
   }
   MakeAttentionPlan(input, &kind->plan);
   device_.UploadAll(kind->plan.items, kind->items);
-  device_.UploadAll(kind->plan.merges, kind->merges);
 }
 
 void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
@@ -155,15 +152,13 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.num_items = static_cast<uint32_t>(kind.plan.items.size());
   args.wide_items = kind.plan.wide_items;
   args.narrow_items = kind.plan.narrow_items;
-  args.merges = kind.merges.as<const AttentionMerge>();
-  args.num_merges = static_cast<uint32_t>(kind.plan.merges.size());
   args.part_out = kind.part_out.as<float>();
   args.part_max = kind.part_max.as<float>();
   args.part_sum = kind.part_sum.as<float>();
+  args.counters = kind.counters.as<uint32_t>();
   args.out = Data(out);
   args.out_type = TypeOf(out);
   device_.kernels().paged_attention(args, device_.stream());
-  device_.kernels().merge_parts(args, device_.stream());
 }
 
 }  // namespace flotilla::cuda

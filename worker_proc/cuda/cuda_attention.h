@@ -41,7 +41,7 @@ class CudaAttention {
   struct Kind {
     AttentionLayer layer;  // one of them
     AttentionPlan plan;
-    DeviceBuffer items, merges;
+    DeviceBuffer items, counters;
     DeviceBuffer part_out, part_max, part_sum;
     uint32_t max_part_rows = 0;
   };

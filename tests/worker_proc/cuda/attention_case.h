@@ -97,7 +97,7 @@ class AttentionCase {
     return RunBatch({}, {begin, {0, end - begin}, &end, 0}, Element::kFloat32);
   }
 
-  size_t num_merges() const { return num_merges_; }  // of the last run
+  size_t num_shares() const { return num_shares_; }  // of the last run
 
   std::vector<double> Naive() const {
     std::vector<double> out;
@@ -170,7 +170,7 @@ class AttentionCase {
                       &plan);
     EXPECT_LE(plan.items.size(), MaxAttentionItems({batch.cu_q_lens.back(), num_seqs, group,
                                                     sharing.max_part_rows, kItemRows}));
-    num_merges_ = plan.merges.size();
+    num_shares_ = plan.num_shares;
     plan.items.push_back({});  // as a padded graph has them
     std::shuffle(plan.items.begin(), plan.items.end(), std::mt19937(9));
     const size_t parts = size_t{sharing.max_part_rows} * config_.kv_heads;
@@ -190,15 +190,15 @@ class AttentionCase {
     args.num_items = static_cast<uint32_t>(plan.items.size());
     args.wide_items = plan.wide_items;
     args.narrow_items = plan.narrow_items;
-    args.merges = plan.merges.data();
-    args.num_merges = static_cast<uint32_t>(plan.merges.size());
     args.part_out = part_out.data();
     args.part_max = part_max.data();
     args.part_sum = part_sum.data();
+    std::vector<uint32_t> counters(plan.num_shares * config_.kv_heads);
+    args.counters = counters.data();
     args.out = out.data();
     args.out_type = out_type;
     Table().paged_attention(args, nullptr);
-    Table().merge_parts(args, nullptr);
+    EXPECT_EQ(counters, std::vector<uint32_t>(counters.size()));
     return out.floats();
   }
 
@@ -209,7 +209,7 @@ class AttentionCase {
   uint32_t pages_per_seq_ = 1;
   Values k_, v_;
   std::vector<float> q_;
-  size_t num_merges_ = 0;
+  size_t num_shares_ = 0;
 };
 
 }  // namespace flotilla::cuda::testing

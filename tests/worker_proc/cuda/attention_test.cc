@@ -46,7 +46,7 @@ std::vector<AttentionConfig> Configs() {
 }
 
 TEST(CudaAttentionTest, MatchesDoubleAndSharingChangesNoBit) {
-  size_t merges = 0;
+  size_t shares = 0;
   for (const AttentionConfig& config : Configs()) {
     for (const std::vector<Seq>& seqs : kMixes) {
       AttentionCase c(config, seqs);
@@ -60,13 +60,13 @@ TEST(CudaAttentionTest, MatchesDoubleAndSharingChangesNoBit) {
       emulation::SetSeed(2);
       EXPECT_TRUE(SameBits(c.Run(kShared), expected))
           << "heads " << config.heads << " dim " << config.qk_dim << " window " << config.window;
-      merges += c.num_merges();
+      shares += c.num_shares();
       EXPECT_TRUE(SameBits(c.Run({1000, 50}), expected)) << "room for few parts";
       const uint32_t few = c.by_mma() ? kNarrowItemRows : 3;
       EXPECT_TRUE(SameBits(c.Run({20, 4096, few}), expected)) << "items of few rows";
     }
   }
-  EXPECT_GT(merges, 100u) << "nothing was shared";
+  EXPECT_GT(shares, 100u) << "nothing was shared";
 }
 
 TEST(CudaAttentionTest, OutputOfAnyType) {
@@ -133,68 +133,103 @@ TEST(CudaAttentionTest, AQueryDoesNotDependOnTheChunkItIsIn) {
 TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
   const std::vector<uint32_t> cu = {0, 1, 40, 41};
   const std::vector<uint32_t> kv = {1000, 300, 256};
-  for (const uint32_t window : {0u, 100u}) {
-    for (const uint32_t max_part_rows : {0u, 30u, 10000u}) {
-      AttentionPlan plan;
-      MakeAttentionPlan({3, cu.data(), kv.data(), 1, 2, 3, window, 1000, max_part_rows}, &plan);
-      std::vector<std::vector<uint32_t>> splits_of_row(3 * 41);
-      std::vector<bool> part_used(max_part_rows);
-      for (const AttentionItem& item : plan.items) {  // tables of one page: their begin says whose
-        ASSERT_LE(item.row_end - item.row_begin, kItemRows);
-        EXPECT_TRUE(item.part_row == kNoPart || item.split_end == item.split_begin + 1);
-        for (uint32_t row = item.row_begin; row < item.row_end; ++row) {
-          for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
-            splits_of_row[cu[item.first_page] * 3 + row].push_back(split);
+  for (const uint32_t parallel_blocks : {20u, 1000u}) {
+    for (const uint32_t window : {0u, 100u}) {
+      for (const uint32_t max_part_rows : {0u, 30u, 10000u}) {
+        AttentionPlan plan;
+        MakeAttentionPlan({.num_seqs = 3,
+                           .cu_q_lens = cu.data(),
+                           .kv_lens = kv.data(),
+                           .pages_per_seq = 1,  // where a table begins says whose it is
+                           .num_kv_heads = 2,
+                           .group = 3,
+                           .window = window,
+                           .parallel_blocks = parallel_blocks,
+                           .max_part_rows = max_part_rows},
+                          &plan);
+        std::vector<std::vector<uint32_t>> splits_of_row(3 * 41);
+        std::vector<bool> part_used(max_part_rows);
+        std::vector<uint32_t> items(plan.num_shares), parts(plan.num_shares);
+        for (const AttentionItem& item : plan.items) {
+          const uint32_t rows = item.row_end - item.row_begin;
+          const bool shares = item.part_row != kNoPart;
+          ASSERT_LE(rows, kItemRows);
+          ASSERT_GT(item.split_end, item.split_begin);
+          if (shares) {
+            ASSERT_LT(item.share, plan.num_shares);
+            EXPECT_EQ(item.part_row, item.share_part_row + parts[item.share] * rows);
+            ++items[item.share];
+            parts[item.share] += item.split_end - item.split_begin;
+            if (items[item.share] == item.share_items) {
+              EXPECT_EQ(parts[item.share], item.share_parts);
+            }
           }
-          if (item.part_row == kNoPart) continue;
-          const uint32_t part = item.part_row + row - item.row_begin;
-          ASSERT_LT(part, max_part_rows);
-          EXPECT_FALSE(part_used[part]) << "two rows in one part";
-          part_used[part] = true;
+          for (uint32_t split = item.split_begin; split < item.split_end; ++split) {
+            for (uint32_t row = item.row_begin; row < item.row_end; ++row) {
+              splits_of_row[cu[item.first_page] * 3 + row].push_back(split);
+              if (!shares) continue;
+              const uint32_t part =
+                  item.part_row + (split - item.split_begin) * rows + (row - item.row_begin);
+              ASSERT_LT(part, max_part_rows);
+              EXPECT_FALSE(part_used[part]) << "two rows in one part";
+              part_used[part] = true;
+            }
+          }
         }
-      }
-      for (uint32_t s = 0; s < 3; ++s) {
-        for (uint32_t row = 0; row < (cu[s + 1] - cu[s]) * 3; ++row) {
-          const uint32_t end = kv[s] - (cu[s + 1] - cu[s]) + row / 3 + 1;
-          const uint32_t first = window == 0 || end <= window ? 0 : end - window;
-          const auto& splits = splits_of_row[cu[s] * 3 + row];
-          ASSERT_FALSE(splits.empty());
-          EXPECT_LE(splits.front(), first / kSplitKeys);
-          EXPECT_GE((splits.back() + 1) * kSplitKeys, end);
-          for (size_t i = 1; i < splits.size(); ++i) EXPECT_EQ(splits[i], splits[i - 1] + 1);
+        for (uint32_t s = 0; s < 3; ++s) {
+          for (uint32_t row = 0; row < (cu[s + 1] - cu[s]) * 3; ++row) {
+            const uint32_t end = kv[s] - (cu[s + 1] - cu[s]) + row / 3 + 1;
+            const uint32_t first = window == 0 || end <= window ? 0 : end - window;
+            const auto& splits = splits_of_row[cu[s] * 3 + row];
+            ASSERT_FALSE(splits.empty());
+            EXPECT_LE(splits.front(), first / kSplitKeys);
+            EXPECT_GE((splits.back() + 1) * kSplitKeys, end);
+            for (size_t i = 1; i < splits.size(); ++i) EXPECT_EQ(splits[i], splits[i - 1] + 1);
+          }
         }
+        EXPECT_EQ(plan.num_shares == 0, max_part_rows == 0);
       }
-      EXPECT_EQ(plan.merges.empty(), max_part_rows == 0);
     }
   }
+}
+
+TEST(AttentionPlanTest, LongSequencesComeFirst) {
+  const std::vector<uint32_t> cu = {0, 1, 2, 3, 4};
+  const std::vector<uint32_t> kv = {100, 2000, 700, 2010};
+  AttentionPlan plan;
+  MakeAttentionPlan({.num_seqs = 4, .cu_q_lens = cu.data(), .kv_lens = kv.data()}, &plan);
+  ASSERT_EQ(plan.items.size(), 4u);
+  const uint32_t expected[] = {1, 3, 2, 0};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(plan.items[i].first_token, expected[i]) << i;
 }
 
 TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
   const std::vector<uint32_t> cu = {0, 1, 2, 2};
   const std::vector<uint32_t> kv = {1000, 600, 0};  // the third is padding
-  AttentionPlanInput input = {3, cu.data(), kv.data(), 1, 2, 3};
-  input.max_part_rows = 10000;
+  AttentionPlanInput input = {.num_seqs = 3,
+                              .cu_q_lens = cu.data(),
+                              .kv_lens = kv.data(),
+                              .pages_per_seq = 1,
+                              .num_kv_heads = 2,
+                              .group = 3,
+                              .max_part_rows = 10000};
   for (const uint32_t parallel_blocks : {5u, 100u}) {
     input.parallel_blocks = parallel_blocks;
-    const FixedAttention fixed = FixedAttentionOf(3, 3, input);
-    for (const uint32_t num_items : {fixed.num_items, 4u, 2u}) {
+    const uint32_t fixed = FixedItems(3, 3, input);
+    for (const uint32_t num_items : {fixed, 9u, 2u}) {
       input.num_items = num_items;
-      input.num_merges = fixed.num_merges;
       AttentionPlan plan;
       MakeAttentionPlan(input, &plan);
       EXPECT_EQ(plan.items.size(), num_items);
-      EXPECT_EQ(plan.merges.size(), fixed.num_merges);
       std::vector<uint32_t> splits(3);
       for (const AttentionItem& item : plan.items) {
-        if (item.row_end > item.row_begin)
+        if (item.row_end > item.row_begin) {
           splits[item.first_page] += item.split_end - item.split_begin;
+        }
       }
-      EXPECT_EQ(splits, (std::vector<uint32_t>{4, 3, 0}));
-      const auto shared = static_cast<size_t>(
-          std::count_if(plan.merges.begin(), plan.merges.end(),
-                        [](const AttentionMerge& merge) { return merge.num_parts > 0; }));
-      // Four splits need three items besides, the second sequence's three need two.
-      EXPECT_EQ(shared, num_items == 2 ? 0u : num_items == 4 ? 1u : 2u) << parallel_blocks;
+      EXPECT_EQ(splits, (std::vector<uint32_t>{8, 5, 0}));
+      // Eight splits need seven items besides, the second sequence's five need four.
+      EXPECT_EQ(plan.num_shares, num_items == 2 ? 0u : num_items == 9 ? 1u : 2u) << parallel_blocks;
     }
   }
 }

@@ -139,6 +139,8 @@ inline void StoreRelease(uint32_t* address, uint32_t value) {
   std::atomic_ref<uint32_t>(*address).store(value, std::memory_order_release);
 }
 inline void FenceSystem() {}  // the release that follows is enough
+inline void FenceDevice() {}  // one block after another
+inline float LoadFresh(const float* from) { return *from; }
 inline uint64_t NanoTime() { return emulation::NanoTime(); }
 inline void Relax() { emulation::Relax(); }
 

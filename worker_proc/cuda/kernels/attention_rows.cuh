@@ -1,6 +1,5 @@
-// The softmax of one query row while its keys are walked, as a warp holds it, and how two such
-// states of different keys become one. Used by the kernel that walks the keys and by the one that
-// merges splits, so both give the same bits.
+// The softmax of one query row while its keys are walked, as a warp holds it, how two such states
+// of different keys become one, and how items that share rows merge what they have.
 //
 // Lane l holds the output's dimensions l, l + 32, …; max and sum are on every lane. A row that has
 // seen no key has the maximum -inf and the sum 0. Threads: a warp. Errors: none.
@@ -82,6 +81,45 @@ __device__ __forceinline__ void WriteOut(const AttentionArgs& args, const RowPla
 __device__ __forceinline__ size_t PartOf(const AttentionArgs& args, uint32_t part_row,
                                          uint32_t kv_head) {
   return static_cast<size_t>(part_row) * args.kv.num_kv_heads + kv_head;
+}
+
+template <uint32_t kDims>
+__device__ __forceinline__ AttentionRow<kDims> ReadPart(const AttentionArgs& args, size_t part) {
+  AttentionRow<kDims> row;
+  row.max = LoadFresh(args.part_max + part);
+  row.sum = LoadFresh(args.part_sum + part);
+  for (uint32_t i = 0; i < kDims; ++i) {
+    const uint32_t d = i * kWarp + threadIdx.x % kWarp;
+    if (d < args.kv.v_dim) row.out[i] = LoadFresh(args.part_out + part * args.kv.v_dim + d);
+  }
+  return row;
+}
+
+// By the whole block, which has written its item's parts: if all other items of these rows have
+// theirs too, they become the rows' output, a warp a row. is_last: of one element.
+template <typename Out, uint32_t kDims>
+__device__ __forceinline__ void FinishShare(const AttentionArgs& args, const AttentionItem& item,
+                                            SharedSpan<uint32_t> is_last) {
+  FenceDevice();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t* const counter = args.counters + item.share * args.kv.num_kv_heads + blockIdx.y;
+    const bool last = atomicAdd(counter, 1u) + 1 == item.share_items;
+    if (last) *counter = 0;
+    is_last[0] = last ? 1 : 0;
+  }
+  __syncthreads();
+  if (is_last[0] == 0) return;
+  FenceDevice();
+  const uint32_t rows = item.row_end - item.row_begin;
+  for (uint32_t r = threadIdx.x / kWarp; r < rows; r += blockDim.x / kWarp) {
+    AttentionRow<kDims> total;
+    for (uint32_t i = 0; i < item.share_parts; ++i) {
+      const uint32_t part_row = item.share_part_row + i * rows + r;
+      Merge(ReadPart<kDims>(args, PartOf(args, part_row, blockIdx.y)), &total);
+    }
+    WriteOut<Out>(args, PlaceOf(args, item, item.row_begin + r, blockIdx.y), total);
+  }
 }
 
 template <typename F>

@@ -10,7 +10,6 @@ const KernelTable& Kernels() {
       .embedding = Embedding,
       .rope_kv = RopeKv,
       .paged_attention = PagedAttention,
-      .merge_parts = MergeParts,
       .act_mul = ActMul,
       .gemv = Gemv,
       .skinny_gemm = SkinnyGemm,

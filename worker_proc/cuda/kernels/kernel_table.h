@@ -24,7 +24,6 @@ struct KernelTable {
   void (*embedding)(const EmbeddingArgs&, Stream);
   void (*rope_kv)(const RopeKvArgs&, Stream);
   void (*paged_attention)(const AttentionArgs&, Stream);
-  void (*merge_parts)(const AttentionArgs&, Stream);
   void (*act_mul)(const ActMulArgs&, Stream);
   void (*gemv)(const GemvArgs&, Stream);
   void (*skinny_gemm)(const SkinnyGemmArgs&, Stream);

@@ -12,7 +12,6 @@ void Embedding(const EmbeddingArgs& args, Stream stream);
 void RopeKv(const RopeKvArgs& args, Stream stream);
 void PagedAttention(const AttentionArgs& args, Stream stream);
 void MmaAttention(const AttentionArgs& args, Stream stream);  // for PagedAttention
-void MergeParts(const AttentionArgs& args, Stream stream);
 void ActMul(const ActMulArgs& args, Stream stream);
 void Gemv(const GemvArgs& args, Stream stream);
 void SkinnyGemm(const SkinnyGemmArgs& args, Stream stream);

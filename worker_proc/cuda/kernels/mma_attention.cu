@@ -43,6 +43,7 @@ struct Tiles {
   SharedSpan<Kv> v;          // the same
   SharedSpan<Kv> p;          // [kRows][kTile + kPad]: narrow
   SharedSpan<float> maxima;  // [kWarps][kRows]: narrow
+  SharedSpan<uint32_t> is_last;
 };
 
 // A lane's rows: l / 4 and l / 4 + 8 of the 16 that its warp has.
@@ -443,7 +444,11 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
     }
     part = State<Way::kColumnTiles>();
   }
-  if (item.part_row == kNoPart) WriteRows<Way, Out>(args, item, total);
+  if (item.part_row == kNoPart) {
+    WriteRows<Way, Out>(args, item, total);
+  } else {
+    FinishShare<Out, dim / kWarp>(args, item, tiles.is_last);
+  }
 }
 
 // Items of the other way are the other kernel's.
@@ -457,7 +462,9 @@ __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs arg
   const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim>),
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
-                           shared.Take<Kv>(Way::kPSize), shared.Take<float>(kWarps * kRows)};
+                           shared.Take<Kv>(Way::kPSize),
+                           shared.Take<float>(kWarps * kRows),
+                           shared.Take<uint32_t>(1)};
   WalkItem<Way, Kv, Out, dim>(args, item, tiles);
 }
 
@@ -468,7 +475,7 @@ void RunWay(const AttentionArgs& args, Stream stream) {
   Launch({.grid_x = args.num_items,
           .grid_y = args.kv.num_kv_heads,
           .block = kThreads,
-          .shared_bytes = halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float))},
+          .shared_bytes = halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float)) + 16},
          MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
 }
 

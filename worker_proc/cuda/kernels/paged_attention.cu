@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs a
       }
     }
   }
-  if (item.part_row != kNoPart) return;
+  if (item.part_row != kNoPart) return FinishShare<Out, kDims>(args, item, tiles.cache_rows);
   for (uint32_t i = 0; i < kRowsAWarp; ++i) {
     if (first_row + i >= item.row_end) continue;
     WriteOut<Out>(args, PlaceOf(args, item, first_row + i, blockIdx.y), total[i]);

@@ -4,12 +4,12 @@
 // A sequence's query tokens are the last of its keys; a query sees the keys up to itself, or the
 // last `window` of these.
 //
-// Work: an item is some query rows of one sequence and all query heads of one kv head,
-// row = token * group + head, over keys of some splits. Splits begin at fixed positions, multiples
-// of kSplitKeys. Within one the keys are walked in tiles from fixed positions too, with an online
-// softmax; splits are merged in order. So an item that keeps each split's result as a part, merged
-// by MergeParts, and one that does not give the same bits, and a row's result depends on that row
-// only.
+// Work: an item is some query rows of one sequence and all query heads of one kv head, row = token
+// * group + head, over keys of some splits. Splits begin at fixed positions, multiples of
+// kSplitKeys. Within one the keys are walked in tiles from fixed positions too, with an online
+// softmax; splits are merged in order. Items that share the keys of their rows keep each split's
+// result as a part, and the one that is done last merges them: so shared or not, rows have the same
+// bits, and a row's result depends on that row only.
 //
 // Shapes: q [tokens, heads * qk_dim], rows q_stride apart, float; out [tokens, heads * v_dim] of
 // any type; caches as in rope_kv.h, v_dim at most kMaxHeadDim. Parts: for each part row p and kv
@@ -25,7 +25,7 @@ namespace flotilla::cuda {
 inline constexpr uint32_t kItemRows = 8;         // of the plain kernel
 inline constexpr uint32_t kNarrowItemRows = 16;  // of the tensor cores' for decodes
 inline constexpr uint32_t kWideItemRows = 64;    // … and for prompts
-inline constexpr uint32_t kSplitKeys = 256;      // whole tiles of all
+inline constexpr uint32_t kSplitKeys = 128;      // whole tiles of all
 inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kNoPart = UINT32_MAX;
 
@@ -44,14 +44,13 @@ struct AttentionItem {
   uint32_t split_begin = 0;
   uint32_t split_end = 0;
   // Where the splits' results are kept: split_begin + i's rows are
-  // part_row + i * (row_end - row_begin) … kNoPart: the result is out's.
+  // part_row + i * (row_end - row_begin) … kNoPart: no other item has these rows.
   uint32_t part_row = kNoPart;
-};
-
-// The parts of all splits of some rows, in order.
-struct AttentionMerge {
-  AttentionItem item;  // as if it were one; part_row: the first part's
-  uint32_t num_parts = 0;
+  // Of all items of these rows:
+  uint32_t share = 0;           // which of the counters is theirs
+  uint32_t share_items = 0;     // how many they are
+  uint32_t share_part_row = 0;  // their first part's
+  uint32_t share_parts = 0;
 };
 
 struct AttentionArgs {
@@ -69,11 +68,10 @@ struct AttentionArgs {
   // others.
   bool wide_items = true;
   bool narrow_items = true;
-  const AttentionMerge* merges = nullptr;
-  uint32_t num_merges = 0;
   float* part_out = nullptr;
   float* part_max = nullptr;
   float* part_sum = nullptr;
+  uint32_t* counters = nullptr;  // [shares, kv heads], zeros; zeros again afterwards
   void* out = nullptr;
   Element out_type = Element::kFloat32;
 };

@@ -81,6 +81,10 @@ __device__ __forceinline__ void StoreRelease(uint32_t* address, uint32_t value) 
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 __device__ __forceinline__ void FenceSystem() { __threadfence_system(); }
+// Between blocks: what other blocks wrote before a fence of theirs, past this processor's own
+// cache.
+__device__ __forceinline__ void FenceDevice() { __threadfence(); }
+__device__ __forceinline__ float LoadFresh(const float* from) { return __ldcg(from); }
 __device__ __forceinline__ uint64_t NanoTime() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
