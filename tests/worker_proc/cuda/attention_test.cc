@@ -216,7 +216,7 @@ TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
   for (const uint32_t parallel_blocks : {5u, 100u}) {
     input.parallel_blocks = parallel_blocks;
     const uint32_t fixed = FixedItems(3, 3, input);
-    for (const uint32_t num_items : {fixed, 9u, 2u}) {
+    for (const uint32_t num_items : {fixed, 4u, 2u}) {
       input.num_items = num_items;
       AttentionPlan plan;
       MakeAttentionPlan(input, &plan);
@@ -227,9 +227,9 @@ TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
           splits[item.first_page] += item.split_end - item.split_begin;
         }
       }
-      EXPECT_EQ(splits, (std::vector<uint32_t>{8, 5, 0}));
-      // Eight splits need seven items besides, the second sequence's five need four.
-      EXPECT_EQ(plan.num_shares, num_items == 2 ? 0u : num_items == 9 ? 1u : 2u) << parallel_blocks;
+      EXPECT_EQ(splits, (std::vector<uint32_t>{4, 3, 0}));
+      // Four splits need three items besides, the second sequence's three need two.
+      EXPECT_EQ(plan.num_shares, num_items == 2 ? 0u : num_items == 4 ? 1u : 2u) << parallel_blocks;
     }
   }
 }

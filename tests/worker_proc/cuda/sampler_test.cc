@@ -198,6 +198,31 @@ TEST_P(CudaSamplerTest, LongListsTakeSeveralLaunches) {
   Compare(Logits(2, false), asked);
 }
 
+// More than the sorted list takes, and just as many; a wide gap that only fine bounds fall into.
+using CudaSamplerOfManyTest = CudaSamplerTest;
+TEST_P(CudaSamplerOfManyTest, CutsThatLeaveManyTokens) {
+  std::vector<Asked> asked(kRows);
+  const uint32_t top_k[kRows] = {3000, 2049, 2048, 0, 0, 20, 20, 500};
+  const float top_p[kRows] = {1, 0.9f, 0.3f, 0.9f, 0.5f, 0.95f, 1, 0.7f};
+  for (uint32_t i = 0; i < kRows; ++i) {
+    asked[i].params.top_k = top_k[i];
+    asked[i].params.top_p = top_p[i];
+    asked[i].params.min_p = i == 1 ? 0.1f : 0;
+    asked[i].params.num_logprobs = i % 2 == 0 ? 20 : kNoLogprobs;
+    asked[i].params.seed = i;
+  }
+  for (const float spread : {0.001f, 2.0f}) {
+    for (const bool ties : {false, true}) {
+      std::vector<float> logits = Logits(spread, ties);
+      for (uint32_t i = 0; i < kRows; ++i) {
+        for (uint32_t t = 0; t < 8; ++t) logits[size_t{i} * vocab() + t * 4001] = 18.5f - t;
+      }
+      Compare(std::move(logits), asked);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Vocabularies, CudaSamplerOfManyTest, ::testing::Values(49152),
+                         [](const auto& info) { return StrCat("Of", info.param); });
 INSTANTIATE_TEST_SUITE_P(Vocabularies, CudaSamplerTest, ::testing::Values(1, 33, 300, 1000, 49152),
                          [](const auto& info) { return StrCat("Of", info.param); });
 

@@ -114,10 +114,17 @@ __device__ __forceinline__ void FinishShare(const AttentionArgs& args, const Att
   const uint32_t rows = item.row_end - item.row_begin;
   for (uint32_t r = threadIdx.x / kWarp; r < rows; r += blockDim.x / kWarp) {
     AttentionRow<kDims> total;
-    for (uint32_t i = 0; i < item.share_parts; ++i) {
-      const uint32_t part_row = item.share_part_row + i * rows + r;
-      Merge(ReadPart<kDims>(args, PartOf(args, part_row, blockIdx.y)), &total);
+    const auto read = [&](uint32_t i) {
+      return ReadPart<kDims>(args, PartOf(args, item.share_part_row + i * rows + r, blockIdx.y));
+    };
+    constexpr uint32_t kAtOnce = 4;  // are on their way
+    uint32_t i = 0;
+    for (; i + kAtOnce <= item.share_parts; i += kAtOnce) {
+      AttentionRow<kDims> parts[kAtOnce];
+      for (uint32_t j = 0; j < kAtOnce; ++j) parts[j] = read(i + j);
+      for (const AttentionRow<kDims>& part : parts) Merge(part, &total);
     }
+    for (; i < item.share_parts; ++i) Merge(read(i), &total);
     WriteOut<Out>(args, PlaceOf(args, item, item.row_begin + r, blockIdx.y), total);
   }
 }

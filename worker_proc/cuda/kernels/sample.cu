@@ -201,7 +201,8 @@ __device__ __forceinline__ uint64_t TotalOf(const Kept& kept, const Scratch& scr
   return BlockFold(sum, Sum(), scratch.warps);
 }
 
-// A bound that at least k logits reach, and not many more: the first of max - 1/4, - 1/2, - 1 …
+// A bound that at least k logits reach, and not many more: the first of max - 1/4, - 1/2, - 1 …, or
+// if that leaves too many for a list, one of kBins between it and the one before.
 __device__ __forceinline__ float BoundOfTop(const float* row, uint32_t vocab, float max, uint32_t k,
                                             const Scratch& scratch) {
   uint32_t counts[kMargins] = {};
@@ -209,11 +210,38 @@ __device__ __forceinline__ float BoundOfTop(const float* row, uint32_t vocab, fl
     const float below = max - logit;
     for (uint32_t m = 0; m < kMargins; ++m) counts[m] += below <= 0.25f * (1u << m) ? 1 : 0;
   });
-  float bound = kLowest;
+  float margin = INFINITY;
+  uint64_t reached = vocab;
   for (uint32_t m = kMargins; m-- > 0;) {
-    if (BlockFold(counts[m], Sum(), scratch.warps) >= k) bound = max - 0.25f * (1u << m);
+    const uint64_t reach_it = BlockFold(counts[m], Sum(), scratch.warps);
+    if (reach_it < k) continue;
+    margin = 0.25f * (1u << m);
+    reached = reach_it;
   }
-  return bound;
+  if (margin == INFINITY) return kLowest;
+  if (reached <= kMaxListed) return max - margin;
+  const float half = margin / 2;
+  const float width = half / kBins;
+  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) scratch.counts[bin] = 0;
+  __syncthreads();
+  ForEachLogit(row, 0, vocab, [&](uint32_t /*token*/, float logit) {
+    const float below = max - logit;
+    if (!(below <= margin)) return;
+    const float bin = below > half ? (below - half) / width : 0;
+    atomicAdd(&scratch.counts[bin < kBins ? static_cast<uint32_t>(bin) : kBins - 1], 1u);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t bin = 0;
+    uint32_t sum = scratch.counts[0];
+    while (bin + 1 < kBins && sum < k) sum += scratch.counts[++bin];
+    scratch.found[0] = bin;
+  }
+  __syncthreads();
+  // One bin more than it takes, however their edges are rounded.
+  const float bins = static_cast<float>(scratch.found[0] + 2);
+  __syncthreads();
+  return max - fminf(half + bins * width, margin);
 }
 
 // Among those kept: a key up to which lie the fewest most likely ones whose number (by_weight:
