@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""All figures of one GPU in one run: throughput, one stream, graphs beside eager steps, long and short sequences.
+"""All figures of one GPU in one run: throughput, one stream, graphs beside eager steps, long and short sequences, each
+kernel beside its limit (gpu_kernels), and transformers on the same model if the python has it.
 
   ./flotilla bench gpu                     on a machine with a GPU; builds with nvcc first, some 20 minutes in all
   tests/bench/gpu.py --out FILE            the figures as Markdown (default: docs/performance-gpu.md)
@@ -139,11 +140,33 @@ def machine(device):
     return ran.stdout.strip().splitlines()[0] if ran.returncode == 0 else "a GPU that nvidia-smi does not tell of"
 
 
+def beside_transformers(model):
+    """transformers with the same model, in this run; the python that runs this may not have it."""
+    ran = subprocess.run([sys.executable, ROOT / "tests/bench/gpu_transformers.py", model], stdout=subprocess.PIPE, text=True,
+                         check=False)
+    if ran.returncode != 0:
+        return ["", f"transformers beside it: {(ran.stdout.strip() or 'failed').splitlines()[-1]}."]
+    figures = json.loads(ran.stdout.splitlines()[-1])
+    return ["", f"{figures['versions']} with the same model in the same run: {figures['seconds_a_token'] * 1e3:.1f} ms a token "
+            f"of one sequence, {figures['tokens_a_second']:,.0f} tok/s of {figures['requests']} sequences that all begin with "
+            f"128 tokens and end after {figures['tokens']} more."]
+
+
+def kernel_rows(program):
+    program = pathlib.Path(program or ROOT / "build/cuda/bench/gpu_kernels")
+    if not program.exists():
+        return ["", f"No table of kernels: {program} is not built (FLOTILLA_TESTS)."]
+    ran = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True)
+    return ["", "## Kernels", "", "Microseconds in a graph (tests/bench/gpu_kernels.cc)."] + \
+        ran.stdout.splitlines()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="a small model and few requests")
     parser.add_argument("--bin-dir", help="default: build/cuda/bin, with --device cpu build/release/bin")
+    parser.add_argument("--kernels", help="the program gpu_kernels; default: build/cuda/bench/gpu_kernels, if it is built")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/performance-gpu.md")
     args = parser.parse_args()
     bin_dir = args.bin_dir or ROOT / "build" / ("cuda" if args.device == "cuda" else "release") / "bin"
@@ -167,6 +190,8 @@ def main():
             continue
         lines.append(f"| {what} | {result_of(json.loads(ran.stdout), kind)} | {limit} |")
         print(lines[-1], file=sys.stderr)
+    if args.device == "cuda":
+        lines += beside_transformers(model) + kernel_rows(args.kernels)
     args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"written: {args.out}", file=sys.stderr)
     sys.exit(1 if failed else 0)

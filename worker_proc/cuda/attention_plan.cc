@@ -82,11 +82,30 @@ uint32_t MostToShare(const AttentionPlanInput& in) {
   return CeilDiv(rounds * in.parallel_blocks, in.num_kv_heads);
 }
 
-// So many items are wanted then, of so many tiles: few tiles become no more than run at once, since
-// each block takes time to begin.
-uint32_t WantedItems(const AttentionPlanInput& in, uint32_t tiles) {
+// Of a launch of fixed size, room for so many items that share keys.
+uint32_t RoomToShare(const AttentionPlanInput& in, uint32_t seqs) {
   const uint32_t one_round = CeilDiv(in.parallel_blocks, in.num_kv_heads);
-  return std::clamp(4 * tiles, one_round, 4 * one_round);
+  return std::clamp(4 * seqs, one_round, 4 * one_round);
+}
+
+// How many splits items get where keys are shared: rounds of blocks that all take as long as their
+// splits, and a while to begin, should take as little time as they can.
+uint32_t SplitsAnItem(const AttentionPlanInput& in, const std::vector<uint32_t>& splits) {
+  constexpr uint32_t kOf[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+  constexpr uint32_t kSplitTime = 4;
+  constexpr uint32_t kBeginTime = 1;
+  uint32_t best = 1;
+  uint64_t best_time = UINT64_MAX;
+  for (const uint32_t n : kOf) {
+    uint64_t blocks = 0;
+    for (const uint32_t s : splits) blocks += CeilDiv(s, n) * in.num_kv_heads;
+    const uint64_t rounds = (blocks + in.parallel_blocks - 1) / in.parallel_blocks;
+    const uint64_t time = rounds * (n * kSplitTime + kBeginTime);
+    if (time >= best_time) continue;
+    best_time = time;
+    best = n;
+  }
+  return best;
 }
 
 }  // namespace
@@ -97,15 +116,15 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->wide_items = plan->narrow_items = false;
   OrderSeqs(in, plan);
   uint32_t whole_items = 0;
-  uint32_t all_splits = 0;
+  plan->splits.clear();
   ForEachWholeItem(in, plan->order, [&](const AttentionItem& item) {
     ++whole_items;
     const bool wide = item.row_end - item.row_begin > kNarrowItemRows;
     (wide ? plan->wide_items : plan->narrow_items) = true;
-    all_splits += item.split_end - item.split_begin;
+    plan->splits.push_back(item.split_end - item.split_begin);
   });
   const bool may_share = whole_items < MostToShare(in);
-  const uint32_t splits_an_item = std::max(1u, all_splits / WantedItems(in, whole_items));
+  const uint32_t splits_an_item = may_share ? SplitsAnItem(in, plan->splits) : 1;
   // How many items may be more than there are tiles.
   uint32_t spare_items = in.num_items == 0 ? UINT32_MAX : in.num_items - whole_items;
   uint32_t part_rows = 0;
@@ -129,7 +148,7 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
 }
 
 uint32_t FixedItems(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input) {
-  return MaxTiles(tokens, seqs, input.group, input.item_rows) + WantedItems(input, seqs);
+  return MaxTiles(tokens, seqs, input.group, input.item_rows) + RoomToShare(input, seqs);
 }
 
 // A part row is of one item at least.

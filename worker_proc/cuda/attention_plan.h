@@ -33,14 +33,14 @@ struct AttentionPlan {
   std::vector<AttentionItem> items;
   uint32_t num_shares = 0;                        // counters in use
   bool wide_items = false, narrow_items = false;  // as AttentionArgs has them
-  std::vector<uint32_t> order, counts;            // scratch
+  std::vector<uint32_t> order, counts, splits;    // scratch
 };
 
 // The memory of *plan is used again.
 void MakeAttentionPlan(const AttentionPlanInput& input, AttentionPlan* plan);
 
 // Items of launches of fixed size for steps of up to so many tokens and sequences: one for every
-// tile of rows, and those besides that are wanted where keys are shared.
+// tile of rows, and some besides for where keys are shared.
 uint32_t FixedItems(uint32_t tokens, uint32_t seqs, const AttentionPlanInput& input);
 
 // Most items, and shares, that a step within these bounds has.

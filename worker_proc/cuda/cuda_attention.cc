@@ -88,6 +88,7 @@ Status CudaAttention::MakeRoom(Kind* kind) {
   device_.UploadAll(std::vector<uint32_t>(counters), kind->counters);
   kind->plan.order.reserve(bounds_.max_seqs);
   kind->plan.counts.reserve(splits + 1);
+  kind->plan.splits.reserve(items);
   return OkStatus();
 }
 

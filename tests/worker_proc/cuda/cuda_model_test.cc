@@ -70,6 +70,12 @@ std::vector<ModelSetup> Setups() {
   odd.head_dim = 20;
   setups.push_back({"Float32Odd", k32, k32, 2e-5, odd});
   setups.push_back({"BFloat16Odd", kB16, kB16, 0.1, odd});
+  // Heads that the tensor cores take.
+  TinyLlamaOptions wide = Model("qwen3");
+  wide.head_dim = 64;
+  setups.push_back({"BFloat16Heads64", kB16, kB16, 0.1, wide});
+  wide.head_dim = 128;
+  setups.push_back({"Float16Heads128", Element::kFloat16, Element::kFloat16, 0.02, wide});
   return setups;
 }
 

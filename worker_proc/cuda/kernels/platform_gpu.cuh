@@ -113,7 +113,7 @@ __device__ __forceinline__ void Store16(T* to, const Pack<T>& values) {
 template <typename T>
 __device__ __forceinline__ void CopyAsync16(T* to, const T* from, bool valid) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
 }
