@@ -135,7 +135,7 @@ def result_of(figures, kind):
 def machine(device):
     if device == "cpu":
         return "the CPU, to try the commands"
-    query = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,memory.total"
+    query = "--query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.total"
     ran = subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=False)
     return ran.stdout.strip().splitlines()[0] if ran.returncode == 0 else "a GPU that nvidia-smi does not tell of"
 
@@ -157,7 +157,7 @@ def kernel_rows(program):
     if not program.exists():
         return ["", f"No table of kernels: {program} is not built (FLOTILLA_TESTS)."]
     ran = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True)
-    return ["", "## Kernels", "", "Microseconds in a graph (tests/bench/gpu_kernels.cc)."] + \
+    return ["", "## Kernels", "", "Microseconds in a graph (tests/bench/gpu_kernels.cc).", ""] + \
         ran.stdout.splitlines()
 
 

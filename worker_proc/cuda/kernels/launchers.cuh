@@ -18,6 +18,7 @@ void SkinnyGemm(const SkinnyGemmArgs& args, Stream stream);
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);
+void SearchRows(const SampleArgs& args, Stream stream);  // for SampleRows
 void SampleRows(const SampleArgs& args, Stream stream);
 
 const KernelTable& Kernels();

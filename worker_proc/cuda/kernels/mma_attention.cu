@@ -13,264 +13,11 @@
 //
 // Source: "FlashAttention-2", arXiv 2307.08691; the PTX ISA for the layouts of mma and ldmatrix;
 // ours.
-#include "worker_proc/cuda/kernels/attention_rows.cuh"
 #include "worker_proc/cuda/kernels/launchers.cuh"
-#include "worker_proc/cuda/kernels/runs.cuh"
+#include "worker_proc/cuda/kernels/mma_tiles.cuh"
 
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
-
-constexpr uint32_t kWarps = 4;
-constexpr uint32_t kThreads = kWarps * kWarp;
-constexpr uint32_t kRows = kNarrowItemRows;  // of a product of the tensor cores
-static_assert(kRows == 16 && kWarps * kRows == kWideItemRows);
-
-// Elements of 16 bits: with them behind each row, eight rows begin in different banks.
-constexpr uint32_t kPad = 8;
-
-template <uint32_t dim>
-constexpr uint32_t kTile = dim > 128 ? 32 : 64;  // keys
-template <uint32_t dim>
-constexpr uint32_t kStride = dim + kPad;
-template <uint32_t dim>
-constexpr uint32_t kTileSize = kTile<dim>* kStride<dim>;  // elements
-
-// What the block keeps in shared memory.
-template <typename Kv>
-struct Tiles {
-  SharedSpan<Kv> q;          // [kItemRows][kStride]
-  SharedSpan<Kv> k;          // [kStages][kTile][kStride]
-  SharedSpan<Kv> v;          // the same
-  SharedSpan<Kv> p;          // [kRows][kTile + kPad]: narrow
-  SharedSpan<float> maxima;  // [kWarps][kRows]: narrow
-  SharedSpan<uint32_t> is_last;
-};
-
-// A lane's rows: l / 4 and l / 4 + 8 of the 16 that its warp has.
-constexpr uint32_t kLaneRows = 2;
-
-// The softmax of the lane's rows while keys are walked: as AttentionRow. n: tiles of 8 columns of
-// V.
-template <uint32_t n>
-struct State {
-  float max[kLaneRows] = {-INFINITY, -INFINITY};
-  float sum[4] = {};  // of all keys: [0] and [2] are the two rows'
-  float out[n][4] = {};
-};
-
-template <uint32_t n>
-__device__ __forceinline__ void MergeState(const State<n>& other, State<n>* state) {
-  for (uint32_t i = 0; i < kLaneRows; ++i) {
-    if (other.max[i] == -INFINITY) continue;
-    const float max = fmaxf(state->max[i], other.max[i]);
-    const float before = FastExp(state->max[i] - max);
-    const float after = FastExp(other.max[i] - max);
-    state->max[i] = max;
-    state->sum[2 * i] = fmaf(other.sum[2 * i], after, state->sum[2 * i] * before);
-    for (uint32_t j = 0; j < n; ++j) {
-      for (uint32_t e = 2 * i; e < 2 * i + 2; ++e) {
-        state->out[j][e] = fmaf(other.out[j][e], after, state->out[j][e] * before);
-      }
-    }
-  }
-}
-
-template <typename T>
-struct alignas(2 * sizeof(T)) Pair {
-  T v[2];
-};
-
-template <typename Kv>
-__device__ __forceinline__ uint32_t PairBits(float first, float second) {
-  return FromFloat<Kv>(first).bits | static_cast<uint32_t>(FromFloat<Kv>(second).bits) << 16;
-}
-
-// The rows of the item, as the cache's type; rows that it does not have are zeros.
-template <typename Kv, uint32_t dim>
-__device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const AttentionItem& item,
-                                            uint32_t rows, const Tiles<Kv>& tiles) {
-  constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
-  for (uint32_t i = threadIdx.x; i < rows * kPacks; i += kThreads) {
-    const uint32_t row = i / kPacks;
-    const uint32_t d = i % kPacks * Pack<Kv>::kSize;
-    float values[Pack<Kv>::kSize] = {};
-    if (item.row_begin + row < item.row_end) {
-      const RowPlace place = PlaceOf(args, item, item.row_begin + row, blockIdx.y);
-      LoadRun(args.q + static_cast<size_t>(place.token) * args.q_stride + place.head * dim + d,
-              values);
-    }
-    StoreRun(&tiles.q[row * kStride<dim> + d], values);
-  }
-}
-
-// n / page_size for keys, without a division.
-class PageOf {
- public:
-  __device__ explicit PageOf(uint32_t page_size)
-      : page_size_(page_size), inverse_(UINT32_MAX / page_size + 1) {}
-  // key: below 2^32 / page_size.
-  __device__ uint32_t operator()(uint32_t key) const {
-    const auto page = static_cast<uint32_t>(static_cast<uint64_t>(key) * inverse_ >> 32);
-    return page_size_ == 1 ? key : page;
-  }
-
- private:
-  const uint32_t page_size_;
-  const uint32_t inverse_;  // 2^32 / page_size, rounded up
-};
-
-// A thread copies one pack of each of these keys of a tile, kKeyStep apart. Their pages are looked
-// up a tile before, so that nobody waits for them.
-template <typename Kv, uint32_t dim>
-class TileKeys {
- public:
-  __device__ TileKeys(const AttentionArgs& args, const AttentionItem& item, const KeyRange& keys)
-      : args_(args),
-        keys_(keys),
-        page_table_(args.page_indices + item.first_page),
-        page_of_(args.kv.page_size) {}
-
-  __device__ void Find(uint32_t first_key) {
-    first_key_ = first_key;
-    // All at once: keys that are not the item's have the page of one that is.
-    for (uint32_t i = 0; i < kKeys; ++i) pages_[i] = page_table_[page_of_(Near(i))];
-  }
-
-  // Begins to copy them: zeros for those that are not the item's.
-  __device__ void Fetch(uint32_t stage, const Tiles<Kv>& tiles) const {
-    const uint32_t page_size = args_.kv.page_size;
-    const uint32_t d = threadIdx.x % kPacks * Pack<Kv>::kSize;
-    for (uint32_t i = 0; i < kKeys; ++i) {
-      const uint32_t key = Near(i);
-      const uint32_t offset = key - page_of_(key) * page_size;
-      const uint32_t row = (pages_[i] * args_.kv.num_kv_heads + blockIdx.y) * page_size + offset;
-      const size_t from = static_cast<size_t>(row) * dim + d;
-      const bool valid = key == Key(i);
-      const uint32_t to =
-          stage * kTileSize<dim> + (threadIdx.x / kPacks + i * kKeyStep) * kStride<dim> + d;
-      CopyAsync16(&tiles.k[to], static_cast<const Kv*>(args_.kv.k) + from, valid);
-      CopyAsync16(&tiles.v[to], static_cast<const Kv*>(args_.kv.v) + from, valid);
-    }
-  }
-
- private:
-  static constexpr uint32_t kPacks = dim / Pack<Kv>::kSize;
-  static constexpr uint32_t kKeyStep = kThreads / kPacks;
-  static constexpr uint32_t kKeys = kTile<dim> / kKeyStep;
-
-  __device__ uint32_t Key(uint32_t i) const {
-    return first_key_ + threadIdx.x / kPacks + i * kKeyStep;
-  }
-  // The closest that is the item's.
-  __device__ uint32_t Near(uint32_t i) const {
-    const uint32_t key = Key(i) < keys_.begin ? keys_.begin : Key(i);
-    return key < keys_.end ? key : keys_.end - 1;
-  }
-
-  const AttentionArgs& args_;
-  const KeyRange keys_;
-  const uint32_t* const page_table_;
-  const PageOf page_of_;
-  uint32_t first_key_ = 0;
-  uint32_t pages_[kKeys];
-};
-
-// Scores of 16 rows of q against 16 keys each, from row `first` of the tile on.
-template <typename Kv, uint32_t dim, uint32_t n>
-__device__ __forceinline__ void Score(SharedSpan<Kv> q, SharedSpan<Kv> k, float (&scores)[n][4]) {
-  for (uint32_t d = 0; d < dim; d += kRows) {
-    uint32_t a[4];
-    LoadMatrix(q + d, kStride<dim>, a);
-    for (uint32_t j = 0; j < n; j += 2) {
-      uint32_t b[4];
-      LoadMatrix(k + j * 8 * kStride<dim> + d, kStride<dim>, b);
-      Mma<Kv>(scores[j], a, b[0], b[2]);
-      Mma<Kv>(scores[j + 1], a, b[1], b[3]);
-    }
-  }
-}
-
-// Scales and caps scores of keys from first_key on; -inf: the row does not see the key. max: of
-// each row, on all its lanes.
-template <uint32_t n>
-__device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t first_key,
-                                           const KeyRange (&seen)[kLaneRows], float (&scores)[n][4],
-                                           float (&max)[kLaneRows]) {
-  for (uint32_t j = 0; j < n; ++j) {
-    for (uint32_t e = 0; e < 4; ++e) scores[j][e] *= args.scale;
-  }
-  if (args.softcap > 0) {
-    for (uint32_t j = 0; j < n; ++j) {
-      for (uint32_t e = 0; e < 4; ++e) {
-        scores[j][e] = args.softcap * FastTanh(scores[j][e] / args.softcap);
-      }
-    }
-  }
-  const uint32_t lane_key = first_key + threadIdx.x % 4 * 2;
-  bool all = true;  // keys are seen by both rows
-  for (const KeyRange& keys : seen) {
-    all = all && first_key >= keys.begin && first_key + n * 8 <= keys.end;
-  }
-  if (!all) {
-    for (uint32_t j = 0; j < n; ++j) {
-      for (uint32_t e = 0; e < 4; ++e) {
-        const uint32_t key = lane_key + j * 8 + e % 2;
-        const KeyRange& keys = seen[e / 2];
-        scores[j][e] = key >= keys.begin && key < keys.end ? scores[j][e] : -INFINITY;
-      }
-    }
-  }
-  max[0] = max[1] = -INFINITY;
-  for (uint32_t j = 0; j < n; ++j) {
-    for (uint32_t e = 0; e < 4; ++e) max[e / 2] = fmaxf(max[e / 2], scores[j][e]);
-  }
-  for (uint32_t i = 0; i < kLaneRows; ++i) {
-    max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 1));
-    max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 2));
-  }
-}
-
-// Brings the state to the maximum of what it has seen and of a tile.
-template <uint32_t n>
-__device__ __forceinline__ void RaiseMax(const float (&tile_max)[kLaneRows], State<n>* state) {
-  float factor[kLaneRows];
-  for (uint32_t i = 0; i < kLaneRows; ++i) {
-    const float max = fmaxf(state->max[i], tile_max[i]);
-    factor[i] = max == state->max[i] ? 1 : FastExp(state->max[i] - max);
-    state->max[i] = max;
-  }
-  if (__ballot_sync(kAllLanes, factor[0] != 1 || factor[1] != 1) == 0) return;
-  for (uint32_t e = 0; e < 4; ++e) {
-    state->sum[e] *= factor[e / 2];
-    for (uint32_t j = 0; j < n; ++j) state->out[j][e] *= factor[e / 2];
-  }
-}
-
-// Scores become weights.
-template <uint32_t n>
-__device__ __forceinline__ void Weigh(const float (&max)[kLaneRows], float (&scores)[n][4]) {
-  for (uint32_t j = 0; j < n; ++j) {
-    for (uint32_t e = 0; e < 4; ++e) {
-      // A row that has seen no key has weights of 0.
-      const float row_max = max[e / 2] == -INFINITY ? 0 : max[e / 2];
-      scores[j][e] = FastExp(scores[j][e] - row_max);
-    }
-  }
-}
-
-// Adds 16 keys, whose weights are `a`, to sums and outputs: n tiles of 8 columns of V.
-template <typename Kv, uint32_t dim, uint32_t n>
-__device__ __forceinline__ void AddValues(const uint32_t (&a)[4], SharedSpan<Kv> v,
-                                          State<n>* state) {
-  const uint32_t ones = PairBits<Kv>(1, 1);
-  Mma<Kv>(state->sum, a, ones, ones);
-  for (uint32_t j = 0; j < n; j += 2) {
-    uint32_t b[4];
-    LoadMatrixTransposed(v + j * 8, kStride<dim>, b);
-    Mma<Kv>(state->out[j], a, b[0], b[1]);
-    Mma<Kv>(state->out[j + 1], a, b[2], b[3]);
-  }
-}
 
 // ---- A tile -------------------------------------------------------------------------------------
 
@@ -279,6 +26,7 @@ struct Wide {
   static constexpr uint32_t kItemRows = kWideItemRows;
   static constexpr uint32_t kStages = 2;
   static constexpr uint32_t kPSize = 0;
+  static constexpr uint32_t kMaxima = 0;
   static constexpr uint32_t kColumnTiles = dim / 8;
   __device__ static bool Has(uint32_t rows) { return rows > kNarrowItemRows; }
   __device__ static uint32_t FirstRow() { return threadIdx.x / kWarp * kRows; }
@@ -312,6 +60,7 @@ struct Narrow {
   static constexpr uint32_t kItemRows = kNarrowItemRows;
   static constexpr uint32_t kStages = 2;  // more blocks instead of more of them
   static constexpr uint32_t kPSize = kRows * (kTile<dim> + kPad);
+  static constexpr uint32_t kMaxima = kWarps * kRows;
   static constexpr uint32_t kColumnTiles = dim / 8 / kWarps;
   __device__ static bool Has(uint32_t rows) { return rows <= kNarrowItemRows; }
   static constexpr uint32_t kScoringWarps = kTile<dim> / 16;
@@ -346,11 +95,10 @@ struct Narrow {
       Weigh(state->max, scores);
       for (uint32_t j = 0; j < 2; ++j) {
         for (uint32_t i = 0; i < kLaneRows; ++i) {
-          const Pair<Kv> pair = {FromFloat<Kv>(scores[j][2 * i]),
-                                 FromFloat<Kv>(scores[j][2 * i + 1])};
           const uint32_t key = warp * 16 + j * 8 + threadIdx.x % 4 * 2;
-          tiles.p[(row + 8 * i) * kPStride + key] = pair.v[0];
-          tiles.p[(row + 8 * i) * kPStride + key + 1] = pair.v[1];
+          for (uint32_t e = 0; e < 2; ++e) {
+            tiles.p[(row + 8 * i) * kPStride + key + e] = FromFloat<Kv>(scores[j][2 * i + e]);
+          }
         }
       }
     }
@@ -459,11 +207,11 @@ __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs arg
   const AttentionItem item = args.items[blockIdx.x];
   if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) return;
   DynamicShared shared;
-  const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim>),
+  const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim> - kPad),
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kPSize),
-                           shared.Take<float>(kWarps * kRows),
+                           shared.Take<float>(Way::kMaxima),
                            shared.Take<uint32_t>(1)};
   WalkItem<Way, Kv, Out, dim>(args, item, tiles);
 }
@@ -471,11 +219,14 @@ __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs arg
 template <template <typename, uint32_t> class Way, typename Kv, typename Out, uint32_t dim>
 void RunWay(const AttentionArgs& args, Stream stream) {
   using W = Way<Kv, dim>;
-  const uint32_t halves = W::kItemRows * kStride<dim> + 2 * W::kStages * kTileSize<dim> + W::kPSize;
+  constexpr uint32_t kHalves =
+      W::kItemRows * kStride<dim> - kPad + 2 * W::kStages * kTileSize<dim> + W::kPSize;
+  constexpr uint32_t kBytes = kHalves * 2 + W::kMaxima * sizeof(float) + 16;
+  static_assert(kBytes <= 99 << 10, "what a block may have on GPUs that run sm_80's code");
   Launch({.grid_x = args.num_items,
           .grid_y = args.kv.num_kv_heads,
           .block = kThreads,
-          .shared_bytes = halves * 2 + kWarps * kRows * static_cast<uint32_t>(sizeof(float)) + 16},
+          .shared_bytes = kBytes},
          MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
 }
 

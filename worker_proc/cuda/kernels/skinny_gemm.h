@@ -22,9 +22,7 @@ struct SkinnyGemmArgs {
 };
 
 inline constexpr bool HasSkinnyGemm(const GemvArgs& matrix) {
-  constexpr uint32_t kMostFeatures = 4096;  // of x in shared memory
-  return matrix.type != Element::kFloat32 && matrix.in_features % 16 == 0 &&
-         matrix.in_features <= kMostFeatures;
+  return matrix.type != Element::kFloat32 && matrix.in_features % 16 == 0;
 }
 
 }  // namespace flotilla::cuda
