@@ -1,7 +1,6 @@
 #include "worker_proc/cuda/graph/step_metadata.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "common/base/check.h"
@@ -60,9 +59,10 @@ size_t PackMetadata(const ForwardBatch& batch, const MetadataLayout& layout, std
   PutPadded<uint32_t>(batch.positions, tokens, 0, out + layout.positions);
   PutPadded<uint32_t>(batch.kv_lens, seqs, 0, out + layout.kv_lens);
   PutPadded<uint32_t>(batch.cu_q_lens, seqs + 1, batch.num_tokens, out + layout.cu_q_lens);
-  const size_t tables = size_t{batch.num_seqs} * batch.pages_per_seq * sizeof(uint32_t);
-  std::memcpy(out + layout.page_indices, batch.page_indices.data(), tables);
-  return layout.page_indices + tables;
+  const size_t entries = size_t{batch.num_seqs} * batch.pages_per_seq;
+  std::copy_n(batch.page_indices.begin(), entries,
+              reinterpret_cast<uint32_t*>(out + layout.page_indices));
+  return layout.page_indices + entries * sizeof(uint32_t);
 }
 
 }  // namespace flotilla::cuda
