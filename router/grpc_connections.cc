@@ -237,7 +237,6 @@ bool GrpcConnections::Floods(const Connection& connection, const Counts& now) co
 void GrpcConnections::BreakOff(const Endpoint& peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;
-  metrics_.Rejection("reset_flood");
   const bool again = barred_until_ns_.contains(peer.address());
   barred_until_ns_[peer.address()] = RealClock::Now() + kBarMs * kNsPerMs;
   if (!again)
@@ -247,6 +246,7 @@ void GrpcConnections::BreakOff(const Endpoint& peer) {
   if (connect(found->second.copy.get(), &nobody, sizeof(nobody)) != 0)
     Log().error("a flooding connection can't be broken off {}", Kv("error", std::strerror(errno)));
   connections_.erase(found);
+  metrics_.Rejection("reset_flood");  // who sees it, sees the connection ended
 }
 
 }  // namespace flotilla
