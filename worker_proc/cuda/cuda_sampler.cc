@@ -136,7 +136,8 @@ Status CudaSampler::Launch(Tensor logits) {
   args.biases = biases_.as<const SampleBias>();
   args.penalties = penalties_.as<const SamplePenalty>();
   args.out = out_.as<SampledRow>();
-  args.chunks = std::clamp(2 * device_.parallel_blocks() / args.num_rows, 1u, kMaxSampleChunks);
+  args.chunks = std::clamp(2 * device_.parallel_blocks() / args.num_rows, 1u,
+                           std::min(kMaxSampleChunks, SampleTiles(vocab_)));
   args.tops = tops_.as<uint64_t>();
   args.sums = sums_.as<uint64_t>();
   const auto any = [this](const auto& of) {
