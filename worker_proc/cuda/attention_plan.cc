@@ -115,14 +115,13 @@ void MakeAttentionPlan(const AttentionPlanInput& in, AttentionPlan* plan) {
   plan->num_shares = 0;
   plan->wide_items = plan->narrow_items = false;
   OrderSeqs(in, plan);
-  uint32_t whole_items = 0;
   plan->splits.clear();
   ForEachWholeItem(in, plan->order, [&](const AttentionItem& item) {
-    ++whole_items;
     const bool wide = item.row_end - item.row_begin > kNarrowItemRows;
     (wide ? plan->wide_items : plan->narrow_items) = true;
     plan->splits.push_back(item.split_end - item.split_begin);
   });
+  const auto whole_items = static_cast<uint32_t>(plan->splits.size());
   const bool may_share = whole_items < MostToShare(in);
   const uint32_t splits_an_item = may_share ? SplitsAnItem(in, plan->splits) : 1;
   // How many items may be more than there are tiles.

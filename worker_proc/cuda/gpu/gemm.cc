@@ -21,6 +21,9 @@ constexpr int kCandidates = 8;
 // Rows up to this are chosen for at once.
 constexpr uint32_t kLeastTunedRows = 256;
 
+// Choices are made for 1, 2, 4 … rows: which of them so many take.
+size_t BucketOf(uint32_t rows) { return static_cast<size_t>(std::bit_width(rows - 1)); }
+
 Status LtStatus(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return OkStatus();
   const std::string text = StrCat(what, ": ", cublasLtGetStatusString(status));
@@ -177,7 +180,11 @@ Status LtGemm::Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
 class LtGemm::Tuning {
  public:
   Tuning(const LtGemm& gemm, const GemvArgs& matrix, cudaStream_t stream)
-      : gemm_(gemm), matrix_(matrix), stream_(stream) {}
+      : gemm_(gemm),
+        matrix_(matrix),
+        weight_bytes_(uint64_t{matrix.out_features} * matrix.in_features *
+                      ElementBytes(matrix.type)),
+        stream_(stream) {}
   ~Tuning() {
     for (void* memory : {x_, y_, copies_}) cudaFree(memory);
     for (cudaEvent_t event : {begin_, end_}) {
@@ -204,11 +211,13 @@ class LtGemm::Tuning {
   }
   StatusOr<std::vector<std::byte>> ResultOf(uint32_t rows, const Algo& algo) const;
   StatusOr<float> MillisecondsOf(uint32_t rows, const Algo& algo);
-  // Matrix and results in this memory; the next copy of the weight.
+  // The matrix with rows and results in this memory; the next copy of the weight.
+  GemvArgs Here() const;
   GemvArgs Next();
 
   const LtGemm& gemm_;
   const GemvArgs matrix_;
+  const uint64_t weight_bytes_;
   const cudaStream_t stream_;
   std::vector<cublasLtMatmulAlgo_t> candidates_;
   void* x_ = nullptr;
@@ -235,10 +244,8 @@ Status LtGemm::Tuning::Prepare(uint32_t most_rows) {
   for (cudaEvent_t* event : {&begin_, &end_}) {
     RETURN_IF_ERROR(ToStatus(cudaEventCreate(event), "cudaEventCreate"));
   }
-  const uint64_t weight_bytes =
-      uint64_t{matrix_.out_features} * matrix_.in_features * ElementBytes(matrix_.type);
   num_copies_ =
-      weight_bytes > 2 * gemm_.l2_bytes_ ? 0 : WeightCopies(weight_bytes, gemm_.l2_bytes_);
+      weight_bytes_ > 2 * gemm_.l2_bytes_ ? 0 : WeightCopies(weight_bytes_, gemm_.l2_bytes_);
   const uint64_t x_values = uint64_t{most_rows} * matrix_.in_features;
   const auto allocate = [](void** memory, uint64_t bytes) {
     return ToStatus(cudaMalloc(memory, std::max<uint64_t>(bytes, 1)),
@@ -247,11 +254,11 @@ Status LtGemm::Tuning::Prepare(uint32_t most_rows) {
   RETURN_IF_ERROR(allocate(&x_, x_values * ElementBytes(matrix_.type)));
   RETURN_IF_ERROR(
       allocate(&y_, uint64_t{most_rows} * matrix_.out_features * ElementBytes(matrix_.y_type)));
-  RETURN_IF_ERROR(allocate(&copies_, num_copies_ * weight_bytes));
+  RETURN_IF_ERROR(allocate(&copies_, num_copies_ * weight_bytes_));
   for (uint32_t i = 0; i < num_copies_; ++i) {
     RETURN_IF_ERROR(
-        ToStatus(cudaMemcpyAsync(static_cast<std::byte*>(copies_) + i * weight_bytes,
-                                 matrix_.weight, weight_bytes, cudaMemcpyDeviceToDevice, stream_),
+        ToStatus(cudaMemcpyAsync(static_cast<std::byte*>(copies_) + i * weight_bytes_,
+                                 matrix_.weight, weight_bytes_, cudaMemcpyDeviceToDevice, stream_),
                  "copy of a weight"));
   }
   // Both types of 16 bits have numbers around 1 there.
@@ -267,24 +274,24 @@ Status LtGemm::Tuning::Prepare(uint32_t most_rows) {
   return ToStatus(cudaStreamSynchronize(stream_), "the GPU");
 }
 
-GemvArgs LtGemm::Tuning::Next() {
+GemvArgs LtGemm::Tuning::Here() const {
   GemvArgs matrix = matrix_;
   matrix.x = x_;
   matrix.y = y_;
-  const uint64_t weight_bytes =
-      uint64_t{matrix_.out_features} * matrix_.in_features * ElementBytes(matrix_.type);
+  return matrix;
+}
+
+GemvArgs LtGemm::Tuning::Next() {
+  GemvArgs matrix = Here();
   if (next_ > 0) {
-    matrix.weight = static_cast<const std::byte*>(copies_) + (next_ - 1) * weight_bytes;
+    matrix.weight = static_cast<const std::byte*>(copies_) + (next_ - 1) * weight_bytes_;
   }
   next_ = next_ == num_copies_ ? 0 : next_ + 1;
   return matrix;
 }
 
 StatusOr<std::vector<std::byte>> LtGemm::Tuning::ResultOf(uint32_t rows, const Algo& algo) const {
-  GemvArgs matrix = matrix_;
-  matrix.x = x_;
-  matrix.y = y_;
-  RETURN_IF_ERROR(gemm_.Multiply(matrix, rows, algo, stream_));
+  RETURN_IF_ERROR(gemm_.Multiply(Here(), rows, algo, stream_));
   std::vector<std::byte> result(uint64_t{RowsToCompare(rows)} * matrix_.out_features *
                                 ElementBytes(matrix_.y_type));
   RETURN_IF_ERROR(
@@ -335,15 +342,12 @@ StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
   const GemvArgs& matrix = args.matrix;
   std::vector<Algo>& choices = tuned_[{matrix.out_features, matrix.in_features, matrix.type,
                                        matrix.y_type, matrix.bias != nullptr}];
+  if (choices.size() > BucketOf(args.rows)) return &choices;
   const uint32_t most_rows = std::bit_ceil(std::max(args.rows, kLeastTunedRows));
-  const auto wanted = static_cast<size_t>(std::countr_zero(most_rows)) + 1;
-  if (choices.size() >= static_cast<size_t>(std::countr_zero(std::bit_ceil(args.rows))) + 1) {
-    return &choices;
-  }
   Tuning tuning(*this, matrix, stream);
   RETURN_IF_ERROR(tuning.Prepare(most_rows));
   std::string ours;
-  while (choices.size() < wanted) {
+  while (choices.size() <= BucketOf(most_rows)) {
     ASSIGN_OR_RETURN(const Algo algo, tuning.Fastest(1u << choices.size()));
     if (!algo.has_value()) ours += StrCat(ours.empty() ? "" : ",", 1u << choices.size());
     choices.push_back(algo);
@@ -359,8 +363,7 @@ Status LtGemm::Run(const GemmArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return OkStatus();
   if (args.batch_invariant && HasSkinnyGemm(matrix)) {
     ASSIGN_OR_RETURN(const std::vector<Algo>* const choices, Tuned(args, stream));
-    const auto bucket = static_cast<size_t>(std::countr_zero(std::bit_ceil(args.rows)));
-    return Multiply(matrix, args.rows, (*choices)[bucket], stream);
+    return Multiply(matrix, args.rows, (*choices)[BucketOf(args.rows)], stream);
   }
   const uint32_t chosen_for = args.batch_invariant ? kInvariantRows : std::bit_ceil(args.rows);
   ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algo,

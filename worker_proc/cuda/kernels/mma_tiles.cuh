@@ -165,7 +165,7 @@ class TileKeys {
   uint32_t pages_[kKeys];
 };
 
-// Scores of 16 rows of q against 16 keys each, from row `first` of the tile on.
+// Adds the scores of 16 rows of q against 8 n keys.
 template <typename Kv, uint32_t dim, uint32_t n>
 __device__ __forceinline__ void Score(SharedSpan<Kv> q, SharedSpan<Kv> k, float (&scores)[n][4]) {
   for (uint32_t d = 0; d < dim; d += kRows) {

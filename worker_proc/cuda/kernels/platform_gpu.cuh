@@ -125,6 +125,16 @@ __device__ __forceinline__ void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory");
 }
 
+// Four blocks of 8 by 8 elements of 16 bits: lane l says where row l % 8 of block l / 8 begins, and
+// has in r[i] of block i the elements of row l / 4 and columns 2 (l % 4) and the next.
+template <typename T>
+__device__ __forceinline__ void LoadBlocks(const T* row, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
 // A block of 16 by 16 elements of 16 bits in shared memory, rows `stride` apart, as the warp's
 // tensor cores take it: lane l has in r[i] the elements of row l / 4 + 8 (i % 2) and columns
 // 2 (l % 4) + 8 (i / 2) and the next. That is operand A of Mma; as operand B, whose columns are the
@@ -132,22 +142,14 @@ __device__ __forceinline__ void CopyWait() {
 template <typename T>
 __device__ __forceinline__ void LoadMatrix(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
   const uint32_t lane = threadIdx.x % 32;
-  const T* const row = block + lane % 16 * stride + lane / 16 * 8;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
-               : "memory");
+  LoadBlocks(block + lane % 16 * stride + lane / 16 * 8, r);
 }
 // 8 rows of 32 elements: in r[i] the elements of row l / 4 and columns 2 (l % 4) + 8 i and the
 // next.
 template <typename T>
 __device__ __forceinline__ void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
   const uint32_t lane = threadIdx.x % 32;
-  const T* const row = block + lane % 8 * stride + lane / 8 * 8;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
-               : "memory");
+  LoadBlocks(block + lane % 8 * stride + lane / 8 * 8, r);
 }
 // The block transposed: in r[i] rows 2 (l % 4) + 8 (i % 2) and the next of column l / 4 + 8 (i /
 // 2). As operand B, whose rows are the block's: r[0] and r[1] are columns 0 to 7, r[2] and r[3] 8

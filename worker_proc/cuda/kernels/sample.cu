@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) SumOfChunksKernel(SampleArgs args) {
   bool bad = false;
   const uint32_t top = Top(args, logits, row.adjusted, &bad);
   if (bad) return;
-  const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
+  const uint32_t tiles = NumTiles(args.vocab);
   SumTiles(KeptOf(args, row, logits, logits[top]), TilesOf(args, blockIdx.y),
            args.sums + static_cast<size_t>(blockIdx.x) * tiles);
 }

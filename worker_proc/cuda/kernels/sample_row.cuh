@@ -132,13 +132,16 @@ __device__ __forceinline__ void ForEachLogit(const float* row, uint32_t begin, u
   for (uint32_t i = begin + threadIdx.x; i < end; i += kThreads) f(i, row[i]);
 }
 
+// SampleTiles, for the device.
+__device__ __forceinline__ uint32_t NumTiles(uint32_t vocab) { return (vocab + kTile - 1) / kTile; }
+
 // The tiles [begin, end) of a chunk of a row.
 struct TileRange {
   uint32_t begin;
   uint32_t end;
 };
 __device__ __forceinline__ TileRange TilesOf(const SampleArgs& args, uint32_t chunk) {
-  const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
+  const uint32_t tiles = NumTiles(args.vocab);
   const auto first = [&](uint32_t c) { return c * tiles / args.chunks; };
   return {first(chunk), first(chunk + 1)};
 }
@@ -282,7 +285,7 @@ __device__ __forceinline__ double ShareOf(double share, uint64_t total, const We
 // of them all. scratch.sums has the tiles'.
 __device__ __forceinline__ int32_t DrawFrom(const Kept& kept, double uniform,
                                             const Scratch& scratch) {
-  const uint32_t tiles = (kept.vocab + kTile - 1) / kTile;
+  const uint32_t tiles = NumTiles(kept.vocab);
   uint64_t total = 0;
   for (uint32_t tile = threadIdx.x; tile < tiles; tile += kThreads) total += scratch.sums[tile];
   total = BlockFold(total, Sum(), scratch.warps);
@@ -316,7 +319,7 @@ __device__ __forceinline__ Kept KeptOf(const SampleArgs& args, const SampleRow& 
 __device__ __forceinline__ int32_t DrawFromAll(const SampleArgs& args, const SampleRow& row,
                                                const float* logits, float max,
                                                const Scratch& scratch) {
-  const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
+  const uint32_t tiles = NumTiles(args.vocab);
   const uint64_t* const sums = args.sums + static_cast<size_t>(blockIdx.x) * tiles;
   for (uint32_t i = threadIdx.x; i < tiles; i += kThreads) scratch.sums[i] = sums[i];
   __syncthreads();

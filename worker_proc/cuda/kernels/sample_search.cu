@@ -95,8 +95,8 @@ __device__ __forceinline__ uint64_t CutoffOf(const Kept& kept, bool by_weight, d
   return prefix;
 }
 
-// ---- The list: what top-k, top-p and the most likely tokens are taken from, if it is short enough
-// --
+// ---- The list -----------------------------------------------------------------------------------
+// What top-k, top-p and the most likely tokens are taken from, if it is short enough.
 
 // How far a logit is below the largest, in powers of two of its weight.
 __device__ __forceinline__ float Below(const Weights& weights, float logit) {
@@ -214,7 +214,7 @@ __device__ __forceinline__ int32_t DrawFromList(const SampleRow& row, const Weig
 __device__ __forceinline__ int32_t DrawFromSome(const SampleArgs& args, const SampleRow& row,
                                                 const float* logits, float max,
                                                 const Scratch& scratch) {
-  const uint32_t tiles = (args.vocab + kTile - 1) / kTile;
+  const uint32_t tiles = NumTiles(args.vocab);
   Kept kept = KeptOf(args, row, logits, max);
   const bool has_top_k = row.top_k > 0 && row.top_k < args.vocab;
   float reach = INFINITY;

@@ -9,7 +9,7 @@ namespace {
 constexpr uint32_t kColumns = 8;  // of a warp, which is a block
 constexpr uint32_t kChunk = 128;  // of k, that is copied at once
 constexpr uint32_t kStages = 8;
-constexpr uint32_t kPad = 8;  // as mma_attention.cu's
+constexpr uint32_t kPad = 8;  // as mma_tiles.cuh's
 constexpr uint32_t kStride = kChunk + kPad;
 constexpr uint32_t kTileRows = 8;
 
