@@ -3,9 +3,9 @@
 //
 // Layout for a bucket of T tokens and S sequences, each array at a multiple of 16 bytes:
 // slot_mapping [T] int64, input_ids [T] int32, positions [T] uint32, kv_lens [S] uint32, cu_q_lens
-// [S + 1] uint32, page_indices uint32 with room for [S, pages_per_seq]. Padding: tokens have slot -1
-// (no write) and belong to no sequence, sequences have no queries and length 0. The page tables are
-// as wide as the step's (attention's plan says where each begins), and only these are copied.
+// [S + 1] uint32, page_indices uint32 with room for [S, pages_per_seq]. Padding: tokens have slot
+// -1 (no write) and belong to no sequence, sequences have no queries and length 0. The page tables
+// are as wide as the step's (attention's plan says where each begins), and only these are copied.
 //
 // Units: bytes, tokens, pages. Threads: any (pure). Errors: none; the step fits the bucket.
 #pragma once
