@@ -122,6 +122,7 @@ const SchedulerStats& Scheduler::stats() const {
   SchedulerStats& stats = impl_->stats;
   stats.running = static_cast<uint32_t>(impl_->running_batch.size());
   stats.waiting = static_cast<uint32_t>(impl_->waiting_queue.size());
+  stats.ending = static_cast<uint32_t>(impl_->ending.size());
   stats.total_pages = impl_->kv.num_pages();
   stats.free_pages = impl_->kv.allocator().num_free();
   stats.evictable_pages = impl_->kv.cache().evictable_pages();

@@ -120,6 +120,7 @@ struct ReqOutput {
 
 struct SchedulerStats {
   uint32_t running = 0, waiting = 0;
+  uint32_t ending = 0;  // have ended, but a plan in flight holds their slot and pages
   uint64_t free_pages = 0, evictable_pages = 0, locked_pages = 0, total_pages = 0;
   uint64_t queued_tokens = 0, running_tokens = 0;
   double new_token_ratio = 0;

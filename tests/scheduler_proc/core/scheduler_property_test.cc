@@ -77,6 +77,8 @@ class Workload {
     last_tokens_used_ = cluster.worker().last_tokens_used();
     masks_used_ = cluster.worker().masks_used();
     longest_wait_ = cluster.longest_wait();
+    pages_judged_ = cluster.promises().pages_judged();
+    times_judged_ = cluster.promises().times_judged();
     return stats_.steps;
   }
 
@@ -85,6 +87,8 @@ class Workload {
   uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint64_t masks_used() const { return masks_used_; }
   uint32_t longest_wait() const { return longest_wait_; }
+  uint64_t pages_judged() const { return pages_judged_; }
+  uint64_t times_judged() const { return times_judged_; }
 
  private:
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(random_() % bound); }
@@ -181,7 +185,7 @@ class Workload {
   uint32_t grammars_ = 0;  // of a thousand requests
   ReqId next_id_ = 1;
   SchedulerStats stats_;
-  uint64_t last_tokens_used_ = 0, masks_used_ = 0;
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0, pages_judged_ = 0, times_judged_ = 0;
   uint32_t longest_wait_ = 0;
 };
 
@@ -190,7 +194,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 1000000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
-  uint64_t overlapped = 0, masked = 0;
+  uint64_t overlapped = 0, masked = 0, pages_judged = 0, times_judged = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
@@ -212,6 +216,8 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           generated += workload.stats().generated_tokens;
           overlapped += workload.last_tokens_used();
           masked += workload.masks_used();
+          pages_judged += workload.pages_judged();
+          times_judged += workload.times_judged();
           if (workload.config().schedule_policy == "fcfs") {
             longest_wait = std::max(longest_wait, workload.longest_wait());
           }
@@ -222,13 +228,17 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << overlapped << " fed in the workers, " << masked
             << " sampled with a mask, " << retractions << " retractions (" << preemptions
-            << " preemptions); under fcfs the oldest waited at most " << longest_wait << " steps\n";
+            << " preemptions), " << pages_judged << " admissions and " << times_judged
+            << " mixed steps within their budgets; under fcfs the oldest waited at most "
+            << longest_wait << " steps\n";
   // The workloads reach what they are for.
   EXPECT_GT(retractions, 100u);
   EXPECT_GT(preemptions, 100u);
   EXPECT_GT(hits, 10000u);
   EXPECT_GT(overlapped, 10000u);
   EXPECT_GT(masked, 10000u);
+  EXPECT_GT(pages_judged, 1000u);
+  EXPECT_GT(times_judged, 1000u);
 }
 
 // The same calls give the same plans.

@@ -14,8 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "scheduler_proc/core/prefill_adder.h"
 #include "tests/scheduler_proc/core/sim_worker.h"
+#include "tests/scheduler_proc/core/step_promises.h"
 
 namespace flotilla::testing {
 
@@ -26,7 +26,8 @@ class SimCluster {
         check_ledger_(check_ledger),
         scheduler_(std::make_unique<Scheduler>(config)),
         worker_(model_, &requests_, config.max_running_requests, config.num_pages,
-                config.page_size) {}
+                config.page_size),
+        promises_(config, &live_, [this](ReqId id) { return KnownOf(id); }) {}
 
   static SchedulerConfig SmallConfig() {
     SchedulerConfig config;
@@ -52,6 +53,7 @@ class SimCluster {
   bool finished(ReqId id) const { return got_.at(id).finished; }
   uint32_t longest_wait() const { return longest_wait_; }
   SimWorker& worker() { return worker_; }
+  const StepPromises& promises() const { return promises_; }
 
   Status Add(ReqSpec spec) {
     spec.sampling.seed = spec.id;
@@ -112,19 +114,21 @@ class SimCluster {
     if (twin_ != nullptr) twin_->BeginEpoch(epoch_, config_.num_pages);
     EXPECT_EQ(scheduler_->plans_in_flight(), 0u);
     EXPECT_EQ(scheduler_->stats().free_pages, config_.num_pages);
+    promises_.OnEpoch(scheduler_->stats());
     CheckLedger();
   }
 
   // False: nothing to do. The workers have run the plan; its result waits for FinishPlan.
   bool Plan() {
     now_ += 1000;
+    const SchedulerStats before = scheduler_->stats();
     const bool planned = scheduler_->PlanStep(now_, &plan_);
     PlanTwin(planned);
     if (!planned) {
       EXPECT_TRUE(scheduler_->plans_in_flight() > 0 || !scheduler_->HasWork());
       return false;
     }
-    CheckBudgets();
+    promises_.OnPlan(plan_, before, scheduler_->stats());
     worker_.Run(plan_, &results_.emplace_back());
     CheckLedger();
     NoteOldest();
@@ -139,6 +143,7 @@ class SimCluster {
     });
     results_.pop_front();
     for (const ReqOutput& output : outputs) ASSERT_NO_FATAL_FAILURE(Check(output));
+    promises_.OnResult(scheduler_->stats());
     CheckLedger();
   }
 
@@ -185,6 +190,7 @@ class SimCluster {
     const SchedulerStats& stats = scheduler_->stats();
     ASSERT_EQ(stats.free_pages + stats.evictable_pages + stats.locked_pages, stats.total_pages);
     ASSERT_LE(stats.running, config_.max_running_requests);
+    promises_.JudgeEnded(stats);
   }
 
  private:
@@ -195,6 +201,10 @@ class SimCluster {
     ReqOutput final;
   };
 
+  StepPromises::Known KnownOf(ReqId id) const {
+    const ReqSpec& spec = requests_.at(id).spec;
+    return {&spec, static_cast<uint32_t>(spec.prompt_ids.size() + got_.at(id).tokens.size())};
+  }
   static auto Told(const ReqOutput& o) {
     return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
                       o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
@@ -231,42 +241,6 @@ class SimCluster {
                 same(a.history, b.history) && same(a.stop_ids, b.stop_ids))
         << "the twin plans otherwise";
     ASSERT_TRUE(same(a.masks, b.masks)) << "the twin has other masks";
-  }
-
-  void CheckBudgets() {
-    uint64_t prefill = 0, embeds = 0;
-    for (const PlanRow& row : plan_.rows) {
-      embeds += (row.flags & kRowEmbed) != 0;
-      bool opened = false;
-      for (const PlanOpen& open : plan_.opens) opened |= open.slot == row.slot;
-      if (opened || row.num_tokens > 1) prefill += row.num_tokens;
-    }
-    ASSERT_FALSE(plan_.rows.empty());
-    ASSERT_LE(prefill, config_.chunked_prefill_size);
-    ASSERT_LE(embeds, kMaxEmbedRows);
-    CheckAdmitted();
-    ASSERT_LE(plan_.input_ids.size(), config_.chunked_prefill_size + config_.max_running_requests);
-    ASSERT_LE(plan_.rows.size(), config_.max_running_requests);
-  }
-
-  // Of the prompts that a step admits at most max_prefill_tokens are not cached, or one is
-  // admitted.
-  void CheckAdmitted() {
-    uint64_t tokens = 0, admitted = 0;
-    for (const PlanOpen& open : plan_.opens) {
-      const auto row = std::find_if(plan_.rows.begin(), plan_.rows.end(),
-                                    [&](const PlanRow& r) { return r.slot == open.slot; });
-      ASSERT_NE(row, plan_.rows.end());
-      const Expected& request = requests_.at(open.sampling.seed);
-      const uint64_t known =
-          request.spec.prompt_ids.size() + got_.at(request.spec.id).tokens.size();
-      tokens +=
-          (known - row->start_pos + config_.page_size - 1) / config_.page_size * config_.page_size;
-      ++admitted;
-    }
-    if (admitted > 1) {
-      ASSERT_LE(tokens, config_.max_prefill_tokens);
-    }
   }
 
   // How many plans in a row do not serve the oldest request?
@@ -343,6 +317,7 @@ class SimCluster {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Scheduler> twin_;  // does what scheduler_ does, or the test fails
   SimWorker worker_;
+  StepPromises promises_;
   StepPlan plan_, twins_plan_;
   std::deque<StepResult> results_;
   uint32_t epoch_ = 0;

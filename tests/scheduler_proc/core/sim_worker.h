@@ -169,6 +169,12 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
 
 class SimWorker {
  public:
+  // A step of so many tokens takes, from 0 on.
+  static constexpr int64_t kTokenNs = 200'000;
+  static constexpr int64_t StepNs(size_t num_tokens) {
+    return 1'000'000 + kTokenNs * static_cast<int64_t>(num_tokens);
+  }
+
   // `requests` is looked up by the sampling seed, which tests set to the request's id.
   SimWorker(const SimModel& model, const std::map<ReqId, Expected>* requests, uint32_t num_slots,
             uint32_t num_pages, uint32_t page_size)
@@ -187,7 +193,7 @@ class SimWorker {
   void Run(const StepPlan& plan, StepResult* result) {
     result->step_id = plan.step_id;
     result->epoch = plan.epoch;
-    result->end_ns = 1'000'000 + 200'000 * static_cast<int64_t>(plan.input_ids.size());
+    result->end_ns = StepNs(plan.input_ids.size());
     result->rows.clear();
     ASSERT_NO_FATAL_FAILURE(Open(plan));
     std::vector<int32_t> input_ids = plan.input_ids;
