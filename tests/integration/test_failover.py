@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 
 import openai
 import pytest
@@ -37,10 +38,11 @@ class Client:
     def __init__(self, url):
         self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=300)
         self.model = self.openai.models.list().data[0].id
+        self.gaps = []  # of each stream the longest time between two pieces, in seconds
 
     def stream(self, body, on_piece=lambda: None):
         """All that came, by choice: text, ids, logprobs, the end."""
-        choices = {}
+        choices, last, longest = {}, None, 0
         for event in self.openai.completions.create(model=self.model, stream=True, **body):
             for choice in event.choices:
                 got = choices.setdefault(choice.index, {"text": "", "ids": [], "logprobs": [], "end": None})
@@ -51,9 +53,16 @@ class Client:
                     got.setdefault("offsets", []).extend(choice.logprobs.text_offset)
                 assert got["end"] is None, "nothing follows the end"
                 got["end"] = choice.finish_reason
+            now = time.monotonic()
+            last, longest = now, max(longest, now - (last or now))
             on_piece()
+        self.gaps.append(longest)
         assert all(choice["end"] for choice in choices.values())
         return json.dumps(choices, sort_keys=True)
+
+
+def share(values, part):
+    return sorted(values)[int(len(values) * part)]
 
 
 def kill(pid):
@@ -70,7 +79,7 @@ def test_streams_outlive_a_replica(victim):
     """Two replicas, streams on both; again and again one of them loses a process."""
     rng = random.Random(victim)
     streams, kills = (32, 70) if FULL else (12, 3)
-    bodies, expected, done = [body_of(i) for i in range(streams)], None, 0
+    bodies, expected, done, calm, gaps = [body_of(i) for i in range(streams)], None, 0, [], []
     while done < kills:
         with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c, \
                 concurrent.futures.ThreadPoolExecutor(streams) as pool:
@@ -78,6 +87,7 @@ def test_streams_outlive_a_replica(victim):
             undisturbed = list(pool.map(client.stream, bodies))
             expected = expected or undisturbed
             assert undisturbed == expected
+            calm, client.gaps = calm + client.gaps, []
             for _ in range(min(2 * KILLS_OF_A_PROCESS, kills - done)):
                 begun = threading.Semaphore(0)
                 answers = [pool.submit(client.stream, body, begun.release) for body in bodies]
@@ -88,11 +98,14 @@ def test_streams_outlive_a_replica(victim):
                 done += 1
                 assert [answer.result(300) for answer in answers] == expected, f"after kill {done}"
                 wait_until(lambda: len(c.pids(victim)) == 2 and pid not in c.pids(victim), 60, f"{victim} is back")
+            gaps += client.gaps
             assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
             if victim == "scheduler":
                 assert c.metric("flotilla_router_failovers_total") > 0
             pauses = c.metric("flotilla_router_failover_pause_seconds_count")
-        print(f"{done} kills, {pauses:.0f} pauses")
+        print(f"{done} kills, {pauses:.0f} failovers' pauses so far in this cluster")
+    print(f"a stream's longest time between pieces: p50 {share(gaps, .5):.2f} s, p99 {share(gaps, .99):.2f} s, "
+          f"most {max(gaps):.2f} s; undisturbed {share(calm, .5):.2f}, {share(calm, .99):.2f}, {max(calm):.2f} s")
 
 
 def test_a_kill_at_any_token():
