@@ -157,6 +157,8 @@ grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* cont
   const auto found = FindModel(*context_.dispatcher->models(), request->model());
   if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
   const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
+  if (const auto error = CheckPromptBytes(request->text(), "text", model))
+    return answer(ToGrpcStatus(*error));
   const bool add_special = !request->has_add_special_tokens() || request->add_special_tokens();
   StatusOr<std::vector<TokenId>> ids =
       model.tokenizer->Encode(request->text(), {.add_special = add_special});
@@ -180,6 +182,9 @@ grpc::ServerUnaryReactor* GrpcServer::Detokenize(grpc::CallbackServerContext* co
   const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
   const std::span<const int32_t> ids(request->token_ids().data(),
                                      static_cast<size_t>(request->token_ids_size()));
+  if (ids.size() > model.max_model_len)
+    return answer(ToGrpcStatus(InvalidField(
+        "token_ids", StrCat("'token_ids' may have at most ", model.max_model_len, " ids."))));
   if (const auto error = CheckTokenIds(ids, "token_ids", model))
     return answer(ToGrpcStatus(*error));
   response->set_text(model.tokenizer->Decode(ids, request->skip_special_tokens()));

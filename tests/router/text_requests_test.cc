@@ -1,8 +1,10 @@
-// /tokenize, /detokenize and /apply-template over HTTP.
+// /tokenize, /detokenize and /apply-template over HTTP; the limits also of gRPC's.
 #include "router/text_requests.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "tests/router/router_harness.h"
@@ -14,6 +16,8 @@ namespace json = boost::json;
 
 class TextRequestsTest : public testing::Test {
  protected:
+  explicit TextRequestsTest(const HarnessOptions& options = {}) : harness_(options) {}
+
   json::value Ask(const char* path, std::string_view fields) {
     const HttpAnswer answer =
         Post(harness_.port(), path, StrCat(R"({"model":"smol",)", std::string(fields), "}"));
@@ -64,6 +68,86 @@ TEST_F(TextRequestsTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused("/detokenize", R"("tokens":["a"])"), "tokens");
   EXPECT_EQ(Refused("/detokenize", R"("tokens":[49152])"), "tokens");
   EXPECT_EQ(Refused("/apply-template", R"("x":1)"), "messages");
+}
+
+class TextLimitsTest : public TextRequestsTest {
+ protected:
+  static constexpr uint32_t kContext = 64;
+
+  static HarnessOptions Options() {
+    HarnessOptions options;
+    options.engine.max_model_len = kContext;
+    return options;
+  }
+  TextLimitsTest()
+      : TextRequestsTest(Options()),
+        stub_(v1::Inference::NewStub(
+            grpc::CreateChannel(StrCat("127.0.0.1:", harness_.app().grpc_port()),
+                                grpc::InsecureChannelCredentials()))) {}
+
+  // docs/limits.md
+  static size_t MostBytes() {
+    const Tokenizer& tokenizer = *GetTestModel().tokenizer;
+    size_t longest = 0;
+    for (TokenId id = 0; id < static_cast<TokenId>(tokenizer.vocab_size()); ++id)
+      longest = std::max(longest, tokenizer.TokenBytes(id).size());
+    return 4 * longest * kContext;
+  }
+  static std::string User(size_t bytes) {
+    return StrCat(R"("messages":[{"role":"user","content":")", std::string(bytes, 'a'), R"("}])");
+  }
+  template <typename Method, typename Request, typename Response>
+  void ExpectRefused(Method method, const Request& request, Response* response,
+                     const std::string& field) {
+    grpc::ClientContext context;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find(StrCat("'", field, "'")), std::string::npos)
+        << status.error_message();
+  }
+
+  const std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+TEST_F(TextLimitsTest, HttpRefusesWhatNoContextHolds) {
+  const std::string most(MostBytes(), 'a');
+  Ask("/tokenize", StrCat(R"("prompt":")", most, R"(")"));
+  EXPECT_EQ(Refused("/tokenize", StrCat(R"("prompt":")", most, R"(a")")), "prompt");
+  EXPECT_EQ(Refused("/tokenize", User(MostBytes())), "messages");
+  EXPECT_EQ(Refused("/apply-template", User(MostBytes())), "messages");
+  EXPECT_EQ(Post(harness_.port(), "/v1/messages/count_tokens",
+                 StrCat(R"({"model":"smol","max_tokens":1,)", User(MostBytes()), "}"))
+                .status,
+            400);
+  std::string ids = "1";
+  for (uint32_t i = 1; i < kContext; ++i) ids += ",1";
+  Ask("/detokenize", StrCat(R"("tokens":[)", ids, "]"));
+  EXPECT_EQ(Refused("/detokenize", StrCat(R"("tokens":[)", ids, ",1]")), "tokens");
+}
+
+TEST_F(TextLimitsTest, GrpcRefusesWhatNoContextHolds) {
+  v1::TokenizeRequest tokenize;
+  v1::TokenizeResponse tokens;
+  tokenize.set_text(std::string(MostBytes(), 'a'));
+  grpc::ClientContext fits;
+  EXPECT_TRUE(stub_->Tokenize(&fits, tokenize, &tokens).ok());
+  tokenize.mutable_text()->push_back('a');
+  ExpectRefused(&v1::Inference::Stub::Tokenize, tokenize, &tokens, "text");
+
+  v1::DetokenizeRequest detokenize;
+  v1::DetokenizeResponse text;
+  for (uint32_t i = 0; i < kContext; ++i) detokenize.add_token_ids(1);
+  grpc::ClientContext also_fits;
+  EXPECT_TRUE(stub_->Detokenize(&also_fits, detokenize, &text).ok());
+  detokenize.add_token_ids(1);
+  ExpectRefused(&v1::Inference::Stub::Detokenize, detokenize, &text, "token_ids");
+
+  v1::ChatRequest chat;
+  v1::ApplyTemplateResponse rendered;
+  v1::ChatMessage* message = chat.add_messages();
+  message->set_role("user");
+  message->set_content(std::string(MostBytes(), 'a'));
+  ExpectRefused(&v1::Inference::Stub::ApplyTemplate, chat, &rendered, "messages");
 }
 
 }  // namespace
