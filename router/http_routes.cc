@@ -15,12 +15,13 @@ namespace flotilla {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr const char* kHealthPath = "/health";  // where vLLM and SGLang have it
 constexpr std::string_view kHealthPrefix = "/health/";
 constexpr const char* kJson = "application/json";
 
 constexpr const char* kEmbeddingsPath = "/v1/embeddings";
 constexpr const char* kModelPath = "/v1/models/{id}";
-constexpr std::array<HttpRoutes::Route, 13> kRoutes = {{{"/v1/chat/completions", "POST"},
+constexpr std::array<HttpRoutes::Route, 14> kRoutes = {{{"/v1/chat/completions", "POST"},
                                                         {"/v1/completions", "POST"},
                                                         {"/v1/responses", "POST"},
                                                         {"/v1/messages", "POST"},
@@ -30,6 +31,7 @@ constexpr std::array<HttpRoutes::Route, 13> kRoutes = {{{"/v1/chat/completions",
                                                         {"/detokenize", "POST"},
                                                         {"/apply-template", "POST"},
                                                         {"/v1/models", "GET"},
+                                                        {kHealthPath, "GET"},
                                                         {"/health/live", "GET"},
                                                         {"/health/ready", "GET"},
                                                         {"/version", "GET"}}};
@@ -86,8 +88,8 @@ const HttpRoutes::Route* HttpRoutes::Find(std::string_view path) const {
 std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
   const Route* route = Find(head.path);
   // A browser has no key before it has the page that asks for it.
-  const bool open =
-      context_.access == nullptr || head.path.starts_with(kHealthPrefix) || route == &kUiFileRoute;
+  const bool open = context_.access == nullptr || head.path == kHealthPath ||
+                    head.path.starts_with(kHealthPrefix) || route == &kUiFileRoute;
   if (!open) {
     const auto caller = context_.access->Identify(head.authorization, head.x_api_key);
     if (const auto* refusal = std::get_if<ApiError>(&caller)) {
@@ -140,7 +142,7 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
     ReplyModels(exchange.get());
   } else if (path == "/health/live") {
     ReplyHealth(true, exchange.get());
-  } else if (path == "/health/ready") {
+  } else if (path == "/health/ready" || path == kHealthPath) {
     ReplyHealth(!leaving_ && context_.dispatcher->ready(), exchange.get());
   } else if (path == kUiFleetPath) {
     ReplyFleet(request.head, exchange.get());

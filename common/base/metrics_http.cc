@@ -48,9 +48,12 @@ void SendAll(int fd, std::string_view bytes) {
   }
 }
 
-std::string HttpResponse(const char* status, const char* type, const std::string& body) {
+// Of a HEAD only the header is sent: what follows is, to the client, no part of the answer.
+std::string HttpResponse(std::string_view method, const char* status, const std::string& body,
+                         const char* type = "text/plain; charset=utf-8") {
   return StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
-                "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
+                "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n",
+                method == "HEAD" ? "" : body);
 }
 
 }  // namespace
@@ -103,14 +106,16 @@ void MetricsHttpServer::Run() {
 }
 
 std::string MetricsHttpServer::Respond(const std::string& request) const {
-  constexpr const char* kText = "text/plain; charset=utf-8";
-  if (!request.starts_with("GET "))
-    return HttpResponse("405 Method Not Allowed", kText, "GET only\n");
-  const std::string target = request.substr(4, request.find_first_of(" \r\n", 4) - 4);
+  const std::string method = request.substr(0, request.find_first_of(" \r\n"));
+  if (method != "GET" && method != "HEAD")
+    return HttpResponse(method, "405 Method Not Allowed\r\nAllow: GET, HEAD",
+                        "GET and HEAD only\n");
+  const size_t begin = method.size() + 1;
+  const std::string target = request.substr(begin, request.find_first_of(" \r\n", begin) - begin);
   const std::optional<MetricsPage> page = options_.page(target);
-  if (!page) return HttpResponse("404 Not Found", kText, options_.hint);
-  return HttpResponse(page->ok ? "200 OK" : "503 Service Unavailable",
-                      "text/plain; version=0.0.4; charset=utf-8", page->text);
+  if (!page) return HttpResponse(method, "404 Not Found", options_.hint);
+  return HttpResponse(method, page->ok ? "200 OK" : "503 Service Unavailable", page->text,
+                      "text/plain; version=0.0.4; charset=utf-8");
 }
 
 }  // namespace flotilla

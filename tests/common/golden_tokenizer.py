@@ -76,6 +76,7 @@ class Reference:
         fields = gguf.GGUFReader(path).fields
         self.fields = {k.removeprefix("tokenizer.ggml."): v for k, v in fields.items()}
         self.model, self.pre = self.get("model"), pre or self.get("pre")
+        self.chat_template = fields["tokenizer.chat_template"].contents() if "tokenizer.chat_template" in fields else None
         self.tokens, self.types = self.get("tokens"), self.get("token_type")
         self.byte_level = self.model == "gpt2"
         self.space_prefix = self.model == "llama" and self.get("add_space_prefix", True)

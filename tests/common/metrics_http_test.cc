@@ -73,11 +73,21 @@ TEST(MetricsHttpTest, RefusesWhatItHasNot) {
   EXPECT_THAT(Ask(server->port(), "GET / HTTP/1.1\r\n\r\n"),
               AllOf(StartsWith("HTTP/1.1 404 "), EndsWith("\r\n\r\nhere is /metrics\n")));
   EXPECT_THAT(Ask(server->port(), "POST /metrics?names=x HTTP/1.1\r\n\r\n"),
-              StartsWith("HTTP/1.1 405 "));
+              AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("\r\nAllow: GET, HEAD\r\n")));
   const std::string endless(9000, 'x');
   EXPECT_THAT(Ask(server->port(), "GET /" + endless), testing::Not(StartsWith("HTTP/1.1 200")));
   EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"))
       << "a bad request must not end it";
+}
+
+// Bytes after the header of such an answer are an error to HTTP clients.
+TEST(MetricsHttpTest, AHeadHasNoBody) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  EXPECT_THAT(Ask(server->port(), "HEAD /metrics?names=x HTTP/1.1\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("\r\nContent-Length: 5\r\n"),
+                    EndsWith("\r\n\r\n")));
+  EXPECT_THAT(Ask(server->port(), "HEAD / HTTP/1.1\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 404 "), EndsWith("\r\n\r\n")));
 }
 
 TEST(MetricsHttpTest, AClientThatSaysNothingIsDropped) {

@@ -19,6 +19,7 @@ TEST(HttpRoutesTest, AnswersItsPaths) {
   RouterHarness harness;
   EXPECT_EQ(Get(harness.port(), "/health/live").body, R"({"status":"SERVING"})");
   EXPECT_EQ(Get(harness.port(), "/health/ready").status, 200);
+  EXPECT_EQ(Get(harness.port(), "/health").status, 200);
   EXPECT_NE(Get(harness.port(), "/version").body.find("\"version\":\""), std::string::npos);
   const HttpAnswer models = Get(harness.port(), "/v1/models?limit=5");
   EXPECT_EQ(models.status, 200);
@@ -88,6 +89,7 @@ TEST(HttpServerTest, NotReadyIs503WithRetryAfter) {
   const HttpAnswer ready = Get(harness.port(), "/health/ready");
   EXPECT_EQ(ready.status, 503);
   EXPECT_EQ(ready.body, R"({"status":"NOT_SERVING"})");
+  EXPECT_EQ(Get(harness.port(), "/health").body, ready.body);
   const HttpAnswer answer = harness.Complete(kBody);
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.headers.at("retry-after"), "1");
