@@ -53,7 +53,7 @@ class StepPromises {
       Holder& holder = holders_[row.slot];
       if (opened.contains(row.slot)) Admit(row, &holder, &tokens);
       Count(row, &holder, &tokens);
-      in_flight.emplace(holder.id, (row.flags & kRowSample) != 0);
+      in_flight.samples.emplace(holder.id, (row.flags & kRowSample) != 0);
     }
     ASSERT_FALSE(plan.rows.empty());
     ASSERT_LE(plan.rows.size(), config_.max_running_requests);
@@ -64,16 +64,15 @@ class StepPromises {
     }
     ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens));
     if (!opened.empty() && !one_alone) ASSERT_NO_FATAL_FAILURE(JudgePages(before, after));
+    in_flight.mixed = tokens.decodes > 0 && tokens.chunks > 0;
     in_flight_.push_back(std::move(in_flight));
-    mixed_.push_back(tokens.decodes > 0 && tokens.chunks > 0);
     JudgeEnded(after);
   }
 
   // The oldest plan in flight has come back.
   void OnResult(const SchedulerStats& after) {
     ++results_;
-    mixed_results_ += mixed_.front();
-    mixed_.pop_front();
+    mixed_results_ += in_flight_.front().mixed;
     in_flight_.pop_front();
     JudgeEnded(after);
   }
@@ -81,7 +80,6 @@ class StepPromises {
   void OnEpoch(const SchedulerStats& after) {
     holders_.clear();
     in_flight_.clear();
-    mixed_.clear();
     JudgeEnded(after);
   }
 
@@ -89,7 +87,7 @@ class StepPromises {
   void JudgeEnded(const SchedulerStats& now) const {
     std::set<ReqId> ended;
     for (const InFlight& plan : in_flight_) {
-      for (const auto& [id, samples] : plan) {
+      for (const auto& [id, samples] : plan.samples) {
         if (!live_.contains(id)) ended.insert(id);
       }
     }
@@ -106,7 +104,10 @@ class StepPromises {
   struct Tokens {  // of a plan
     uint32_t decodes = 0, chunks = 0, long_chunks = 0, admitted = 0, embeds = 0;
   };
-  using InFlight = std::map<ReqId, bool>;  // whether the plan samples
+  struct InFlight {
+    std::map<ReqId, bool> samples;  // of whom it runs, whether it samples
+    bool mixed = false;             // decodes beside chunks
+  };
 
   uint32_t PagesFor(uint32_t tokens) const {
     return (tokens + config_.page_size - 1) / config_.page_size;
@@ -153,8 +154,8 @@ class StepPromises {
       if (spec->grammar != nullptr) return;
       uint32_t planned = num_tokens;
       for (const InFlight& plan : in_flight_) {
-        const auto it = plan.find(holder.id);
-        planned += it != plan.end() && it->second;
+        const auto it = plan.samples.find(holder.id);
+        planned += it != plan.samples.end() && it->second;
       }
       const auto prompt = static_cast<uint32_t>(spec->prompt_ids.size());
       const uint32_t max_total = std::min(config_.context_length, prompt + spec->max_new_tokens);
@@ -172,7 +173,6 @@ class StepPromises {
   const Lookup lookup_;
   std::map<uint32_t, Holder> holders_;  // by slot
   std::deque<InFlight> in_flight_;
-  std::deque<bool> mixed_;  // of the same plans
   uint64_t results_ = 0, mixed_results_ = 0, pages_judged_ = 0, times_judged_ = 0;
 };
 
