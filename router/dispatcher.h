@@ -200,6 +200,7 @@ class Dispatcher final : public ReplicaListener {
   // The router itself says that the stream is over.
   static void Finish(const RequestStream& stream, v1::FinishReason reason);
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  static void Charge(RequestStream* stream, const v1::Delta& delta);
   void OnProgress(RequestStream* stream);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void StartDiscovery();

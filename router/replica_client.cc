@@ -260,6 +260,7 @@ void ReplicaClient::LoseUnknown() {
 
 void ReplicaClient::OnEnd(const grpc::Status& status) {
   stream_.reset();
+  unpaid_.Clear();
   watchdog_timer_.cancel();
   const bool was_welcomed = std::exchange(welcomed_, false);
   if (status.error_message() != last_failure_ || was_welcomed) {
@@ -376,7 +377,10 @@ void ReplicaClient::OnStep(v1::Step step) {
   }
   for (v1::Delta& delta : *step.mutable_deltas()) {
     const auto found = streams_.find(delta.stream_id());
-    if (found == streams_.end()) continue;  // aborted while it was on its way
+    if (found == streams_.end()) {
+      unpaid_.OnDelta(delta);
+      continue;
+    }
     const std::shared_ptr<RequestStream> stream = found->second;
     const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
     const int64_t now_ns = RealClock::Now();

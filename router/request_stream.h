@@ -61,6 +61,7 @@ struct RequestStream {
   std::shared_ptr<GenerateSink> sink;
 
   StreamProgress progress;
+  TokenBill bill;  // for its sink's caller
   // Of the replica that the client has something from: only its equals can go on.
   std::optional<std::string> fingerprint;
 
