@@ -196,7 +196,11 @@ void Dispatcher::Send(const std::shared_ptr<RequestStream>& stream, ReplicaClien
 }
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
-  return replica.ready() && replica.model()->name == stream.model->name &&
+  return replica.ready() && CanTell(replica, stream);
+}
+
+bool Dispatcher::CanTell(const ReplicaClient& replica, const RequestStream& stream) const {
+  return replica.reachable() && replica.model()->name == stream.model->name &&
          replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256 &&
          (!stream.begun() || replica.model()->fingerprint == *stream.fingerprint);
 }

@@ -336,7 +336,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   submit->set_tenant(stream->sink->tenant());
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
   if (stream->keyed.has_value()) *submit->mutable_keyed() = *stream->keyed;
-  if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
+  if (auto resume = stream->BeginAttempt()) *submit->add_resume() = *std::move(resume);
   const int64_t waited_ms = (stream->submitted_ns - stream->arrival_ns) / kNsPerMs;
   submit->set_arrival_unix_ms(stream->arrival_unix_ms + waited_ms);
   submit->mutable_request()->set_deadline_ms(

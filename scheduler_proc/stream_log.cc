@@ -119,6 +119,18 @@ bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
   return true;
 }
 
+bool StreamLog::Has(uint32_t token_offset, uint64_t text_bytes) const {
+  return token_offset >= first_token_ && token_offset - first_token_ <= tokens_.size() &&
+         text_bytes <= text_.size();
+}
+
+bool StreamLog::RewindTo(uint32_t token_offset, uint64_t text_bytes) {
+  if (!Has(token_offset, text_bytes) || !Rewind(token_offset, 0)) return false;
+  sent_text_ = text_bytes;
+  unsent_bytes_ = CountUnsent();
+  return true;
+}
+
 size_t StreamLog::CountTail() const {
   return kTailBytes + sizeof(float) * static_cast<size_t>(tail_.embedding_size());
 }
