@@ -32,7 +32,12 @@ class CompletionHandler::Sink final : public GenerateSink {
 
 CompletionHandler::CompletionHandler(const HandlerContext& context, const ApiForm& form,
                                      std::shared_ptr<HttpExchange> exchange)
-    : context_(context), form_(form), exchange_(std::move(exchange)), keep_alive_(*context.io) {
+    : context_(context),
+      form_(form),
+      exchange_(std::move(exchange)),
+      room_(std::make_shared<AnswerRoom>(context.answers)),
+      keep_alive_(*context.io) {
+  exchange_->Keep(room_);
   context_.metrics->InFlight(1);
 }
 
@@ -124,7 +129,9 @@ void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& del
   }
   ChoiceMerger& merger = mergers_[prompt];
   std::vector<v1::Delta> merged;
+  const uint64_t kept_before = merger.kept_bytes();
   merger.Add(candidate, std::move(delta), &merged);
+  if (!Keeps(merger.kept_bytes() - kept_before)) return;
   for (const v1::Delta& each : merged) OnMerged(prompt, each);
   if (ended_ || !merger.done()) return;  // writing may have found the client gone
   if (merger.timing() != nullptr) timing_ = *merger.timing();  // of the prompt that is last
@@ -139,14 +146,27 @@ void CompletionHandler::OnMerged(size_t prompt, const v1::Delta& delta) {
     end = begin + 1;
   }
   for (size_t index = begin; index < end && !ended_; ++index) {
+    if (request_.NeedsPromptLogprobs() &&
+        !Keeps(delta.prompt_logprobs().SpaceUsedExcludingSelfLong()))
+      return;
     const ChoicePiece piece = formatters_[index].OnDelta(delta);
     if (!request_.stream) {
+      if (!Keeps(piece.bytes())) return;
       choices_[index].Append(piece);
     } else if (!piece.empty()) {
       BeginStream();
       WriteStream(writer_->Piece(index, piece));
     }
   }
+}
+
+// Modulo 2^64: it may be fewer than before.
+bool CompletionHandler::Keeps(uint64_t more_bytes) {
+  if (more_bytes == 0) return true;
+  kept_bytes_ += more_bytes;
+  const auto error = room_->Resize(kept_bytes_);
+  if (error.has_value()) OnError(*error);
+  return !error.has_value();
 }
 
 void CompletionHandler::BeginStream() {
@@ -204,6 +224,7 @@ void CompletionHandler::OnError(const ApiError& error) {
   NameAsClient(request_.structured_field, &told);
   LogFailure(exchange_->request_id(), told);
   CancelAll();
+  room_->Resize(0);  // at once, before others are refused for it
   if (!stream_started_) {
     exchange_->ReplyError(told);
     return;

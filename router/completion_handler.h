@@ -40,6 +40,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::string Digest() const;
   void OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta);
   void OnMerged(size_t prompt, const v1::Delta& delta);
+  // More of the answer is kept. False: it may not be, and the request has failed.
+  bool Keeps(uint64_t more_bytes);
   void OnError(const ApiError& error);
   void OnDisconnect();
   void Finish();
@@ -64,6 +66,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   // By index in the answer.
   std::vector<ChoiceFormatter> formatters_;
   std::vector<ChoicePiece> choices_;
+  const std::shared_ptr<AnswerRoom> room_;
+  uint64_t kept_bytes_ = 0;  // that it is for
   size_t finished_prompts_ = 0;
   std::optional<v1::Timing> timing_;  // if asked for
   boost::asio::steady_timer keep_alive_;

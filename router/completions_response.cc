@@ -76,6 +76,17 @@ bool ChoicePiece::empty() const {
          prompt_logprobs.empty() && finish_reason.empty();
 }
 
+size_t ChoicePiece::bytes() const {
+  size_t sum = 0;
+  for (const std::string* each :
+       {&text, &reasoning, &tokens, &token_logprobs, &top_logprobs, &text_offsets,
+        &content_logprobs, &token_ids, &prompt_token_ids, &prompt_logprobs})
+    sum += each->size();
+  for (const ToolCallPiece& call : calls)
+    sum += sizeof(call) + call.id.size() + call.name.size() + call.arguments.size();
+  return sum;
+}
+
 size_t TextOffsets::Next(TokenId id) {
   const size_t before = chars_;
   chars_ += CodePoints(detokenizer_.Push(id));

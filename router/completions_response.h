@@ -39,6 +39,7 @@ struct ChoicePiece {
 
   void Append(const ChoicePiece& next);
   bool empty() const;
+  size_t bytes() const;  // of all strings
 };
 
 // Counts the code points that come before each token.

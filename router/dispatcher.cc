@@ -145,6 +145,7 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
     stream.id = next_id_++;
     stream.arrival_unix_ms = arrival_unix_ms;
     stream.arrival_ns = arrival_ns;
+    if (i > 0) stream.bill = TokenBill(stream.prompt_tokens());  // with the first choice
     finished_.OnArrival(*group.streams[0], &stream);
     if (!stream.request.has_deadline_ms() || stream.request.deadline_ms() > options_.max_request_ms)
       stream.request.set_deadline_ms(options_.max_request_ms);
@@ -195,7 +196,11 @@ void Dispatcher::Send(const std::shared_ptr<RequestStream>& stream, ReplicaClien
 }
 
 bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
-  return replica.ready() && replica.model()->name == stream.model->name &&
+  return replica.ready() && CanTell(replica, stream);
+}
+
+bool Dispatcher::CanTell(const ReplicaClient& replica, const RequestStream& stream) const {
+  return replica.reachable() && replica.model()->name == stream.model->name &&
          replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256 &&
          (!stream.begun() || replica.model()->fingerprint == *stream.fingerprint);
 }
@@ -276,6 +281,7 @@ void Dispatcher::Drop(uint64_t handle, bool detach) {
     if (stream->parked) continue;
     ReplicaClient& replica = fleet_.at(stream->replica);
     replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
+    replica.BillLater(*stream);
     UpdateBackendMetrics(replica);
   }
   ServeQueueSoon();
@@ -332,6 +338,7 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     if (elsewhere && Retry(stream, "refused", /*same_replica_too=*/false)) return;
     if (begun && Park(stream)) return;
     if (error.code == absl::StatusCode::kResourceExhausted) metrics_->Rejection("replica_full");
+    if (delta.has_computed_tokens()) Charge(stream.get(), delta);
     Fail(stream, error);
     return;
   }
@@ -352,9 +359,6 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   if (IsEmpty(delta)) return;
-  // Once a request, and only for what was computed.
-  const uint64_t prompt_tokens =
-      stream->begun() || stream->choice > 0 ? 0 : stream->prompt_tokens();
   if (!stream->begun()) stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) {
@@ -362,8 +366,18 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     End(*stream);
   }
   const std::shared_ptr<GenerateSink> sink = stream->sink;  // it may cancel, and be let go
-  sink->caller().Charge(NumTokens(delta) + prompt_tokens);
+  Charge(stream.get(), delta);
   sink->OnDelta(stream->choice, std::move(delta));
+}
+
+void Dispatcher::Charge(RequestStream* stream, const v1::Delta& delta) {
+  const uint64_t computed = delta.has_computed_tokens()
+                                ? delta.computed_tokens()
+                                : stream->prompt_tokens() + stream->progress.num_tokens();
+  if (delta.repeats())
+    stream->bill.PaidUpTo(computed);
+  else
+    stream->bill.ChargeUpTo(computed, stream->sink->caller());
 }
 
 // It goes on, whatever happened to it before.

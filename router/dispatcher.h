@@ -137,7 +137,7 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> Place(RequestGroup group);
   // At the replica that has this keyed request already, else as Place.
   std::variant<uint64_t, ApiError> Locate(RequestGroup group);
-  void Search(RequestGroup* group, const std::vector<ReplicaClient*>& homes);
+  void Search(RequestGroup* group);
   void OnLocated(uint64_t handle, std::optional<uint32_t> home);
   // What is asked for repeats of it may be answered as of before it was sent.
   void TellSearches(const RequestStream& sent);
@@ -145,8 +145,13 @@ class Dispatcher final : public ReplicaListener {
   std::optional<uint32_t> SentTo(const std::string& key) const;
   // The home that should take it.
   ReplicaClient* PickHome(const RequestStream& stream, bool again) const;
-  // The replicas that may have it, the one that should first.
+  // The replicas that should have it, the one that should first.
   std::vector<ReplicaClient*> HomesOf(const RequestStream& stream) const;
+  // Those that may have it.
+  std::vector<ReplicaClient*> HoldersOf(const RequestStream& stream) const;
+  using MayHave = bool (Dispatcher::*)(const ReplicaClient&, const RequestStream&) const;
+  std::vector<ReplicaClient*> RankedBy(const RequestStream& stream, MayHave may_have,
+                                       size_t most) const;
   // Ends all choices; the sink hears nothing. `detach`: a keyed one that has run goes on.
   void Drop(uint64_t handle, bool detach);
   // False: it has no key, or no replica has had it yet.
@@ -183,6 +188,8 @@ class Dispatcher final : public ReplicaListener {
   // Fills in what each replica has cached of the prompt.
   void AddCached(const RequestStream& stream, std::vector<ReplicaView>* candidates) const;
   bool Usable(const ReplicaClient& replica, const RequestStream& stream) const;
+  // It could give the client what it has of the request, also while it takes no new ones.
+  bool CanTell(const ReplicaClient& replica, const RequestStream& stream) const;
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
              bool same_replica_too);
@@ -200,6 +207,7 @@ class Dispatcher final : public ReplicaListener {
   // The router itself says that the stream is over.
   static void Finish(const RequestStream& stream, v1::FinishReason reason);
   void Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
+  static void Charge(RequestStream* stream, const v1::Delta& delta);
   void OnProgress(RequestStream* stream);
   void FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta);
   void StartDiscovery();

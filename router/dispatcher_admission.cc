@@ -117,7 +117,7 @@ void Dispatcher::ServeQueue() {
     metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
     group.admitted = true;
     if (group.streams[0]->keyed.has_value())
-      Search(&group, HomesOf(*group.streams[0]));
+      Search(&group);
     else
       Dispatch(&group, replica);
   }

@@ -107,7 +107,7 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
   RequestGroup& group = groups_.at(stream->handle);
   if (!group.located) return true;  // what its homes answer places it
   if (stream->keyed.has_value() && stream->attempts == 0 && AnyUsable(*stream)) {
-    Search(&group, HomesOf(*stream));
+    Search(&group);
     return true;
   }
   if (ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/true)) {

@@ -1,8 +1,9 @@
 // Dispatcher: requests with an idempotency key. Each has two homes, the replicas that rendezvous
 // hashing of its key puts first, the same in every router. It runs at the first of them that can
-// take it, or waits for them; before, and after a wait, both are asked whether they have it, since
-// the first may have been away when it ran, or be new. When its client leaves it goes on as before,
-// with nobody to tell.
+// take it, or waits for them. Before, and after a wait, kNumAsked replicas are asked whether they
+// have it, also those that take no new requests: the first may have been away when it ran, or be
+// new, and it may have gone on elsewhere since. When its client leaves it goes on as before, with
+// nobody to tell.
 #include <algorithm>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kNumHomes = 2;
+constexpr size_t kNumAsked = 4;  // two replicas more may be lost, or come, after it began
 
 // Where pieces go that nobody waits for. What is computed is still the caller's.
 class NobodysSink final : public GenerateSink {
@@ -51,20 +53,29 @@ bool Dispatcher::Detach(RequestGroup* group) {
   return true;
 }
 
-// Choice 0's key stands for all, so that they stay together.
 std::vector<ReplicaClient*> Dispatcher::HomesOf(const RequestStream& stream) const {
-  std::vector<ReplicaView> usable;
+  return RankedBy(stream, &Dispatcher::Usable, kNumHomes);
+}
+
+std::vector<ReplicaClient*> Dispatcher::HoldersOf(const RequestStream& stream) const {
+  return RankedBy(stream, &Dispatcher::CanTell, kNumAsked);
+}
+
+// Choice 0's key stands for all, so that they stay together.
+std::vector<ReplicaClient*> Dispatcher::RankedBy(const RequestStream& stream, MayHave may_have,
+                                                 size_t most) const {
+  std::vector<ReplicaView> left;
   for (const auto& [index, replica] : fleet_.replicas()) {
-    if (Usable(*replica, stream)) usable.push_back(replica->view());
+    if ((this->*may_have)(*replica, stream)) left.push_back(replica->view());
   }
   const uint64_t key = Xxh64(stream.keyed->key());
-  std::vector<ReplicaClient*> homes;
-  while (homes.size() < kNumHomes && !usable.empty()) {
-    const auto next = usable.begin() + static_cast<std::ptrdiff_t>(PickByRendezvous(key, usable));
-    homes.push_back(fleet_.Find(next->index));
-    usable.erase(next);
+  std::vector<ReplicaClient*> ranked;
+  while (ranked.size() < most && !left.empty()) {
+    const auto next = left.begin() + static_cast<std::ptrdiff_t>(PickByRendezvous(key, left));
+    ranked.push_back(fleet_.Find(next->index));
+    left.erase(next);
   }
-  return homes;
+  return ranked;
 }
 
 ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) const {
@@ -80,26 +91,25 @@ ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) con
 }
 
 std::variant<uint64_t, ApiError> Dispatcher::Locate(RequestGroup group) {
-  const RequestStream& first = *group.streams[0];
-  const std::vector<ReplicaClient*> homes = HomesOf(first);
-  if (homes.empty()) return Place(std::move(group));
+  if (HoldersOf(*group.streams[0]).empty()) return Place(std::move(group));
   for (const auto& stream : group.streams) stream->parked = true;
   RequestGroup* const entered = Enter(std::move(group));
-  Search(entered, homes);
+  Search(entered);
   return entered->streams[0]->handle;
 }
 
-void Dispatcher::Search(RequestGroup* group, const std::vector<ReplicaClient*>& homes) {
+void Dispatcher::Search(RequestGroup* group) {
   struct Answers {
     size_t num_left = 0;
     std::optional<uint32_t> home;
   };
+  const RequestStream& first = *group->streams[0];
+  const std::vector<ReplicaClient*> holders = HoldersOf(first);
   auto answers = std::make_shared<Answers>();
-  answers->num_left = homes.size();
+  answers->num_left = holders.size();
   group->located = false;
   group->sent_meanwhile.reset();
-  const RequestStream& first = *group->streams[0];
-  for (ReplicaClient* home : homes) {
+  for (ReplicaClient* home : holders) {
     home->FindKeyed(first.keyed->key(), [this, answers, handle = first.handle,
                                          index = home->options().index](bool found) {
       if (found) answers->home = index;
@@ -134,7 +144,7 @@ void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   if (!home.has_value()) home = SentTo(first.keyed->key());    // its homes may not have it yet
   if (!home.has_value()) home = found->second.sent_meanwhile;  // it may have come, and be over
   ReplicaClient* replica = home.has_value() ? fleet_.Find(*home) : nullptr;
-  if (replica != nullptr && !Usable(*replica, first)) replica = nullptr;
+  if (replica != nullptr && !CanTell(*replica, first)) replica = nullptr;
   if (replica == nullptr && found->second.admitted) replica = PickHome(first, /*again=*/false);
   if (replica != nullptr) {
     Dispatch(&found->second, replica);

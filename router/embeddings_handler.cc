@@ -6,6 +6,11 @@
 #include "router/random.h"
 
 namespace flotilla {
+namespace {
+
+constexpr uint64_t kElementBytes = 16;  // its float, and its digits in the answer
+
+}  // namespace
 
 class EmbeddingsHandler::Sink final : public GenerateSink {
  public:
@@ -23,7 +28,10 @@ class EmbeddingsHandler::Sink final : public GenerateSink {
 
 EmbeddingsHandler::EmbeddingsHandler(const HandlerContext& context,
                                      std::shared_ptr<HttpExchange> exchange)
-    : context_(context), exchange_(std::move(exchange)) {
+    : context_(context),
+      exchange_(std::move(exchange)),
+      room_(std::make_shared<AnswerRoom>(context.answers)) {
+  exchange_->Keep(room_);
   context_.metrics->InFlight(1);
 }
 
@@ -76,6 +84,11 @@ void EmbeddingsHandler::OnDelta(size_t input, v1::Delta&& delta) {
     OnError(*error);
     return;
   }
+  kept_bytes_ += kElementBytes * static_cast<uint64_t>(delta.embedding_size());
+  if (const auto error = room_->Resize(kept_bytes_)) {
+    OnError(*error);
+    return;
+  }
   answer_.data[input].Swap(delta.mutable_embedding());
   v1::Usage* usage = &answer_.usage;
   usage->set_prompt_tokens(usage->prompt_tokens() + delta.usage().prompt_tokens());
@@ -90,6 +103,7 @@ void EmbeddingsHandler::OnError(const ApiError& error) {
   ended_ = true;
   LogFailure(exchange_->request_id(), error);
   CancelAll();
+  room_->Resize(0);
   exchange_->ReplyError(error);
 }
 

@@ -36,6 +36,8 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   std::string traceparent_;
   EmbeddingsRequest request_;
   EmbeddingsAnswer answer_;
+  const std::shared_ptr<AnswerRoom> room_;
+  uint64_t kept_bytes_ = 0;  // that it is for
   std::vector<uint64_t> handles_;
   size_t finished_ = 0;
   bool ended_ = false;

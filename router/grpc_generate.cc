@@ -24,7 +24,8 @@ GrpcGenerate::GrpcGenerate(const HandlerContext& context, const char* route,
     : context_(context),
       route_(route),
       max_buffer_bytes_(max_buffer_bytes),
-      received_ns_(RealClock::Now()) {
+      received_ns_(RealClock::Now()),
+      room_(context.answers) {
   context_.metrics->InFlight(1);
   context_.calls->Add();
 }
@@ -139,6 +140,12 @@ void GrpcGenerate::CancelOnIo() {
 void GrpcGenerate::OnDelta(size_t choice, v1::Delta&& delta) {
   std::vector<v1::Delta> merged;
   merger_->Add(choice, std::move(delta), &merged);
+  if (const auto error = room_.Resize(merger_->kept_bytes())) {
+    Fail(*error);
+    CancelOnIo();
+    room_.Resize(0);
+    return;
+  }
   for (size_t i = 0; i < merged.size(); ++i)
     PushMerged(std::move(merged[i]), merger_->done() && i + 1 == merged.size());
   if (merger_->done()) End(grpc::Status::OK);

@@ -82,6 +82,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // The io thread's.
   uint64_t handle_ = 0;
   std::optional<ChoiceMerger> merger_;
+  AnswerRoom room_;
   std::vector<bool> echoed_;  // by choice
   bool first_ = true;
   bool gone_ = false;

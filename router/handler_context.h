@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "router/answer_memory.h"
 #include "router/api_forms.h"
 #include "router/call_tracker.h"
 #include "router/dispatcher.h"
@@ -29,6 +30,7 @@ struct HandlerContext {
   CallTracker* calls = nullptr;
   Dispatcher* dispatcher = nullptr;
   RouterMetrics* metrics = nullptr;
+  AnswerMemory* answers = nullptr;
   ParserChoice parsers;
   int64_t sse_keepalive_ms = 0;  // 0: none
   Access* access = nullptr;      // null: everybody may call

@@ -183,11 +183,14 @@ void HttpRoutes::ReplyText(const TextForm& form, HttpRequest request,
       [this, &form, models = context_.dispatcher->models()](const std::string& body) {
         return form.answer(body, *models, context_.parsers);
       },
-      [exchange = std::move(exchange)](const std::variant<std::string, ApiError>& answer) {
-        if (const auto* error = std::get_if<ApiError>(&answer))
-          exchange->ReplyError(*error);
-        else
-          exchange->Reply(200, kJson, std::get<std::string>(answer));
+      [exchange = std::move(exchange),
+       answers = context_.answers](const std::variant<std::string, ApiError>& answer) {
+        if (const auto* error = std::get_if<ApiError>(&answer)) return exchange->ReplyError(*error);
+        const std::string& body = std::get<std::string>(answer);
+        auto room = std::make_shared<AnswerRoom>(answers);
+        if (const auto error = room->Resize(body.size())) return exchange->ReplyError(*error);
+        exchange->Keep(std::move(room));
+        exchange->Reply(200, kJson, body);
       });
 }
 

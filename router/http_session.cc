@@ -63,6 +63,7 @@ void HttpSession::Close() {
   Enter(Phase::kClosed);
   if (body_lease_ != nullptr) body_lease_->abandoned = true;
   body_lease_.reset();
+  answer_room_.reset();
   stream_.Close();
   read_timer_.cancel();
   write_timer_.cancel();

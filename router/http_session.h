@@ -120,13 +120,14 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   int64_t received_ns_ = 0;
   std::string path_;
   std::string request_id_;
-  std::string allow_origin_;  // of CORS; empty: nobody else's
-  std::string out_;           // waits for writing_
-  std::string in_write_;      // being written
-  size_t written_ = 0;        // of in_write_
-  BodyLease body_lease_;      // until the answer begins
-  size_t unsent_ = 0;         // as last told to the service
-  uint64_t large_bytes_ = 0;  // of this answer's large pieces
+  std::string allow_origin_;                 // of CORS; empty: nobody else's
+  std::string out_;                          // waits for writing_
+  std::string in_write_;                     // being written
+  size_t written_ = 0;                       // of in_write_
+  BodyLease body_lease_;                     // until the answer begins
+  std::shared_ptr<const void> answer_room_;  // until the answer has been sent
+  size_t unsent_ = 0;                        // as last told to the service
+  uint64_t large_bytes_ = 0;                 // of this answer's large pieces
   std::function<void()> on_disconnect_;
 };
 

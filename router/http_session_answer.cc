@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kLingerMs = 3'000;
 constexpr uint64_t kLargePieceShare = 8;  // of the buffer, one such part
+constexpr size_t kIdleBytes = 64 << 10;   // that an idle connection keeps for its next answer
 
 }  // namespace
 
@@ -55,6 +56,9 @@ class SessionExchange final : public HttpExchange {
   void EndStream(int status) override {
     if (!Current()) return;
     session_->SendFinal(session_->http_11_ ? kLastChunk : std::string_view(), status);
+  }
+  void Keep(std::shared_ptr<const void> room) override {
+    if (Current()) session_->answer_room_ = std::move(room);
   }
   void set_on_disconnect(std::function<void()> callback) override {
     if (Current()) session_->on_disconnect_ = std::move(callback);
@@ -162,6 +166,10 @@ void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
 }
 
 void HttpSession::ResponseDone() {
+  answer_room_.reset();
+  for (std::string* buffer : {&out_, &in_write_}) {
+    if (buffer->capacity() > kIdleBytes) *buffer = std::string();
+  }
   if (!keep_alive_) {
     Linger();
     return;

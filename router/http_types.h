@@ -79,6 +79,8 @@ class HttpExchange {
   virtual void StartStream() = 0;
   virtual void Write(std::string_view data) = 0;
   virtual void EndStream(int status) = 0;
+  // Memory that is accounted for until the answer has been sent, or its client is gone.
+  virtual void Keep(std::shared_ptr<const void> room) = 0;
   // Called once if the client goes away, or reads too slowly, before the answer's end.
   virtual void set_on_disconnect(std::function<void()> callback) = 0;
 };

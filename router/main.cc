@@ -68,6 +68,10 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
         "Unsent bytes of a stream before its slow client is dropped");
   bytes("--max-buffered-body-bytes", &http.max_buffered_body_bytes,
         "Bodies of all HTTP requests that are not answered yet, together");
+  AnswerLimits& answers = flags->router.answers;
+  bytes("--max-answer-bytes", &answers.max_answer_bytes,
+        "Answer of a request that is kept, not streamed");
+  bytes("--max-buffered-answer-bytes", &answers.max_buffered_answer_bytes, "Such of all requests");
   auto count = [&](const char* name, uint32_t* value, const char* help) {
     app->add_option(name, *value, help)->check(CLI::Range(1, 1'000'000))->capture_default_str();
   };

@@ -260,6 +260,7 @@ void ReplicaClient::LoseUnknown() {
 
 void ReplicaClient::OnEnd(const grpc::Status& status) {
   stream_.reset();
+  unpaid_.Clear();
   watchdog_timer_.cancel();
   const bool was_welcomed = std::exchange(welcomed_, false);
   if (status.error_message() != last_failure_ || was_welcomed) {
@@ -335,7 +336,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   submit->set_tenant(stream->sink->tenant());
   if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
   if (stream->keyed.has_value()) *submit->mutable_keyed() = *stream->keyed;
-  if (auto resume = stream->progress.BeginAttempt()) *submit->add_resume() = *std::move(resume);
+  if (auto resume = stream->BeginAttempt()) *submit->add_resume() = *std::move(resume);
   const int64_t waited_ms = (stream->submitted_ns - stream->arrival_ns) / kNsPerMs;
   submit->set_arrival_unix_ms(stream->arrival_unix_ms + waited_ms);
   submit->mutable_request()->set_deadline_ms(
@@ -376,7 +377,10 @@ void ReplicaClient::OnStep(v1::Step step) {
   }
   for (v1::Delta& delta : *step.mutable_deltas()) {
     const auto found = streams_.find(delta.stream_id());
-    if (found == streams_.end()) continue;  // aborted while it was on its way
+    if (found == streams_.end()) {
+      unpaid_.OnDelta(delta);
+      continue;
+    }
     const std::shared_ptr<RequestStream> stream = found->second;
     const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
     const int64_t now_ns = RealClock::Now();

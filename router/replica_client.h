@@ -29,6 +29,7 @@
 #include "router/replica_health.h"
 #include "router/request_stream.h"
 #include "router/tokenizer_cache.h"
+#include "router/unpaid_tokens.h"
 
 namespace flotilla {
 
@@ -78,10 +79,16 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   // Takes new requests.
   bool ready() const { return state_ == State::kReady && !draining_ && !retired_; }
   // A retired one takes no new requests and does not wait for a broken connection to come back.
+  // It answers: also while it takes no new ones.
+  bool reachable() const { return state_ == State::kReady; }
   void SetRetired(bool retired);
   bool retired() const { return retired_; }
   void Submit(const std::shared_ptr<RequestStream>& stream);
   void Abort(uint64_t stream_id, v1::FinishReason reason);
+  // Has an aborted stream's caller charged once the replica says what it had computed.
+  void BillLater(const RequestStream& stream) {
+    if (welcomed_) unpaid_.Add(stream);
+  }
   // Wants no more of a keyed request, which goes on.
   void Detach(uint64_t stream_id);
   // Calls back with whether it has this request (Keyed.key); false also if it does not answer.
@@ -156,6 +163,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::shared_ptr<const ModelHandle> model_;
   std::shared_ptr<EngineStream> stream_;
   std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> streams_;
+  UnpaidTokens unpaid_;
   size_t fetches_ = 0;  // of large results, under way
   std::vector<uint64_t> aborted_while_down_;
   std::vector<uint64_t> lost_while_down_;  // given up, should the replica hold on to them

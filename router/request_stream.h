@@ -61,6 +61,7 @@ struct RequestStream {
   std::shared_ptr<GenerateSink> sink;
 
   StreamProgress progress;
+  TokenBill bill;  // for its sink's caller
   // Of the replica that the client has something from: only its equals can go on.
   std::optional<std::string> fingerprint;
 
@@ -77,6 +78,13 @@ struct RequestStream {
 
   // The client has something of it.
   bool begun() const { return fingerprint.has_value(); }
+  // Of a keyed one with logprobs nothing is resumed: whoever repeats it wants them from the first
+  // token on, and a resume has none.
+  std::optional<v1::ResumeChoice> BeginAttempt() {
+    const v1::OutputOptions& output = request.output();
+    const bool whole = keyed.has_value() && (output.has_logprobs() || output.has_prompt_logprobs());
+    return progress.BeginAttempt(/*from_start=*/whole);
+  }
   uint64_t prompt_tokens() const { return static_cast<uint64_t>(request.token_ids().ids_size()); }
 };
 

@@ -34,6 +34,7 @@ struct RouterOptions {
   GrpcOptions grpc;
   DispatcherOptions dispatcher;
   TraceOptions traces;
+  AnswerLimits answers;
   ParserChoice parsers;
   std::string api_keys_file;  // empty: everybody may call
   TlsPaths tls;               // of both ports for clients; none: plain text
@@ -87,6 +88,7 @@ class RouterApp {
   const RouterOptions options_;
   const std::shared_ptr<prometheus::Registry> registry_;
   RouterMetrics metrics_;
+  AnswerMemory answers_;
   CallTracker calls_;
   boost::asio::io_context io_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;

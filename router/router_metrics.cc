@@ -71,6 +71,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
           registry,
           {"flotilla_router_http_buffered_body_bytes",
            "Memory for bodies of HTTP requests that are not answered yet, or still worked on."})),
+      answer_bytes_(AddGauge(registry, {"flotilla_router_buffered_answer_bytes",
+                                        "Memory for answers, or parts of them, that are kept "
+                                        "before their clients get them."})),
       stream_buffer_(AddGauge(registry, {"flotilla_router_stream_buffer_bytes",
                                          "Bytes of answers that clients have not taken yet."})),
       disconnects_(AddCounter(registry, {"flotilla_router_client_disconnects_total",
@@ -89,10 +92,12 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                      "Of these, tokens that the replica had cached when it was chosen."})) {
   // All reasons from the start: a rate needs the 0 before the first.
   for (const char* reason :
-       {"no_replica", "replica_full", "draining", "slow_client", "max_connections", "timeout",
-        "header_limit", "body_limit", "body_memory", "max_requests", "bad_request", "api_key",
-        "tenant_limit", "admission_full", "admission_tenant", "admission_timeout", "tls_handshake",
-        "plain_http", "reset_flood"})
+       {"no_replica",       "replica_full",      "draining",      "slow_client",
+        "max_connections",  "timeout",           "header_limit",  "body_limit",
+        "body_memory",      "answer_limit",      "answer_memory", "max_requests",
+        "bad_request",      "api_key",           "tenant_limit",  "admission_full",
+        "admission_tenant", "admission_timeout", "tls_handshake", "plain_http",
+        "reset_flood"})
     rejections_.Add({{"reason", reason}});
   for (const char* outcome : {"exported", "failed", "queue_full"})
     traces_.Add({{"outcome", outcome}});

@@ -34,6 +34,7 @@ class RouterMetrics {
   }
   void ClientDisconnect() { disconnects_.Increment(); }
   void BodyBytes(double delta) { body_bytes_.Increment(delta); }
+  void AnswerBytes(double delta) { answer_bytes_.Increment(delta); }
   void InFlight(double delta) { in_flight_.Increment(delta); }
   size_t in_flight() const { return static_cast<size_t>(in_flight_.Value()); }
   void StreamBuffer(double delta_bytes) { stream_buffer_.Increment(delta_bytes); }
@@ -93,6 +94,7 @@ class RouterMetrics {
   prometheus::Gauge& replicas_;
   prometheus::Gauge& replicas_left_out_;
   prometheus::Gauge& body_bytes_;
+  prometheus::Gauge& answer_bytes_;
   prometheus::Gauge& stream_buffer_;
   prometheus::Counter& disconnects_;
   prometheus::Counter& ejections_;

@@ -18,7 +18,8 @@ Status Differs() {
 
 }  // namespace
 
-std::optional<v1::ResumeChoice> StreamProgress::BeginAttempt() {
+std::optional<v1::ResumeChoice> StreamProgress::BeginAttempt(bool from_start) {
+  if (from_start) resume_point_ = {};
   received_tokens_ = resume_point_.tokens;
   received_prompt_logprobs_ = 0;
   repeated_tokens_ = output_ids_.size() - resume_point_.tokens;

@@ -21,7 +21,8 @@ namespace flotilla {
 class StreamProgress {
  public:
   // A replica begins to work on it. What to go on from; nothing: from the prompt alone.
-  std::optional<v1::ResumeChoice> BeginAttempt();
+  // `from_start`: it computes all again.
+  std::optional<v1::ResumeChoice> BeginAttempt(bool from_start = false);
 
   // A frame brought it, whole or with a large result of `entries` prompt logprobs to be fetched.
   void OnReceived(const v1::Delta& delta);

@@ -28,15 +28,16 @@ std::string_view KeyOf(std::string_view authorization, std::string_view x_api_ke
 
 }  // namespace
 
-// `limits` null: it is in nobody's way.
+// `limits` null: nothing is charged.
 struct Caller::Place {
   std::shared_ptr<TenantLimits> limits;
   std::shared_ptr<const Tenant> tenant;
+  bool running = false;  // one of the tenant's requests at once
 
-  Place(std::shared_ptr<TenantLimits> l, std::shared_ptr<const Tenant> t)
-      : limits(std::move(l)), tenant(std::move(t)) {}
+  Place(std::shared_ptr<TenantLimits> l, std::shared_ptr<const Tenant> t, bool r)
+      : limits(std::move(l)), tenant(std::move(t)), running(r) {}
   ~Place() {
-    if (limits != nullptr) limits->Leave(*tenant);
+    if (running) limits->Leave(*tenant);
   }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
@@ -54,7 +55,7 @@ std::variant<Caller, ApiError> Access::Identify(std::string_view authorization,
   auto found = keys.Find(KeyOf(authorization, x_api_key));
   if (auto* error = std::get_if<ApiError>(&found)) return *error;
   return Caller(std::make_shared<Caller::Place>(
-      nullptr, std::move(std::get<std::shared_ptr<const Tenant>>(found))));
+      nullptr, std::move(std::get<std::shared_ptr<const Tenant>>(found)), false));
 }
 
 const std::string& Caller::tenant() const {
@@ -65,6 +66,11 @@ const std::string& Caller::tenant() const {
 void Caller::Charge(uint64_t tokens) const {
   if (place_ != nullptr && place_->limits != nullptr)
     place_->limits->Charge(*place_->tenant, tokens);
+}
+
+Caller Caller::Debtor() const {
+  if (place_ == nullptr) return {};
+  return Caller(std::make_shared<Place>(place_->limits, place_->tenant, false));
 }
 
 void TenantLimits::Bucket::Fill(uint32_t per_minute, int64_t now_ns) {
@@ -100,7 +106,7 @@ std::variant<Caller, ApiError> TenantLimits::Enter(std::shared_ptr<const Tenant>
     return TooMany(StrCat(tokens, " tokens a minute"), WaitNs(1 - state.tokens.level, tokens));
   if (requests > 0) --state.requests.level;
   ++state.running;
-  return Caller(std::make_shared<Caller::Place>(shared_from_this(), std::move(tenant)));
+  return Caller(std::make_shared<Caller::Place>(shared_from_this(), std::move(tenant), true));
 }
 
 void TenantLimits::Leave(const Tenant& tenant) {

@@ -7,6 +7,7 @@
 // frees its place. Errors: RESOURCE_EXHAUSTED with the time after which it may be tried again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,9 @@ class Caller {
   // Empty: anybody.
   const std::string& tenant() const;
   void Charge(uint64_t tokens) const;
+  // For what is still to be charged when the request is over: the same tenant's, in no place of its
+  // requests at once.
+  Caller Debtor() const;
 
  private:
   friend class TenantLimits;
@@ -38,13 +42,25 @@ class Caller {
   std::shared_ptr<Place> place_;
 };
 
-// Output tokens that a delta brings.
-inline uint64_t NumTokens(const v1::Delta& delta) {
-  uint64_t count = 0;
-  for (const v1::ChoiceDelta& choice : delta.choices())
-    count += static_cast<uint64_t>(choice.token_ids_size());
-  return count;
-}
+// What was charged of a request's tokens, so that each is charged once.
+class TokenBill {
+ public:
+  TokenBill() = default;
+  // `paid`: tokens that are charged elsewhere.
+  explicit TokenBill(uint64_t paid) : charged_(paid) {}
+
+  // So many have been computed by now; fewer than before is fine.
+  void ChargeUpTo(uint64_t computed, const Caller& caller) {
+    if (computed <= charged_) return;
+    caller.Charge(computed - charged_);
+    charged_ = computed;
+  }
+  // So many have been, for somebody who pays for them.
+  void PaidUpTo(uint64_t computed) { charged_ = std::max(charged_, computed); }
+
+ private:
+  uint64_t charged_ = 0;
+};
 
 // Of a router that asks for keys.
 struct Access {

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/unix_time.h"
+#include "common/text/incremental_detokenizer.h"
 #include "scheduler_proc/errors.h"
 
 namespace flotilla {
@@ -20,6 +21,26 @@ int64_t ElapsedMs(int64_t arrival_unix_ms) {
   if (arrival_unix_ms <= 0) return 0;
   const int64_t elapsed = UnixMs() - arrival_unix_ms;
   return elapsed < 0 || elapsed > kMaxTransitMs ? 0 : elapsed;
+}
+
+// The output that the client has of a request that goes on here; empty if it has more than a resume
+// tells.
+v1::Delta BeforeResume(const CheckedRequest& checked, const v1::Submit& submit,
+                       const Tokenizer& tokenizer) {
+  v1::Delta before;
+  const v1::OutputOptions& output = submit.request().output();
+  if (submit.resume_size() == 0 || output.has_logprobs() || output.has_prompt_logprobs())
+    return before;
+  const v1::ResumeChoice& resume = submit.resume(0);
+  IncrementalDetokenizer detokenizer(&tokenizer, checked.options.skip_special);
+  std::string text;
+  for (const int32_t id : resume.output_ids()) text += detokenizer.Push(id);
+  if (text.size() < resume.emitted_bytes()) return before;
+  text.resize(resume.emitted_bytes());  // the rest was held back: it may become a stop string
+  v1::ChoiceDelta* choice = before.add_choices();
+  *choice->mutable_token_ids() = resume.output_ids();
+  choice->set_text(std::move(text));
+  return before;
 }
 
 }  // namespace
@@ -130,6 +151,19 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
   const uint32_t resumed =
       submit->resume_size() > 0 ? static_cast<uint32_t>(submit->resume(0).output_ids_size()) : 0;
   RETURN_IF_ERROR(channel_->Open(stream, id, resumed));
+  KeyedResults::Consumer consumer{channel_, stream, resumed};
+  if (submit->resume_size() > 0) consumer.text_bytes = submit->resume(0).emitted_bytes();
+  consumer.room = channel_->ReplayRoom();
+  if (submit->has_keyed() && !deps_->front->Ready().ok()) {
+    // A draining replica begins nothing, but what it has begun is given to who asks again.
+    const auto place = deps_->keyed->Attach(submit->keyed(), consumer);
+    if (place.ok()) channel_->Share(stream, place->id);
+    if (place.ok()) return OkStatus();
+    if (!absl::IsNotFound(place.status())) {
+      Refuse(channel_.get(), stream, place.status());
+      return OkStatus();
+    }
+  }
   StatusOr<CheckedRequest> checked = Check(*submit);
   if (!checked.ok()) {
     Refuse(channel_.get(), stream, checked.status());
@@ -138,7 +172,7 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
   std::shared_ptr<OutputSink> sink = channel_;
   if (submit->has_keyed()) {
     const auto place = deps_->keyed->AttachOrBegin(
-        submit->keyed(), id, {channel_, stream, resumed, channel_->ReplayRoom()});
+        submit->keyed(), id, consumer, BeforeResume(*checked, *submit, deps_->front->tokenizer()));
     if (!place.ok()) {
       Refuse(channel_.get(), stream, place.status());
       return OkStatus();

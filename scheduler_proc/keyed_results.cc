@@ -1,7 +1,10 @@
 #include "scheduler_proc/keyed_results.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+
+#include "scheduler_proc/errors.h"
 
 namespace flotilla {
 namespace {
@@ -42,12 +45,25 @@ KeyedMetrics::KeyedMetrics(prometheus::Registry* registry, const prometheus::Lab
 struct KeyedResults::Attached {
   Consumer consumer;
   bool began = false;  // the request: its timing is of this one's time
+  bool waits = false;  // it has more than there is yet
 };
 
 struct KeyedResults::Record final : OutputSink, std::enable_shared_from_this<Record> {
-  Record(KeyedResults* results, const v1::Keyed& keyed, ReqId req, uint32_t first)
+  Record(KeyedResults* results, const v1::Keyed& keyed, ReqId req, const Consumer& consumer,
+         const v1::Delta& before)
       : owner(results), key(keyed.key()), digest(keyed.digest()), id(req) {
-    log.emplace(/*stream_id=*/0, first);
+    const bool told = before.choices_size() > 0;
+    first_text = told ? 0 : consumer.text_bytes;
+    log.emplace(/*stream_id=*/0, told ? 0 : consumer.first_token);
+    if (!told) return;
+    bytes += before.SpaceUsedLong() + kPieceBytes;
+    log->Append(v1::Delta(before));
+  }
+
+  // False: it has not all yet that the consumer has.
+  bool RewindFor(const Consumer& consumer, StreamLog* copy) const {
+    return copy->RewindTo(consumer.first_token,
+                          consumer.text_bytes - std::min(first_text, consumer.text_bytes));
   }
 
   bool Append(uint64_t, v1::Delta&& piece) override {
@@ -59,49 +75,65 @@ struct KeyedResults::Record final : OutputSink, std::enable_shared_from_this<Rec
   KeyedResults* const owner;
   const std::string key, digest;
   const ReqId id;
-  bool kept = true;      // it is in records_
-  bool ended = false;    // its last delta has come
-  int64_t ended_ns = 0;  // when
+  uint64_t first_text = 0;  // bytes of text before what the log has
+  bool kept = true;         // it is in records_
+  bool ended = false;       // its last delta has come
+  int64_t ended_ns = 0;     // when
   size_t bytes = kRecordBytes;
   std::optional<StreamLog> log;  // of a kept one
   std::vector<Attached> attached;
 };
 
 StatusOr<KeyedResults::Place> KeyedResults::AttachOrBegin(const v1::Keyed& keyed, ReqId id,
-                                                          const Consumer& consumer) {
+                                                          const Consumer& consumer,
+                                                          const v1::Delta& before) {
   if (keyed.key().size() != kHashDigits || keyed.digest().size() != kHashDigits)
     return absl::InvalidArgumentError(
         StrCat("keyed: key and digest are ", kHashDigits, " hex digits each"));
   std::lock_guard lock(mutex_);
   ExpireLocked(clock_->NowNs());
-  const auto found = records_.find(keyed.key());
-  if (found == records_.end()) {
-    auto record = std::make_shared<Record>(this, keyed, id, consumer.first_token);
-    record->attached.push_back({consumer, /*began=*/true});
-    records_.emplace(keyed.key(), record);
-    bytes_ += record->bytes;
-    metrics_.begun.Increment();
-    MakeRoomLocked(record);
-    return Place{std::move(record), id};
+  if (const auto found = records_.find(keyed.key()); found != records_.end()) {
+    StatusOr<Place> place = AttachLocked(found->second, keyed, consumer);
+    if (!absl::IsNotFound(place.status())) return place;
+    metrics_.alone.Increment();
+    return Place{consumer.sink, id, /*shared=*/false};
   }
-  const std::shared_ptr<Record> record = found->second;
+  auto record = std::make_shared<Record>(this, keyed, id, consumer, before);
+  record->attached.push_back({consumer, /*began=*/true});
+  records_.emplace(keyed.key(), record);
+  bytes_ += record->bytes;
+  metrics_.begun.Increment();
+  MakeRoomLocked(record);
+  return Place{std::move(record), id};
+}
+
+StatusOr<KeyedResults::Place> KeyedResults::Attach(const v1::Keyed& keyed,
+                                                   const Consumer& consumer) {
+  std::lock_guard lock(mutex_);
+  const auto found = records_.find(keyed.key());
+  if (found == records_.end()) return absl::NotFoundError("keyed: there is no such request");
+  return AttachLocked(found->second, keyed, consumer);
+}
+
+StatusOr<KeyedResults::Place> KeyedResults::AttachLocked(const std::shared_ptr<Record>& record,
+                                                         const v1::Keyed& keyed,
+                                                         const Consumer& consumer) {
   if (record->digest != keyed.digest()) {
     metrics_.conflicts.Increment();
     return absl::AlreadyExistsError(
         "idempotency_key: it was used for another request; a key stands for one request");
   }
   StreamLog log = *record->log;
-  if (!log.Rewind(consumer.first_token, 0)) {
-    metrics_.alone.Increment();
-    return Place{consumer.sink, id, /*shared=*/false};
-  }
-  if (log.unsent_bytes() > consumer.room) {
+  const bool has_all = record->RewindFor(consumer, &log);
+  if (consumer.first_token < log.first_token() || (record->ended && !has_all))
+    return absl::NotFoundError("keyed: it has not what the consumer has");
+  if (has_all && log.unsent_bytes() > consumer.room) {
     return absl::AbortedError(
         "idempotency_key: earlier repeats are still being answered; ask again soon");
   }
-  CatchUp(std::move(log), consumer);
+  if (has_all) CatchUp(std::move(log), consumer);
   (record->ended ? metrics_.attached_finished : metrics_.attached_running).Increment();
-  if (!record->ended) record->attached.push_back({consumer});
+  if (!record->ended) record->attached.push_back({consumer, /*began=*/false, !has_all});
   consumer.sink->Flush();
   return Place{nullptr, record->ended ? 0 : record->id};
 }
@@ -112,6 +144,7 @@ void KeyedResults::CatchUp(StreamLog log, const Consumer& consumer) {
     v1::Delta piece;
     log.Take(/*max_bytes=*/1, &piece);
     piece.clear_timing();
+    piece.set_repeats(true);
     consumer.sink->Append(consumer.stream, std::move(piece));
   }
 }
@@ -125,12 +158,40 @@ bool KeyedResults::Contains(const std::string& key) {
 void KeyedResults::OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
   std::erase_if(record->attached, [&piece](const Attached& each) {
+    if (each.waits) return false;
     v1::Delta copy = piece;
-    if (!each.began) copy.clear_timing();
+    if (!each.began) {
+      copy.clear_timing();
+      copy.set_repeats(true);
+    }
     return !each.consumer.sink->Append(each.consumer.stream, std::move(copy));
   });
   record->ended = record->ended || piece.last();
   if (record->kept) KeepLocked(record, std::move(piece));
+  ServeWaitingLocked(record.get());
+}
+
+// Those that can't be served any more ask again, and another replica may have what they need.
+void KeyedResults::ServeWaitingLocked(Record* record) {
+  std::erase_if(record->attached, [record](Attached& each) {
+    if (!each.waits) return false;
+    const Consumer& consumer = each.consumer;
+    if (record->kept) {
+      if (!record->log->Has(consumer.first_token, 0) && !record->ended) return false;
+      StreamLog log = *record->log;
+      if (record->RewindFor(consumer, &log)) {
+        CatchUp(std::move(log), consumer);
+        each.waits = false;
+        return false;
+      }
+      if (!record->ended) return false;
+    }
+    consumer.sink->Append(consumer.stream,
+                          RefusalDelta(absl::UnavailableError(
+                              "the request that this one repeats has ended; try again")));
+    consumer.sink->Flush();
+    return true;
+  });
 }
 
 void KeyedResults::KeepLocked(const std::shared_ptr<Record>& record, v1::Delta&& piece) {

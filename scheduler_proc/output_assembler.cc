@@ -71,7 +71,7 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
     case Finish::kDeadline:
       return EndNow(output, live);
     case Finish::kError:
-      return Fail(output.id, Status(output.error_code, output.error));
+      return Fail(output.id, Status(output.error_code, output.error), output.computed_tokens);
     case Finish::kStop:
     case Finish::kLength:
       break;
@@ -213,11 +213,12 @@ void OutputAssembler::EndNow(const ReqOutput& final, Live* live) {
   delta.add_choices()->set_finish_reason(flotilla::ToProto(final.finish));
   AddUsage(*live, final, &delta);
   delta.mutable_usage()->set_completion_tokens(static_cast<int32_t>(live->emitted));
+  delta.set_computed_tokens(final.computed_tokens);
   delta.set_last(true);
   Append(final.id, live, std::move(delta));
 }
 
-void OutputAssembler::Fail(ReqId id, const Status& status) {
+void OutputAssembler::Fail(ReqId id, const Status& status, uint32_t computed_tokens) {
   auto it = live_.find(id);
   if (it == live_.end()) return;
   // Full queues are in the metrics; what is our own fault is for people.
@@ -227,6 +228,7 @@ void OutputAssembler::Fail(ReqId id, const Status& status) {
   v1::Delta delta;
   delta.add_choices()->set_finish_reason(v1::FINISH_REASON_ERROR);
   *delta.mutable_error() = ToError(status);
+  delta.set_computed_tokens(computed_tokens);
   delta.set_last(true);
   Append(id, &it->second, std::move(delta));
 }

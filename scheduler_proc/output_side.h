@@ -71,7 +71,7 @@ class OutputAssembler {
   void OnOpen(OpenOutput&& open);
   void OnOutput(ReqOutput&& output);
   void OnToken(Live* live, const ReqOutput& output);
-  void Fail(ReqId id, const Status& status);
+  void Fail(ReqId id, const Status& status, uint32_t computed_tokens = 0);
   void EmitTokens(Live* live, uint32_t count, v1::Delta* delta);
   void Finish(ReqId id, Live* live, v1::Delta* delta);
   void FinishEmbedding(const ReqOutput& output, Live* live);

@@ -87,6 +87,7 @@ void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
     large_result_sent_ = true;
   }
   TakeTokens(max_bytes, delta);
+  delta->set_repeats(tail_.repeats());
   if (sent_tokens_ == tokens_.size()) {
     delta->set_held_back(tail_.held_back());
     if (complete_) {
@@ -99,6 +100,7 @@ void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
       if (tail_.has_timing()) *delta->mutable_timing() = tail_.timing();
       if (tail_.has_error()) *delta->mutable_error() = tail_.error();
       *delta->mutable_embedding() = tail_.embedding();
+      if (tail_.has_computed_tokens()) delta->set_computed_tokens(tail_.computed_tokens());
       delta->set_last(true);
       if (!std::exchange(last_sent_, true)) unsent_bytes_ -= CountTail();
     }
@@ -113,6 +115,18 @@ bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
   sent_prompt_ = std::min<size_t>(prompt_logprobs, prompt_logprobs_.size());
   large_result_sent_ = index > 0;
   last_sent_ = false;
+  unsent_bytes_ = CountUnsent();
+  return true;
+}
+
+bool StreamLog::Has(uint32_t token_offset, uint64_t text_bytes) const {
+  return token_offset >= first_token_ && token_offset - first_token_ <= tokens_.size() &&
+         text_bytes <= text_.size();
+}
+
+bool StreamLog::RewindTo(uint32_t token_offset, uint64_t text_bytes) {
+  if (!Has(token_offset, text_bytes) || !Rewind(token_offset, 0)) return false;
+  sent_text_ = text_bytes;
   unsent_bytes_ = CountUnsent();
   return true;
 }

@@ -30,7 +30,12 @@ class StreamLog {
   // What lies past `token_offset` tokens and `prompt_logprobs` entries is unsent again. False: no
   // such offset.
   bool Rewind(uint32_t token_offset, uint32_t prompt_logprobs);
+  // The same for who has so many tokens and so many bytes of text, however those were cut; and
+  // whether it would be true.
+  bool RewindTo(uint32_t token_offset, uint64_t text_bytes);
+  bool Has(uint32_t token_offset, uint64_t text_bytes) const;
 
+  uint32_t first_token() const { return first_token_; }
   bool complete() const { return complete_; }  // `last` was appended
   bool last_sent() const { return last_sent_; }
   size_t unsent_bytes() const { return unsent_bytes_; }

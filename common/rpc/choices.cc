@@ -65,6 +65,8 @@ void ChoiceMerger::Add(size_t candidate, v1::Delta&& delta, std::vector<v1::Delt
       from.sum_logprobs += entry.logprob();
     from.num_tokens += static_cast<size_t>(delta.choices(0).logprobs_size());
     if (options_.hide_logprobs) delta.mutable_choices(0)->clear_logprobs();
+    if (options_.ranked() || (options_.prompt_first && !prompt_done_))
+      kept_bytes_ += delta.SpaceUsedLong();
     from.kept.push_back(std::move(delta));
   }
   if (options_.ranked()) {
@@ -73,6 +75,7 @@ void ChoiceMerger::Add(size_t candidate, v1::Delta&& delta, std::vector<v1::Delt
     for (size_t i = 0; i < best.size(); ++i) Release(best[i], i, out);
   } else if (prompt_done_ || !options_.prompt_first) {
     for (size_t i = 0; i < candidates_.size(); ++i) Release(i, i, out);
+    kept_bytes_ = 0;
   }
 }
 

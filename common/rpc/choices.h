@@ -53,6 +53,8 @@ class ChoiceMerger {
   void Add(size_t candidate, v1::Delta&& delta, std::vector<v1::Delta>* out);
 
   bool done() const { return num_ended_ == candidates_.size(); }
+  // Memory of deltas that wait for others; with best_of also of those that were given at the end.
+  uint64_t kept_bytes() const { return kept_bytes_; }
   // Of all candidates that have ended: the prompt's tokens once, of its cached tokens those that no
   // candidate computed, every token generated.
   const v1::Usage& usage() const { return usage_; }
@@ -75,6 +77,7 @@ class ChoiceMerger {
   std::vector<Candidate> candidates_;
   size_t num_ended_ = 0;
   bool prompt_done_ = false;
+  uint64_t kept_bytes_ = 0;
   v1::Usage usage_;
   std::optional<v1::Timing> timing_;
 };

@@ -217,6 +217,8 @@ void Scheduler::Impl::FillFinish(const Req& req, Finish finish, ReqOutput* outpu
   output->prompt_tokens = req.prompt_len;
   output->cached_tokens = req.cached_tokens;
   output->completion_tokens = std::min(req.len(), req.kept_len) - req.prompt_len;
+  output->computed_tokens = req.num_output() > 0 ? req.prompt_len + output->completion_tokens
+                                                 : std::min(req.num_scheduled, req.prompt_len);
   output->queued_ns = req.queued_ns;
   output->wait_reason = req.wait_reason;
   output->first_scheduled_ns = req.first_scheduled_ns;

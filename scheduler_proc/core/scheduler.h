@@ -113,7 +113,8 @@ struct ReqOutput {
   absl::StatusCode error_code = absl::StatusCode::kInternal;  // kError
   uint32_t prompt_tokens = 0;                                 // with finish
   uint32_t cached_tokens = 0;  // with finish: prompt tokens read from the cache at first admission
-  uint32_t completion_tokens = 0;                                     // with finish
+  uint32_t completion_tokens = 0;  // with finish
+  uint32_t computed_tokens = 0;    // with finish: of prompt and output, those from the cache too
   int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // with finish; 0: never
   WaitReason wait_reason = WaitReason::kNextStep;  // with finish: what kept it queued the longest
 };

@@ -284,12 +284,17 @@ grpc::Status FakeEngineService::Connect(grpc::ServerContext* context, Stream* st
 void FakeEngineService::OnFrame(const v1::RouterFrame& frame) {
   if (frame.has_submit()) OnSubmit(frame.submit());
   if (!frame.has_abort()) return;
-  live_.erase(frame.abort().stream_id());
+  const auto found = live_.find(frame.abort().stream_id());
+  if (found != live_.end()) {
+    if (!frame.abort().detach()) SendAborted(found->first, found->second);
+    live_.erase(found);
+  }
   if (!frame.abort().detach()) aborted_.insert(frame.abort().stream_id());
 }
 
 void FakeEngineService::OnSubmit(const v1::Submit& submit) {
   ++connection_submits_;
+  const bool repeats = submit.has_keyed() && HasKeyed(submit.keyed().key());
   submits_.push_back(submit);
   if (refusals_ > 0) {
     --refusals_;
@@ -300,6 +305,7 @@ void FakeEngineService::OnSubmit(const v1::Submit& submit) {
   live.pieces = MakePieces(submit);
   live.prompt_tokens = static_cast<uint64_t>(submit.request().token_ids().ids_size());
   live.resumed_tokens = ResumedTokens(submit);
+  live.repeats = repeats;
   live_[submit.stream_id()] = std::move(live);
 }
 
@@ -310,6 +316,24 @@ void FakeEngineService::SendError(uint64_t stream_id, int code, const std::strin
   delta->mutable_error()->set_code(code);
   delta->mutable_error()->set_message(message);
   delta->mutable_error()->set_retry_after_ms(2500);
+  stream_->Write(frame);
+}
+
+// A prompt is computed as soon as it is there.
+void FakeEngineService::SendAborted(uint64_t stream_id, const Live& live) {
+  if (live.next >= live.pieces.size()) return;
+  uint64_t computed = live.prompt_tokens + live.resumed_tokens;
+  for (size_t i = 0; i < live.next; ++i) {
+    for (const v1::ChoiceDelta& choice : live.pieces[i].choices())
+      computed += static_cast<uint64_t>(choice.token_ids_size());
+  }
+  v1::EngineFrame frame;
+  v1::Delta* delta = frame.mutable_step()->add_deltas();
+  delta->set_stream_id(stream_id);
+  delta->add_choices()->set_finish_reason(v1::FINISH_REASON_ABORT);
+  delta->set_computed_tokens(static_cast<uint32_t>(computed));
+  delta->set_repeats(live.repeats);
+  delta->set_last(true);
   stream_->Write(frame);
 }
 
@@ -339,6 +363,7 @@ void FakeEngineService::SendStep(bool heartbeat) {
   for (auto& [id, live] : live_) {
     if (heartbeat || live.next >= live.pieces.size()) continue;
     *step->add_deltas() = live.pieces[live.next++];
+    step->mutable_deltas()->rbegin()->set_repeats(live.repeats);
   }
   *step->mutable_load() = MakeLoad();
   if (options_.reports_submits) step->set_submits(connection_submits_);
@@ -377,10 +402,13 @@ grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
 grpc::Status FakeEngineService::FindKeyed(grpc::ServerContext*, const v1::FindKeyedRequest* request,
                                           v1::FindKeyedResponse* response) {
   std::lock_guard lock(mutex_);
-  response->set_found(std::any_of(submits_.begin(), submits_.end(), [&](const v1::Submit& submit) {
-    return submit.keyed().key() == request->key();
-  }));
+  response->set_found(HasKeyed(request->key()));
   return grpc::Status::OK;
+}
+
+bool FakeEngineService::HasKeyed(const std::string& key) const {
+  return std::any_of(submits_.begin(), submits_.end(),
+                     [&](const v1::Submit& submit) { return submit.keyed().key() == key; });
 }
 
 grpc::Status FakeEngineService::FetchLargeResult(grpc::ServerContext*,

@@ -100,6 +100,7 @@ class FakeEngineService final : public v1::Engine::Service {
     size_t next = 0;
     uint64_t prompt_tokens = 0;
     size_t resumed_tokens = 0;
+    bool repeats = false;  // a submit with its key came before
   };
   using Stream = grpc::ServerReaderWriter<v1::EngineFrame, v1::RouterFrame>;
 
@@ -117,9 +118,11 @@ class FakeEngineService final : public v1::Engine::Service {
   void StepLoop();
   void SendStep(bool heartbeat);
   bool HasPiece() const;
+  bool HasKeyed(const std::string& key) const;
   void OnFrame(const v1::RouterFrame& frame);
   void OnSubmit(const v1::Submit& submit);
   void SendError(uint64_t stream_id, int code, const std::string& message);
+  void SendAborted(uint64_t stream_id, const Live& live);
   static size_t ResumedTokens(const v1::Submit& submit);
   std::vector<v1::Delta> MakePieces(const v1::Submit& submit);
   static v1::Delta MakeEmbedding(const v1::Submit& submit);

@@ -13,8 +13,14 @@ from router import Router
 
 TOKENS = 400
 ENGINE = ["--tp", "1", "--kv-cache-memory", "256MiB"]
-BEGUN, RUNNING, FINISHED, CONFLICT = (
-    f'outcome="{outcome}"' for outcome in ("begun", "attached_running", "attached_finished", "conflict"))
+BEGUN, RUNNING, FINISHED, CONFLICT, ALONE = (
+    f'outcome="{outcome}"' for outcome in ("begun", "attached_running", "attached_finished", "conflict", "alone"))
+
+
+def count(engine, *outcomes):
+    return sum(value for name, value in engine.metrics().items()
+               if name.startswith("flotilla_scheduler_keyed_requests_total") and
+               any(outcome in name for outcome in outcomes))
 
 
 def start_router(engines):
@@ -34,9 +40,15 @@ class Fleet:
             engine.stop()
 
     def count(self, *outcomes):
-        return sum(value for engine in self.engines for name, value in engine.metrics().items()
-                   if name.startswith("flotilla_scheduler_keyed_requests_total") and
-                   any(outcome in name for outcome in outcomes))
+        return sum(count(engine, *outcomes) for engine in self.engines)
+
+    def running(self):
+        """The engine that runs the only request, and the other one."""
+        return sorted(self.engines, key=lambda engine: -engine.metric("flotilla_scheduler_requests_running"))
+
+    def all_ready(self):
+        wait_until(lambda: all(router.ready_replicas() == len(self.engines) for router in self.routers), 60,
+                   "both replicas are ready")
 
     def value(self, metric):
         return sum(engine.metric(metric) for engine in self.engines)
@@ -62,6 +74,7 @@ class Call:
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
         self.connection.request("POST", "/v1/completions", json.dumps(body), headers)
         self.text = ""
+        self.logprobs = []
 
     def answer(self):
         self.response = self.connection.getresponse()
@@ -73,13 +86,21 @@ class Call:
             if line.startswith(b"data: {"):
                 piece = json.loads(line[6:])
                 assert "choices" in piece, piece
-                self.text += piece["choices"][0]["text"]
+                choice = piece["choices"][0]
+                self.text += choice["text"]
+                self.logprobs += (choice["logprobs"] or {"token_logprobs": []})["token_logprobs"]
                 yield piece
 
     def whole(self):
         for _ in self.pieces():
             pass
         return self.text
+
+    def read(self):
+        """whole, meanwhile; join tells when."""
+        thread = threading.Thread(target=self.whole)
+        thread.start()
+        return thread
 
     def leave(self):
         self.connection.sock.shutdown(2)
@@ -180,3 +201,61 @@ def test_a_killed_replica_changes_nothing(fleet):
     for thread in threads:
         thread.join(120)
     assert texts == {0: undisturbed, 1: undisturbed}
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_where_it_went_on_it_is_given_to_who_asks_again(fleet, logprobs):
+    fleet.all_ready()
+    body = {"prompt": "Once upon a time, failover", "seed": 9, "logprobs": logprobs}
+    undisturbed = Call(fleet.routers[0], "", **body)
+    undisturbed.whole()
+    first = Call(fleet.routers[0], f"failover-{logprobs}", **body)
+    pieces = first.pieces()
+    for _ in range(20):
+        next(pieces)
+    at, other = fleet.running()
+    begun, attached, alone = count(other, BEGUN), count(other, RUNNING, FINISHED), count(other, ALONE)
+    os.kill(at.pids("scheduler")[0], signal.SIGKILL)
+    wait_until(lambda: count(other, BEGUN) == begun + 1, 60, "it goes on at the other replica")
+    repeats = [Call(router, f"failover-{logprobs}", **body) for router in fleet.routers]
+    threads = [repeat.read() for repeat in repeats]
+    for _ in pieces:
+        pass
+    for thread in threads:
+        thread.join(120)
+    # Also once the first replica is back, which is asked as well.
+    fleet.all_ready()
+    repeats += [Call(router, f"failover-{logprobs}", **body) for router in fleet.routers]
+    for repeat in repeats[2:]:
+        repeat.whole()
+    assert [call.text for call in [first, *repeats]] == [undisturbed.text] * 5
+    assert [call.logprobs for call in [first, *repeats]] == [undisturbed.logprobs] * 5
+    assert count(other, BEGUN) == begun + 1 and count(other, ALONE) == alone
+    assert count(other, RUNNING, FINISHED) == attached + 4
+    assert count(at, BEGUN, RUNNING, FINISHED, ALONE) == 0, "nothing was asked of it since it came back"
+
+
+def test_a_draining_replica_is_asked_again():
+    fleet = Fleet()
+    try:
+        call = Call(fleet.routers[0], "drain")
+        pieces = call.pieces()
+        for _ in range(5):
+            next(pieces)
+        at, other = fleet.running()
+        at.process.terminate()
+        wait_until(lambda: [router.ready_replicas() for router in fleet.routers] == [1, 1], 30, "it drains")
+        repeats = [Call(router, "drain") for router in fleet.routers]
+        threads = [repeat.read() for repeat in repeats]
+        for _ in pieces:
+            pass
+        for thread in threads:
+            thread.join(120)
+        assert at.process.wait(60) == 0
+        assert len(call.text) > TOKENS and [repeat.text for repeat in repeats] == [call.text] * 2
+        assert count(other, BEGUN) == 0 and other.metric("flotilla_scheduler_generation_tokens_total") == 0
+    finally:
+        for router in fleet.routers:
+            router.kill()
+        for engine in fleet.engines:
+            engine.stop()

@@ -50,6 +50,12 @@ class AccessTest : public ::testing::Test {
     EXPECT_TRUE(stub_->Abort(&context, request, &response).ok());
     return response.found();
   }
+  // A prompt of so many tokens.
+  static std::string LongBody(int tokens, int max_tokens) {
+    std::string ids = "7";
+    for (int i = 1; i < tokens; ++i) ids += ",7";
+    return StrCat(R"({"model":"smol","prompt":[)", ids, R"(],"max_tokens":)", max_tokens, "}");
+  }
   std::string LastTenant() { return harness_->engine().submits().back().tenant(); }
 
   const KeysFile file_;
@@ -175,6 +181,56 @@ TEST_F(AccessTest, TokensAMinuteAreLimited) {
   Start(KeyLine("a", "one", "tokens-per-minute=2"));
   EXPECT_EQ(Complete("one").status, 200) << "what it takes is known afterwards";
   EXPECT_EQ(Complete("one").status, 429);
+}
+
+TEST_F(AccessTest, EveryChoiceIsCharged) {
+  for (const int n : {1, 10}) {
+    Start(KeyLine("a", "one", "tokens-per-minute=500"));
+    EXPECT_EQ(Complete("one", StrCat(R"(,"seed":1,"n":)", n)).status, 200);
+    EXPECT_EQ(
+        Send(PostText("/v1/completions",
+                      StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":100,"n":)", n, "}"),
+                      "Authorization: Bearer one\r\n"))
+            .status,
+        200);
+    EXPECT_EQ(Complete("one").status, n == 1 ? 200 : 429) << n;
+  }
+}
+
+// A second for each token that was taken too many.
+TEST_F(AccessTest, WhoLeavesEarlyPaysForWhatWasComputed) {
+  for (const int steps : {0, 5}) {
+    Start(KeyLine("a", "one", "tokens-per-minute=60"));
+    harness_->engine().Hold();
+    HttpConnection connection(harness_->port());
+    connection.Send(
+        PostText("/v1/completions", LongBody(1000, 20), "Authorization: Bearer one\r\n"));
+    ASSERT_TRUE(harness_->engine().WaitForSubmits(1));
+    harness_->engine().Release(steps);
+    ASSERT_TRUE(harness_->engine().WaitFor([&] { return harness_->engine().permits() == 0; }));
+    connection.Close();
+    ASSERT_TRUE(harness_->engine().WaitForAborts(1));
+    harness_->engine().RunFreely();
+    HttpAnswer next = Complete("one");  // the replica's word may still be on its way
+    for (int i = 0; i < 10 && next.status == 200; ++i) next = Complete("one");
+    ASSERT_EQ(next.status, 429);
+    const int left = 1 + 1000 + steps - 60;
+    EXPECT_LE(std::stoi(next.headers.at("retry-after")), left + 3 * 10);
+    EXPECT_GE(std::stoi(next.headers.at("retry-after")), left - 20) << "of " << steps << " steps";
+  }
+}
+
+TEST_F(AccessTest, ARepeatOfAKeyedRequestIsNotPaidForTwice) {
+  Start(KeyLine("a", "one", "tokens-per-minute=2000"));
+  const auto ask = [&](const std::string& key) {
+    return Send(PostText("/v1/completions", LongBody(900, 4),
+                         StrCat("Authorization: Bearer one\r\nIdempotency-Key: ", key, "\r\n")));
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(ask("k").status, 200) << i;
+  EXPECT_EQ(ask("l").status, 200);
+  EXPECT_EQ(ask("l").status, 200);
+  EXPECT_EQ(ask("m").status, 200) << "the bucket was not empty yet";
+  EXPECT_EQ(ask("m").status, 429);
 }
 
 TEST_F(AccessTest, RequestsAtOnceAreLimited) {

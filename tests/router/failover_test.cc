@@ -274,6 +274,29 @@ TEST(RetryTest, NoReattachInTimeIsAnError) {
   EXPECT_TRUE(got.headers.contains("retry-after"));
 }
 
+// Neither addresses, files, nor what a connection's end said.
+TEST(RetryTest, ErrorsNameNothingInternal) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 50;
+  options.failover_wait_ms = 0;
+  RouterHarness harness(options);
+  std::vector<HttpAnswer> answers;
+  harness.engine().Hold();
+  auto running = std::async(std::launch::async, [&] { return harness.Complete(kBody); });
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Stop();
+  answers.push_back(running.get());
+  answers.push_back(harness.Complete(kBody));
+  answers.push_back(Get(harness.port(), "/health/ready"));
+  answers.push_back(harness.Complete(R"({"model":"other","prompt":"Hi"})"));
+  answers.push_back(harness.Complete("{"));
+  for (const HttpAnswer& answer : answers) {
+    EXPECT_GE(answer.status, 400);
+    for (const char* word : {"unix:", "/tmp", ".sock", "fake-0", "127.0.0.1", ".cc", "grpc"})
+      EXPECT_EQ(answer.body.find(word), std::string::npos) << word << " in " << answer.body;
+  }
+}
+
 TEST(RetryTest, ARefusedRequestGoesToAnotherReplicaOnce) {
   RouterHarness harness(Two());
   harness.engine(0).RefuseNext(1, 8, "queue full");

@@ -144,6 +144,63 @@ TEST_F(IdempotencyTest, BothHomesAreAskedWhetherTheyHaveIt) {
   EXPECT_EQ(Submits(1 - home), 12u);
 }
 
+// It takes nothing new, but this is nothing new.
+TEST_F(IdempotencyTest, ARepeatGoesToTheReplicaThatRunsItThoughThatDrains) {
+  HarnessOptions options;
+  options.replicas = 2;
+  Start(options);
+  harness_->WaitAllReady();
+  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
+  SendOn(KeyHeader("k"));
+  while (Submits(0) + Submits(1) < 1) {
+  }
+  const size_t home = Submits(0) > 0 ? 0 : 1;
+  harness_->engine(home).SetDraining(true);
+  ASSERT_TRUE(harness_->WaitForMetric(
+      StrCat("flotilla_router_backend_healthy{replica=\"fake-", home, "\"}"), 0));
+  SendOn(KeyHeader("k"));
+  EXPECT_TRUE(harness_->engine(home).WaitForSubmits(2));
+  SendOn(KeyHeader("other"));
+  EXPECT_TRUE(harness_->engine(1 - home).WaitForSubmits(1));
+  for (size_t i = 0; i < 2; ++i) harness_->engine(i).RunFreely();
+  const std::string text = TextOf(connections_[0]->Read());
+  EXPECT_EQ(TextOf(connections_[1]->Read()), text);
+  EXPECT_EQ(connections_[2]->Read().status, 200);
+  EXPECT_EQ(Submits(1 - home), 1u);
+}
+
+// Its replica is lost: those who repeat it later can be given all of it where it went on.
+TEST_F(IdempotencyTest, WhatAResumeDoesNotTellIsComputedFromTheStart) {
+  for (const bool logprobs : {false, true}) {
+    HarnessOptions options;
+    options.replicas = 2;
+    Start(options);
+    connections_.clear();
+    const std::string body = StrCat(R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1)",
+                                    logprobs ? R"(,"logprobs":2})" : "}");
+    const HttpAnswer whole = Send("", body);
+    const size_t before[] = {Submits(0), Submits(1)};
+    for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
+    connections_.push_back(std::make_unique<HttpConnection>(harness_->port()));
+    connections_[0]->Send(PostText("/v1/completions", body, KeyHeader("k")));
+    while (Submits(0) + Submits(1) < 2) {
+    }
+    const size_t home = Submits(0) > before[0] ? 0 : 1;
+    harness_->engine(1 - home).RunFreely();
+    FakeEngineService& first = harness_->engine(home);
+    first.Release(9);
+    ASSERT_TRUE(first.WaitFor([&] { return first.permits() == 0; }));
+    ASSERT_TRUE(harness_->WaitForMetric("flotilla_router_ttft_seconds_count", 2));
+    first.Stop();
+    const HttpAnswer got = connections_[0]->Read();
+    ASSERT_EQ(got.status, 200);
+    EXPECT_EQ(ParseOrFail(got.body).at("choices"), ParseOrFail(whole.body).at("choices"));
+    const v1::Submit submit = Last(1 - home);
+    EXPECT_TRUE(submit.has_keyed());
+    EXPECT_TRUE(!logprobs || submit.resume_size() == 0);
+  }
+}
+
 TEST_F(IdempotencyTest, ItGoesOnWhenItsClientLeaves) {
   Start({});
   harness_->engine().Hold();

@@ -64,6 +64,26 @@ TEST(RequestIdsTest, EachRequestOfAConnectionHasItsOwn) {
   EXPECT_THAT(connection.Read().headers.at("x-request-id"), MatchesRegex(kMade));
 }
 
+// It is a name in logs: nobody gets, ends or replaces another's request by it.
+TEST(RequestIdsTest, TwoRequestsOfOneIdAreTwo) {
+  RouterHarness harness;
+  harness.engine().Hold();
+  HttpConnection first(harness.port()), second(harness.port());
+  first.Send(PostText("/v1/completions", kBody, "X-Request-Id: same\r\n"));
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  second.Send(PostText("/v1/completions", R"({"model":"smol","prompt":"Hi","max_tokens":9})",
+                       "X-Request-Id: same\r\n"));
+  ASSERT_TRUE(harness.engine().WaitForSubmits(2));
+  const std::vector<v1::Submit> submits = harness.engine().submits();
+  EXPECT_NE(submits[0].stream_id(), submits[1].stream_id());
+  second.Close();
+  ASSERT_TRUE(harness.engine().WaitForAborts(1));
+  harness.engine().RunFreely();
+  const HttpAnswer answer = first.Read();
+  EXPECT_EQ(TextOf(answer), GetTestModel().tokenizer->Decode(
+                                harness.engine().AnswerIds(submits[0].request()), true));
+}
+
 class GrpcIdsTest : public testing::Test {
  protected:
   struct Outcome {

@@ -36,6 +36,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.http.port = 0;
   router.grpc = options_.grpc;
   router.grpc.grpc_port = 0;
+  router.answers = options_.answers;
   router.parsers = options_.parsers;
   router.api_keys_file = options_.api_keys_file;
   router.tls = options_.tls;

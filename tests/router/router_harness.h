@@ -23,6 +23,7 @@ struct HarnessOptions {
   FakeEngineServiceOptions engine;
   HttpOptions http;
   GrpcOptions grpc;
+  AnswerLimits answers;
   ParserChoice parsers;
   std::string api_keys_file;
   TlsPaths tls;

@@ -62,6 +62,32 @@ TEST_F(TenantLimitsTest, TokensAMinute) {
   EXPECT_EQ(Refused(tenant), 0);
 }
 
+TEST_F(TenantLimitsTest, EachTokenIsChargedOnce) {
+  const Tenant tenant = {.name = "a", .tokens_per_minute = 60};
+  EXPECT_EQ(Refused(tenant), 0);
+  TokenBill bill;
+  bill.ChargeUpTo(50, last_);
+  bill.ChargeUpTo(40, last_);
+  bill.PaidUpTo(60);
+  bill.ChargeUpTo(69, last_);
+  EXPECT_EQ(Refused(tenant), 0) << "59 of 60";
+  TokenBill(100).ChargeUpTo(101, last_);
+  EXPECT_EQ(Refused(tenant), 1000);
+}
+
+TEST_F(TenantLimitsTest, ADebtorHasNoPlace) {
+  const Tenant tenant = {.name = "a", .tokens_per_minute = 60, .concurrency = 1};
+  EXPECT_EQ(Refused(tenant), 0);
+  const Caller debtor = last_.Debtor();
+  EXPECT_EQ(debtor.tenant(), "a");
+  last_ = Caller();
+  EXPECT_EQ(Refused(tenant), 0);
+  debtor.Charge(60);
+  last_ = Caller();
+  EXPECT_EQ(Refused(tenant), 1000);
+  EXPECT_EQ(Caller().Debtor().tenant(), "");
+}
+
 TEST_F(TenantLimitsTest, RequestsAtOnce) {
   const Tenant tenant = {.name = "a", .concurrency = 1};
   EXPECT_EQ(Refused(tenant), 0);

@@ -130,7 +130,10 @@ TEST(EngineConnect, AbortEndsTheStream) {
   router.Abort(1);
   router.Abort(99);  // unknown: no effect
   ASSERT_TRUE(router.WaitDone(1));
-  EXPECT_EQ(router.Get(1).last.choices(0).finish_reason(), v1::FINISH_REASON_ABORT);
+  const Received got = router.Get(1);
+  EXPECT_EQ(got.last.choices(0).finish_reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_GE(got.last.computed_tokens(), 10 + got.tokens.size()) << "delivered or not";
+  EXPECT_LE(got.last.computed_tokens(), 10 + 11u);
   EXPECT_TRUE(engine.engine().WaitIdle(RealClock::Now() + 10 * kNsPerSecond));
 }
 

@@ -49,9 +49,15 @@ class FakeSink final : public OutputSink {
 
 class KeyedResultsTest : public testing::Test {
  protected:
+  // It has so many Pieces, from 0 on.
+  static KeyedResults::Consumer Behind(const std::shared_ptr<FakeSink>& sink, int tokens) {
+    KeyedResults::Consumer consumer{sink, 7, static_cast<uint32_t>(tokens)};
+    for (int i = 0; i < tokens; ++i) consumer.text_bytes += Piece(i).choices(0).text().size();
+    return consumer;
+  }
   KeyedResults::Place Ask(const v1::Keyed& keyed, const std::shared_ptr<FakeSink>& sink,
-                          uint32_t first_token = 0) {
-    auto place = results_->AttachOrBegin(keyed, ++last_id_, {sink, 7, first_token});
+                          int first_token = 0, const v1::Delta& before = {}) {
+    auto place = results_->AttachOrBegin(keyed, ++last_id_, Behind(sink, first_token), before);
     EXPECT_TRUE(place.ok()) << place.status();
     return place.ok() ? *place : KeyedResults::Place{};
   }
@@ -118,7 +124,9 @@ TEST_F(KeyedResultsTest, WhoHasNoRoomForItAsksAgain) {
   const auto refused = results_->AttachOrBegin(Key('a'), 2, {second, 7, 0, /*room=*/500});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted) << refused.status();
   EXPECT_EQ(second->num_tokens, 0u);
-  EXPECT_TRUE(results_->AttachOrBegin(Key('a'), 2, {second, 7, 60, /*room=*/500}).ok());
+  KeyedResults::Consumer has_most = Behind(second, 60);
+  has_most.room = 500;
+  EXPECT_TRUE(results_->AttachOrBegin(Key('a'), 2, has_most).ok());
   EXPECT_EQ(second->num_tokens, 40u);
 }
 
@@ -218,8 +226,56 @@ TEST_F(KeyedResultsTest, WhoHasMoreThanItBeganWithAttaches) {
   const auto own = Ask(Key('a'), less, 0);
   EXPECT_EQ(own.sink, less);
   EXPECT_FALSE(own.shared);
-  EXPECT_FALSE(Ask(Key('a'), ahead, 5).shared) << "it has more than there is";
-  EXPECT_EQ(Count("alone"), 2);
+  EXPECT_EQ(Count("alone"), 1);
+
+  const auto waits = Ask(Key('a'), ahead, 6);
+  EXPECT_EQ(waits.sink, nullptr);
+  EXPECT_TRUE(waits.shared);
+  for (int i = 4; i < 8; ++i) place.sink->Append(0, Piece(i));
+  EXPECT_EQ(ahead->text, "6 7 ") << "what it has is not told again";
+  place.sink->Append(0, Piece(8, v1::FINISH_REASON_STOP));
+  for (const auto& each : {sink, more, ahead}) EXPECT_TRUE(each->last);
+  EXPECT_EQ(ahead->text, "6 7 8 ");
+}
+
+TEST_F(KeyedResultsTest, WhoWaitsInVainAsksAgain) {
+  const auto sink = std::make_shared<FakeSink>(), ahead = std::make_shared<FakeSink>();
+  const auto place = Ask(Key('a'), sink);
+  place.sink->Append(0, Piece(0));
+  Ask(Key('a'), ahead, 6);
+  place.sink->Append(0, Piece(1, v1::FINISH_REASON_ABORT));
+  EXPECT_THAT(ahead->error, HasSubstr("try again"));
+  EXPECT_TRUE(ahead->last);
+  EXPECT_EQ(ahead->flushes, 2) << "once when it came";
+  Run(Key('b'), 3, v1::FINISH_REASON_STOP);
+  EXPECT_FALSE(Ask(Key('b'), ahead, 9).shared) << "that has ended before";
+}
+
+TEST_F(KeyedResultsTest, WhatWasThereBeforeIsTold) {
+  const auto sink = std::make_shared<FakeSink>(), less = std::make_shared<FakeSink>(),
+             none = std::make_shared<FakeSink>();
+  v1::Delta before = Piece(0);
+  before.mutable_choices(0)->add_token_ids(1);
+  before.mutable_choices(0)->set_text("0 1 ");
+  const auto place = Ask(Key('a'), sink, 2, before);
+  place.sink->Append(0, Piece(2));
+  EXPECT_EQ(Ask(Key('a'), less, 1).sink, nullptr);
+  EXPECT_EQ(Ask(Key('a'), none).sink, nullptr);
+  place.sink->Append(0, Piece(3, v1::FINISH_REASON_STOP));
+  EXPECT_EQ(sink->text, "2 3 ");
+  EXPECT_EQ(less->text, "1 2 3 ") << "cut in the midst of what was one piece";
+  EXPECT_EQ(less->num_tokens, 3u);
+  EXPECT_EQ(none->text, "0 1 2 3 ");
+  EXPECT_EQ(Count("alone"), 0);
+}
+
+TEST_F(KeyedResultsTest, AttachBeginsNothing) {
+  const auto sink = std::make_shared<FakeSink>();
+  EXPECT_TRUE(absl::IsNotFound(results_->Attach(Key('a'), Behind(sink, 0)).status()));
+  EXPECT_FALSE(results_->Contains(Key('a').key()));
+  Run(Key('a'), 3, v1::FINISH_REASON_STOP);
+  EXPECT_TRUE(results_->Attach(Key('a'), Behind(sink, 2)).ok());
+  EXPECT_EQ(sink->text, "2 3 ");
 }
 
 TEST_F(KeyedResultsTest, TheLongestEndedGoesFirst) {

@@ -1,6 +1,7 @@
 // Requests with an idempotency key on a real engine (toy model): two routers' view.
 #include <gtest/gtest.h>
 
+#include "common/text/incremental_detokenizer.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/scheduler_proc/engine_client.h"
 
@@ -46,6 +47,13 @@ class KeyedSubmitTest : public testing::Test {
   bool HasSome(TestRouter* router, uint64_t stream) {
     return router->Wait([&] { return router->streams_[stream].tokens.size() > 3; });
   }
+  // As it is passed on while more may come.
+  std::string TextOf(const std::vector<int32_t>& ids) {
+    IncrementalDetokenizer detokenizer(&engine_->tokenizer(), /*skip_special=*/true);
+    std::string text;
+    for (const int32_t id : ids) text += detokenizer.Push(id);
+    return text;
+  }
   bool WaitIdle() { return engine_->engine().WaitIdle(RealClock::Now() + 20 * kNsPerSecond); }
 
   std::unique_ptr<FakeEngine> engine_;
@@ -75,6 +83,9 @@ TEST_F(KeyedSubmitTest, BothRoutersGetTheOneRequest) {
   routers_[1]->Send(KeyedSubmit(6, request));
   ASSERT_TRUE(routers_[1]->WaitDone(6));
   EXPECT_EQ(routers_[1]->Get(6).text, first.text);
+  EXPECT_FALSE(first.last.repeats());
+  EXPECT_TRUE(second.last.repeats());
+  EXPECT_TRUE(routers_[1]->Get(6).last.repeats());
   EXPECT_EQ(routers_[1]->Get(6).last.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
 }
 
@@ -153,26 +164,88 @@ TEST_F(KeyedSubmitTest, WhatIsRefusedIsNotKept) {
   EXPECT_EQ(routers_[0]->Get(3).last.error().code(), 6);
 }
 
-// It went on from token 20 elsewhere; a router that has less begins anew, and gets the same.
-TEST_F(KeyedSubmitTest, OneThatWasResumedServesThoseWhoHaveAsMuch) {
+// It went on from token 20 elsewhere: all are given the same, whatever they have of it.
+TEST_F(KeyedSubmitTest, OneThatWasResumedIsGivenToAll) {
   Start();
   const v1::GenerateRequest request = TokenRequest(Prompt(1, 10), 60);
   routers_[0]->Submit(1, request);
   ASSERT_TRUE(routers_[0]->WaitDone(1));
+  const Received all = routers_[0]->Get(1);
+  const auto resumed = [&](uint64_t stream, int tokens) {
+    v1::RouterFrame frame = KeyedSubmit(stream, request);
+    v1::ResumeChoice* resume = frame.mutable_submit()->add_resume();
+    resume->mutable_output_ids()->Add(all.tokens.begin(), all.tokens.begin() + tokens);
+    resume->set_emitted_bytes(TextOf({all.tokens.begin(), all.tokens.begin() + tokens}).size());
+    return frame;
+  };
+  const auto expect_rest = [&](TestRouter* router, uint64_t stream, int tokens) {
+    ASSERT_TRUE(router->WaitDone(stream));
+    const Received got = router->Get(stream);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>(all.tokens.begin() + tokens, all.tokens.end()));
+    EXPECT_EQ(TextOf({all.tokens.begin(), all.tokens.begin() + tokens}) + got.text, all.text);
+  };
+  engine_->replica().HoldAfter(5);
+  routers_[0]->Send(resumed(2, 20));
+  ASSERT_TRUE(HasSome(routers_[0].get(), 2));
+  routers_[1]->Send(KeyedSubmit(3, request));
+  routers_[1]->Send(resumed(4, 7));
+  routers_[1]->Send(resumed(5, 50));  // more than there is yet
+  ASSERT_TRUE(HasSome(routers_[1].get(), 3));
+  EXPECT_EQ(engine_->engine().front().live(), 1u);
+  engine_->replica().Hold(false);
+  expect_rest(routers_[0].get(), 2, 20);
+  expect_rest(routers_[1].get(), 3, 0);
+  expect_rest(routers_[1].get(), 4, 7);
+  expect_rest(routers_[1].get(), 5, 50);
+  routers_[1]->Send(KeyedSubmit(6, request));
+  expect_rest(routers_[1].get(), 6, 0);
+  EXPECT_TRUE(routers_[1]->Get(6).last.repeats()) << "computed once";
+}
+
+// What a resume does not tell can't be given again.
+TEST_F(KeyedSubmitTest, OneThatWasResumedWithLogprobsBeginsAnewForOthers) {
+  Start();
+  v1::GenerateRequest request = TokenRequest(Prompt(1, 10), 30);
+  request.mutable_output()->set_logprobs(0);
+  routers_[0]->Submit(1, request);
+  ASSERT_TRUE(routers_[0]->WaitDone(1));
   const std::vector<int32_t> all = routers_[0]->Get(1).tokens;
   v1::RouterFrame resumed = KeyedSubmit(2, request);
-  resumed.mutable_submit()->add_resume()->mutable_output_ids()->Add(all.begin(), all.begin() + 20);
+  resumed.mutable_submit()->add_resume()->mutable_output_ids()->Add(all.begin(), all.begin() + 9);
   routers_[0]->Send(resumed);
   ASSERT_TRUE(routers_[0]->WaitDone(2));
-  EXPECT_EQ(routers_[0]->Get(2).tokens, std::vector<int32_t>(all.begin() + 20, all.end()));
-  resumed.mutable_submit()->mutable_resume(0)->mutable_output_ids()->Add(all[20]);
-  resumed.mutable_submit()->set_stream_id(3);
-  routers_[1]->Send(resumed);
-  routers_[1]->Send(KeyedSubmit(4, request));
+  routers_[1]->Send(KeyedSubmit(3, request));
   ASSERT_TRUE(routers_[1]->WaitDone(3));
-  EXPECT_EQ(routers_[1]->Get(3).tokens, std::vector<int32_t>(all.begin() + 21, all.end()));
+  EXPECT_EQ(routers_[1]->Get(3).tokens, all);
+  EXPECT_EQ(routers_[1]->Get(3).logprobs.size(), 30u);
+  EXPECT_FALSE(routers_[1]->Get(3).last.repeats());
+}
+
+// It begins nothing new, but who asks again is given what it has begun.
+TEST_F(KeyedSubmitTest, ADrainingReplicaIsAskedAgain) {
+  Start();
+  const v1::GenerateRequest request = TokenRequest(Prompt(1, 10), 300);
+  engine_->replica().HoldAfter(10);
+  routers_[0]->Send(KeyedSubmit(1, request));
+  ASSERT_TRUE(HasSome(routers_[0].get(), 1));
+  engine_->engine().front().SetDraining();
+  EXPECT_TRUE(Find('k'));
+  routers_[1]->Send(KeyedSubmit(2, request));
+  v1::RouterFrame other = KeyedSubmit(3, request);
+  other.mutable_submit()->mutable_keyed()->set_key(std::string(64, 'e'));
+  routers_[1]->Send(other);
+  ASSERT_TRUE(routers_[1]->WaitDone(3));
+  EXPECT_EQ(routers_[1]->Get(3).last.error().code(), 14);
+  other = KeyedSubmit(4, request);
+  other.mutable_submit()->mutable_keyed()->set_digest(std::string(64, 'e'));
+  routers_[1]->Send(other);
   ASSERT_TRUE(routers_[1]->WaitDone(4));
-  EXPECT_EQ(routers_[1]->Get(4).tokens, all);
+  EXPECT_EQ(routers_[1]->Get(4).last.error().code(), 6) << "a key stands for one request";
+  engine_->replica().Hold(false);
+  for (const uint64_t i : {0, 1}) {
+    ASSERT_TRUE(routers_[i]->WaitDone(i + 1));
+    EXPECT_EQ(routers_[i]->Get(i + 1).tokens.size(), 300u);
+  }
 }
 
 }  // namespace

@@ -160,6 +160,26 @@ TEST(SchedulerTest, ResumedTokensCountAsOutput) {
   EXPECT_EQ(cluster.last(2).prompt_tokens, 10u);
 }
 
+// Of a prompt that waits, one that is half computed, and one that has output.
+TEST(SchedulerTest, AnAbortTellsWhatWasComputed) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.chunked_prefill_size = 16;
+  SimCluster cluster(config);
+  const auto abort = [&](ReqId id) {
+    std::vector<ReqOutput> outputs;
+    cluster.Abort(id, &outputs);
+    return outputs.at(0).computed_tokens;
+  };
+  ASSERT_TRUE(cluster.Add(Spec(1, 40, 8)).ok());
+  EXPECT_EQ(abort(1), 0u);
+  ASSERT_TRUE(cluster.Add(Spec(2, 40, 8)).ok());
+  ASSERT_TRUE(cluster.Step());
+  EXPECT_EQ(abort(2), 16u);
+  ASSERT_TRUE(cluster.Add(Spec(3, 40, 8, 5)).ok());
+  while (cluster.tokens(3).size() < 4) ASSERT_TRUE(cluster.Step());
+  EXPECT_EQ(abort(3), 44u);
+}
+
 TEST(SchedulerTest, TruncateLeavesNothingPastTheStop) {
   SimCluster cluster(SimCluster::SmallConfig());  // pages of 4
   ASSERT_TRUE(cluster.Add(Spec(1, 6, 40)).ok());

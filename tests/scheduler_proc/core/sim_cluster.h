@@ -70,8 +70,8 @@ class SimCluster {
     return status;
   }
 
-  void Abort(ReqId id) {
-    ASSERT_TRUE(scheduler_->Abort(id, Finish::kAbort));
+  void Abort(ReqId id, std::vector<ReqOutput>* outputs = nullptr) {
+    ASSERT_TRUE(scheduler_->Abort(id, Finish::kAbort, outputs));
     if (twin_ != nullptr) {
       ASSERT_TRUE(twin_->Abort(id, Finish::kAbort));
     }
