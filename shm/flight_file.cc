@@ -18,23 +18,26 @@ constexpr std::string_view kFileMagic = "flotilla flight 1\n";
 
 }  // namespace
 
-Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
-  const UniqueFd fd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
-  const auto failed = [&] {
-    return absl::UnavailableError(StrCat("can't write ", path, ": ", std::strerror(errno)));
-  };
-  if (fd.get() < 0) return failed();
+Status WriteFlight(int fd, const std::vector<std::string>& records) {
   std::string bytes(kFileMagic);
   WireWriter out(&bytes);
   for (const std::string& record : records) out.PutBytes(record);
   std::string_view rest = bytes;
   while (!rest.empty()) {
-    const ssize_t written = write(fd.get(), rest.data(), rest.size());
+    const ssize_t written = write(fd, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed();
+    if (written < 0) return absl::UnavailableError(std::strerror(errno));
     rest.remove_prefix(static_cast<size_t>(written));
   }
   return OkStatus();
+}
+
+Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
+  const UniqueFd fd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  const Status status =
+      fd.valid() ? WriteFlight(fd.get(), records) : absl::UnavailableError(std::strerror(errno));
+  if (status.ok()) return status;
+  return absl::UnavailableError(StrCat("can't write ", path, ": ", std::string(status.message())));
 }
 
 StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path) {

@@ -47,6 +47,9 @@ class FlightRingWriter {
 // The records that are whole, oldest first.
 StatusOr<std::vector<std::string>> ReadFlightRing(const Segment& segment);
 
+// The same to a descriptor, such as a pipe. Unavailable: it can't be written to.
+Status WriteFlight(int fd, const std::vector<std::string>& records);
+
 // The same in a file that only its owner may read (prompts are in it). Errors name the file.
 Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records);
 StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path);

@@ -2,8 +2,9 @@
 # try.sh: starts an engine and a router from the images that build.sh made, as the manifests would have them run (user
 # 65532, read-only root, no capabilities, no new privileges, the same writable folders of the same sizes) and with 64 KiB
 # of /dev/shm, asks them something, once with a grammar (which is compiled in a sandbox of its own), looks whether they
-# are confined as said (confined.py), reads both metrics pages, compares the model with its checksum, and stops both in
-# order. Limits of CPU and memory, the seccomp profile and the network are not the pod's.
+# are confined as said (confined.py), takes a flight recording out of the engine, reads both metrics pages, compares the
+# model with its checksum, and stops both in order. Limits of CPU and memory, the seccomp profile and the network are not
+# the pod's.
 #
 # By unshare and chroot, not `buildah run`: without an OCI runtime that has only the isolation "chroot", in which
 # (1.28) the root can be written to, /dev/shm is the machine's whatever --shm-size says, CAP_SETUID stays in the bounding
@@ -94,6 +95,11 @@ check_confined() {
     die "$1 is not as confined as a pod"
 }
 
+# within PID PROGRAM ARGUMENT...: what `kubectl exec` does in the pod whose process 1 has that parent.
+within() {
+  nsenter --target "$(pgrep -P "$1")" --mount --pid --root --wdns=/ --setuid=65532 --setgid=65532 "${@:2}"
+}
+
 # stop PID NAME: SIGTERM for the process within; it must end by itself, with status 0.
 stop() {
   kill -TERM "$(pgrep -P "$1")"
@@ -130,6 +136,11 @@ check_confined engine "${running[0]}" "$engine_volumes"
 check_confined router "${running[1]}" "$router_volumes"
 # This script is not confined, and that is seen.
 ! python3 "$root/deploy/images/confined.py" $$ "$shm" >/dev/null || die "confined.py takes anything for confined"
+# A flight recording is taken out of the engine that runs, by the image's programs alone, and can be run again there.
+within "${running[0]}" /usr/bin/flotilla flight >"$work/engine.flight" || die "no flight recording"
+replayed=$(within "${running[0]}" /usr/bin/flotilla replay /proc/self/fd/0 <"$work/engine.flight") ||
+  die "the flight recording can't be run again: $replayed"
+[[ $replayed == *"every decision is the same"* ]] || die "the flight recording says $replayed"
 for page in "${metrics[@]}"; do
   python3 -c 'import sys, urllib.request
 page = urllib.request.urlopen(sys.argv[1], timeout=10).read()

@@ -13,15 +13,13 @@ namespace flotilla {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr char kSuffix[] = ".flight";
-
 // Names begin with the replica's id, then the time: sorted by name is sorted by age.
 void RemoveOld(const fs::path& dir, const std::string& prefix) {
   std::error_code error;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(kSuffix)) files.push_back(entry.path());
+    if (name.starts_with(prefix) && name.ends_with(kFlightSuffix)) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   for (size_t i = 0; i + kKeptFlightRecordings < files.size(); ++i) fs::remove(files[i], error);
@@ -54,7 +52,7 @@ StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::str
   if (error) return absl::UnavailableError(StrCat("can't make ", dir, ": ", error.message()));
   const std::string prefix = replica + "-";
   const std::string time = absl::FormatTime("%Y%m%dT%H%M%E3SZ", absl::Now(), absl::UTCTimeZone());
-  const std::string path = (fs::path(dir) / (prefix + time + kSuffix)).string();
+  const std::string path = (fs::path(dir) / (prefix + time + kFlightSuffix)).string();
   RETURN_IF_ERROR(WriteFlightFile(path, *records));
   RemoveOld(dir, prefix);
   return path;

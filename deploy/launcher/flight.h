@@ -12,6 +12,7 @@
 namespace flotilla {
 
 inline constexpr size_t kKeptFlightRecordings = 8;
+inline constexpr char kFlightSuffix[] = ".flight";
 
 // What some minutes take: a step's record grows with its rows.
 uint64_t DefaultFlightBytes(uint32_t max_running_requests);

@@ -17,6 +17,7 @@
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/doctor.h"
 #include "deploy/launcher/flight.h"
+#include "deploy/launcher/flight_command.h"
 #include "deploy/launcher/host_plan.h"
 #include "deploy/launcher/log_mux.h"
 #include "deploy/launcher/model.h"
@@ -199,6 +200,8 @@ class Commands {
     Add("top", "The fleet behind a router, live in this terminal", AddTopFlags, &top_,
         [this] { return Top(top_); });
     for (const Command& command : commands_) AddConfigFlag(command.app);
+    Add("flight", "Takes a scheduler's flight recording out, while it runs or after its end",
+        AddFlightCommandFlags, &flight_, [this] { return Flight(flight_); });
     Add("completion", "Prints what a shell needs to complete commands and flags (docs/flags.md)",
         AddShellFlag, &shell_, [this] { return Complete(*app_, shell_); });
     Add("man", "Prints a manual page, for man -l -", AddManFlags, &man_,
@@ -256,6 +259,7 @@ class Commands {
   AskOptions ask_;
   ChatOptions chat_;
   TopOptions top_;
+  FlightOptions flight_;
   ManOptions man_;
   std::string shell_, topic_, overview_;
 };

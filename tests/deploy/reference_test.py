@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 FLOTILLA = pathlib.Path(os.environ["FLOTILLA_BIN_DIR"]) / "flotilla"
-COMMANDS = ["serve", "engine", "join", "doctor", "ask", "chat", "top", "completion", "man", "router", "replay", "inspect",
+COMMANDS = ["serve", "engine", "join", "doctor", "ask", "chat", "top", "flight", "completion", "man", "router", "replay", "inspect",
             "size", "trace", "simulate", "simulate fleet", "bench roofline", "bench offline", "bench serve",
             "bench quality", "bench fit"]
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "flotilla chat": ["flotilla", "chat"],
     "flotilla top": ["flotilla", "top"],
     "flotilla doctor": ["flotilla", "doctor"],
+    "flotilla flight": ["flotilla", "flight"],
     "flotilla man": ["flotilla", "man"],
     "flotilla completion": ["flotilla", "completion"],
     "flotilla router": ["flotilla-router"],

@@ -56,11 +56,37 @@ def test_a_killed_scheduler_can_be_replayed():
         trace = json.loads(flotilla("trace", recording).stdout)["traceEvents"]
         assert sum(event.get("name", "").startswith("step ") for event in trace) > 30
         assert any(event.get("name") == "decode" for event in trace)
+        saved = ["flight", "--flight-recorder-dir", os.path.dirname(recording)]
+        assert os.path.basename(recording) in flotilla(*saved, "--list").stdout
+        again = recording + ".again"
+        assert flotilla(*saved, "--saved", "last", "--output", again).returncode == 0
+        with open(recording, "rb") as first, open(again, "rb") as second:
+            assert first.read() == second.read()
         broken = recording + ".cut"
         with open(recording, "rb") as source, open(broken, "wb") as target:
             target.write(source.read()[:-3])
         answer = flotilla("replay", broken)
         assert answer.returncode == 2 and "cut off" in answer.stderr
+
+
+def test_a_recording_is_taken_from_a_scheduler_that_runs():
+    with Cluster("--replicas", "2", "--kv-cache-memory", "64MiB", "--context-length", "512") as c:
+        for prompt in ("Once upon a time", "The capital of France is"):  # one each
+            c.complete(prompt=prompt, max_tokens=20, ignore_eos=True)
+        schedulers = c.pids("scheduler")
+        folder = os.path.join(c.state.name, "flotilla")
+        running = flotilla("flight", "--list").stdout
+        several = flotilla("flight")
+        assert several.returncode == 2 and "give --pid" in several.stderr
+        for pid in schedulers:
+            assert re.search(rf"^running r[01] pid {pid}$", running, re.M)
+            path = os.path.join(c.state.name, str(pid))
+            with open(path, "wb") as file:
+                subprocess.run([os.path.join(BIN, "flotilla"), "flight", "--pid", str(pid)], stdout=file, check=True)
+            replay = flotilla("replay", path)
+            assert replay.returncode == 0 and "every decision is the same" in replay.stdout, replay.stdout + replay.stderr
+            assert int(re.search(r"(\d+) steps", replay.stdout)[1]) >= 20
+        assert c.pids("scheduler") == schedulers and not os.path.exists(folder)
 
 
 def test_a_recording_that_has_lost_its_beginning_can_be_replayed():
