@@ -3,6 +3,7 @@
 import json
 import unittest
 
+import fleet_plots
 import plots
 
 ROWS = [
@@ -46,6 +47,14 @@ class PlotsTest(unittest.TestCase):
         loads = plots.read_loads([line(ttft_p50=None), line(c=16)])
         self.assertEqual(loads["a", "ttft_p50"], [(16, 2)])
         self.assertEqual(loads["a", "ttft_p99"], [(8, 3), (16, 3)])
+
+    def test_a_curve_for_each_policy_over_the_rate(self):
+        def run(policy, value):
+            return json.dumps({"policy": policy, **{field: value for field, *_ in fleet_plots.PANELS}})
+
+        curves = fleet_plots.curves_of([(50, [run("a", 1), run("b", 2)]), (100, [run("a", 3), run("b", 4)])])
+        self.assertEqual(list(curves), ["a", "b"])
+        self.assertEqual(curves["b"]["hit_rate"], [(50, 2), (100, 4)])
 
     def test_another_file_is_refused_by_line(self):
         for wrong in ("{}", "nonsense", '{"c": 1}'):
