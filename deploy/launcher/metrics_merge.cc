@@ -9,6 +9,8 @@
 namespace flotilla {
 namespace {
 
+constexpr size_t kMostAddedBytes = 32;  // of labels to a line, as a rule: what is reserved
+
 bool IsName(std::string_view name) {
   if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
@@ -86,6 +88,7 @@ bool HasLabel(std::string_view labels, std::string_view name) {
 
 void MetricsMerger::Add(std::string_view page, const MetricLabels& labels) {
   Page state;
+  bytes_ += page.size();
   while (!page.empty()) {
     const size_t end = std::min(page.find('\n'), page.size());
     const std::string_view line = page.substr(0, end);
@@ -134,26 +137,36 @@ bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
     page->family = page->refused.contains(family) ? nullptr : &families_[std::string(family)];
   }
   if (page->family == nullptr) return false;
-  std::string all(sample->labels);
+  std::string& text = lines_.emplace_back();
+  text.reserve(line.size() + kMostAddedBytes);
+  text.append(sample->name).append("{").append(sample->labels);
   for (const auto& [name, value] : labels) {
     if (HasLabel(sample->labels, name)) continue;
-    absl::StrAppend(&all, all.empty() ? "" : ",", name, "=\"", value, "\"");
+    absl::StrAppend(&text, text.ends_with('{') ? "" : ",", name, "=\"", value, "\"");
   }
-  std::string key(sample->name);
-  if (!all.empty()) absl::StrAppend(&key, "{", all, "}");
-  if (!seen_.insert(key).second) return false;
-  key.append(" ").append(sample->value);
-  page->family->samples.push_back(std::move(key));
+  if (text.ends_with('{')) {
+    text.pop_back();
+  } else {
+    text.push_back('}');
+  }
+  const size_t key_bytes = text.size();
+  text.append(" ").append(sample->value).append("\n");
+  if (!seen_.insert(std::string_view(text).substr(0, key_bytes)).second) {
+    lines_.pop_back();
+    return false;
+  }
+  page->family->samples.push_back(text);
   return true;
 }
 
 std::string MetricsMerger::Render() const {
   std::string page;
+  page.reserve(bytes_ + lines_.size() * kMostAddedBytes);
   for (const auto& [name, family] : families_) {
     if (family.samples.empty()) continue;
     if (!family.help.empty()) absl::StrAppend(&page, "# HELP ", name, " ", family.help, "\n");
     absl::StrAppend(&page, "# TYPE ", name, " ", family.type, "\n");
-    for (const std::string& sample : family.samples) absl::StrAppend(&page, sample, "\n");
+    for (const std::string_view sample : family.samples) page.append(sample);
   }
   return page;
 }

@@ -1,12 +1,13 @@
 // Merges the metrics pages of several processes (text exposition format 0.0.4) into one valid page:
 // HELP and TYPE once a family, all samples of a family together, no sample twice.
 //
-// Threads: one an object. Errors: lines that are not of the format are dropped and counted; a
-// family whose type differs from the first page's is dropped likewise.
-// Source: https://prometheus.io/docs/instrumenting/exposition_formats/
+// Threads: one an object, which isn't copied: it points into itself. Errors: lines that are not of
+// the format are dropped and counted; a family whose type differs from the first page's is dropped
+// likewise. Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -22,6 +23,8 @@ using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
 class MetricsMerger {
  public:
+  MetricsMerger() = default;
+  MetricsMerger(const MetricsMerger&) = delete;
   // Adds a page. Each of `labels` is given to every sample that has no label of that name.
   void Add(std::string_view page, const MetricLabels& labels);
   std::string Render() const;
@@ -31,7 +34,7 @@ class MetricsMerger {
   struct Family {
     std::string help;
     std::string type = "untyped";
-    std::vector<std::string> samples;
+    std::vector<std::string_view> samples;  // lines_
   };
   // What is added, as far as it goes.
   struct Page {
@@ -46,7 +49,9 @@ class MetricsMerger {
   std::string_view FamilyOf(std::string_view sample_name) const;
 
   std::map<std::string, Family, std::less<>> families_;
-  absl::flat_hash_set<std::string> seen_;  // name and labels of each sample
+  std::deque<std::string> lines_;               // of all samples; they stay where they are
+  absl::flat_hash_set<std::string_view> seen_;  // name and labels of each line
+  size_t bytes_ = 0;                            // of the pages
   uint64_t dropped_lines_ = 0;
 };
 

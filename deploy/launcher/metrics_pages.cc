@@ -34,14 +34,17 @@ int MsLeft(int64_t deadline_ns) {
   return static_cast<int>(std::clamp<int64_t>((left + kNsPerMs - 1) / kNsPerMs, 0, 60'000));
 }
 
-// Reads what there is. False at the end of the stream, on an error, or beyond `limit`.
-bool ReadSome(int fd, size_t limit, std::string* out) {
+enum class Read { kMore, kEnd, kFailed };
+
+// Reads what there is; fails beyond `limit`.
+Read ReadSome(int fd, size_t limit, std::string* out) {
   std::array<char, 65536> buffer;
   const ssize_t n = recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (n < 0) return errno == EAGAIN || errno == EINTR;
-  if (n == 0 || out->size() + static_cast<size_t>(n) > limit) return false;
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Read::kMore : Read::kFailed;
+  if (n == 0) return Read::kEnd;
+  if (out->size() + static_cast<size_t>(n) > limit) return Read::kFailed;
   out->append(buffer.data(), static_cast<size_t>(n));
-  return true;
+  return Read::kMore;
 }
 
 enum class Names { kNative, kVllm };
@@ -60,36 +63,34 @@ std::optional<Names> NamesOf(absl::string_view target) {
   return Names::kNative;
 }
 
-// What each socket gives until it closes, asked all at once; empty where nothing came in time.
-std::vector<std::string> GatherPages(const std::vector<MetricsSource>& sources,
-                                     int64_t timeout_ns) {
+// Gives `merger` what each socket gives until it closes, in their order; nothing where the end did
+// not come in time: half a page would be a wrong one. All are asked at once, and a page is merged
+// while processes further on still write theirs.
+void GatherPages(const std::vector<MetricsSource>& sources, int64_t timeout_ns,
+                 MetricsMerger* merger) {
+  struct Page {
+    UniqueFd fd;  // none: nothing more comes
+    std::string text = {};
+  };
   const int64_t deadline = RealClock::Now() + timeout_ns;
-  std::vector<std::string> pages(sources.size());
-  std::vector<UniqueFd> fds;
-  fds.reserve(sources.size());
-  std::vector<bool> whole(sources.size(), false);
-  for (const MetricsSource& source : sources) fds.push_back(ConnectUnix(source.socket));
-  for (;;) {
-    std::vector<pollfd> waiting;
-    std::vector<size_t> index;
-    for (size_t i = 0; i < fds.size(); ++i) {
-      if (!fds[i].valid()) continue;
-      waiting.push_back({fds[i].get(), POLLIN, 0});
-      index.push_back(i);
-    }
-    if (waiting.empty()) break;
-    if (poll(waiting.data(), waiting.size(), MsLeft(deadline)) <= 0) break;
-    for (size_t k = 0; k < waiting.size(); ++k) {
-      const size_t i = index[k];
-      if (waiting[k].revents == 0 || ReadSome(fds[i].get(), kMaxPageBytes, &pages[i])) continue;
-      whole[i] = true;
-      fds[i].reset();
+  std::vector<Page> pages;
+  for (const MetricsSource& source : sources) pages.push_back({ConnectUnix(source.socket)});
+  for (size_t merged = 0;;) {
+    for (; merged < pages.size() && !pages[merged].fd.valid(); ++merged)
+      merger->Add(pages[merged].text, sources[merged].labels);
+    if (merged == pages.size()) return;
+    std::vector<pollfd> waits;  // a descriptor of -1 is passed over
+    for (const Page& page : pages) waits.push_back({page.fd.get(), POLLIN, 0});
+    const bool ended = poll(waits.data(), waits.size(), MsLeft(deadline)) <= 0;
+    for (size_t i = 0; i < pages.size(); ++i) {
+      Page& page = pages[i];
+      if (!page.fd.valid() || (!ended && waits[i].revents == 0)) continue;
+      const Read read = ended ? Read::kFailed : ReadSome(page.fd.get(), kMaxPageBytes, &page.text);
+      if (read == Read::kMore) continue;
+      page.fd.reset();
+      if (read == Read::kFailed) page.text.clear();
     }
   }
-  for (size_t i = 0; i < pages.size(); ++i) {
-    if (!whole[i]) pages[i].clear();  // half a page would be a wrong one
-  }
-  return pages;
 }
 
 }  // namespace
@@ -98,9 +99,8 @@ std::optional<std::string> MergedMetrics(const std::vector<MetricsSource>& sourc
                                          const std::string& target) {
   const std::optional<Names> names = NamesOf(target);
   if (!names) return std::nullopt;
-  const std::vector<std::string> pages = GatherPages(sources, kSourceTimeoutNs);
   MetricsMerger merger;
-  for (size_t i = 0; i < pages.size(); ++i) merger.Add(pages[i], sources[i].labels);
+  GatherPages(sources, kSourceTimeoutNs, &merger);
   const std::string page = merger.Render();
   return *names == Names::kVllm ? RenderVllmNames(page) : page;
 }
