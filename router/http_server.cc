@@ -13,12 +13,13 @@ namespace flotilla {
 using boost::asio::ip::tcp;
 
 HttpServer::HttpServer(HttpOptions options, HttpService* service, const TlsFiles* tls)
-    : options_(std::move(options)), service_(service), tls_(tls) {}
+    : options_(std::move(options)),
+      service_(service),
+      tls_(tls),
+      bodies_(options_.max_buffered_body_bytes, options_.max_body_bytes_per_s,
+              [this](int64_t delta) { service_->OnBodyBytes(delta); }) {}
 
-HttpServer::~HttpServer() {
-  Stop();
-  *self_ = nullptr;
-}
+HttpServer::~HttpServer() { Stop(); }
 
 void HttpServer::Take(tcp::socket socket) {
   if (sessions_.size() >= options_.max_connections) {
@@ -78,23 +79,18 @@ void HttpServer::Stop() {
   for (HttpSession* session : sessions) session->Close();
 }
 
-BodyLease HttpServer::ReserveBody(uint64_t bytes) {
-  if (bytes > options_.max_buffered_body_bytes - buffered_body_bytes_) return nullptr;
-  TakeBodyBytes(static_cast<int64_t>(bytes));
-  return {new BodyRoom, [self = self_, bytes](BodyRoom* room) {
-            delete room;
-            if (*self != nullptr) (*self)->TakeBodyBytes(-static_cast<int64_t>(bytes));
-          }};
+bool HttpServer::DropStalledBody() {
+  const int64_t now = RealClock::Now();
+  const auto stalled = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](const HttpSession* each) { return each->BodyStalls(now); });
+  if (stalled == waiting_.end()) return false;
+  (*stalled)->DropBody();
+  return true;
 }
 
 size_t HttpServer::answering() const {
   return static_cast<size_t>(std::count_if(sessions_.begin(), sessions_.end(),
                                            [](const auto* each) { return each->answering(); }));
-}
-
-void HttpServer::TakeBodyBytes(int64_t delta) {
-  buffered_body_bytes_ += static_cast<uint64_t>(delta);
-  if (delta != 0) service_->OnBodyBytes(delta);
 }
 
 }  // namespace flotilla

@@ -42,8 +42,9 @@ class HttpServer {
   size_t connections() const { return sessions_.size(); }
   // Those with a request whose answer has not been sent whole.
   size_t answering() const;
-  // Null: max_buffered_body_bytes are taken. A lease may outlive the server.
-  BodyLease ReserveBody(uint64_t bytes);
+  BodyMemory* bodies() { return &bodies_; }
+  // Drops one of the bodies that hardly come, which leaves room for others. False: there is none.
+  bool DropStalledBody();
   // From now on the session waits for its client to send or close something, or does not.
   void NoteWaiting(HttpSession* session, bool waits);
   void Forget(HttpSession* session);
@@ -52,15 +53,13 @@ class HttpServer {
   void Add(boost::asio::ip::tcp::socket socket);
   // Closes who has waited longest for its client. False: nobody has for long.
   bool MakeRoom();
-  void TakeBodyBytes(int64_t delta);
 
   const HttpOptions options_;
   HttpService* const service_;
   const TlsFiles* const tls_;
   std::unordered_set<HttpSession*> sessions_;
   std::list<HttpSession*> waiting_;  // those that wait for their clients, the longest first
-  uint64_t buffered_body_bytes_ = 0;
-  const std::shared_ptr<HttpServer*> self_ = std::make_shared<HttpServer*>(this);  // null: gone
+  BodyMemory bodies_;
   bool draining_ = false;
   bool leaving_ = false;
 };

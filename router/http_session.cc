@@ -50,6 +50,7 @@ HttpSession::HttpSession(HttpServer* server, MaybeTlsStream::Socket socket)
     : server_(server),
       stream_(std::move(socket), server->tls_context()),
       read_timer_(stream_.get_executor()),
+      pace_timer_(stream_.get_executor()),
       write_timer_(stream_.get_executor()),
       buffer_(server->options().max_header_bytes + kMaxReadAheadBytes + sizeof(ahead_)) {}
 
@@ -66,6 +67,7 @@ void HttpSession::Close() {
   answer_room_.reset();
   stream_.Close();
   read_timer_.cancel();
+  pace_timer_.cancel();
   write_timer_.cancel();
   std::function<void()> callback = std::move(on_disconnect_);
   on_disconnect_ = nullptr;
@@ -105,7 +107,8 @@ void HttpSession::ReadHeader() {
   ++number_;
   first_request_ = false;
   keep_alive_ = answered_ = streaming_ = head_only_ = false;
-  large_bytes_ = 0;
+  large_bytes_ = paced_bytes_ = 0;
+  body_read_ns_ = body_waited_ns_ = 0;
   http_11_ = true;
   path_.clear();
   allow_origin_.clear();
@@ -228,42 +231,6 @@ bool HttpSession::IsPreflight() const {
          parser_->get().count("Access-Control-Request-Method") > 0;
 }
 
-std::optional<ApiError> HttpSession::ReserveBody() {
-  // A chunked body may become as large as any. One that says to be larger is refused while it is
-  // read.
-  const uint64_t most = server_->options().max_body_bytes;
-  const auto length = parser_->content_length();
-  const uint64_t bytes = parser_->chunked() ? most : length ? std::min<uint64_t>(*length, most) : 0;
-  body_lease_ = server_->ReserveBody(bytes);
-  if (body_lease_ != nullptr) return std::nullopt;
-  server_->service()->OnRefused("body_memory");
-  return Unavailable("This router has no memory for another body now; try again.", 1000);
-}
-
-void HttpSession::ReadBody() {
-  if (parser_->is_done()) {
-    OnBody({});
-    return;
-  }
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode error, size_t) {
-                     if (self->phase_ == Phase::kBody) self->OnBody(error);
-                   });
-}
-
-void HttpSession::OnBody(ErrorCode error) {
-  if (error) {
-    RefuseBytes(error);
-    return;
-  }
-  read_timer_.cancel();
-  if (body_lease_ != nullptr) {  // what a chunked body has not become is for others
-    body_lease_.reset();
-    body_lease_ = server_->ReserveBody(parser_->get().body().size());
-  }
-  Dispatch();
-}
-
 void HttpSession::Dispatch() {
   Enter(Phase::kHandling);
   received_ns_ = RealClock::Now();
@@ -290,9 +257,13 @@ void HttpSession::RefuseBytes(ErrorCode error) {
   }
   const ApiError refusal = late ? HttpError(408, "The request did not come in time.")
                                 : ErrorOf(error, server_->options());
+  Refuse(refusal, RefusalReason(HttpStatus(refusal)));
+}
+
+void HttpSession::Refuse(const ApiError& refusal, const char* reason) {
   Enter(Phase::kHandling);
   keep_alive_ = false;
-  server_->service()->OnRefused(RefusalReason(HttpStatus(refusal)));
+  server_->service()->OnRefused(reason);
   SendFinal(FormatError(refusal, MakeHead()), HttpStatus(refusal));
 }
 

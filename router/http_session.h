@@ -45,6 +45,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
     int64_t since_ns = 0;
   };
   Place& place() { return place_; }
+  // Its client is the one who makes a body take long. DropBody gives its room back at once, and
+  // answers that it did not come in time.
+  bool BodyStalls(int64_t now_ns) const;
+  void DropBody();
   // A request has come, and its answer has not been sent whole.
   bool answering() const { return phase_ == Phase::kHandling; }
 
@@ -62,9 +66,11 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void ReadHeader();
   void OnHeader(ErrorCode error);
   void ReadBody();
+  void OnBodyPart(ErrorCode error, size_t bytes);
   void OnBody(ErrorCode error);
   void Dispatch();
   void RefuseBytes(ErrorCode error);
+  void Refuse(const ApiError& refusal, const char* reason);
   bool BodyEndIsPlain() const;
   std::optional<ApiError> CheckHeader();
   HttpHead Head() const;
@@ -72,6 +78,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void CheckOrigin();
   bool IsPreflight() const;
   std::optional<ApiError> ReserveBody();
+  bool GrowBody(uint64_t bytes);
 
   // Watching the socket while a request is answered.
   void ReadAhead();
@@ -98,6 +105,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   HttpServer* server_;  // null once the session is forgotten
   MaybeTlsStream stream_;
   boost::asio::steady_timer read_timer_;
+  boost::asio::steady_timer pace_timer_;  // of a large body
   boost::asio::steady_timer write_timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
@@ -127,6 +135,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   BodyLease body_lease_;                     // until the answer begins
   std::shared_ptr<const void> answer_room_;  // until the answer has been sent
   size_t unsent_ = 0;                        // as last told to the service
+  uint64_t paced_bytes_ = 0;                 // of a large body
+  int64_t body_read_ns_ = 0;                 // since when more of a body is awaited; 0: it is not
+  int64_t body_waited_ns_ = 0;               // before that
   uint64_t large_bytes_ = 0;                 // of this answer's large pieces
   std::function<void()> on_disconnect_;
 };

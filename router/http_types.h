@@ -4,7 +4,6 @@
 // the client is gone, its methods do nothing.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "router/api_error.h"
+#include "router/body_memory.h"
 
 namespace flotilla {
 
@@ -24,6 +24,8 @@ struct HttpOptions {
   uint64_t max_header_bytes = 16 << 10;          // request line and fields
   uint64_t max_body_bytes = 8 << 20;             // of a request
   uint64_t max_buffered_body_bytes = 256 << 20;  // of all requests that are not answered yet
+  // Of bodies beyond the first kFreeBodyBytes of each, together: whoever is beyond waits.
+  uint64_t max_body_bytes_per_s = 32 << 20;
   // One more takes the place of the one that has waited longest for its client, if it has so long;
   // else it is answered with 503 and closed.
   uint32_t max_connections = 4096;
@@ -47,13 +49,6 @@ struct HttpHead {
   std::optional<std::string> idempotency_key;
   bool has_length = false;  // Content-Length or chunked
 };
-
-// Room for a body in max_buffered_body_bytes, until the last copy of the lease is destroyed, on the
-// io thread.
-struct BodyRoom {
-  std::atomic<bool> abandoned = false;  // the client has left: nobody wants what is made of it
-};
-using BodyLease = std::shared_ptr<BodyRoom>;
 
 struct HttpRequest {
   HttpHead head;

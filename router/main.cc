@@ -57,7 +57,7 @@ CLI::Validator ServiceNameFlag() {
 void AddLimitFlags(CLI::App* app, Flags* flags) {
   HttpOptions& http = flags->router.http;
   auto bytes = [&](const char* name, uint64_t* value, const char* help) {
-    app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
+    return app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
   };
   auto ms = [&](const char* name, int64_t* value, const char* help) {
     app->add_option(name, *value, help)->check(CLI::Range(1, 86'400'000))->capture_default_str();
@@ -68,6 +68,9 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
         "Unsent bytes of a stream before its slow client is dropped");
   bytes("--max-buffered-body-bytes", &http.max_buffered_body_bytes,
         "Bodies of all HTTP requests that are not answered yet, together");
+  bytes("--max-body-bytes-per-s", &http.max_body_bytes_per_s,
+        "Of HTTP bodies beyond 64 KiB of each, together: a flood of large ones is read no faster")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
   AnswerLimits& answers = flags->router.answers;
   bytes("--max-answer-bytes", &answers.max_answer_bytes,
         "Answer of a request that is kept, not streamed");

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/base/flags.h"
+#include "common/base/status.h"
 #include "flotilla/v1/engine.grpc.pb.h"
 #include "tests/fakes/test_model.h"
 
@@ -244,7 +245,8 @@ int Ping(const std::string& address, int pings) {
   return 0;
 }
 
-int Serve(const std::string& address, int64_t step_us) {
+// count: as many replicas, each at an address of its own, "ADDRESS-0" and so on.
+int Serve(const std::string& address, int count, int64_t step_us) {
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
@@ -253,7 +255,9 @@ int Serve(const std::string& address, int64_t step_us) {
   MockReplica replica(step_us);
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  for (int i = 0; i < count; ++i)
+    builder.AddListeningPort(count == 1 ? address : StrCat(address, "-", i),
+                             grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&replica);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
@@ -276,13 +280,16 @@ int main(int argc, char** argv) {
   std::string listen = "127.0.0.1:0", ping;
   int pings = 20'000;
   int64_t step_us = 0;
+  int count = 1;
   CLI::App app("A replica that computes nothing; prints its port", "mock_replica");
   app.add_option("--listen", listen, "HOST:PORT or unix:PATH")->capture_default_str();
+  app.add_option("--count", count, "As many replicas, at ADDRESS-0 and so on")
+      ->check(CLI::Range(1, 20'000));
   app.add_option("--step-us", step_us, "A token of each request that often; 0: all tokens at once")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--ping", ping, "Measure messages to the one at this address instead");
   app.add_option("--pings", pings, "How many")->check(CLI::Range(1, 100'000'000));
   ParseOrExit(&app, argc, argv);
-  return ping.empty() ? Serve(listen, step_us) : Ping(ping, pings);
+  return ping.empty() ? Serve(listen, count, step_us) : Ping(ping, pings);
 }

@@ -4,6 +4,7 @@
   tests/bench/routers.py                                     the requests of all of them, then ours alone
   tests/bench/routers.py smg flotilla --seconds 3 --runs 1   these only; the last is judged
   tests/bench/routers.py --only streams                      ours: memory of 1,000 slow streams, relayed tokens
+  tests/bench/routers.py --only fleet                        ours: requests, memory and idle CPU time with many replicas
 
 Routers: none (nginx, which is the backend), nginx, haproxy, sglang-router, smg, vllm-router (fetched from PyPI once),
 flotilla or "flotilla:FLAGS of the router". Requests are POSTs to /v1/completions by wrk with one thread: 128 token ids,
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import selectors
 import socket
 import statistics
@@ -27,7 +29,7 @@ import urllib.parse
 from checkout import DEFAULT_MODEL
 
 os.environ.setdefault("FLOTILLA_TEST_MODEL", DEFAULT_MODEL)
-from router_peers import LLM_ROUTERS, Peers, ask  # noqa: E402 - reads the environment
+from router_peers import LLM_ROUTERS, Peers, Router, ask, mock_replica  # noqa: E402 - reads the environment
 from cluster import cpu_seconds, pss_bytes  # noqa: E402
 
 ALL = ["none", "nginx", "haproxy", *LLM_ROUTERS, "flotilla"]
@@ -164,17 +166,47 @@ def measure_slow_streams(peers, flags, count):
     print(f"{count} slow streams: {peak / 1e6:.0f} MB of the router at most (limit 150), {idle / 1e6:.0f} MB without")
 
 
+def measure_fleet(peers, args):
+    """Requests a second, memory and idle CPU time of a router with more and more replicas."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 17, 1 << 17))
+    print("\n| replicas | policy | ready after, s | memory, MB | idle CPU, % of a core | req/s | CPU µs a request |\n"
+          "|---:|---|---:|---:|---:|---:|---:|")
+    for count in (10, 100, 1_000, 10_000):
+        for policy in ("power_of_two", "shortest_queue", "prefix_aware"):
+            address = f"unix:{peers.folder}/many"
+            flags = ["--log-level", "error", "--policy", policy, "--max-replicas", "20000"]
+            with mock_replica("--listen", address, "--count", str(count)):
+                begin = time.monotonic()
+                with Router([f"{address}-{i}" for i in range(count)], *flags) as router:
+                    pid, url = router.process.pid, f"http://127.0.0.1:{router.http}"
+                    while router.ready_replicas() < count:
+                        time.sleep(0.1)
+                    ready = time.monotonic() - begin
+                    wrk(peers, url, "token ids", args.connections, 1)
+                    before, since = cpu_seconds(pid), time.monotonic()
+                    time.sleep(5)
+                    idle = (cpu_seconds(pid) - before) / (time.monotonic() - since)
+                    before = cpu_seconds(pid)
+                    done = wrk(peers, url, "token ids", args.connections, args.seconds)
+                    used = (cpu_seconds(pid) - before) / done["requests"]
+                    print(f"| {count:,} | {policy} | {ready:.1f} | {pss_bytes(pid) / 1e6:,.0f} | {idle:.1%} "
+                          f"| {done['requests'] / done['seconds']:,.0f} | {used * 1e6:.0f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routers", nargs="*", default=ALL)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=int, default=6, help="of each measurement")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", choices=["requests", "streams"])
+    parser.add_argument("--only", choices=["requests", "streams", "fleet"])
     args = parser.parse_args()
     peers = Peers(args.routers)
     flags = next((name.partition(":")[2] for name in reversed(args.routers) if name.startswith("flotilla")), None)
     try:
+        if args.only == "fleet":
+            measure_fleet(peers, args)
+            return
         if args.only != "streams":
             ping = peers.ping()
             print_requests(measure_requests(peers, args), ping)

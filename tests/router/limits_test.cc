@@ -87,6 +87,29 @@ TEST(LimitsTest, BodiesTogetherAreBoundedUntilTheirAnswersBegin) {
   EXPECT_TRUE(harness.WaitForMetric("flotilla_router_http_buffered_body_bytes", 0));
 }
 
+// All the room that large ones may have is taken by who sends a header and no body.
+TEST(LimitsTest, WhoHoldsRoomWithoutSendingKeepsNobodyOut) {
+  HarnessOptions options;
+  options.http.max_body_bytes = 1 << 20;
+  options.http.max_buffered_body_bytes = 4 << 20;
+  RouterHarness harness(options);
+  std::vector<std::unique_ptr<HttpConnection>> idle;
+  for (int i = 0; i < 8; ++i) {
+    idle.push_back(std::make_unique<HttpConnection>(harness.port()));
+    idle.back()->Send(PostHead(1 << 20));
+  }
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_rejections_total{reason=\"body_memory\"}", 5));
+  EXPECT_EQ(harness.Metric("flotilla_router_http_buffered_body_bytes"), 3 << 20);
+  EXPECT_EQ(harness.Complete(R"({"model":"smol","prompt":"a","max_tokens":1})").status, 200);
+  // Once they have kept a large one waiting for a second, the first of them loses its room.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  const std::string large =
+      StrCat(R"({"model":"smol","max_tokens":1,"prompt":")", std::string(600'000, 'a'), "\"}");
+  EXPECT_EQ(harness.Complete(large).status, 400) << "it is read, and longer than the model takes";
+  EXPECT_EQ(idle[0]->Read().status, 408);
+  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"timeout\"}"), 1);
+}
+
 // Until it is here it may become as large as any.
 TEST(LimitsTest, AChunkedBodyCountsAsWhatItIs) {
   HarnessOptions options;
