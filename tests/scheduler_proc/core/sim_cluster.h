@@ -205,10 +205,21 @@ class SimCluster {
     const ReqSpec& spec = requests_.at(id).spec;
     return {&spec, static_cast<uint32_t>(spec.prompt_ids.size() + got_.at(id).tokens.size())};
   }
+  // All of a position's logprobs.
+  static auto TellAll(const PositionLogprobs& p) {
+    std::vector<std::pair<int32_t, float>> top;
+    for (const TokenLogprob& entry : p.top) top.emplace_back(entry.token, entry.logprob);
+    return std::tuple(p.token, p.logprob, p.rank, top);
+  }
   static auto Told(const ReqOutput& o) {
-    return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
+    std::vector<decltype(TellAll(o.logprobs))> logprobs = {TellAll(o.logprobs)};
+    for (const PositionLogprobs& position : o.prompt_logprobs) {
+      logprobs.push_back(TellAll(position));
+    }
+    return std::tuple(o.id, o.token, o.has_logprobs, logprobs, o.embedding, o.finish, o.stop_token,
                       o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
-                      o.queued_ns, o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
+                      o.computed_tokens, o.queued_ns, o.first_scheduled_ns, o.first_token_ns,
+                      o.wait_reason);
   }
   template <typename Call>
   void Both(std::vector<ReqOutput>* outputs, const Call& call) {
@@ -299,6 +310,11 @@ class SimCluster {
     const Expected& expected = requests_.at(output.id);
     ASSERT_EQ(output.prompt_tokens, expected.spec.prompt_ids.size());
     ASSERT_LE(output.cached_tokens, output.prompt_tokens);
+    const uint32_t all = output.prompt_tokens + output.completion_tokens;
+    ASSERT_LE(output.computed_tokens, all);
+    if (output.completion_tokens > 0) {
+      ASSERT_EQ(output.computed_tokens, all);
+    }
     if (!config_.enable_prefix_cache || expected.spec.pooling == Pooling::kMean ||
         (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs && output.prompt_tokens > 1)) {
       ASSERT_EQ(output.cached_tokens, 0u);

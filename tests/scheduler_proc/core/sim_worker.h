@@ -81,6 +81,7 @@ struct SimModel {
     out.token = token;
     out.logprob = -static_cast<float>(Mix(prefix_chain + static_cast<uint32_t>(token)) % 4096);
     out.rank = 1;
+    out.top = {{token, out.logprob}};
     return out;
   }
   // Of the prompt that `chain` is the hash of.
