@@ -231,6 +231,11 @@ class SimWorker {
     }
   }
 
+  // What a row of a plan wrote, the slot being as it was then, is no one's KV.
+  void Garble(const PlanRow& row) {
+    for (uint32_t i = 0; i < row.num_tokens; ++i) Cell(slots_[row.slot], row.start_pos + i) = 0;
+  }
+
   const Expected& RequestOf(uint32_t slot) const {
     return requests_->at(slots_[slot].sampling.seed);
   }
