@@ -5,7 +5,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kFlightRecordVersion = 5;
+constexpr uint32_t kFlightRecordVersion = 6;
 
 struct RowRecord {
   uint32_t slot = 0;

@@ -77,20 +77,21 @@ bool KvPool::AddPages(Req* req, uint32_t missing) {
   return true;
 }
 
-void KvPool::CacheUnfinished(Req* req) {
-  if (!enable_prefix_cache_) return;
+bool KvPool::CacheUnfinished(Req* req) {
+  if (!enable_prefix_cache_) return false;
   const uint32_t full = req->num_computed / page_size_;
   const uint32_t fresh = full - req->num_shared;
-  if (fresh == 0) return;
+  if (fresh == 0) return false;
   const NodeId node = cache_.ExtendLocked(
       req->last_node,
       std::span(req->token_ids)
           .subspan(size_t{req->num_shared} * page_size_, size_t{fresh} * page_size_),
       std::span(req->pages).subspan(req->num_shared, fresh));
   // Someone else was first: this request keeps its own copy and gives it back at its end.
-  if (node == kNoNode) return;
+  if (node == kNoNode) return false;
   req->last_node = node;
   req->num_shared = full;
+  return true;
 }
 
 void KvPool::Release(Req* req, uint32_t valid_tokens) {

@@ -61,8 +61,8 @@ class KvPool {
     return AddPages(req, PagesFor(tokens) - req->num_pages);
   }
   // Gives the computed full pages to the tree while the request goes on, so that others may share
-  // them now.
-  void CacheUnfinished(Req* req);
+  // them now. True: there were some.
+  bool CacheUnfinished(Req* req);
   // Gives back every page; the first `valid_tokens` tokens' full pages stay cached.
   void Release(Req* req, uint32_t valid_tokens);
   // After Reset: the request has no pages.

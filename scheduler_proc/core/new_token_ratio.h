@@ -24,6 +24,8 @@ class NewTokenRatio {
  public:
   // Steps of decoding that those who stay after a retraction should manage without another.
   static constexpr uint32_t kRetractDecodeSteps = 20;
+  // Who was refused for its sake is worth asking again once it fell by this share of itself.
+  static constexpr double kShareToAskAgain = 0.05;
 
   explicit NewTokenRatio(const SchedulerConfig& config)
       : initial_(std::min(1.0, config.init_new_token_ratio * config.schedule_conservativeness)),
@@ -36,6 +38,10 @@ class NewTokenRatio {
   double initial() const { return initial_; }
   void Reset() { Set(initial_); }
   void OnDecode() { value_ = std::max(least_, value_ - decay_); }
+  // Since it was `refused`: as far as is worth asking again, or as far as it falls.
+  bool FellSince(double refused) const {
+    return value_ < refused && (value_ <= (1 - kShareToAskAgain) * refused || value_ <= least_);
+  }
   // `running` are those that stay.
   void OnRetract(std::span<Req* const> running) {
     double produced = 0, wanted = 1;

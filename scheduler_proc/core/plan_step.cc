@@ -76,8 +76,10 @@ StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
 
 // Chunks of prompts that have begun, then waiting requests.
 void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
-  const bool no_pages = batch_is_full || batch->retracted;
-  if (no_pages || slots.full()) wait_reason = no_pages ? WaitReason::kPages : WaitReason::kSlots;
+  const bool pages_lack = no_pages() || batch->retracted;
+  if (pages_lack || slots.full()) {
+    wait_reason = pages_lack ? WaitReason::kPages : WaitReason::kSlots;
+  }
   const bool admits = !batch->retracted && may_admit();
   if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
   if (!running_summary.has_value()) SummarizeRunning(*batch);
@@ -112,6 +114,7 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
     if (req == nullptr) break;
     const AddReqResult result = adder->AddOneReq(req);
     batch_is_full = result == AddReqResult::kNoToken;
+    if (batch_is_full) full_at_ratio = new_token_ratio.value();
     if (result == AddReqResult::kContinue) {
       Admit(req, now_ns);
       continue;

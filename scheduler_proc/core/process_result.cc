@@ -68,7 +68,8 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
     ForgetEnded(req);
     return;
   }
-  if (row.extend) kv.CacheUnfinished(req);
+  // Who is next may read it, and then needs fewer pages.
+  if (row.extend && kv.CacheUnfinished(req)) batch_is_full = false;
   if (row.embeds) {
     req->first_token_ns = now_ns;
     ReqOutput& output = outputs->emplace_back();

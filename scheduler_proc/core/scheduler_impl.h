@@ -90,7 +90,8 @@ struct Scheduler::Impl {
   void GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch);
   bool UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan);
   void SummarizeRunning(const ScheduleBatch& batch);
-  bool may_admit() const { return !batch_is_full && !waiting_queue.empty() && !slots.full(); }
+  bool no_pages() const { return batch_is_full && !new_token_ratio.FellSince(full_at_ratio); }
+  bool may_admit() const { return !no_pages() && !waiting_queue.empty() && !slots.full(); }
   StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
@@ -149,7 +150,10 @@ struct Scheduler::Impl {
   std::optional<RunningSummary> running_summary;  // of the batch being planned, once it is known
   std::vector<Req*> ending;
   std::vector<Req*> preempting;  // scratch of NumKept
-  bool batch_is_full = false;    // no pages for who is next; until something is given back
+  // No pages for who is next: until some are given back, others cache what it may read, or the
+  // ratio falls.
+  bool batch_is_full = false;
+  double full_at_ratio = 0;  // new_token_ratio's value then
 
   // Batches whose result is to come, oldest first.
   std::array<ScheduleBatch, kMaxPlansInFlight> result_queue;

@@ -28,7 +28,8 @@ static_assert(sizeof(SchedulerStats) == 144);
 template <typename Archive, typename Impl>
 void StateFields(Archive& field, Impl& impl) {
   field(impl.epoch), field(impl.epoch_begun), field(impl.last_step_id), field(impl.next_seq);
-  field(impl.batch_is_full), field(impl.prefill_steps_in_a_row), field(impl.step_begin_ns);
+  field(impl.batch_is_full), field(impl.full_at_ratio);
+  field(impl.prefill_steps_in_a_row), field(impl.step_begin_ns);
   NewTokenRatio::Fields(field, impl.new_token_ratio);
   WaitClock::Fields(field, impl.wait_clock);
   StepCost::Fields(field, impl.step_cost);

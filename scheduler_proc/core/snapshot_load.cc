@@ -71,6 +71,7 @@ class Scheduler::Impl::Loader {
     field_(num_pages);  // read by Scheduler::Restore too
     StateFields(field_, impl_);
     const bool good = field_.good() && impl_.new_token_ratio.valid() && impl_.step_cost.valid() &&
+                      impl_.full_at_ratio >= 0 && impl_.full_at_ratio <= 1 &&
                       impl_.wait_clock.valid(kMaxTimeNs) && impl_.last_step_id < kMaxCount &&
                       impl_.next_seq < kMaxCount && IsTime(impl_.step_begin_ns);
     return good ? OkStatus() : Broken("state");

@@ -3,24 +3,28 @@
   python matrix.py --pairwise        a sample in which every two settings meet (minutes; in CI)
   python matrix.py --full            all 324 cells (an hour)
   python matrix.py --full --part 2/4 the second quarter of them
+  python matrix.py --full --part 3/4 --expect HASH   the third, whose hash must be the one that another part printed
   python matrix.py --pairwise --kv-cache-dtype int8
   python matrix.py --cell tp=2,at_once=7,chunk=16,cache=cold,pool=tiny,overlap=off
 
 A cell is: ranks × requests at once × prefill chunk × prefix cache (off; cold; warm: the second time the
 same requests come) × KV cache (large; tiny, so that requests are retracted) × overlap. In each run 32
 requests: prompts of 5 to 1,200 tokens, some sharing prefixes, 64 tokens out, half of them greedy and half at
-temperature 0.8 with a seed, some with penalties, logit bias, stop strings, top-p and top-k, n = 2, a JSON schema
-or a regular expression to follow.
+temperature 0.8 with a seed; some of either half with penalties, logit bias, stop strings, n = 2, a JSON schema or
+a regular expression to follow, some with top-p and top-k. All ask for the most likely tokens at each place, some
+for those of their prompt too.
 
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both). The exit status is 1 if a hash
-differs, if a tiny cache led to no retraction, a warm one to no hit, prompts were not cut into chunks or mixed
-with decoding, or any process complained.
+differs from the first cell's or from --expect's, if a tiny cache led to no retraction, a warm one to no hit,
+prompts were not cut into chunks or mixed with decoding, or any process complained.
 """
 
 import argparse
 import hashlib
 import itertools
+import json
 import random
+import re
 import struct
 import sys
 import time
@@ -83,7 +87,7 @@ def make_requests(seed=11):
             "max_tokens": NEW_TOKENS,
             "logprobs": 3,
             "return_token_ids": True,
-            "temperature": 0 if i % 2 else 0.8,
+            "temperature": 0 if (i ^ i >> 3) & 1 else 0.8,  # by other bits than the features below
             "seed": i,
             "ignore_eos": i % 5 != 0,
         }
@@ -97,22 +101,42 @@ def make_requests(seed=11):
             body |= {"top_p": 0.9, "top_k": 50}
         if i % 8 == 6:
             body |= {"n": 2}
+        if i % 10 == 4:
+            body |= {"prompt_logprobs": 2}
         if i % 8 in (0, 7):
             body |= {"structured_outputs": {"json": SCHEMA} if i % 16 < 8 else {"regex": PATTERN}}
         bodies.append(body)
     return bodies
 
 
-def digest_of(answer):
-    """Of one answer's choices: token ids, logprob bits, text and reason of the end."""
+def digest_of(body, answer):
+    """Of one answer's choices: token ids, text and reason of the end, and the bits of all logprobs that the
+    request asks for: of the sampled tokens, of the most likely ones beside them, and of its prompt."""
     hasher = hashlib.sha256()
+
+    def add(text, logprobs=()):
+        hasher.update(f"{len(text)} {len(logprobs)} {text}".encode() + struct.pack(f"<{len(logprobs)}f", *logprobs))
+
+    def check(what, entries, wanted):
+        if len(entries) != wanted:
+            raise ClusterError(f"{len(entries)} {what} for {wanted} tokens")
+
+    if len(answer["choices"]) != body.get("n", 1):
+        raise ClusterError(f"{len(answer['choices'])} choices for n = {body.get('n', 1)}")
     for choice in answer["choices"]:
-        hasher.update(struct.pack(f"<{len(choice['token_ids'])}i", *choice["token_ids"]))
-        logprobs = choice["logprobs"]["token_logprobs"]
-        if len(logprobs) != len(choice["token_ids"]):
-            raise ClusterError(f"{len(logprobs)} logprobs for {len(choice['token_ids'])} tokens")
-        hasher.update(struct.pack(f"<{len(logprobs)}f", *logprobs))
-        hasher.update(choice["text"].encode() + choice["finish_reason"].encode())
+        ids, logprobs = choice["token_ids"], choice["logprobs"]
+        hasher.update(struct.pack(f"<{len(ids)}i", *ids))
+        check("logprobs", logprobs["token_logprobs"], len(ids))
+        add(choice["text"] + choice["finish_reason"], logprobs["token_logprobs"])
+        check("top_logprobs", logprobs["top_logprobs"], len(ids))
+        for top in logprobs["top_logprobs"]:
+            add(json.dumps(list(top)), list(top.values()))
+        if "prompt_logprobs" not in body:
+            continue
+        check("prompt_logprobs", choice["prompt_logprobs"], len(body["prompt"]))
+        for entry in choice["prompt_logprobs"][1:]:  # nothing is known of the first
+            add(json.dumps([(key, value["rank"]) for key, value in entry.items()]),
+                [value["logprob"] for value in entry.values()])
     return hasher.hexdigest()
 
 
@@ -136,7 +160,7 @@ def run_cells(cells, bodies, kv):
             list(pool.map(lambda body: cluster.complete(**body), bodies))
         for _ in cells:
             before, steps_before = counts(), cluster.steps()
-            digests = list(pool.map(lambda body: digest_of(cluster.complete(**body)), bodies))
+            digests = list(pool.map(lambda body: digest_of(body, cluster.complete(**body)), bodies))
             retractions, cached = (after - earlier for after, earlier in zip(counts(), before))
             steps = cluster.steps() - steps_before
             if cluster.metric("flotilla_scheduler_kv_pages_unaccounted") != 0:
@@ -198,8 +222,8 @@ def complaints_about(cell, bodies, retractions, cached, steps):
     return found
 
 
-def run(cells, kv):
-    """The number of cells that differ."""
+def run(cells, kv, wanted):
+    """The number of cells that differ. wanted: the hash that each must have; None: any."""
     bodies = make_requests()
     expected, bad, number = None, 0, 0
     for group in by_cluster(cells):
@@ -212,6 +236,8 @@ def run(cells, kv):
             if different:
                 found.append(f"requests {different} differ from the first cell's")
             total = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+            if wanted not in (None, total):
+                found.append(f"not the hash {wanted}")
             print(f"[{number}/{len(cells)}] {total} {name_of(cell)}: {retractions:.0f} retractions, "
                   f"{cached:.0f} cached tokens, {steps['mixed']} mixed steps, {seconds:.1f} s"
                   f"{''.join('  FAILED: ' + f for f in found)}", flush=True)
@@ -237,6 +263,12 @@ def parse_part(text):
     return int(number) - 1, int(parts)
 
 
+def parse_hash(text):
+    if not re.fullmatch("[0-9a-f]{16}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a hash as this program prints it")
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -245,6 +277,7 @@ def main():
     what.add_argument("--cell", action="append", type=parse_cell, help="may be given several times")
     parser.add_argument("--kv-cache-dtype", choices=TOKEN_BYTES, default="bfloat16")
     parser.add_argument("--part", type=parse_part, default=(0, 1), help="of --full, as 2/4")
+    parser.add_argument("--expect", type=parse_hash, metavar="HASH", help="that all cells must have")
     args = parser.parse_args()
     if args.full:
         cells = [dict(zip(AXES, values)) for values in itertools.product(*AXES.values())]
@@ -254,7 +287,7 @@ def main():
             parser.error(f"--part: no cell of 324 is in part {args.part[0] + 1} of {args.part[1]}")
     else:
         cells = args.cell or pairwise(AXES)
-    bad = run(cells, args.kv_cache_dtype)
+    bad = run(cells, args.kv_cache_dtype, args.expect)
     print(f"{len(cells) - bad} of {len(cells)} cells agree")
     return 1 if bad else 0
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
@@ -17,6 +19,12 @@ TEST(NewTokenRatioTest, FallsToItsLeastInTheStepsGiven) {
   EXPECT_NEAR(ratio.value(), 0.7 * (1 + 0.14) / 2, 1e-9);
   for (int i = 0; i < 400; ++i) ratio.OnDecode();
   EXPECT_NEAR(ratio.value(), 0.7 * 0.14, 1e-9);
+  EXPECT_TRUE(ratio.FellSince(0.7));
+  EXPECT_TRUE(ratio.FellSince(0.0981)) << "further it does not fall";
+  EXPECT_FALSE(ratio.FellSince(ratio.value()));
+  ratio.Reset();
+  ratio.OnDecode();
+  EXPECT_FALSE(ratio.FellSince(0.7)) << "hardly";
   ratio.Reset();
   EXPECT_DOUBLE_EQ(ratio.value(), 0.7);
 }
@@ -93,6 +101,67 @@ TEST(NewTokenRatioTest, TheSchedulerDecaysItAndStartsAgainWhenIdle) {
   cluster.Drain();
   EXPECT_FALSE(cluster.Step());
   EXPECT_DOUBLE_EQ(cluster.scheduler().stats().new_token_ratio, 0.7);
+}
+
+uint64_t PagesFor(double tokens) { return static_cast<uint64_t>(std::ceil(tokens / 4)); }
+
+// Nobody ends, nothing is given back: as the ratio falls, what is kept for those who run becomes
+// less, and who waits gets its pages soon after they suffice.
+TEST(NewTokenRatioTest, WhoFoundNoPagesIsAskedAgainWhileItFalls) {
+  SchedulerConfig config = SimCluster::SmallConfig();  // pages of 4
+  config.num_pages = 160;
+  config.new_token_ratio_decay_steps = 200;  // by 0.003 a step
+  SimCluster cluster(config);
+  for (ReqId id = 1; id <= 3; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids.assign(20, static_cast<int32_t>(id));
+    spec.max_new_tokens = 400;
+    spec.ignore_eos = true;
+    ASSERT_TRUE(cluster.Add(spec).ok());
+  }
+  uint32_t enough_since = 0, steps = 0;
+  while (cluster.scheduler().stats().waiting > 0) {
+    if (steps % 50 == 7) cluster.MakeTwin();
+    const double ratio = cluster.scheduler().stats().new_token_ratio;
+    const auto running = static_cast<uint32_t>(cluster.tokens(1).size());
+    const auto pages = [ratio](uint32_t output) {
+      return PagesFor(20 + output + std::ceil(ratio * (400 - output)));
+    };
+    ASSERT_TRUE(cluster.Step());
+    ASSERT_EQ(cluster.live().size(), 3u) << "nobody ends";
+    ++steps;
+    if (enough_since == 0 && 2 * pages(running) + pages(0) <= config.num_pages)
+      enough_since = steps;
+  }
+  EXPECT_GT(enough_since, 100u) << "it had to wait";
+  EXPECT_LE(steps - enough_since, 6u) << "the ratio falls by a twentieth of 0.35";
+  EXPECT_EQ(cluster.scheduler().stats().retractions, 0u);
+  cluster.Drain();
+}
+
+// What another computes may be its own prefix (one so short that it is not held back for it).
+TEST(NewTokenRatioTest, WhoFoundNoPagesIsAskedAgainWhenAPrefixIsCached) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.num_pages = 16;
+  config.init_new_token_ratio = 0;
+  SimCluster cluster(config);
+  for (ReqId id = 1; id <= 2; ++id) {
+    ReqSpec spec;
+    spec.id = id;
+    spec.prompt_ids.assign(40, static_cast<int32_t>(id));
+    std::fill_n(spec.prompt_ids.begin(), 28, 7);
+    spec.max_new_tokens = id == 1 ? 20 : 2;
+    spec.ignore_eos = true;
+    ASSERT_TRUE(cluster.Add(spec).ok());
+  }
+  ASSERT_TRUE(cluster.Step());
+  EXPECT_EQ(cluster.scheduler().stats().waiting, 1u) << "10 pages each";
+  ASSERT_TRUE(cluster.Step());
+  EXPECT_EQ(cluster.scheduler().stats().waiting, 0u) << "7 of them are the first one's";
+  cluster.Drain();
+  EXPECT_EQ(cluster.last(2).cached_tokens, 28u);
+  EXPECT_EQ(cluster.scheduler().stats().retractions, 0u);
 }
 
 }  // namespace

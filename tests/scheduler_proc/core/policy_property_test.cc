@@ -33,6 +33,16 @@ SchedulerConfig Config(const std::string& policy) {
   return config;
 }
 
+// The same, where requests are retracted all the time: pages for about two of them, and none kept
+// for what they may produce.
+SchedulerConfig TightConfig(const std::string& policy, uint32_t num_pages) {
+  SchedulerConfig config = Config(policy);
+  config.num_pages = num_pages;
+  config.init_new_token_ratio = 0;
+  config.new_token_ratio_decay_steps = 1;
+  return config;
+}
+
 // A cluster that notes which requests get a slot for the first time, in order.
 class Watched {
  public:
@@ -91,12 +101,9 @@ class Watched {
 TEST(PolicyPropertyTest, NobodyOvertakesUnderFcfsNorWithinAPriority) {
   const uint64_t seed = Seed();
   for (const char* policy : {"fcfs", "priority"}) {
-    SchedulerConfig config = Config(policy);
+    SchedulerConfig config = TightConfig(policy, 40);
     config.enable_prefix_cache = false;  // nobody is held back for a prefix
-    config.num_pages = 40;               // retractions too
     config.max_running_requests = 8;
-    config.init_new_token_ratio = 0;
-    config.new_token_ratio_decay_steps = 1;
     config.clip_max_new_tokens = 1;
     Watched run(config, seed);
     std::map<int32_t, ReqId> last;  // of the priority
@@ -122,11 +129,12 @@ TEST(PolicyPropertyTest, NobodyOvertakesUnderFcfsNorWithinAPriority) {
 
 // A favourite always waits, yet each of the others is admitted after at most
 // schedule_max_overtakes + max_queued_requests admissions.
-TEST(PolicyPropertyTest, AgeingBoundsTheWait) {
+void CheckAgeing(const SchedulerConfig& pool, bool retracts) {
   const uint64_t seed = Seed();
   constexpr uint32_t kOvertakes = 50;
   for (const std::string policy : {"lpm", "dfs-weight", "lof", "random"}) {
-    SchedulerConfig config = Config(policy);
+    SchedulerConfig config = pool;
+    config.schedule_policy = policy;
     config.schedule_max_overtakes = kOvertakes;
     Watched run(config, seed);
     ReqSpec favourite;
@@ -147,14 +155,23 @@ TEST(PolicyPropertyTest, AgeingBoundsTheWait) {
                   kOvertakes + config.max_queued_requests)
             << policy << " starves request " << id;
       }
-      ASSERT_FALSE(HasFatalFailure());
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
     }
+    const uint64_t retractions = run.cluster().scheduler().stats().retractions;
     std::cout << policy << ": " << run.admitted().size() << " admissions, " << others
-              << " not favoured; one waited for at most " << longest << "\n";
+              << " not favoured, " << retractions << " retractions; one waited for at most "
+              << longest << "\n";
+    EXPECT_EQ(retractions > 20, retracts);
     // Nearly all but random's would starve without it.
     EXPECT_GE(longest, policy == "random" ? 20 : kOvertakes);
     run.cluster().Drain();
   }
+}
+
+TEST(PolicyPropertyTest, AgeingBoundsTheWait) { CheckAgeing(Config("lpm"), /*retracts=*/false); }
+
+TEST(PolicyPropertyTest, AgeingBoundsTheWaitWhereRequestsAreRetracted) {
+  CheckAgeing(TightConfig("lpm", 30), /*retracts=*/true);
 }
 
 // The paper's theorem. W(t) is the service that a tenant has had by t; while f and g both wait all
@@ -204,8 +221,9 @@ double Bound(const SchedulerConfig& config) {
 
 TEST(PolicyPropertyTest, VtcBoundsTheGapBetweenTenantsThatWait) {
   const uint64_t seed = Seed();
-  for (uint32_t round = 0; round < 4; ++round) {
-    SchedulerConfig config = Config("vtc");
+  for (uint32_t round = 0; round < 8; ++round) {
+    const bool tight = round >= 4;
+    SchedulerConfig config = tight ? TightConfig("vtc", 18) : Config("vtc");
     config.vtc_output_weight = round % 2 == 0 ? 2 : 0.5;
     Watched run(config, seed + round);
     ServiceGap gap(&run, config);
@@ -228,7 +246,10 @@ TEST(PolicyPropertyTest, VtcBoundsTheGapBetweenTenantsThatWait) {
       if (step % 5 == 0) gap.Note("long", "short", true);
       ASSERT_FALSE(HasFatalFailure());
     }
-    std::cout << "the gap reached " << gap.largest() << " of " << Bound(config) << "\n";
+    const uint64_t retractions = run.cluster().scheduler().stats().retractions;
+    std::cout << "the gap reached " << gap.largest() << " of " << Bound(config) << ", "
+              << retractions << " retractions\n";
+    EXPECT_EQ(retractions > 20, tight);
     EXPECT_LE(gap.largest(), Bound(config));
     EXPECT_GT(gap.largest(), 0);
     EXPECT_GT(gap.Service("short"), 500) << "both are served";
@@ -238,8 +259,7 @@ TEST(PolicyPropertyTest, VtcBoundsTheGapBetweenTenantsThatWait) {
 
 // One tenant keeps 30 requests waiting, the other has now and then one: while it waits, the flood
 // gets no more than the bound above it.
-TEST(PolicyPropertyTest, VtcServesALightTenantBesideAFlood) {
-  SchedulerConfig config = Config("vtc");
+void CheckFlood(const SchedulerConfig& config, bool retracts) {
   Watched run(config, Seed());
   ServiceGap gap(&run, config);
   uint32_t num_light = 0;
@@ -259,14 +279,25 @@ TEST(PolicyPropertyTest, VtcServesALightTenantBesideAFlood) {
     const bool waits = run.waiting().contains(light);
     if (waits) longest = std::max(longest, run.admitted().size() - run.admitted_before(light));
     gap.Note("flood", "light", waits);
-    ASSERT_FALSE(HasFatalFailure());
+    ASSERT_FALSE(::testing::Test::HasFatalFailure());
   }
+  const uint64_t retractions = run.cluster().scheduler().stats().retractions;
   std::cout << num_light << " light requests; the gap reached " << gap.largest() << " of "
-            << Bound(config) << ", and at most " << longest << " admissions went before one\n";
+            << Bound(config) << ", and at most " << longest << " admissions went before one; "
+            << retractions << " retractions\n";
+  EXPECT_EQ(retractions > 20, retracts);
   EXPECT_LE(gap.largest(), Bound(config));
   EXPECT_GT(num_light, 50u);
   EXPECT_LT(longest, 10u) << "of 30 that waited before it";
   run.cluster().Drain();
+}
+
+TEST(PolicyPropertyTest, VtcServesALightTenantBesideAFlood) {
+  CheckFlood(Config("vtc"), /*retracts=*/false);
+}
+
+TEST(PolicyPropertyTest, VtcServesALightTenantBesideAFloodThatIsRetracted) {
+  CheckFlood(TightConfig("vtc", 18), /*retracts=*/true);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Random workloads against the simulated cluster: whatever arrives, ends early, is retracted or
-// restarted, each request's output is the one foretold, no page is lost or wrongly shared, budgets
-// hold, and under fcfs nobody starves. In some runs the scheduler has a twin that was restored from
-// what it saved, now and then a new one. FLOTILLA_TEST_SEED repeats a run, FLOTILLA_TEST_STEPS
-// lengthens it.
+// restarted, and whichever step fails, each request's output is the one foretold, no page is lost
+// or wrongly shared, budgets hold, and under fcfs nobody starves. In some runs the scheduler has a
+// twin that was restored from what it saved, now and then a new one. FLOTILLA_TEST_SEED repeats a
+// run, FLOTILLA_TEST_STEPS lengthens it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -87,6 +87,7 @@ class Workload {
   uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint64_t masks_used() const { return masks_used_; }
   uint32_t longest_wait() const { return longest_wait_; }
+  uint64_t failures() const { return failures_; }
   uint64_t pages_judged() const { return pages_judged_; }
   uint64_t times_judged() const { return times_judged_; }
 
@@ -165,6 +166,10 @@ class Workload {
     if (Chance(100)) cluster->Expire();
     if (Chance(4)) cluster->NewEpoch();
     if (has_twin_ && Chance(50)) cluster->MakeTwin();
+    if (cluster->scheduler().plans_in_flight() > 0 && Chance(4)) {
+      constexpr auto kKinds = static_cast<uint32_t>(SimCluster::Failure::kNum);
+      failures_ += cluster->FailPlan(static_cast<SimCluster::Failure>(Below(kKinds)));
+    }
     if (cluster->live().empty() || !Chance(60)) return;
     auto it = cluster->live().begin();
     std::advance(it, Below(static_cast<uint32_t>(cluster->live().size())));
@@ -186,6 +191,7 @@ class Workload {
   ReqId next_id_ = 1;
   SchedulerStats stats_;
   uint64_t last_tokens_used_ = 0, masks_used_ = 0, pages_judged_ = 0, times_judged_ = 0;
+  uint64_t failures_ = 0;  // of steps
   uint32_t longest_wait_ = 0;
 };
 
@@ -194,7 +200,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   const uint64_t wanted = FromEnv("FLOTILLA_TEST_STEPS", 1000000);
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
-  uint64_t overlapped = 0, masked = 0, pages_judged = 0, times_judged = 0;
+  uint64_t overlapped = 0, masked = 0, pages_judged = 0, times_judged = 0, failures = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
@@ -218,6 +224,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           masked += workload.masks_used();
           pages_judged += workload.pages_judged();
           times_judged += workload.times_judged();
+          failures += workload.failures();
           if (workload.config().schedule_policy == "fcfs") {
             longest_wait = std::max(longest_wait, workload.longest_wait());
           }
@@ -228,7 +235,8 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << overlapped << " fed in the workers, " << masked
             << " sampled with a mask, " << retractions << " retractions (" << preemptions
-            << " preemptions), " << pages_judged << " admissions and " << times_judged
+            << " preemptions), " << failures << " failed steps, " << pages_judged
+            << " admissions and " << times_judged
             << " mixed steps within their budgets; under fcfs the oldest waited at most "
             << longest_wait << " steps\n";
   // The workloads reach what they are for.
@@ -239,6 +247,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   EXPECT_GT(masked, 10000u);
   EXPECT_GT(pages_judged, 1000u);
   EXPECT_GT(times_judged, 1000u);
+  EXPECT_GT(failures, 1000u);
 }
 
 // The same calls give the same plans.

@@ -109,7 +109,7 @@ class SimCluster {
   // A rank died: with plans in flight or without.
   void NewEpoch() {
     worker_.Reset();
-    results_.clear();
+    in_flight_.clear();
     scheduler_->BeginEpoch(++epoch_, config_.num_pages);
     if (twin_ != nullptr) twin_->BeginEpoch(epoch_, config_.num_pages);
     EXPECT_EQ(scheduler_->plans_in_flight(), 0u);
@@ -129,7 +129,9 @@ class SimCluster {
       return false;
     }
     promises_.OnPlan(plan_, before, scheduler_->stats());
-    worker_.Run(plan_, &results_.emplace_back());
+    InFlight& run = in_flight_.emplace_back();
+    run.rows = plan_.rows;
+    worker_.Run(plan_, &run.result);
     CheckLedger();
     NoteOldest();
     return !::testing::Test::HasFatalFailure();
@@ -139,19 +141,49 @@ class SimCluster {
   void FinishPlan() {
     std::vector<ReqOutput> outputs;
     Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
-      scheduler->OnResult(results_.front(), now_, out);
+      scheduler->OnResult(in_flight_.front().result, now_, out);
     });
-    results_.pop_front();
+    in_flight_.pop_front();
     for (const ReqOutput& output : outputs) ASSERT_NO_FATAL_FAILURE(Check(output));
     promises_.OnResult(scheduler_->stats());
     CheckLedger();
   }
 
+  // The oldest plan in flight fails, or its result is none: those that it ran end with an error,
+  // all at once, and what it wrote is not to be read. False: no such result can be of this plan.
+  enum class Failure : uint32_t { kCode, kFewRows, kManyRows, kSlot, kToken, kEmbedding, kNum };
+  bool FailPlan(Failure failure) {
+    InFlight& run = in_flight_.front();
+    if (!Spoil(failure, run.rows, &run.result)) return false;
+    std::set<ReqId> wanted, ended;
+    for (const PlanRow& row : run.rows) {
+      const ReqId id = worker_.RequestOf(row.slot).spec.id;
+      if (live_.contains(id)) wanted.insert(id);
+    }
+    for (const PlanRow& row : run.rows) worker_.Garble(row);
+    std::vector<ReqOutput> outputs;
+    Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
+      scheduler->OnResult(run.result, now_, out);
+    });
+    in_flight_.pop_front();
+    for (const ReqOutput& output : outputs) {
+      EXPECT_TRUE(output.finish == Finish::kError && !output.error.empty());
+      EXPECT_TRUE(!output.token.has_value() && output.prompt_logprobs.empty());
+      EXPECT_TRUE(output.embedding.empty());
+      EXPECT_TRUE(ended.insert(output.id).second) << output.id << " ends twice";
+      if (live_.contains(output.id)) End(output);
+    }
+    EXPECT_EQ(ended, wanted);
+    promises_.OnFailure(scheduler_->stats());
+    CheckLedger();
+    return true;
+  }
+
   // As the loop does it: a plan if there can be one, then a result if nothing more can be planned.
   bool Step() {
     const bool planned = Plan();
-    if (::testing::Test::HasFatalFailure() || results_.empty()) return false;
-    if (!planned || results_.size() == config_.max_plans_in_flight) FinishPlan();
+    if (::testing::Test::HasFatalFailure() || in_flight_.empty()) return false;
+    if (!planned || in_flight_.size() == config_.max_plans_in_flight) FinishPlan();
     return !::testing::Test::HasFatalFailure();
   }
   // Until nothing is left; the number of steps.
@@ -194,6 +226,10 @@ class SimCluster {
   }
 
  private:
+  struct InFlight {
+    std::vector<PlanRow> rows;
+    StepResult result;
+  };
   struct Got {
     std::vector<int32_t> tokens;
     uint32_t prompt_logprobs = 0;
@@ -205,10 +241,48 @@ class SimCluster {
     const ReqSpec& spec = requests_.at(id).spec;
     return {&spec, static_cast<uint32_t>(spec.prompt_ids.size() + got_.at(id).tokens.size())};
   }
+  // False, and nothing done: the plan has no row for which that would be wrong.
+  bool Spoil(Failure failure, std::span<const PlanRow> rows, StepResult* result) const {
+    const auto first_with = [&](uint32_t flag) -> RowResult* {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i].flags & flag) return &result->rows[i];
+      }
+      return nullptr;
+    };
+    RowResult* sampled = first_with(kRowSample);
+    RowResult* embedded = first_with(kRowEmbed);
+    switch (failure) {
+      case Failure::kFewRows:
+        return result->rows.pop_back(), true;
+      case Failure::kManyRows:
+        return result->rows.emplace_back(), true;
+      case Failure::kSlot:
+        return ++result->rows.back().slot, true;
+      case Failure::kToken:
+        if (sampled == nullptr) return false;
+        sampled->token = sampled->token % 2 == 0 ? -1 : static_cast<int32_t>(config_.vocab_size);
+        return true;
+      case Failure::kEmbedding:
+        return embedded != nullptr && (embedded->embedding.clear(), true);
+      default:
+        return result->code = 13, true;
+    }
+  }
+  // All of a position's logprobs.
+  static auto TellAll(const PositionLogprobs& p) {
+    std::vector<std::pair<int32_t, float>> top;
+    for (const TokenLogprob& entry : p.top) top.emplace_back(entry.token, entry.logprob);
+    return std::tuple(p.token, p.logprob, p.rank, top);
+  }
   static auto Told(const ReqOutput& o) {
-    return std::tuple(o.id, o.token, o.prompt_logprobs.size(), o.embedding, o.finish, o.stop_token,
+    std::vector<decltype(TellAll(o.logprobs))> logprobs = {TellAll(o.logprobs)};
+    for (const PositionLogprobs& position : o.prompt_logprobs) {
+      logprobs.push_back(TellAll(position));
+    }
+    return std::tuple(o.id, o.token, o.has_logprobs, logprobs, o.embedding, o.finish, o.stop_token,
                       o.error, o.error_code, o.prompt_tokens, o.cached_tokens, o.completion_tokens,
-                      o.queued_ns, o.first_scheduled_ns, o.first_token_ns, o.wait_reason);
+                      o.computed_tokens, o.queued_ns, o.first_scheduled_ns, o.first_token_ns,
+                      o.wait_reason);
   }
   template <typename Call>
   void Both(std::vector<ReqOutput>* outputs, const Call& call) {
@@ -299,6 +373,11 @@ class SimCluster {
     const Expected& expected = requests_.at(output.id);
     ASSERT_EQ(output.prompt_tokens, expected.spec.prompt_ids.size());
     ASSERT_LE(output.cached_tokens, output.prompt_tokens);
+    const uint32_t all = output.prompt_tokens + output.completion_tokens;
+    ASSERT_LE(output.computed_tokens, all);
+    if (output.completion_tokens > 0) {
+      ASSERT_EQ(output.computed_tokens, all);
+    }
     if (!config_.enable_prefix_cache || expected.spec.pooling == Pooling::kMean ||
         (expected.spec.sampling.num_prompt_logprobs != kNoLogprobs && output.prompt_tokens > 1)) {
       ASSERT_EQ(output.cached_tokens, 0u);
@@ -319,7 +398,7 @@ class SimCluster {
   SimWorker worker_;
   StepPromises promises_;
   StepPlan plan_, twins_plan_;
-  std::deque<StepResult> results_;
+  std::deque<InFlight> in_flight_;
   uint32_t epoch_ = 0;
   int64_t now_ = 1;
   ReqId waiting_for_ = 0;

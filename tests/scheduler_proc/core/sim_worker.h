@@ -81,6 +81,7 @@ struct SimModel {
     out.token = token;
     out.logprob = -static_cast<float>(Mix(prefix_chain + static_cast<uint32_t>(token)) % 4096);
     out.rank = 1;
+    out.top = {{token, out.logprob}};
     return out;
   }
   // Of the prompt that `chain` is the hash of.
@@ -228,6 +229,11 @@ class SimWorker {
       ASSERT_TRUE(slots_[slot].open) << "slot " << slot << " closed twice";
       slots_[slot] = Slot();
     }
+  }
+
+  // What a row of a plan wrote, the slot being as it was then, is no one's KV.
+  void Garble(const PlanRow& row) {
+    for (uint32_t i = 0; i < row.num_tokens; ++i) Cell(slots_[row.slot], row.start_pos + i) = 0;
   }
 
   const Expected& RequestOf(uint32_t slot) const {

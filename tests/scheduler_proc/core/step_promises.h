@@ -77,6 +77,12 @@ class StepPromises {
     JudgeEnded(after);
   }
 
+  // The same, but it failed: nobody learns from it.
+  void OnFailure(const SchedulerStats& after) {
+    in_flight_.pop_front();
+    JudgeEnded(after);
+  }
+
   void OnEpoch(const SchedulerStats& after) {
     holders_.clear();
     in_flight_.clear();
