@@ -29,10 +29,19 @@ void PrintStep(const ReplayMoment& moment) {
 int RunReplay(const std::string& file, bool verbose) {
   const auto records = ReadFlightFile(file);
   if (!records.ok()) return Fail(records.status());
-  const auto report = Replay(*records, [verbose](const ReplayMoment& moment) {
+  const auto visit = [verbose](const ReplayMoment& moment) {
     if (verbose) PrintStep(moment);
-  });
+  };
+  // Told before: if the core dies in it again, nothing is told after.
+  const auto unanswered = [](FlightKind call) {
+    std::printf("the recording ends inside %s, which runs again now\n", CallName(call));
+    std::fflush(stdout);
+  };
+  const auto report = Replay(*records, visit, unanswered);
   if (!report.ok()) return Fail(report.status());
+  if (!report->ended_in.empty() && report->difference.empty())
+    std::printf("%s came through this time%s\n", report->ended_in.c_str(),
+                report->lacks_grammars ? ", without what grammars said in it" : "");
   std::printf("%llu calls, %llu requests, %llu steps\n",
               static_cast<unsigned long long>(report->records),
               static_cast<unsigned long long>(report->requests),

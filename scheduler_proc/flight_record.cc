@@ -5,7 +5,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint32_t kFlightRecordVersion = 5;
+constexpr uint8_t kFlightRecordVersion = 6;
 
 struct RowRecord {
   uint32_t slot = 0;
@@ -48,27 +48,61 @@ bool GetResult(WireReader* in, StepResult* result) {
   return true;
 }
 
-// The small fields, the same for all kinds.
-template <typename Archive, typename Record>
-void CommonFields(Archive& field, Record& r) {
-  field(r.now_ns), field(r.ok), field(r.id), field(r.reason), field(r.num_tokens), field(r.epoch);
-  field(r.num_pages), field(r.step_id), field(r.plan_hash);
+constexpr bool HasTime(FlightKind kind) {
+  return IsCall(kind) && kind != FlightKind::kBeginEpoch && kind != FlightKind::kAbort;
 }
 
-// What a kind has beside them; a result is written apart.
+// What a kind has; a result is written apart.
 template <typename Archive, typename Record>
 void KindFields(Archive& field, Record& r) {
-  if (r.kind == FlightKind::kConfig || r.kind == FlightKind::kKeyFrame) {
-    ConfigFields(field, r.config);
+  if (HasTime(r.kind)) field(r.now_ns);
+  switch (r.kind) {
+    case FlightKind::kConfig:
+      return ConfigFields(field, r.config);
+    case FlightKind::kBeginEpoch:
+      return field(r.epoch), field(r.num_pages);
+    case FlightKind::kAdd:
+      field(r.spec.prompt_ids), field(r.spec.resumed_ids), field(r.has_grammar);
+      return SpecFields(field, r.spec);
+    case FlightKind::kAbort:
+      return field(r.id), field(r.reason);
+    case FlightKind::kTruncate:
+      return field(r.id), field(r.num_tokens);
+    case FlightKind::kExpire:
+    case FlightKind::kPlan:
+    case FlightKind::kResult:
+      return;
+    case FlightKind::kKeyFrame:
+      field(r.ok), ConfigFields(field, r.config);
+      return field(r.snapshot);
+    case FlightKind::kAnswer:
+      field(r.ok), field(r.step_id), field(r.plan_hash);
+      return field(r.answers);
   }
-  if (r.kind == FlightKind::kKeyFrame) field(r.snapshot);
-  if (r.kind == FlightKind::kGrammar) field(r.answers);
-  if (r.kind != FlightKind::kAdd) return;
-  field(r.spec.prompt_ids), field(r.spec.resumed_ids), field(r.has_grammar);
-  SpecFields(field, r.spec);
 }
 
 }  // namespace
+
+const char* CallName(FlightKind kind) {
+  switch (kind) {
+    case FlightKind::kBeginEpoch:
+      return "BeginEpoch";
+    case FlightKind::kAdd:
+      return "Add";
+    case FlightKind::kAbort:
+      return "Abort";
+    case FlightKind::kTruncate:
+      return "Truncate";
+    case FlightKind::kExpire:
+      return "ExpireDeadlines";
+    case FlightKind::kPlan:
+      return "PlanStep";
+    case FlightKind::kResult:
+      return "OnResult";
+    default:
+      return "no call";
+  }
+}
 
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes) {
   bytes->clear();
@@ -76,7 +110,6 @@ void BuildFlightRecord(const FlightRecord& record, std::string* bytes) {
   FieldSaver field(bytes);
   out.Put(kFlightRecordVersion);
   out.Put(record.kind);
-  CommonFields(field, record);
   KindFields(field, record);
   if (record.kind == FlightKind::kResult) PutResult(record.result, &out);
 }
@@ -86,16 +119,17 @@ Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {
   const auto broken = [](const char* what) {
     return absl::DataLossError(StrCat("flight record: ", what));
   };
-  const uint32_t version = in.Get<uint32_t>();
+  const uint8_t version = in.Get<uint8_t>();
   if (in.ok() && version != kFlightRecordVersion) {
     return broken("of another version of Flotilla; use the one that recorded it");
   }
   record->kind = in.Get<FlightKind>();
-  if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kGrammar) {
+  if (record->kind < FlightKind::kConfig || record->kind > FlightKind::kAnswer) {
     return broken("unknown kind");
   }
   FieldLoader field(&in);
-  CommonFields(field, *record);
+  record->now_ns = 0;
+  record->ok = false;
   KindFields(field, *record);
   bool good = IsTime(record->now_ns);
   if (record->kind == FlightKind::kResult) {

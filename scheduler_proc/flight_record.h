@@ -1,6 +1,8 @@
-// The flight recorder's records: every call of the core with what it got, and a hash of what it
-// decided, so that the same core can be led through the same calls again. Now and then a key frame:
-// the core's whole state, from which a replay can begin when what was before is overwritten.
+// The flight recorder's records: every call of the core with what it got, and behind it the answer,
+// with a hash of what was decided, so that the same core can be led through the same calls again. A
+// call is written before it is made: one without an answer is the one in which the core died. Now
+// and then a key frame: the core's whole state, from which a replay can begin when what was before
+// is overwritten.
 //
 // Prompts and tokens are in the records (the core's decisions depend on them); logprobs are not.
 // Threads: one. Errors: ParseFlightRecord: DataLoss, for bytes that are no record.
@@ -14,18 +16,27 @@
 
 namespace flotilla {
 
-enum class FlightKind : uint32_t {
+enum class FlightKind : uint8_t {
   kConfig = 1,      // config; the first of a process
   kBeginEpoch = 2,  // epoch, num_pages
-  kAdd = 3,         // spec, has_grammar, now_ns, ok
-  kAbort = 4,       // id, reason, ok
-  kTruncate = 5,    // id, num_tokens, now_ns, ok
+  kAdd = 3,         // spec, has_grammar, now_ns
+  kAbort = 4,       // id, reason
+  kTruncate = 5,    // id, num_tokens, now_ns
   kExpire = 6,      // now_ns
-  kPlan = 7,        // now_ns, ok; and if so, step_id and plan_hash
+  kPlan = 7,        // now_ns
   kResult = 8,      // result, now_ns
   kKeyFrame = 9,    // config, snapshot; ok: the record of each call before it is there
-  kGrammar = 10,    // answers: what grammars said during the call before, kAdd or kResult
+  // Of the call before it: ok; of a plan that is ok, step_id and plan_hash; of an Add or a result,
+  // in `answers`, what grammars said.
+  kAnswer = 10,
 };
+
+// Of the core: an answer follows.
+constexpr bool IsCall(FlightKind kind) {
+  return kind >= FlightKind::kBeginEpoch && kind <= FlightKind::kResult;
+}
+// Of a call, as Scheduler names it.
+const char* CallName(FlightKind kind);
 
 struct FlightRecord {
   FlightKind kind = FlightKind::kConfig;

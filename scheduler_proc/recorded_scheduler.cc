@@ -44,10 +44,19 @@ void RecordedScheduler::WriteKeyFrameIfDue() {
   }
 }
 
-// Behind the call's own record, which is there even if the core dies in the call.
-void RecordedScheduler::WriteGrammar() {
-  if (grammar_log_.answers.empty()) return;
-  record_.kind = FlightKind::kGrammar;
+// The fields of its kind are in record_ already.
+void RecordedScheduler::WriteCall(FlightKind kind, int64_t now_ns) {
+  record_.kind = kind;
+  record_.now_ns = now_ns;
+  Write();
+}
+
+// plan: that came about.
+void RecordedScheduler::WriteAnswer(bool ok, const StepPlan* plan) {
+  record_.kind = FlightKind::kAnswer;
+  record_.ok = ok;
+  record_.step_id = plan != nullptr ? plan->step_id : 0;
+  record_.plan_hash = plan != nullptr ? PlanHash(*plan) : 0;
   record_.answers = grammar_log_.answers;
   grammar_log_.Clear();
   Write();
@@ -55,85 +64,71 @@ void RecordedScheduler::WriteGrammar() {
 
 Status RecordedScheduler::Add(ReqSpec spec, int64_t now_ns) {
   if (ring_ == nullptr) return core_.Add(std::move(spec), now_ns);
-  record_.kind = FlightKind::kAdd;
-  record_.now_ns = now_ns;
   record_.has_grammar = spec.grammar != nullptr;
   if (record_.has_grammar) {
     spec.grammar = RecordedGrammar(std::exchange(spec.grammar, nullptr), &grammar_log_);
   }
   record_.spec = spec;
   record_.spec.grammar = nullptr;
+  WriteCall(FlightKind::kAdd, now_ns);
   Status status = core_.Add(std::move(spec), now_ns);
-  record_.ok = status.ok();
-  Write();
-  WriteGrammar();
+  WriteAnswer(status.ok());
   return status;
 }
 
 bool RecordedScheduler::Abort(ReqId id, Finish reason, std::vector<ReqOutput>* outputs) {
-  const bool known = core_.Abort(id, reason, outputs);
-  if (ring_ == nullptr || !known) return known;
-  record_.kind = FlightKind::kAbort;
+  if (ring_ == nullptr) return core_.Abort(id, reason, outputs);
   record_.id = id;
   record_.reason = reason;
-  record_.ok = known;
-  Write();
+  WriteCall(FlightKind::kAbort);
+  const bool known = core_.Abort(id, reason, outputs);
+  WriteAnswer(known);
   return known;
 }
 
 bool RecordedScheduler::Truncate(ReqId id, uint32_t num_tokens, int64_t now_ns,
                                  std::vector<ReqOutput>* outputs) {
-  const bool known = core_.Truncate(id, num_tokens, now_ns, outputs);
-  if (ring_ == nullptr || !known) return known;
-  record_.kind = FlightKind::kTruncate;
+  if (ring_ == nullptr) return core_.Truncate(id, num_tokens, now_ns, outputs);
   record_.id = id;
   record_.num_tokens = num_tokens;
-  record_.now_ns = now_ns;
-  record_.ok = known;
-  Write();
+  WriteCall(FlightKind::kTruncate, now_ns);
+  const bool known = core_.Truncate(id, num_tokens, now_ns, outputs);
+  WriteAnswer(known);
   return known;
 }
 
 void RecordedScheduler::ExpireDeadlines(int64_t now_ns, std::vector<ReqOutput>* outputs) {
+  if (ring_ == nullptr) return core_.ExpireDeadlines(now_ns, outputs);
+  WriteCall(FlightKind::kExpire, now_ns);
   core_.ExpireDeadlines(now_ns, outputs);
-  if (ring_ == nullptr) return;
-  record_.kind = FlightKind::kExpire;
-  record_.now_ns = now_ns;
-  Write();
+  WriteAnswer(true);
 }
 
 bool RecordedScheduler::PlanStep(int64_t now_ns, StepPlan* plan) {
+  if (ring_ == nullptr) return core_.PlanStep(now_ns, plan);
+  // A plan that does not come about counts too: looking at the cache changes what is evicted next.
+  WriteCall(FlightKind::kPlan, now_ns);
   const bool planned = core_.PlanStep(now_ns, plan);
-  if (ring_ == nullptr) return planned;
-  // A plan that did not come about counts too: looking at the cache changes what is evicted next.
-  record_.kind = FlightKind::kPlan;
-  record_.now_ns = now_ns;
-  record_.ok = planned;
-  record_.step_id = planned ? plan->step_id : 0;
-  record_.plan_hash = planned ? PlanHash(*plan) : 0;
-  Write();
+  WriteAnswer(planned, planned ? plan : nullptr);
   return planned;
 }
 
 void RecordedScheduler::OnResult(const StepResult& result, int64_t now_ns,
                                  std::vector<ReqOutput>* outputs) {
-  if (ring_ != nullptr) {
-    record_.kind = FlightKind::kResult;
-    record_.now_ns = now_ns;
-    record_.result = result;
-    Write();
-  }
+  if (ring_ == nullptr) return core_.OnResult(result, now_ns, outputs);
+  record_.result = result;
+  WriteCall(FlightKind::kResult, now_ns);
   core_.OnResult(result, now_ns, outputs);
-  if (ring_ != nullptr) WriteGrammar();
+  WriteAnswer(true);
 }
 
 void RecordedScheduler::BeginEpoch(uint32_t epoch, uint32_t num_pages) {
-  core_.BeginEpoch(epoch, num_pages);
-  if (ring_ == nullptr) return;
-  record_.kind = FlightKind::kBeginEpoch;
+  if (ring_ == nullptr) return core_.BeginEpoch(epoch, num_pages);
   record_.epoch = epoch;
   record_.num_pages = num_pages;
-  Write();
+  WriteCall(FlightKind::kBeginEpoch);
+  core_.BeginEpoch(epoch, num_pages);
+  WriteAnswer(true);
 }
 
 }  // namespace flotilla

@@ -1,5 +1,6 @@
-// The core with a flight recorder beside it: the same calls, each written down with what came of
-// it, and now and then a key frame: all that the core knows, from which a replay can begin.
+// The core with a flight recorder beside it: the same calls, each written down before it is made
+// and answered when it is over, so that the call in which the core dies is there; and now and then
+// a key frame: all that the core knows, from which a replay can begin.
 //
 // Without a ring it is only the core. Threads: one. Ownership: the ring is the caller's. Errors: as
 // the core's. A record that the ring does not take is counted; nothing is recorded then until the
@@ -42,7 +43,8 @@ class RecordedScheduler {
 
  private:
   void Write();
-  void WriteGrammar();
+  void WriteCall(FlightKind kind, int64_t now_ns = 0);
+  void WriteAnswer(bool ok, const StepPlan* plan = nullptr);
 
   const SchedulerConfig config_;
   GrammarLog grammar_log_;  // of the call that runs
