@@ -62,18 +62,20 @@ int RunReplay(const std::string& file, bool verbose) {
 int RunTrace(const std::string& file, const std::string& output) {
   const auto records = ReadFlightFile(file);
   if (!records.ok()) return Fail(records.status());
-  const auto json = TraceJson(*records);
-  if (!json.ok()) return Fail(json.status());
+  const auto trace = TraceRecords(*records);
+  if (!trace.ok()) return Fail(trace.status());
   if (output.empty()) {
-    std::fwrite(json->data(), 1, json->size(), stdout);
-    return 0;
+    std::fwrite(trace->json.data(), 1, trace->json.size(), stdout);
+  } else {
+    std::ofstream out(output);
+    out << trace->json;
+    out.close();
+    if (!out) return Fail(absl::UnavailableError(StrCat("can't write ", output)));
+    std::printf("%s: open it at https://ui.perfetto.dev or chrome://tracing\n", output.c_str());
   }
-  std::ofstream out(output);
-  out << *json;
-  out.close();
-  if (!out) return Fail(absl::UnavailableError(StrCat("can't write ", output)));
-  std::printf("%s: open it at https://ui.perfetto.dev or chrome://tracing\n", output.c_str());
-  return 0;
+  if (trace->error.empty()) return 0;
+  Fail(absl::DataLossError(StrCat("the trace ends early: ", trace->error)));
+  return kDiffers;
 }
 
 int Main(int argc, char** argv) {
@@ -91,8 +93,9 @@ int Main(int argc, char** argv) {
   replay->add_flag("--verbose", verbose, "A line for each step");
   CLI::App* trace = app.add_subcommand(
       "trace",
-      "Writes Chrome's trace format: the workers' steps, and each request's waiting, prefill "
-      "and decoding");
+      "Writes Chrome's trace format: the workers' steps, the scheduler's plans, and each "
+      "request's waiting, prefill and decoding; the exit status is 1 if a decision differs, where "
+      "the trace ends");
   trace->add_option("FILE", file, "A .flight file")->required();
   trace->add_option("--output", output,
                     "A .json file; without it the trace goes to standard output");

@@ -130,8 +130,9 @@ Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {
   FieldLoader field(&in);
   record->now_ns = 0;
   record->ok = false;
+  record->reason = Finish::kNone;
   KindFields(field, *record);
-  bool good = IsTime(record->now_ns);
+  bool good = IsTime(record->now_ns) && record->reason <= Finish::kError;
   if (record->kind == FlightKind::kResult) {
     good = good && GetResult(&in, &record->result) && IsTime(record->result.start_ns) &&
            IsTime(record->result.end_ns);

@@ -79,7 +79,7 @@ class Replayer {
         Add(record);
         return "";
       case FlightKind::kAbort:
-        now_.ok = core_->Abort(record.id, record.reason);
+        now_.ok = core_->Abort(record.id, record.reason, &outputs_);
         return "";
       case FlightKind::kTruncate:
         now_.ok = core_->Truncate(record.id, record.num_tokens, record.now_ns, &outputs_);
@@ -209,7 +209,7 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
     report.records += answered;
     report.steps += answered && record.kind == FlightKind::kPlan && record.ok;
     report.requests += answered && record.kind == FlightKind::kAdd && record.ok;
-    if (!report.difference.empty()) return report;
+    if (!report.difference.empty()) break;
     report.key_frames += record.kind == FlightKind::kKeyFrame && !begins;
     visit({record, replayer.plan(), replayer.outputs(), replayer.core(), begins, answered});
   }
@@ -218,6 +218,7 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
         "the recording has lost its beginning and has no key frame; record with a larger "
         "--flight-recorder-size");
   }
+  report.live = replayer.core().LiveRequests();
   return report;
 }
 

@@ -25,11 +25,12 @@ namespace flotilla {
 struct ReplayReport {
   uint64_t records = 0;  // calls, answered ones, and configurations and key frames
   uint64_t steps = 0, requests = 0;
-  uint64_t skipped = 0;         // records before the beginning
-  bool from_key_frame = false;  // what was before that is overwritten
-  uint64_t key_frames = 0;      // that the core agreed with
-  std::string difference;       // empty: it decided the same
-  std::string ended_in;         // the call without an answer; empty: all have one
+  uint64_t skipped = 0;                   // records before the beginning
+  bool from_key_frame = false;            // what was before that is overwritten
+  uint64_t key_frames = 0;                // that the core agreed with
+  std::string difference;                 // empty: it decided the same
+  std::vector<Scheduler::Progress> live;  // requests at the end, or at the difference
+  std::string ended_in;                   // the call without an answer; empty: all have one
   bool lacks_grammars =
       false;  // it was run without what grammars said in it, so it may go otherwise
 };
@@ -49,8 +50,16 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
                               const std::function<void(const ReplayMoment&)>& visit,
                               const std::function<void(FlightKind)>& unanswered = nullptr);
 
-// Chrome's trace format (also Perfetto's), JSON: a track of the workers' steps, and of each request
-// its waiting, prefill and decoding. Times are microseconds from the first record.
-StatusOr<std::string> TraceJson(const std::vector<std::string>& records);
+struct Trace {
+  std::string json;
+  std::string error;  // why it ends before the recording does; empty: it is all there
+};
+
+// Chrome's trace format (also Perfetto's), JSON. Tracks: the workers' steps; the scheduler's plans,
+// from planned to answered, with what is retracted and why the first that waits does; and of each
+// request its waiting, prefill and decoding, those included that live at the end. Times are
+// microseconds from the first call. Where the core decides otherwise than recorded, or a record is
+// broken, it ends with a mark. Errors: Replay's, if there is nothing before.
+StatusOr<Trace> TraceRecords(const std::vector<std::string>& records);
 
 }  // namespace flotilla

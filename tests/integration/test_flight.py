@@ -56,6 +56,7 @@ def test_a_killed_scheduler_can_be_replayed():
         trace = json.loads(flotilla("trace", recording).stdout)["traceEvents"]
         assert sum(event.get("name", "").startswith("step ") for event in trace) > 30
         assert any(event.get("name") == "decode" for event in trace)
+        assert sum(event.get("name", "").startswith("plan ") for event in trace) == steps
         saved = ["flight", "--flight-recorder-dir", os.path.dirname(recording)]
         assert os.path.basename(recording) in flotilla(*saved, "--list").stdout
         again = recording + ".again"
