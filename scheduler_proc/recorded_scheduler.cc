@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "scheduler_proc/plan_hash.h"
 
 namespace flotilla {
@@ -11,6 +12,7 @@ RecordedScheduler::RecordedScheduler(const SchedulerConfig& config, FlightRingWr
     : config_(config), core_(config), ring_(ring) {
   if (ring_ == nullptr) return;
   bytes_until_key_frame_ = ring_->capacity() / 4;
+  AddBeginning();
   record_.kind = FlightKind::kConfig;
   record_.config = config;
   Write();
@@ -18,6 +20,10 @@ RecordedScheduler::RecordedScheduler(const SchedulerConfig& config, FlightRingWr
 
 void RecordedScheduler::Write() {
   BuildFlightRecord(record_, &bytes_);
+  Append();
+}
+
+void RecordedScheduler::Append() {
   const bool taken = !gap_ && ring_->Append(bytes_);
   const bool first_lost = !gap_ && !taken;
   gap_ = !taken;
@@ -26,29 +32,63 @@ void RecordedScheduler::Write() {
                                        : std::min<uint64_t>(bytes_until_key_frame_, bytes_.size());
 }
 
+void RecordedScheduler::AddBeginning() {
+  std::erase_if(beginnings_,
+                [this](const Beginning& b) { return b.at < ring_->overwritten_bytes(); });
+  beginnings_.push_back({ring_->written_bytes(), last_ns_});
+}
+
+int64_t RecordedScheduler::covered_ns() const {
+  for (const Beginning& beginning : beginnings_) {
+    if (beginning.at >= ring_->overwritten_bytes()) return last_ns_ - beginning.ns;
+  }
+  return 0;
+}
+
 void RecordedScheduler::WriteKeyFrameIfDue() {
   if (ring_ == nullptr || bytes_until_key_frame_ > 0) return;
-  record_.kind = FlightKind::kKeyFrame;
-  record_.ok = !gap_;
-  record_.config = config_;
-  record_.snapshot.clear();
-  core_.Save(&record_.snapshot);
-  BuildFlightRecord(record_, &bytes_);
   const uint64_t capacity = ring_->capacity();
-  bytes_until_key_frame_ = capacity / 4 - std::min<uint64_t>(bytes_.size(), capacity / 8);
-  if (ring_->Append(bytes_)) {
-    gap_ = false;
-    ++key_frames_;
+  snapshot_.clear();
+  core_.Save(&snapshot_);
+  bytes_until_key_frame_ = capacity / 4 - std::min<uint64_t>(snapshot_.size(), capacity / 8);
+  if (snapshot_.size() <= capacity / 8 * 3) {
+    WriteKeyFrame();
   } else {
     ++key_frames_lost_;
   }
 }
 
+// In parts that the ring takes.
+void RecordedScheduler::WriteKeyFrame() {
+  const uint64_t part = ring_->capacity() / 8;
+  AddBeginning();
+  record_.kind = FlightKind::kKeyFrame;
+  record_.ok = !gap_;
+  record_.config = config_;
+  record_.parts_left = static_cast<uint32_t>((snapshot_.size() - 1) / part);
+  for (uint64_t at = 0; at < snapshot_.size(); at += part) {
+    record_.snapshot.assign(snapshot_, at, part);
+    BuildFlightRecord(record_, &bytes_);
+    CHECK(ring_->Append(bytes_));
+    record_.kind = FlightKind::kKeyFramePart;
+    --record_.parts_left;
+  }
+  gap_ = false;
+  ++key_frames_;
+}
+
 // The fields of its kind are in record_ already.
 void RecordedScheduler::WriteCall(FlightKind kind, int64_t now_ns) {
+  NoteTime(now_ns);
   record_.kind = kind;
   record_.now_ns = now_ns;
   Write();
+}
+
+// 0: the call has none.
+void RecordedScheduler::NoteTime(int64_t now_ns) {
+  last_ns_ = std::max(last_ns_, now_ns);
+  if (beginnings_.back().ns == 0) beginnings_.back().ns = last_ns_;
 }
 
 // plan: that came about.
@@ -116,8 +156,9 @@ bool RecordedScheduler::PlanStep(int64_t now_ns, StepPlan* plan) {
 void RecordedScheduler::OnResult(const StepResult& result, int64_t now_ns,
                                  std::vector<ReqOutput>* outputs) {
   if (ring_ == nullptr) return core_.OnResult(result, now_ns, outputs);
-  record_.result = result;
-  WriteCall(FlightKind::kResult, now_ns);
+  NoteTime(now_ns);
+  BuildResultRecord(result, now_ns, &bytes_);
+  Append();
   core_.OnResult(result, now_ns, outputs);
   WriteAnswer(true);
 }

@@ -70,7 +70,8 @@ class Replayer {
     switch (record.kind) {
       case FlightKind::kConfig:
       case FlightKind::kAnswer:
-        return "";  // it began with it; taken by the call before
+      case FlightKind::kKeyFramePart:
+        return "";  // it began with it; taken with the record before
       case FlightKind::kKeyFrame:
         return KeyFrame(record);
       case FlightKind::kBeginEpoch:
@@ -159,6 +160,19 @@ class Replayer {
   std::vector<ReqOutput> outputs_;
 };
 
+// Into the first record, *at. False: the recording ends before its last part.
+StatusOr<bool> TakeParts(const std::vector<std::string>& records, size_t* at, FlightRecord* first) {
+  FlightRecord part;
+  for (uint32_t left = first->parts_left; left > 0; --left) {
+    if (*at + 1 == records.size()) return false;
+    RETURN_IF_ERROR(ParseFlightRecord(records[++*at], &part));
+    if (part.kind != FlightKind::kKeyFramePart || part.parts_left != left - 1)
+      return absl::DataLossError("the recording lacks a part of a key frame");
+    first->snapshot += part.snapshot;
+  }
+  return true;
+}
+
 // Into the call's record.
 void TakeAnswer(FlightRecord* answer, FlightRecord* call) {
   call->ok = answer->ok;
@@ -177,14 +191,18 @@ StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
   FlightRecord record, answer;
   for (size_t i = 0; i < records.size(); ++i) {
     RETURN_IF_ERROR(ParseFlightRecord(records[i], &record));
+    if (record.kind == FlightKind::kKeyFrame) {
+      ASSIGN_OR_RETURN(const bool whole, TakeParts(records, &i, &record));
+      if (!whole) break;  // the scheduler was killed while it wrote
+    }
     const bool begins = replayer.Begins(record);
     if (begins) {
       RETURN_IF_ERROR(replayer.Begin(record));
       if (report.records == 0) report.from_key_frame = record.kind == FlightKind::kKeyFrame;
     } else if (!replayer.started()) {
-      report.skipped += record.kind != FlightKind::kAnswer;
+      report.skipped += IsCall(record.kind);
       continue;
-    } else if (record.kind == FlightKind::kAnswer) {
+    } else if (record.kind == FlightKind::kAnswer || record.kind == FlightKind::kKeyFramePart) {
       return absl::DataLossError("the recording has an answer without its call");
     }
     bool answered = !IsCall(record.kind);

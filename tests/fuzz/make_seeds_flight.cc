@@ -55,6 +55,15 @@ std::vector<std::string> Records() {
   record.result.rows.resize(2);
   record.result.rows[0].embedding.resize(4);
   record.result.rows[1].prompt_logprobs.resize(3);
+  record.result.rows[1].slot = 200;
+  record.result.rows[1].token = 150'000;
+  records.push_back(Built(record));
+  record.kind = FlightKind::kKeyFrame;
+  record.parts_left = 1;
+  record.snapshot = "part";
+  records.push_back(Built(record));
+  record.kind = FlightKind::kKeyFramePart;
+  record.parts_left = 0;
   records.push_back(Built(record));
   return records;
 }

@@ -40,6 +40,7 @@ def test_a_killed_scheduler_can_be_replayed():
         for thread in threads:
             thread.start()
         wait_until(lambda: c.metric("flotilla_scheduler_generation_tokens_total") > 400, 60, "some work")
+        assert 0 < c.metric("flotilla_scheduler_flight_recorder_seconds") < 600
         os.kill(c.pids("scheduler")[0], signal.SIGKILL)
         files = os.path.join(c.state.name, "flotilla", "r0-*.flight")
         recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]

@@ -44,6 +44,7 @@ Recorded Record(uint64_t seed, const RecordOptions& options, const Segment& segm
   config.schedule_policy = options.policy;
   config.eviction_policy = seed % 2 == 0 ? "lru" : "lfu";
   config.priority_scheduling_preemption_threshold = 1;
+  if (options.long_prompt > 0) config.page_size = 16;
   config.context_length = std::max(config.context_length, options.long_prompt + 100);
   config.num_pages += (options.long_prompt + config.page_size - 1) / config.page_size;
   RecordedScheduler scheduler(config, &ring);
