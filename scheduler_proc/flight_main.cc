@@ -29,10 +29,19 @@ void PrintStep(const ReplayMoment& moment) {
 int RunReplay(const std::string& file, bool verbose) {
   const auto records = ReadFlightFile(file);
   if (!records.ok()) return Fail(records.status());
-  const auto report = Replay(*records, [verbose](const ReplayMoment& moment) {
+  const auto visit = [verbose](const ReplayMoment& moment) {
     if (verbose) PrintStep(moment);
-  });
+  };
+  // Told before: if the core dies in it again, nothing is told after.
+  const auto unanswered = [](FlightKind call) {
+    std::printf("the recording ends inside %s, which runs again now\n", CallName(call));
+    std::fflush(stdout);
+  };
+  const auto report = Replay(*records, visit, unanswered);
   if (!report.ok()) return Fail(report.status());
+  if (!report->ended_in.empty() && report->difference.empty())
+    std::printf("%s came through this time%s\n", report->ended_in.c_str(),
+                report->lacks_grammars ? ", without what grammars said in it" : "");
   std::printf("%llu calls, %llu requests, %llu steps\n",
               static_cast<unsigned long long>(report->records),
               static_cast<unsigned long long>(report->requests),
@@ -53,18 +62,20 @@ int RunReplay(const std::string& file, bool verbose) {
 int RunTrace(const std::string& file, const std::string& output) {
   const auto records = ReadFlightFile(file);
   if (!records.ok()) return Fail(records.status());
-  const auto json = TraceJson(*records);
-  if (!json.ok()) return Fail(json.status());
+  const auto trace = TraceRecords(*records);
+  if (!trace.ok()) return Fail(trace.status());
   if (output.empty()) {
-    std::fwrite(json->data(), 1, json->size(), stdout);
-    return 0;
+    std::fwrite(trace->json.data(), 1, trace->json.size(), stdout);
+  } else {
+    std::ofstream out(output);
+    out << trace->json;
+    out.close();
+    if (!out) return Fail(absl::UnavailableError(StrCat("can't write ", output)));
+    std::printf("%s: open it at https://ui.perfetto.dev or chrome://tracing\n", output.c_str());
   }
-  std::ofstream out(output);
-  out << *json;
-  out.close();
-  if (!out) return Fail(absl::UnavailableError(StrCat("can't write ", output)));
-  std::printf("%s: open it at https://ui.perfetto.dev or chrome://tracing\n", output.c_str());
-  return 0;
+  if (trace->error.empty()) return 0;
+  Fail(absl::DataLossError(StrCat("the trace ends early: ", trace->error)));
+  return kDiffers;
 }
 
 int Main(int argc, char** argv) {
@@ -82,8 +93,9 @@ int Main(int argc, char** argv) {
   replay->add_flag("--verbose", verbose, "A line for each step");
   CLI::App* trace = app.add_subcommand(
       "trace",
-      "Writes Chrome's trace format: the workers' steps, and each request's waiting, prefill "
-      "and decoding");
+      "Writes Chrome's trace format: the workers' steps, the scheduler's plans, and each "
+      "request's waiting, prefill and decoding; the exit status is 1 if a decision differs, where "
+      "the trace ends");
   trace->add_option("FILE", file, "A .flight file")->required();
   trace->add_option("--output", output,
                     "A .json file; without it the trace goes to standard output");

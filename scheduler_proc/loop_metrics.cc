@@ -69,6 +69,8 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
       unaccounted_(
           Gauge("kv_pages_unaccounted", "KV pages neither free, evictable nor locked; always 0.")),
       serving_(Gauge("serving", "1 while every rank of the epoch is ready.")),
+      flight_(Gauge("flight_recorder_seconds",
+                    "How far back the flight recording can be replayed, from the last step.")),
       prompt_tokens_(Counter("prompt_tokens_total", "Prompt tokens of admitted requests.")),
       generated_(Counter("generation_tokens_total", "Tokens generated.")),
       cached_(Counter("cached_tokens_total", "Prompt tokens read from the prefix cache.")),

@@ -36,6 +36,7 @@ class LoopMetrics {
   void OnServing(bool serving, uint32_t num_pages);
   // After every turn that changed something.
   void OnStats(const SchedulerStats& stats);
+  void OnFlight(int64_t covered_ns) { flight_.Set(static_cast<double>(covered_ns) * 1e-9); }
 
  private:
   // Adds the prefix and the two labels that all have.
@@ -61,7 +62,7 @@ class LoopMetrics {
   // Of the plans that may be in flight, by step_id.
   std::array<const char*, 4> modes_ = {"decode", "decode", "decode", "decode"};
 
-  prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_;
+  prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_, &flight_;
   prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;
   prometheus::Counter& rejected_results_;
   prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;

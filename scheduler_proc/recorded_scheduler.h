@@ -1,5 +1,6 @@
-// The core with a flight recorder beside it: the same calls, each written down with what came of
-// it, and now and then a key frame: all that the core knows, from which a replay can begin.
+// The core with a flight recorder beside it: the same calls, each written down before it is made
+// and answered when it is over, so that the call in which the core dies is there; and now and then
+// a key frame: all that the core knows, from which a replay can begin.
 //
 // Without a ring it is only the core. Threads: one. Ownership: the ring is the caller's. Errors: as
 // the core's. A record that the ring does not take is counted; nothing is recorded then until the
@@ -29,9 +30,10 @@ class RecordedScheduler {
   void BeginEpoch(uint32_t epoch, uint32_t num_pages);
   void SetPageLog(PageLog* log) { core_.SetPageLog(log); }
 
-  // Writes a key frame if one is due: when so much was recorded since the last that two of them are
-  // always in the ring (a quarter of it; an eighth if they are large). It takes time (a millisecond
-  // for a hundred thousand cached tokens), so call it when nobody waits for a plan.
+  // Writes a key frame if one is due: when a quarter of the ring was written since the last began,
+  // or an eighth since it ended. One has at most three eighths, so one is always whole in the ring,
+  // also while the next is written. It takes time (a millisecond for a hundred thousand cached
+  // tokens), so call it when nobody waits for a plan.
   void WriteKeyFrameIfDue();
 
   const Scheduler& core() const { return core_; }
@@ -39,10 +41,24 @@ class RecordedScheduler {
   uint64_t key_frames() const { return key_frames_; }
   // That were too long for the ring.
   uint64_t key_frames_lost() const { return key_frames_lost_; }
+  // From the oldest moment in the ring with which a replay can begin, to the last call. 0: there is
+  // none.
+  int64_t covered_ns() const;
 
  private:
+  // With which a replay can begin, oldest first; those that are overwritten go with the next.
+  struct Beginning {
+    uint64_t at = 0;  // in the ring
+    int64_t ns = 0;   // 0: before the first call
+  };
+
   void Write();
-  void WriteGrammar();
+  void Append();
+  void AddBeginning();
+  void WriteKeyFrame();
+  void NoteTime(int64_t now_ns);
+  void WriteCall(FlightKind kind, int64_t now_ns = 0);
+  void WriteAnswer(bool ok, const StepPlan* plan = nullptr);
 
   const SchedulerConfig config_;
   GrammarLog grammar_log_;  // of the call that runs
@@ -51,6 +67,9 @@ class RecordedScheduler {
   FlightRecord record_;
   std::string bytes_;
   uint64_t bytes_until_key_frame_ = 0;
+  std::vector<Beginning> beginnings_;
+  int64_t last_ns_ = 0;  // of a call
+  std::string snapshot_;
   bool gap_ = false;  // a record is missing since the last key frame
   uint64_t records_lost_ = 0, key_frames_ = 0, key_frames_lost_ = 0;
 };

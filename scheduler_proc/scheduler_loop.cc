@@ -281,6 +281,7 @@ bool SchedulerLoop::HandOutputs(int64_t now_ns, bool results) {
   deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);
   // A request that has ended may have given its pages back with a result of no other effect.
   if (any || results) deps_.metrics->OnStats(core_->core().stats());
+  if ((any || results) && deps_.flight != nullptr) deps_.metrics->OnFlight(core_->covered_ns());
   deps_.outputs->Push(&events_);
   return any;
 }

@@ -89,6 +89,10 @@ uint64_t FlightRingWriter::overwritten_bytes() const {
   return header_->oldest.load(std::memory_order_relaxed);
 }
 
+uint64_t FlightRingWriter::written_bytes() const {
+  return header_->written.load(std::memory_order_relaxed);
+}
+
 StatusOr<std::vector<std::string>> ReadFlightRing(const Segment& segment) {
   const auto no_ring = [] { return absl::DataLossError("flight ring: the segment holds none"); };
   if (segment.size() < kMinFlightRingBytes) return no_ring();

@@ -32,6 +32,7 @@ class FlightRingWriter {
   uint64_t capacity() const { return capacity_; }
   // Records ever appended are at [0, written); this many are gone.
   uint64_t overwritten_bytes() const;
+  uint64_t written_bytes() const;
 
  private:
   explicit FlightRingWriter(const Segment* segment);

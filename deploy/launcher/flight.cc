@@ -27,9 +27,9 @@ void RemoveOld(const fs::path& dir, const std::string& prefix) {
 
 }  // namespace
 
-uint64_t DefaultFlightBytes(uint32_t max_running_requests) {
+uint64_t DefaultFlightBytes(uint32_t max_running_requests, bool gpu) {
   constexpr uint64_t kMib = 1 << 20;
-  return std::clamp<uint64_t>(max_running_requests * kMib / 8, 4 * kMib, 16 * kMib);
+  return std::clamp<uint64_t>(max_running_requests * kMib / 4, (gpu ? 32 : 4) * kMib, 128 * kMib);
 }
 
 std::string DefaultFlightDir() {

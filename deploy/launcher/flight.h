@@ -14,8 +14,10 @@ namespace flotilla {
 inline constexpr size_t kKeptFlightRecordings = 8;
 inline constexpr char kFlightSuffix[] = ".flight";
 
-// What some minutes take: a step's record grows with its rows.
-uint64_t DefaultFlightBytes(uint32_t max_running_requests);
+// Of some minutes: a step's record grows with its rows. 256 KiB a request are 64 MiB for 256, of
+// which a GPU's steps of 6.6 ms write 0.3 MB a second, prompts included; a GPU's is large enough
+// for key frames of 3.8 million cached tokens (docs/observability.md).
+uint64_t DefaultFlightBytes(uint32_t max_running_requests, bool gpu);
 
 // $XDG_STATE_HOME/flotilla, else ~/.local/state/flotilla, else a folder in $TMPDIR.
 std::string DefaultFlightDir();

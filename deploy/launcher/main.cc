@@ -62,9 +62,10 @@ StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& opt
   ASSIGN_OR_RETURN(const ModelConfig config, InspectModel(resolved.model_path));
   resolved.model_name =
       options.model_name.empty() ? ModelNameOfPath(resolved.model_path) : options.model_name;
-  const uint64_t flight_bytes = options.flight_recorder_size.empty()
-                                    ? DefaultFlightBytes(options.max_running_requests)
-                                    : std::stoull(options.flight_recorder_size);
+  const uint64_t flight_bytes =
+      options.flight_recorder_size.empty()
+          ? DefaultFlightBytes(options.max_running_requests, options.device != "cpu")
+          : std::stoull(options.flight_recorder_size);
   if (flight_bytes > 0 && flight_bytes < kMinFlightRingBytes) {
     return absl::InvalidArgumentError("--flight-recorder-size must be 0 or at least 64KiB");
   }

@@ -148,8 +148,8 @@ void AddFlightFlags(CLI::App* app, ServeOptions* o) {
   app->add_option(
          "--flight-recorder-size", o->flight_recorder_size,
          "Memory of each scheduler for its last decisions, prompts included, which are saved if "
-         "it dies (see flotilla replay, flotilla trace); 0: none. Default: 128 KiB for each of "
-         "--max-running-requests, from 4 to 16 MiB")
+         "it dies (see flotilla replay, flotilla trace); 0: none. Default: 256 KiB for each of "
+         "--max-running-requests, from 4 MiB (32 with a GPU) to 128 MiB")
       ->transform(BytesFlag())
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 32));
   app->add_option("--flight-recorder-dir", o->flight_recorder_dir,

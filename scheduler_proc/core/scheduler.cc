@@ -104,6 +104,7 @@ int64_t Scheduler::PlanDueNs() const {
 }
 
 void Scheduler::SetPageLog(PageLog* log) { impl_->kv.set_page_log(log); }
+WaitReason Scheduler::wait_reason() const { return impl_->wait_reason; }
 bool Scheduler::HasWork() const {
   return !impl_->waiting_queue.empty() || !impl_->running_batch.empty();
 }

@@ -179,6 +179,8 @@ class Scheduler {
   // The caller empties it.
   void SetPageLog(PageLog* log);
 
+  // What the last PlanStep found that keeps those who wait from running.
+  WaitReason wait_reason() const;
   bool HasWork() const;  // something waits or runs
   uint32_t plans_in_flight() const;
   // Those of the plan whose result comes next; empty if none is in flight.
@@ -203,6 +205,7 @@ class Scheduler {
   struct Progress {
     ReqSpec spec;
     uint32_t num_output = 0;
+    int64_t queued_ns = 0, first_scheduled_ns = 0, first_token_ns = 0;  // 0: not yet
   };
   std::vector<Progress> LiveRequests() const;
   // free + evictable + locked == total, and every page has exactly its owners. For tests and

@@ -96,7 +96,8 @@ std::vector<Scheduler::Progress> Scheduler::LiveRequests() const {
   std::sort(reqs.begin(), reqs.end(), [](const Req* a, const Req* b) { return a->seq < b->seq; });
   std::vector<Progress> live;
   for (const Req* req : reqs) {
-    Progress& progress = live.emplace_back(Progress{req->spec, req->num_output()});
+    Progress& progress = live.emplace_back(Progress{req->spec, req->num_output(), req->queued_ns,
+                                                    req->first_scheduled_ns, req->first_token_ns});
     progress.spec.prompt_ids.assign(req->token_ids.begin(),
                                     req->token_ids.begin() + req->prompt_len);
   }

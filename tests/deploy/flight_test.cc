@@ -55,9 +55,14 @@ TEST(FlightTest, TheDefaultFolderIsTheUsers) {
 }
 
 TEST(FlightTest, TheRecorderGrowsWithTheRequestsThatMayRun) {
-  EXPECT_EQ(DefaultFlightBytes(1), 4 << 20);
-  EXPECT_EQ(DefaultFlightBytes(64), 8 << 20);
-  EXPECT_EQ(DefaultFlightBytes(100'000), 16 << 20);
+  EXPECT_EQ(DefaultFlightBytes(1, false), 4 << 20);
+  EXPECT_EQ(DefaultFlightBytes(64, false), 16 << 20);
+  EXPECT_EQ(DefaultFlightBytes(256, true), 64 << 20);
+  EXPECT_EQ(DefaultFlightBytes(100'000, true), 128 << 20);
+}
+
+TEST(FlightTest, AGpusRecorderHasRoomForAKeyFrameOfALargeCache) {
+  EXPECT_EQ(DefaultFlightBytes(1, true), 32 << 20);
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ void ReadRecords(fuzz::FuzzInput* input) {
     if (!ParseFlightRecord(piece.view(), &record).ok()) continue;
     BuildFlightRecord(record, &again);
     CHECK(again == piece.view());
-    if (record.kind == FlightKind::kKeyFrame) RunKeyFrame(record);
+    if (record.kind == FlightKind::kKeyFrame && record.parts_left == 0) RunKeyFrame(record);
   }
 }
 

@@ -31,14 +31,23 @@ std::vector<std::string> Records() {
   record.spec.cache_salt = "tenant";
   record.has_grammar = true;
   records.push_back(Built(record));
-  record.kind = FlightKind::kGrammar;
+  record.kind = FlightKind::kAnswer;
   record.answers = std::string("\0\3\1", 3);
   records.push_back(Built(record));
+  record.answers.clear();
   record.kind = FlightKind::kAdd;
   record.has_grammar = false;
   record.spec.pooling = Pooling::kMean;
   records.push_back(Built(record));
+  record.kind = FlightKind::kAbort;
+  records.push_back(Built(record));
+  record.kind = FlightKind::kTruncate;
+  records.push_back(Built(record));
+  record.kind = FlightKind::kExpire;
+  records.push_back(Built(record));
   record.kind = FlightKind::kPlan;
+  records.push_back(Built(record));
+  record.kind = FlightKind::kAnswer;
   record.step_id = 1;
   record.plan_hash = 99;
   records.push_back(Built(record));
@@ -46,6 +55,15 @@ std::vector<std::string> Records() {
   record.result.rows.resize(2);
   record.result.rows[0].embedding.resize(4);
   record.result.rows[1].prompt_logprobs.resize(3);
+  record.result.rows[1].slot = 200;
+  record.result.rows[1].token = 150'000;
+  records.push_back(Built(record));
+  record.kind = FlightKind::kKeyFrame;
+  record.parts_left = 1;
+  record.snapshot = "part";
+  records.push_back(Built(record));
+  record.kind = FlightKind::kKeyFramePart;
+  record.parts_left = 0;
   records.push_back(Built(record));
   return records;
 }
@@ -144,7 +162,7 @@ void SaveFlights() {
   Save("flight", "too-long",
        Raw<uint8_t>(2) + Raw<uint8_t>(0) + Raw<uint16_t>(20'000) + std::string(20'000, 'x'));
   std::string unknown = Records()[0], future = unknown;
-  unknown[4] = 99;
+  unknown[1] = 99;
   future[0] = 99;
   Save("flight", "strange", Raw<uint8_t>(1) + Pieces({unknown, future}));
   Save("flight", "empty", Raw<uint8_t>(0) + Ring(0));

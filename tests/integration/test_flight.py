@@ -40,6 +40,7 @@ def test_a_killed_scheduler_can_be_replayed():
         for thread in threads:
             thread.start()
         wait_until(lambda: c.metric("flotilla_scheduler_generation_tokens_total") > 400, 60, "some work")
+        assert 0 < c.metric("flotilla_scheduler_flight_recorder_seconds") < 600
         os.kill(c.pids("scheduler")[0], signal.SIGKILL)
         files = os.path.join(c.state.name, "flotilla", "r0-*.flight")
         recording = wait_until(lambda: glob.glob(files), 20, "a recording")[0]
@@ -56,6 +57,7 @@ def test_a_killed_scheduler_can_be_replayed():
         trace = json.loads(flotilla("trace", recording).stdout)["traceEvents"]
         assert sum(event.get("name", "").startswith("step ") for event in trace) > 30
         assert any(event.get("name") == "decode" for event in trace)
+        assert sum(event.get("name", "").startswith("plan ") for event in trace) == steps
         saved = ["flight", "--flight-recorder-dir", os.path.dirname(recording)]
         assert os.path.basename(recording) in flotilla(*saved, "--list").stdout
         again = recording + ".again"
