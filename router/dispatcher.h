@@ -71,6 +71,7 @@ struct DispatcherOptions {
   int64_t admission_queue_timeout_ms = 30'000;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
+  int64_t find_keyed_ms = 1000;     // for a replica to say whether it has a keyed request
   uint32_t ui_requests = 64;        // finished ones that /ui shows; 0: none
   uint32_t log_slow_ms = 2500;      // finished_requests.h
   RequestTracer* tracer = nullptr;  // null: nothing is traced

@@ -423,7 +423,8 @@ void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) 
 }
 
 void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> callback) {
-  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key, std::move(callback));
+  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key,
+                      std::chrono::milliseconds(options_.find_keyed_ms), std::move(callback));
 }
 
 bool ReplicaClient::full() const {

@@ -63,6 +63,7 @@ struct ReplicaOptions {
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   int64_t handshake_ms = 5000;
+  int64_t find_keyed_ms = 1000;        // for an answer
   bool cache_events = false;           // ask for them
   size_t max_index_pages = 1'000'000;  // of the replica's cached pages that are noted
 };
@@ -91,7 +92,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   }
   // Wants no more of a keyed request, which goes on.
   void Detach(uint64_t stream_id);
-  // Calls back with whether it has this request (Keyed.key); false also if it does not answer.
+  // Calls back with whether it has this request (Keyed.key); false also if it does not answer,
+  // asked twice.
   void FindKeyed(const std::string& key, std::function<void(bool)> callback);
   // Calls back with the large result's prompt logprobs; empty pointer if it can't be had.
   void FetchLargeResult(uint64_t id, LargeResultCallback callback);
