@@ -274,8 +274,9 @@ void Dispatcher::End(const RequestStream& stream) {
 void Dispatcher::Drop(uint64_t handle, bool detach) {
   const auto found = groups_.find(handle);
   if (found == groups_.end() || (detach && Detach(&found->second))) return;
-  const RequestGroup group = TakeOut(found);
+  RequestGroup group = TakeOut(found);
   LeaveQueue(handle);
+  FreeSlots(&group);
   for (const auto& stream : group.streams) {
     if (stream == nullptr) continue;
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");

@@ -177,6 +177,11 @@ class Dispatcher final : public ReplicaListener {
   // Forgets those in which nobody waits; the end: nobody waits in any.
   std::vector<std::string>::iterator NextLane(std::vector<std::string>* lanes);
   bool MayTakeNew(const ReplicaClient& replica) const;
+  // Its turn has come, and there is room for it, once it is known whether it runs already.
+  void HoldPlace(RequestGroup* group, ReplicaClient* replica);
+  // Gives the room back. False: none was held.
+  bool FreeSlots(RequestGroup* group);
+  void CountAdmitted(uint64_t handle);
   bool AnyUsable(const RequestStream& stream) const;
   // A replica may have room.
   void ServeQueueSoon();
@@ -196,6 +201,9 @@ class Dispatcher final : public ReplicaListener {
              bool same_replica_too);
   // Waits for a replica that can take it, unless it has been failed too often.
   bool Park(const std::shared_ptr<RequestStream>& stream);
+  // A group that no replica has had, since there is no room for it.
+  void ParkAgain(RequestGroup group);
+  bool WaitedTooLong(const RequestStream& stream) const;
   void ArmParkTimer();
   void PlaceParked();
   // True: it waits no longer.

@@ -430,7 +430,7 @@ void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> 
 bool ReplicaClient::full() const {
   if (max_queued_requests_ == 0) return false;
   return load_.waiting_requests() >= max_queued_requests_ ||
-         load_.requests() >= uint64_t{max_running_requests_} + max_queued_requests_;
+         load_.requests() + held_slots_ >= uint64_t{max_running_requests_} + max_queued_requests_;
 }
 
 ReplicaView ReplicaClient::view() const {

@@ -106,6 +106,10 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   // Null until known; stays while the replica is away.
   const std::shared_ptr<const ModelHandle>& model() const { return model_; }
   size_t active() const { return streams_.size(); }
+  // So many more requests may come: there is room for that many fewer others.
+  void HoldSlots(size_t count) { held_slots_ += count; }
+  void FreeSlots(size_t count) { held_slots_ -= count; }
+  size_t held_slots() const { return held_slots_; }
   // A request needs it still, if only for a large result.
   bool in_use() const { return !streams_.empty() || fetches_ > 0; }
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
@@ -166,6 +170,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::shared_ptr<EngineStream> stream_;
   std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> streams_;
   UnpaidTokens unpaid_;
+  size_t held_slots_ = 0;
   size_t fetches_ = 0;  // of large results, under way
   std::vector<uint64_t> aborted_while_down_;
   std::vector<uint64_t> lost_while_down_;  // given up, should the replica hold on to them
