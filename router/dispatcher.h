@@ -116,6 +116,7 @@ class Dispatcher final : public ReplicaListener {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   size_t active() const;  // requests that a client waits for
   size_t parked() const { return parked_.size(); }
+  int64_t max_request_ms() const { return options_.max_request_ms; }
   const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
   const FinishedRequests& finished() const { return finished_; }
 
