@@ -32,16 +32,31 @@ std::optional<AdmissionQueue::Refusal> AdmissionQueue::Push(AdmissionRequest req
   if (limits_.max_per_tenant > 0 && WaitingOf(request.tenant) >= limits_.max_per_tenant)
     return Refusal::kTenantFull;
   if (entries_.empty()) rate_.OnBusy(now_ns);
-  Lane& lane = lanes_[request.lane];
-  lane.by_priority[request.priority][request.tenant].insert(request.handle);
-  lane.by_arrival.insert(request.handle);
-  expiries_.emplace(request.expires_ns, request.handle);
+  Enlist(request);
   ++waiting_[request.tenant];
   low_priority_ += low ? 1 : 0;
   const uint64_t handle = request.handle;
   const bool added = entries_.emplace(handle, Entry{std::move(request), now_ns}).second;
   CHECK(added);
   return std::nullopt;
+}
+
+void AdmissionQueue::Enlist(const AdmissionRequest& request) {
+  Lane& lane = lanes_[request.lane];
+  lane.by_priority[request.priority][request.tenant].insert(request.handle);
+  lane.by_arrival.insert(request.handle);
+  expiries_.emplace(request.expires_ns, request.handle);
+}
+
+void AdmissionQueue::Delist(const AdmissionRequest& request) {
+  Lane& lane = lanes_.at(request.lane);
+  lane.by_arrival.erase(request.handle);
+  Lane::ByTenant& tenants = lane.by_priority.at(request.priority);
+  std::set<uint64_t>& own = tenants.at(request.tenant);
+  own.erase(request.handle);
+  if (own.empty()) tenants.erase(request.tenant);
+  if (tenants.empty()) lane.by_priority.erase(request.priority);
+  expiries_.erase({request.expires_ns, request.handle});
 }
 
 uint64_t AdmissionQueue::Next(const std::string& name) const {
@@ -56,11 +71,34 @@ uint64_t AdmissionQueue::Next(const std::string& name) const {
   return *next->second.begin();
 }
 
+void AdmissionQueue::Hold(uint64_t handle) {
+  Entry& entry = entries_.at(handle);
+  const std::string& tenant = entry.request.tenant;
+  CHECK(entry.turn == 0);
+  Delist(entry.request);
+  Lane& lane = lanes_.at(entry.request.lane);
+  ++lane.held;
+  ++lane.taken;
+  entry.turn_before = TurnOf(tenant);
+  turns_[tenant] = entry.turn = ++turn_;
+}
+
+void AdmissionQueue::Unhold(uint64_t handle) {
+  Entry& entry = entries_.at(handle);
+  const std::string& tenant = entry.request.tenant;
+  CHECK(entry.turn != 0);
+  Lane& lane = lanes_.at(entry.request.lane);
+  --lane.held;
+  --lane.taken;
+  if (TurnOf(tenant) == entry.turn) turns_[tenant] = entry.turn_before;
+  entry.turn = 0;
+  Enlist(entry.request);
+}
+
 int64_t AdmissionQueue::Take(uint64_t handle, int64_t now_ns) {
   const Entry& entry = entries_.at(handle);
   const int64_t waited_ns = now_ns - entry.pushed_ns;
-  ++lanes_.at(entry.request.lane).taken;
-  turns_[entry.request.tenant] = ++turn_;
+  if (entry.turn == 0) Hold(handle);
   rate_.OnTake(now_ns);
   Remove(handle);
   return waited_ns;
@@ -69,21 +107,21 @@ int64_t AdmissionQueue::Take(uint64_t handle, int64_t now_ns) {
 void AdmissionQueue::Remove(uint64_t handle) {
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return;
+  const bool held = found->second.turn != 0;
   const AdmissionRequest request = std::move(found->second.request);
   entries_.erase(found);
-  expiries_.erase({request.expires_ns, handle});
   low_priority_ -= request.priority < 0 ? 1 : 0;
   if (--waiting_.at(request.tenant) == 0) waiting_.erase(request.tenant);
-
+  if (!held) Delist(request);
   Lane& lane = lanes_.at(request.lane);
-  lane.by_arrival.erase(handle);
-  Lane::ByTenant& tenants = lane.by_priority.at(request.priority);
-  std::set<uint64_t>& own = tenants.at(request.tenant);
-  own.erase(handle);
-  if (own.empty()) tenants.erase(request.tenant);
-  if (tenants.empty()) lane.by_priority.erase(request.priority);
-  if (lane.by_arrival.empty()) lanes_.erase(request.lane);
+  lane.held -= held ? 1 : 0;
+  if (lane.by_arrival.empty() && lane.held == 0) lanes_.erase(request.lane);
   if (entries_.empty()) turns_.clear();
+}
+
+bool AdmissionQueue::Waits(const std::string& name) const {
+  const auto lane = lanes_.find(name);
+  return lane != lanes_.end() && !lane->second.by_arrival.empty();
 }
 
 std::vector<uint64_t> AdmissionQueue::TakeExpired(int64_t now_ns) {
@@ -99,7 +137,9 @@ std::vector<uint64_t> AdmissionQueue::TakeExpired(int64_t now_ns) {
 std::vector<std::string> AdmissionQueue::lanes() const {
   std::vector<std::string> names;
   names.reserve(lanes_.size());
-  for (const auto& [name, lane] : lanes_) names.push_back(name);
+  for (const auto& [name, lane] : lanes_) {
+    if (!lane.by_arrival.empty()) names.push_back(name);
+  }
   return names;
 }
 

@@ -6,6 +6,9 @@
 // instead, so none waits for ever. Those below priority 0 may fill low_priority_share of the
 // places.
 //
+// One that is about to be taken is held meanwhile: it keeps its place, but is not next, and its
+// time is not over.
+//
 // Units: CLOCK_MONOTONIC ns, ms. Threads: one at a time. Pure. Errors: Push says which bound is
 // reached; then nothing has changed.
 #pragma once
@@ -67,21 +70,25 @@ class AdmissionQueue {
   std::optional<Refusal> Push(AdmissionRequest request, int64_t now_ns);
   // The next of a lane that has one.
   uint64_t Next(const std::string& lane) const;
-  // A replica takes it. How long it has waited, ns.
+  // It has its turn: a replica may take it soon.
+  void Hold(uint64_t handle);
+  // None has: it waits on where it was, and its tenant's turn is given back.
+  void Unhold(uint64_t handle);
+  // A replica takes it, held or not. How long it has waited, ns.
   int64_t Take(uint64_t handle, int64_t now_ns);
   // Its client has left, or somebody ended it. Unknown handles are fine.
   void Remove(uint64_t handle);
   // Those whose time is over, oldest first; they wait no longer.
   std::vector<uint64_t> TakeExpired(int64_t now_ns);
-  // When the next one's time is over; INT64_MAX: none waits.
+  // When the next one's time is over; INT64_MAX: none waits unheld.
   int64_t next_expiry_ns() const {
     return expiries_.empty() ? INT64_MAX : expiries_.begin()->first;
   }
 
   bool enabled() const { return limits_.max_requests > 0; }
   size_t size() const { return entries_.size(); }
-  bool Waits(const std::string& lane) const { return lanes_.contains(lane); }
-  std::vector<std::string> lanes() const;  // that have one
+  bool Waits(const std::string& lane) const;  // unheld
+  std::vector<std::string> lanes() const;     // that have one unheld
   // When one that was refused may come again.
   int64_t RetryAfterMs(Refusal refusal, const std::string& tenant, int64_t now_ns) const;
 
@@ -89,13 +96,18 @@ class AdmissionQueue {
   struct Entry {
     AdmissionRequest request;
     int64_t pushed_ns;
+    uint64_t turn = 0;  // its tenant's; 0: it is not held
+    uint64_t turn_before = 0;
   };
   struct Lane {
     using ByTenant = std::map<std::string, std::set<uint64_t>>;
     std::map<int32_t, ByTenant, std::greater<>> by_priority;
     std::set<uint64_t> by_arrival;
-    uint64_t taken = 0;
+    size_t held = 0;     // these are in neither
+    uint64_t taken = 0;  // or held
   };
+  void Enlist(const AdmissionRequest& request);
+  void Delist(const AdmissionRequest& request);
   uint64_t TurnOf(const std::string& tenant) const;
   size_t WaitingOf(const std::string& tenant) const;
 

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "router/generate_check.h"
 #include "router/random.h"
+#include "router/request_timeout.h"
 #include "router/request_timing.h"
 #include "router/structured_fields.h"
 
@@ -51,6 +52,9 @@ void CompletionHandler::Start(HttpRequest request) {
     if (const auto error = CheckIdempotencyKey(*key)) return OnError(*error);
     idempotency_key_ = *key;
   }
+  timeout_ = std::move(request.head.request_timeout);
+  if (const auto error = CheckRequestTimeout(timeout_, context_.dispatcher->max_request_ms()))
+    return OnError(*error);
   Parse(std::move(request));
 }
 
@@ -75,6 +79,7 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   }
   request_ = std::move(std::get<CompletionRequest>(parsed));
   request_.params.set_idempotency_key(idempotency_key_);
+  SetRequestTimeout(timeout_, &request_.params);
   SetSeed(RandomU64(), &request_.params);
   envelope_.id = StrCat(form_.id_prefix, RandomHex128());
   Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),

@@ -35,6 +35,7 @@ FleetOptions FleetOptionsOf(const DispatcherOptions& options) {
   fleet.tls = options.tls;
   fleet.backoff_min_ms = options.backoff_min_ms;
   fleet.backoff_max_ms = options.backoff_max_ms;
+  fleet.find_keyed_ms = options.find_keyed_ms;
   fleet.max_replicas = options.max_replicas;
   fleet.cache_events = MakePolicy(options.policy)->uses_cache();
   fleet.max_index_pages = options.max_index_pages;
@@ -273,8 +274,9 @@ void Dispatcher::End(const RequestStream& stream) {
 void Dispatcher::Drop(uint64_t handle, bool detach) {
   const auto found = groups_.find(handle);
   if (found == groups_.end() || (detach && Detach(&found->second))) return;
-  const RequestGroup group = TakeOut(found);
+  RequestGroup group = TakeOut(found);
   LeaveQueue(handle);
+  FreeSlots(&group);
   for (const auto& stream : group.streams) {
     if (stream == nullptr) continue;
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");

@@ -71,6 +71,7 @@ struct DispatcherOptions {
   int64_t admission_queue_timeout_ms = 30'000;
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
+  int64_t find_keyed_ms = 1000;     // for a replica to say whether it has a keyed request
   uint32_t ui_requests = 64;        // finished ones that /ui shows; 0: none
   uint32_t log_slow_ms = 2500;      // finished_requests.h
   RequestTracer* tracer = nullptr;  // null: nothing is traced
@@ -115,6 +116,7 @@ class Dispatcher final : public ReplicaListener {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   size_t active() const;  // requests that a client waits for
   size_t parked() const { return parked_.size(); }
+  int64_t max_request_ms() const { return options_.max_request_ms; }
   const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
   const FinishedRequests& finished() const { return finished_; }
 
@@ -176,6 +178,11 @@ class Dispatcher final : public ReplicaListener {
   // Forgets those in which nobody waits; the end: nobody waits in any.
   std::vector<std::string>::iterator NextLane(std::vector<std::string>* lanes);
   bool MayTakeNew(const ReplicaClient& replica) const;
+  // Its turn has come, and there is room for it, once it is known whether it runs already.
+  void HoldPlace(RequestGroup* group, ReplicaClient* replica);
+  // Gives the room back. False: none was held.
+  bool FreeSlots(RequestGroup* group);
+  void CountAdmitted(uint64_t handle);
   bool AnyUsable(const RequestStream& stream) const;
   // A replica may have room.
   void ServeQueueSoon();
@@ -195,6 +202,9 @@ class Dispatcher final : public ReplicaListener {
              bool same_replica_too);
   // Waits for a replica that can take it, unless it has been failed too often.
   bool Park(const std::shared_ptr<RequestStream>& stream);
+  // A group that no replica has had, since there is no room for it.
+  void ParkAgain(RequestGroup group);
+  bool WaitedTooLong(const RequestStream& stream) const;
   void ArmParkTimer();
   void PlaceParked();
   // True: it waits no longer.

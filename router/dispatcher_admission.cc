@@ -41,7 +41,7 @@ std::vector<std::string>::iterator Dispatcher::NextLane(std::vector<std::string>
 
 bool Dispatcher::MayTakeNew(const ReplicaClient& replica) const {
   const uint32_t most = options_.max_inflight_per_replica;
-  if (most > 0 && replica.active() >= most) return false;
+  if (most > 0 && replica.active() + replica.held_slots() >= most) return false;
   return !admission_.enabled() || !replica.full();
 }
 
@@ -113,13 +113,13 @@ void Dispatcher::ServeQueue() {
       lanes.erase(lane);
       continue;
     }
-    const int64_t waited_ns = admission_.Take(group.streams[0]->handle, RealClock::Now());
-    metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
-    group.admitted = true;
-    if (group.streams[0]->keyed.has_value())
+    if (group.streams[0]->keyed.has_value()) {
+      HoldPlace(&group, replica);
       Search(&group);
-    else
+    } else {
+      CountAdmitted(group.streams[0]->handle);
       Dispatch(&group, replica);
+    }
   }
   for (const uint64_t handle : admission_.TakeExpired(RealClock::Now())) {
     const auto found = groups_.find(handle);
@@ -127,6 +127,25 @@ void Dispatcher::ServeQueue() {
     if (found != groups_.end()) EndExpired(found->second);
   }
   metrics_->AdmissionDepth(admission_.size());
+}
+
+void Dispatcher::CountAdmitted(uint64_t handle) {
+  const int64_t waited_ns = admission_.Take(handle, RealClock::Now());
+  metrics_->AdmissionWait(static_cast<double>(waited_ns) / kNsPerSecond);
+  metrics_->AdmissionDepth(admission_.size());
+}
+
+void Dispatcher::HoldPlace(RequestGroup* group, ReplicaClient* replica) {
+  admission_.Hold(group->streams[0]->handle);
+  replica->HoldSlots(group->num_live);
+  group->slots_at = replica->options().index;
+}
+
+bool Dispatcher::FreeSlots(RequestGroup* group) {
+  if (!group->slots_at.has_value()) return false;
+  if (ReplicaClient* replica = fleet_.Find(*group->slots_at)) replica->FreeSlots(group->num_live);
+  group->slots_at.reset();
+  return true;
 }
 
 // By value: it may go with its first stream.

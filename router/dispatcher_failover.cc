@@ -81,6 +81,16 @@ bool Dispatcher::Park(const std::shared_ptr<RequestStream>& stream) {
   return true;
 }
 
+bool Dispatcher::WaitedTooLong(const RequestStream& stream) const {
+  return RealClock::Now() - stream.parked_ns >= options_.failover_wait_ms * kNsPerMs;
+}
+
+// By value: it may go with its first stream.
+void Dispatcher::ParkAgain(RequestGroup group) {
+  if (WaitedTooLong(*group.streams[0])) return GiveUp(group.streams[0]);
+  for (const auto& stream : group.streams) Park(stream);
+}
+
 void Dispatcher::ArmParkTimer() {
   park_timer_.expires_after(std::chrono::milliseconds(kParkTickMs));
   park_timer_.async_wait([this](boost::system::error_code error) {
@@ -106,6 +116,11 @@ void Dispatcher::EndByDeadline(const RequestStream& stream) {
 bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
   RequestGroup& group = groups_.at(stream->handle);
   if (!group.located) return true;  // what its homes answer places it
+  // First, so that a search is for all choices.
+  if (RealClock::Now() - stream->arrival_ns >= stream->request.deadline_ms() * kNsPerMs) {
+    EndByDeadline(*stream);
+    return true;
+  }
   if (stream->keyed.has_value() && stream->attempts == 0 && AnyUsable(*stream)) {
     Search(&group);
     return true;
@@ -114,11 +129,7 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
     SubmitAgain(stream, replica, "replica_lost");
     return true;
   }
-  if (RealClock::Now() - stream->arrival_ns >= stream->request.deadline_ms() * kNsPerMs) {
-    EndByDeadline(*stream);
-    return true;
-  }
-  if (RealClock::Now() - stream->parked_ns < options_.failover_wait_ms * kNsPerMs) return false;
+  if (!WaitedTooLong(*stream)) return false;
   GiveUp(stream);
   return true;
 }

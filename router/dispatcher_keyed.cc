@@ -2,8 +2,9 @@
 // hashing of its key puts first, the same in every router. It runs at the first of them that can
 // take it, or waits for them. Before, and after a wait, kNumAsked replicas are asked whether they
 // have it, also those that take no new requests: the first may have been away when it ran, or be
-// new, and it may have gone on elsewhere since. When its client leaves it goes on as before, with
-// nobody to tell.
+// new, and it may have gone on elsewhere since. While they are asked after a wait it keeps its
+// place in the admission queue, and room is held for it. When its client leaves it goes on as
+// before, with nobody to tell.
 #include <algorithm>
 #include <utility>
 
@@ -139,21 +140,29 @@ std::optional<uint32_t> Dispatcher::SentTo(const std::string& key) const {
 void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   const auto found = groups_.find(handle);
   if (found == groups_.end()) return;  // the client has left
-  found->second.located = true;
-  const RequestStream& first = *found->second.streams[0];
-  if (!home.has_value()) home = SentTo(first.keyed->key());    // its homes may not have it yet
-  if (!home.has_value()) home = found->second.sent_meanwhile;  // it may have come, and be over
+  RequestGroup& group = found->second;
+  group.located = true;
+  const bool queued = FreeSlots(&group);
+  const RequestStream& first = *group.streams[0];
+  const bool parked = first.parked_ns != 0;
+  if (!home.has_value()) home = SentTo(first.keyed->key());  // its homes may not have it yet
+  if (!home.has_value()) home = group.sent_meanwhile;        // it may have come, and be over
   ReplicaClient* replica = home.has_value() ? fleet_.Find(*home) : nullptr;
   if (replica != nullptr && !CanTell(*replica, first)) replica = nullptr;
-  if (replica == nullptr && found->second.admitted) replica = PickHome(first, /*again=*/false);
+  if (replica == nullptr && (queued || parked)) replica = PickHome(first, /*again=*/false);
   if (replica != nullptr) {
-    Dispatch(&found->second, replica);
-    return;
+    if (queued) CountAdmitted(handle);
+    Dispatch(&group, replica);
+    ServeQueueSoon();  // it may run where no room was held for it
+  } else if (queued) {
+    admission_.Unhold(handle);
+  } else if (parked) {
+    ParkAgain(group);
+  } else {
+    const std::shared_ptr<GenerateSink> sink = first.sink;
+    const auto placed = Place(TakeOut(found));
+    if (const auto* error = std::get_if<ApiError>(&placed)) sink->OnError(*error);
   }
-  RequestGroup group = TakeOut(found);
-  const std::shared_ptr<GenerateSink> sink = group.streams[0]->sink;
-  const auto placed = Place(std::move(group));
-  if (const auto* error = std::get_if<ApiError>(&placed)) sink->OnError(*error);
 }
 
 }  // namespace flotilla

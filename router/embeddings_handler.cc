@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "router/random.h"
+#include "router/request_timeout.h"
 
 namespace flotilla {
 namespace {
@@ -40,6 +41,9 @@ EmbeddingsHandler::~EmbeddingsHandler() { context_.metrics->InFlight(-1); }
 void EmbeddingsHandler::Start(HttpRequest request) {
   traceparent_ = std::move(request.head.traceparent);
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
+  timeout_ = std::move(request.head.request_timeout);
+  if (const auto error = CheckRequestTimeout(timeout_, context_.dispatcher->max_request_ms()))
+    return OnError(*error);
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
   if (request.body.size() <= kParseOffThreadBytes) {
     OnParsed(ParseEmbeddings(request.body, *models));
@@ -60,6 +64,7 @@ void EmbeddingsHandler::OnParsed(Parsed parsed) {
     return;
   }
   request_ = std::move(std::get<EmbeddingsRequest>(parsed));
+  SetRequestTimeout(timeout_, &request_.params);
   answer_.id = StrCat("embd-", RandomHex128());
   answer_.created = std::time(nullptr);
   answer_.data.resize(request_.inputs.size());

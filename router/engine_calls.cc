@@ -1,6 +1,5 @@
 #include "router/engine_calls.h"
 
-#include <chrono>
 #include <utility>
 
 #include "router/collect_call.h"
@@ -8,7 +7,45 @@
 namespace flotilla {
 namespace {
 
-constexpr auto kFindKeyedTimeout = std::chrono::seconds(1);
+// Of one replica whether it has a keyed request.
+struct Search {
+  EngineCaller caller;
+  std::string key;
+  std::chrono::milliseconds timeout;
+  std::function<void(bool)> callback;
+  int asks_left = 2;
+};
+
+struct FindKeyedCall {
+  std::unique_ptr<Search> search;
+  grpc::ClientContext context;
+  v1::FindKeyedRequest request;
+  v1::FindKeyedResponse response;
+};
+
+void Ask(std::unique_ptr<Search> search) {
+  --search->asks_left;
+  auto call = std::make_shared<FindKeyedCall>();
+  const EngineCaller caller = search->caller;
+  call->request.set_key(search->key);
+  call->context.set_deadline(std::chrono::system_clock::now() + search->timeout);
+  call->search = std::move(search);
+  caller.calls->Add();
+  caller.stub->async()->FindKeyed(
+      &call->context, &call->request, &call->response,
+      [call, executor = caller.executor, calls = caller.calls](const grpc::Status& status) mutable {
+        const bool found = status.ok() && call->response.found();
+        // Here, so that it counts before this one no longer does.
+        if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+            call->search->asks_left > 0)
+          Ask(std::move(call->search));
+        // Moved: this thread must not be the last to hold it (call_tracker.h).
+        boost::asio::post(executor, [call = std::move(call), found] {
+          if (call->search != nullptr) call->search->callback(found);
+        });
+        calls->Remove();
+      });
+}
 
 }  // namespace
 
@@ -31,28 +68,8 @@ void FetchLargeResult(const EngineCaller& caller, uint64_t id, LargeResultCallba
 }
 
 void FindKeyed(const EngineCaller& caller, const std::string& key,
-               std::function<void(bool)> callback) {
-  struct Call {
-    std::shared_ptr<v1::Engine::Stub> stub;
-    std::function<void(bool)> callback;
-    grpc::ClientContext context;
-    v1::FindKeyedRequest request;
-    v1::FindKeyedResponse response;
-  };
-  auto call = std::make_shared<Call>();
-  call->stub = caller.stub;
-  call->callback = std::move(callback);
-  call->request.set_key(key);
-  call->context.set_deadline(std::chrono::system_clock::now() + kFindKeyedTimeout);
-  caller.calls->Add();
-  caller.stub->async()->FindKeyed(
-      &call->context, &call->request, &call->response,
-      [call, executor = caller.executor, calls = caller.calls](const grpc::Status& status) mutable {
-        const bool found = status.ok() && call->response.found();
-        // Moved: this thread must not be the last to hold it (call_tracker.h).
-        boost::asio::post(executor, [call = std::move(call), found] { call->callback(found); });
-        calls->Remove();
-      });
+               std::chrono::milliseconds timeout, std::function<void(bool)> callback) {
+  Ask(std::make_unique<Search>(Search{caller, key, timeout, std::move(callback)}));
 }
 
 }  // namespace flotilla

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,8 +26,9 @@ struct EngineCaller {
 using LargeResultCallback = std::function<void(std::shared_ptr<std::vector<v1::TokenLogprobs>>)>;
 void FetchLargeResult(const EngineCaller& caller, uint64_t id, LargeResultCallback callback);
 
-// Whether the replica has the request of this key (Keyed.key); within a second, else false.
+// Whether the replica has the request of this key (Keyed.key). One that does not answer in time is
+// asked once more, since what it has would be computed again elsewhere; then false.
 void FindKeyed(const EngineCaller& caller, const std::string& key,
-               std::function<void(bool)> callback);
+               std::chrono::milliseconds timeout, std::function<void(bool)> callback);
 
 }  // namespace flotilla

@@ -35,6 +35,7 @@ void Fleet::Add(const std::string& address) {
   replica.tls = options_.tls;
   replica.backoff_min_ms = options_.backoff_min_ms;
   replica.backoff_max_ms = options_.backoff_max_ms;
+  replica.find_keyed_ms = options_.find_keyed_ms;
   replica.cache_events = options_.cache_events;
   replica.max_index_pages = options_.max_index_pages;
   auto client = std::make_shared<ReplicaClient>(std::move(replica), deps_.io, deps_.tokenizers,

@@ -16,6 +16,8 @@ namespace flotilla {
 namespace {
 
 constexpr const char* kServiceName = "flotilla.v1.Inference";
+// Pings that came too soon, before one more breaks the connection off.
+constexpr int kMaxPingStrikes = 2;
 // gRPC varies ages by a tenth, and the calls that begin just before need their time.
 constexpr int64_t kMsPerAge = 1100;
 constexpr int64_t kAgeMarginMs = 5000;
@@ -60,6 +62,11 @@ Status GrpcServer::Start() {
                              static_cast<int>(options_.max_grpc_connection_age_s * 1000));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options_.handshake_timeout_ms));
+  // Clients may keep an idle connection alive; who pings more often gets a GOAWAY, too_many_pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             static_cast<int>(options_.min_ping_interval_ms));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // for GrpcConnections
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(options_.max_metadata_bytes));

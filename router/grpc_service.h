@@ -30,6 +30,7 @@ struct GrpcOptions {
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
   uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
   int64_t handshake_timeout_ms = 10'000;       // of TLS and HTTP/2
+  int64_t min_ping_interval_ms = 5000;         // of HTTP/2, without an answer's bytes between them
   GrpcConnectionLimits connections = {};
 };
 

@@ -9,6 +9,7 @@
 #include "common/base/request_id.h"
 #include "common/base/status.h"
 #include "router/http_server.h"
+#include "router/request_timeout.h"
 
 namespace flotilla {
 namespace http = boost::beast::http;
@@ -214,6 +215,11 @@ HttpHead HttpSession::Head() const {
   head.traceparent = std::string(View(message["traceparent"]));
   if (const auto key = message.find("Idempotency-Key"); key != message.end())
     head.idempotency_key = std::string(View(key->value()));
+  const auto timeouts = message.equal_range(kRequestTimeoutHeader);
+  for (auto each = timeouts.first; each != timeouts.second; ++each) {
+    // Of several, what is refused.
+    head.request_timeout = StrCat(head.request_timeout.has_value() ? "," : "", View(each->value()));
+  }
   head.has_length = parser_->chunked() || message.count(http::field::content_length) > 0;
   return head;
 }

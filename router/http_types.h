@@ -47,7 +47,8 @@ struct HttpHead {
   std::string if_none_match;
   std::string traceparent;  // as sent
   std::optional<std::string> idempotency_key;
-  bool has_length = false;  // Content-Length or chunked
+  std::optional<std::string> request_timeout;  // as sent
+  bool has_length = false;                     // Content-Length or chunked
 };
 
 struct HttpRequest {

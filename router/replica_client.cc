@@ -423,13 +423,14 @@ void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) 
 }
 
 void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> callback) {
-  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key, std::move(callback));
+  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key,
+                      std::chrono::milliseconds(options_.find_keyed_ms), std::move(callback));
 }
 
 bool ReplicaClient::full() const {
   if (max_queued_requests_ == 0) return false;
   return load_.waiting_requests() >= max_queued_requests_ ||
-         load_.requests() >= uint64_t{max_running_requests_} + max_queued_requests_;
+         load_.requests() + held_slots_ >= uint64_t{max_running_requests_} + max_queued_requests_;
 }
 
 ReplicaView ReplicaClient::view() const {

@@ -63,6 +63,7 @@ struct ReplicaOptions {
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   int64_t handshake_ms = 5000;
+  int64_t find_keyed_ms = 1000;        // for an answer
   bool cache_events = false;           // ask for them
   size_t max_index_pages = 1'000'000;  // of the replica's cached pages that are noted
 };
@@ -91,7 +92,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   }
   // Wants no more of a keyed request, which goes on.
   void Detach(uint64_t stream_id);
-  // Calls back with whether it has this request (Keyed.key); false also if it does not answer.
+  // Calls back with whether it has this request (Keyed.key); false also if it does not answer,
+  // asked twice.
   void FindKeyed(const std::string& key, std::function<void(bool)> callback);
   // Calls back with the large result's prompt logprobs; empty pointer if it can't be had.
   void FetchLargeResult(uint64_t id, LargeResultCallback callback);
@@ -104,6 +106,10 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   // Null until known; stays while the replica is away.
   const std::shared_ptr<const ModelHandle>& model() const { return model_; }
   size_t active() const { return streams_.size(); }
+  // So many more requests may come: there is room for that many fewer others.
+  void HoldSlots(size_t count) { held_slots_ += count; }
+  void FreeSlots(size_t count) { held_slots_ -= count; }
+  size_t held_slots() const { return held_slots_; }
   // A request needs it still, if only for a large result.
   bool in_use() const { return !streams_.empty() || fetches_ > 0; }
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
@@ -164,6 +170,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   std::shared_ptr<EngineStream> stream_;
   std::unordered_map<uint64_t, std::shared_ptr<RequestStream>> streams_;
   UnpaidTokens unpaid_;
+  size_t held_slots_ = 0;
   size_t fetches_ = 0;  // of large results, under way
   std::vector<uint64_t> aborted_while_down_;
   std::vector<uint64_t> lost_while_down_;  // given up, should the replica hold on to them

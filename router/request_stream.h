@@ -96,7 +96,8 @@ struct RequestGroup {
   bool detached = false;                   // its client has left, and it goes on
   bool located = true;                     // no search for where it runs already is under way
   std::optional<uint32_t> sent_meanwhile;  // while one was: where another with its key went
-  bool admitted = false;                   // its time in the admission queue is over
+  // The replica whose slots are held for it while the admission queue holds it, in a search.
+  std::optional<uint32_t> slots_at;
 };
 
 }  // namespace flotilla

@@ -33,6 +33,21 @@ std::vector<int32_t> FakeEngineService::AnswerIds(const v1::GenerateRequest& req
   return ids;
 }
 
+void FakeEngineService::EndLiveByDeadline() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  v1::EngineFrame frame;
+  for (const auto& [stream_id, live] : live_) {
+    v1::Delta* delta = frame.mutable_step()->add_deltas();
+    delta->set_stream_id(stream_id);
+    delta->set_last(true);
+    delta->add_choices()->set_finish_reason(v1::FINISH_REASON_DEADLINE);
+    delta->mutable_usage()->set_prompt_tokens(static_cast<int32_t>(live.prompt_tokens));
+    delta->mutable_usage()->set_completion_tokens(static_cast<int32_t>(live.next));
+  }
+  live_.clear();
+  stream_->Write(frame);
+}
+
 v1::TokenLogprobs FakeEngineService::Logprobs(int32_t id, int count) const {
   v1::TokenLogprobs entry;
   entry.set_token_id(id);

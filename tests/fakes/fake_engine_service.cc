@@ -142,6 +142,13 @@ void FakeEngineService::HoldLargeResults(bool hold) {
   changed_.notify_all();
 }
 
+void FakeEngineService::HoldSearches(int count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  held_searches_ = count;
+  ++search_holds_;
+  changed_.notify_all();
+}
+
 // --- Observing ---------------------------------------------------------------------------------
 
 std::vector<v1::Submit> FakeEngineService::submits() const {
@@ -401,7 +408,13 @@ grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
 
 grpc::Status FakeEngineService::FindKeyed(grpc::ServerContext*, const v1::FindKeyedRequest* request,
                                           v1::FindKeyedResponse* response) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  ++searches_;
+  changed_.notify_all();
+  if (held_searches_ > 0) {
+    --held_searches_;
+    changed_.wait(lock, [&, hold = search_holds_] { return search_holds_ > hold || stopping_; });
+  }
   response->set_found(HasKeyed(request->key()));
   return grpc::Status::OK;
 }

@@ -56,6 +56,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void LoseRequests();                // forgets all requests, as a restarted process would
   void RefuseNext(int count, int code, const std::string& message);
   void FailLive(int code, const std::string& message);  // all requests end with it, where they are
+  void EndLiveByDeadline();                             // the same, but as their deadline does
   void SetScript(std::vector<int32_t> ids);             // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);
   void SetDraining(bool draining);
@@ -65,6 +66,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetFilesFail(bool fail);  // who fetches one waits until false, and fails
   void SetLargeResultsLost(bool lost);
   void HoldLargeResults(bool hold);  // who fetches one waits
+  void HoldSearches(int count);      // the next that ask for a keyed request wait for another call
   void Stop();                       // the process is gone
   void Start();                      // …and back, empty
   int port() const { return port_; }
@@ -83,6 +85,7 @@ class FakeEngineService final : public v1::Engine::Service {
   int64_t permits() const { return permits_; }
   bool has_live() const { return HasPiece(); }
   bool has_fetches() const { return fetches_ > 0; }
+  int searches() const { return searches_; }
   int large_fetches() const { return large_fetches_; }
   int large_answers() const { return large_answers_; }
 
@@ -159,6 +162,7 @@ class FakeEngineService final : public v1::Engine::Service {
   bool files_fail_ = false;
   bool large_lost_ = false;
   bool large_held_ = false;
+  int searches_ = 0, held_searches_ = 0, search_holds_ = 0;
   int large_fetches_ = 0, large_answers_ = 0;
   bool stopping_ = false;
   std::unique_ptr<grpc::Server> server_;

@@ -52,6 +52,16 @@ def test_streaming_equals_whole(client, model):
     assert len({c.id for c in chunks}) == 1
 
 
+def test_a_deadline_ends_a_stream_on_its_way(client, model):
+    begin = time.monotonic()
+    chunks = list(client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=1500, stream=True, extra_body={"ignore_eos": True},
+        extra_headers={"X-Request-Timeout-Ms": "1000"}))
+    assert chunks[-1].choices[0].finish_reason == "deadline"
+    assert len(chunks) > 1, "it had begun"
+    assert time.monotonic() - begin >= 1
+
+
 def test_seed_decides(client, model):
     def sample(seed):
         return client.completions.create(

@@ -52,7 +52,8 @@ def test_no_server_error(case, cluster):
     case.body = make_it_short(case.body, cluster.model)
     answer = case.call(base_url=cluster.http, timeout=300)
     cluster.statuses[answer.status_code] = cluster.statuses.get(answer.status_code, 0) + 1
-    assert answer.status_code < 500, (answer.status_code, answer.text)
+    late = answer.status_code == 504 and "X-Request-Timeout-Ms" in (case.headers or {})
+    assert answer.status_code < 500 or late, (answer.status_code, answer.text)
     if answer.status_code >= 400:
         error = answer.json()["error"]
         assert error["message"], "a refusal says why"

@@ -113,6 +113,50 @@ TEST(AdmissionQueueTest, TheLowestIsServedBesideAnEndlessStreamOfHigher) {
   EXPECT_EQ(taken, 1u);
 }
 
+TEST(AdmissionQueueTest, WhoIsHeldKeepsItsPlaceAndItsTime) {
+  AdmissionQueue queue({.max_requests = 2});
+  AdmissionRequest first = Request(1);
+  first.expires_ns = 50;
+  queue.Push(first, 0);
+  queue.Push(Request(2), 10);
+  queue.Hold(1);
+  EXPECT_EQ(queue.size(), 2u);
+  EXPECT_EQ(queue.Push(Request(3), 20), Refusal::kFull);
+  EXPECT_EQ(queue.Next("model"), 2u);
+  EXPECT_TRUE(queue.TakeExpired(60).empty());
+  queue.Hold(2);
+  EXPECT_FALSE(queue.Waits("model"));
+  EXPECT_TRUE(queue.lanes().empty());
+  queue.Unhold(1);
+  EXPECT_EQ(queue.Next("model"), 1u);
+  EXPECT_EQ(queue.next_expiry_ns(), 50);
+  EXPECT_EQ(queue.Take(2, 70), 60) << "since it came";
+  EXPECT_EQ(queue.TakeExpired(70), (std::vector<uint64_t>{1}));
+  EXPECT_EQ(queue.size(), 0u);
+}
+
+TEST(AdmissionQueueTest, TenantsTakeTurnsInBeingHeld) {
+  AdmissionQueue queue({.max_requests = 20});
+  for (uint64_t handle = 1; handle <= 3; ++handle) queue.Push(Request(handle, 0, "many"), 0);
+  queue.Push(Request(4, 0, "few"), 0);
+  queue.Hold(queue.Next("model"));
+  EXPECT_EQ(queue.Next("model"), 4u);
+  queue.Unhold(1);
+  EXPECT_EQ(TakeAll(&queue), (std::vector<uint64_t>{1, 4, 2, 3})) << "its turn was given back";
+}
+
+TEST(AdmissionQueueTest, OnlyWhatIsTakenCountsForRetryAfter) {
+  AdmissionQueue queue({.max_requests = 4});
+  for (uint64_t handle = 1; handle <= 4; ++handle) queue.Push(Request(handle), 0);
+  for (int i = 0; i < 50; ++i) {
+    queue.Hold(queue.Next("model"));
+    queue.Unhold(1);
+  }
+  queue.Hold(1);
+  queue.Take(1, 5 * kNsPerSecond);
+  EXPECT_EQ(queue.RetryAfterMs(Refusal::kFull, "", 5 * kNsPerSecond), 15'000);
+}
+
 TEST(AdmissionQueueTest, TakesOutWhoseTimeIsOver) {
   AdmissionQueue queue({.max_requests = 10});
   EXPECT_EQ(queue.next_expiry_ns(), INT64_MAX);
@@ -188,7 +232,7 @@ class Model {
   uint64_t Next(const std::string& lane) {
     std::vector<AdmissionRequest> of_lane;
     for (const AdmissionRequest& request : waiting) {
-      if (request.lane == lane) of_lane.push_back(request);
+      if (request.lane == lane && !held.contains(request.handle)) of_lane.push_back(request);
     }
     if (taken_[lane] % 10 == 9) return of_lane.front().handle;
     return std::min_element(of_lane.begin(), of_lane.end(),
@@ -198,21 +242,35 @@ class Model {
                             })
         ->handle;
   }
-  void Take(uint64_t handle) {
+  void Hold(uint64_t handle) {
     const auto found = Find(handle);
-    turns_[found->tenant] = ++turn_;
+    uint64_t& turn = turns_[found->tenant];
+    held[handle] = {turn, ++turn_};
+    turn = turn_;
     ++taken_[found->lane];
+  }
+  void Unhold(uint64_t handle) {
+    const auto found = Find(handle);
+    const auto [before, own] = held.at(handle);
+    if (turns_[found->tenant] == own) turns_[found->tenant] = before;
+    --taken_[found->lane];
+    held.erase(handle);
+  }
+  void Take(uint64_t handle) {
+    if (!held.contains(handle)) Hold(handle);
     Remove(handle);
   }
   void Remove(uint64_t handle) {
     const auto found = Find(handle);
     if (found == waiting.end()) return;
+    held.erase(handle);
     const std::string lane = found->lane;
     waiting.erase(found);
     if (Count([&](const AdmissionRequest& r) { return r.lane == lane; }) == 0) taken_.erase(lane);
     if (waiting.empty()) turns_.clear();
   }
-  std::vector<AdmissionRequest> waiting;  // by arrival
+  std::vector<AdmissionRequest> waiting;                   // by arrival
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> held;  // of these; their tenants' turns
 
  private:
   template <typename Predicate>
@@ -236,7 +294,7 @@ class Walk {
 
   void Step() {
     now_ns_ += static_cast<int64_t>(Draw(5));
-    switch (Draw(8)) {
+    switch (Draw(12)) {
       case 0:
       case 1:
       case 2:
@@ -249,6 +307,16 @@ class Walk {
       case 5:
         Expire();
         break;
+      case 6:
+      case 7:
+        Hold();
+        break;
+      case 8:
+        EndHold(/*take=*/false);
+        break;
+      case 9:
+        EndHold(/*take=*/true);
+        break;
       default:
         Take();
         break;
@@ -258,6 +326,7 @@ class Walk {
   }
   // Each that came has left once, in one way.
   void Finish() {
+    while (!model_.held.empty()) EndHold(/*take=*/true);
     while (!model_.waiting.empty()) Take();
     EXPECT_EQ(queue_.size(), 0u);
     EXPECT_EQ(left_, pushed_);
@@ -290,6 +359,29 @@ class Walk {
     model_.Take(next);
     ++left_, ++taken_;
   }
+  void Hold() {
+    const std::vector<std::string> lanes = queue_.lanes();
+    if (lanes.empty()) return;
+    const std::string& lane = lanes[Draw(lanes.size())];
+    const uint64_t next = model_.Next(lane);
+    EXPECT_EQ(queue_.Next(lane), next);
+    queue_.Hold(next);
+    model_.Hold(next);
+  }
+  void EndHold(bool take) {
+    if (model_.held.empty()) return;
+    const uint64_t handle =
+        std::next(model_.held.begin(), static_cast<std::ptrdiff_t>(Draw(model_.held.size())))
+            ->first;
+    if (take) {
+      queue_.Take(handle, now_ns_);
+      model_.Take(handle);
+      ++left_, ++taken_;
+    } else {
+      queue_.Unhold(handle);
+      model_.Unhold(handle);
+    }
+  }
   void Remove() {
     if (model_.waiting.empty()) return;
     const uint64_t handle = model_.waiting[Draw(model_.waiting.size())].handle;
@@ -301,7 +393,8 @@ class Walk {
   void Expire() {
     std::vector<std::pair<int64_t, uint64_t>> over;
     for (const AdmissionRequest& request : model_.waiting) {
-      if (request.expires_ns <= now_ns_) over.emplace_back(request.expires_ns, request.handle);
+      if (request.expires_ns <= now_ns_ && !model_.held.contains(request.handle))
+        over.emplace_back(request.expires_ns, request.handle);
     }
     std::sort(over.begin(), over.end());
     std::vector<uint64_t> handles;

@@ -275,6 +275,69 @@ TEST_F(AdmissionTest, ChoicesGoTogetherAndKeepThePlaceUntilTheLastEnds) {
   EXPECT_EQ(engine().submits().size(), 5u);
 }
 
+// While it is asked where it runs already, nobody takes its place or the room that it was told of.
+TEST_F(AdmissionTest, AKeyedOneKeepsItsPlaceUntilItIsDispatched) {
+  Start(Queue(2));
+  Run(Body(), 1);
+  for (const char* key : {"k", "m"}) {
+    header_ = StrCat("Idempotency-Key: ", key, "\r\n");
+    Wait(Body(), static_cast<double>(answers_.size()));
+  }
+  header_.clear();
+  const int searches = engine().searches();
+  engine().HoldSearches(1);
+  engine().Release(4);
+  ASSERT_TRUE(engine().WaitFor([&] { return engine().searches() > searches; }));
+  ASSERT_EQ(answers_.front().get().status, 200);
+  answers_.erase(answers_.begin());
+  ExpectRefused(Send(Body()), "All replicas are busy", "admission_full");
+  EXPECT_EQ(harness_->Metric(kDepth), 2);
+  EXPECT_EQ(harness_->Metric(kWaits), 0) << "none has left";
+  EXPECT_EQ(engine().searches(), searches + 1) << "there is room for one";
+  engine().HoldSearches(0);
+  ASSERT_TRUE(engine().WaitForSubmits(2));
+  ASSERT_TRUE(harness_->WaitForMetric(kDepth, 1));
+  AllAnswered();
+  EXPECT_EQ(harness_->Metric(kWaits), 2);
+  EXPECT_EQ(engine().submits().size(), 3u);
+}
+
+TEST_F(AdmissionTest, WhoLeavesWhileItIsSearchedForGivesItsRoomBack) {
+  Start(Queue(2));
+  Run(Body(), 1);
+  HttpConnection connection(harness_->port());
+  connection.Send(PostText("/v1/completions", Body(), "Idempotency-Key: k\r\n"));
+  ASSERT_TRUE(harness_->WaitForMetric(kDepth, 1));
+  Wait(Body(R"(,"priority":-1)"), 2);
+  const int searches = engine().searches();
+  engine().HoldSearches(1);
+  engine().Release(4);
+  ASSERT_TRUE(engine().WaitFor([&] { return engine().searches() > searches; }));
+  EXPECT_EQ(harness_->Metric(kDepth), 2);
+  connection.Close();
+  ASSERT_TRUE(engine().WaitForSubmits(2));
+  engine().HoldSearches(0);
+  AllAnswered();
+}
+
+// As others that wait for a replica without a queue.
+TEST_F(AdmissionTest, WithoutAQueueAKeyedOneThatWaitedForAReplicaWaitsOn) {
+  Start(Queue(0));
+  engine().SetDraining(true);
+  ASSERT_TRUE(harness_->WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 0));
+  for (const char* key : {"k", "m"}) {
+    header_ = StrCat("Idempotency-Key: ", key, "\r\n");
+    SendLater(Body());
+  }
+  ASSERT_TRUE(harness_->WaitForMetric("flotilla_router_requests_parked", 2));
+  engine().SetDraining(false);
+  ASSERT_TRUE(engine().WaitForSubmits(1));
+  const int searches = engine().searches();
+  ASSERT_TRUE(engine().WaitFor([&] { return engine().searches() > searches + 1; }));
+  EXPECT_EQ(engine().submits().size(), 1u);
+  AllAnswered();
+}
+
 TEST_F(AdmissionTest, TenantsTakeTurnsAndHaveTheirOwnBound) {
   HarnessOptions options = Queue(5);
   options.admission_queue_per_tenant = 2;

@@ -44,7 +44,7 @@ std::thread::id WhereItEnds(std::function<void(const EngineCaller&, Answered)> c
 
 TEST(EngineCallsTest, FindKeyedEndsWhereItIsAnswered) {
   const auto find = [](const EngineCaller& caller, const Answered& answered) {
-    FindKeyed(caller, "key", [answered](bool found) {
+    FindKeyed(caller, "key", kPatience, [answered](bool found) {
       EXPECT_FALSE(found);
       answered();
     });

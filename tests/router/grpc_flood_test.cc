@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-enum FrameType : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6 };
+enum FrameType : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kGoAway = 7 };
 constexpr uint8_t kEndHeaders = 4, kAck = 1;
 constexpr char kFlooded[] = "flotilla_router_rejections_total{reason=\"reset_flood\"}";
 constexpr char kFull[] = "flotilla_router_rejections_total{reason=\"max_connections\"}";
@@ -43,7 +43,11 @@ std::string HeadersOfACall() {
 
 class RawConnection {
  public:
-  explicit RawConnection(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // `receive_bytes`: of its socket; 0: the system's default.
+  explicit RawConnection(uint16_t port, int receive_bytes = 0)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (receive_bytes > 0)
+      setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -74,6 +78,31 @@ class RawConnection {
     for (uint32_t i = 0; i < count; ++i)
       bytes += Frame(kReset, 0, next_ - 2 * (i + 1), std::string("\0\0\0\x08", 4));
     return Send(bytes);
+  }
+  // Sends them over and over, for as long as the other side takes them; true if it is full then,
+  // false if it is closed or takes more than `most` bytes.
+  bool SendUntilFull(const std::string& bytes, size_t most) {
+    for (size_t sent = 0; sent < most;) {
+      pollfd ready = {fd_.get(), POLLOUT, 0};
+      if (poll(&ready, 1, 2000) == 0) return true;
+      const ssize_t now = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (now < 0 && errno != EAGAIN) return false;
+      sent += now < 0 ? 0 : static_cast<size_t>(now);
+    }
+    return false;
+  }
+  // All that comes until it is closed.
+  std::string ReadAll() {
+    std::string read;
+    char piece[4096];
+    pollfd ready = {fd_.get(), POLLIN, 0};
+    while (poll(&ready, 1, static_cast<int>(milliseconds(kPatience).count())) > 0) {
+      const ssize_t size = recv(fd_.get(), piece, sizeof(piece), 0);
+      if (size <= 0) return read;
+      read.append(piece, static_cast<size_t>(size));
+    }
+    ADD_FAILURE() << "it stays open";
+    return read;
   }
   // False: the other side has closed it, and all that it sent before was read.
   bool IsOpen() const {
@@ -146,6 +175,47 @@ TEST(GrpcFloodTest, OfTooManyOpenCallsThoseOfTheGreediestEnd) {
   EXPECT_TRUE(harness.WaitForMetric(kFlooded, 1));
   EXPECT_TRUE(modest.Answers());
   EXPECT_FALSE(greedy.Answers());
+}
+
+TEST(GrpcFloodTest, WhoPingsAllTheTimeIsToldToGo) {
+  RouterHarness harness;
+  RawConnection modest(harness.app().grpc_port()), flood(harness.app().grpc_port());
+  EXPECT_TRUE(modest.Open(20));
+  std::string pings;
+  for (int i = 0; i < 100; ++i) pings += Frame(kPing, 0, 0, "flotilla");
+  flood.Send(pings);
+  const std::string answers = flood.ReadAll();
+  const size_t go_away = answers.find("too_many_pings");
+  ASSERT_NE(go_away, std::string::npos);
+  // Its frame's type is before flags, stream, last stream and error code: ENHANCE_YOUR_CALM.
+  EXPECT_EQ(answers[go_away - 14], kGoAway);
+  EXPECT_EQ(answers[go_away - 1], 11);
+  EXPECT_TRUE(modest.Answers());
+  EXPECT_EQ(harness.Complete(R"({"model":"smol","prompt":"Hello","max_tokens":4})").status, 200);
+}
+
+// As clients do to keep an idle connection alive, with no call under way.
+TEST(GrpcFloodTest, WhoPingsNowAndThenIsNot) {
+  HarnessOptions options;
+  options.grpc.min_ping_interval_ms = 20;
+  RouterHarness harness(options);
+  RawConnection client(harness.app().grpc_port());
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(client.Answers()) << "after " << i;
+    std::this_thread::sleep_for(milliseconds(30));
+  }
+}
+
+// Acknowledgements that it does not read pile up to a bound; then nothing more of it is read.
+TEST(GrpcFloodTest, WhoSendsSettingsAndReadsNothingIsLeftAlone) {
+  RouterHarness harness;
+  RawConnection modest(harness.app().grpc_port());
+  RawConnection flood(harness.app().grpc_port(), /*receive_bytes=*/4096);
+  std::string settings;
+  for (int i = 0; i < 1000; ++i) settings += Frame(kSettings, 0, 0, "");
+  EXPECT_TRUE(flood.SendUntilFull(settings, 64 << 20));
+  EXPECT_TRUE(modest.Answers());
+  EXPECT_EQ(harness.Complete(R"({"model":"smol","prompt":"Hello","max_tokens":4})").status, 200);
 }
 
 TEST(GrpcFloodTest, ConnectionsAreCounted) {

@@ -144,6 +144,30 @@ TEST_F(IdempotencyTest, BothHomesAreAskedWhetherTheyHaveIt) {
   EXPECT_EQ(Submits(1 - home), 12u);
 }
 
+// Else it would be computed again at the other one.
+TEST_F(IdempotencyTest, WhoDoesNotAnswerInTimeIsAskedAgain) {
+  HarnessOptions options;
+  options.replicas = 2;
+  options.find_keyed_ms = 300;
+  Start(options);
+  harness_->WaitAllReady();
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  const size_t home = Submits(0) > 0 ? 0 : 1;
+  FakeEngineService& holder = harness_->engine(home);
+  holder.SetDraining(true);
+  ASSERT_TRUE(harness_->WaitForMetric(
+      StrCat("flotilla_router_backend_healthy{replica=\"fake-", home, "\"}"), 0));
+  const int asked = holder.searches();
+  holder.HoldSearches(1);
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200);
+  EXPECT_GE(holder.searches(), asked + 2);
+  EXPECT_EQ(Submits(home), 2u);
+  holder.HoldSearches(1000);
+  EXPECT_EQ(Send(KeyHeader("k")).status, 200) << "it does not wait for ever";
+  EXPECT_EQ(Submits(1 - home), 1u);
+  EXPECT_EQ(holder.searches(), asked + 4);
+}
+
 // It takes nothing new, but this is nothing new.
 TEST_F(IdempotencyTest, ARepeatGoesToTheReplicaThatRunsItThoughThatDrains) {
   HarnessOptions options;
