@@ -280,8 +280,8 @@ void Dispatcher::Drop(uint64_t handle, bool detach) {
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
     if (stream->parked) continue;
     ReplicaClient& replica = fleet_.at(stream->replica);
-    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     replica.BillLater(*stream);
+    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
     UpdateBackendMetrics(replica);
   }
   ServeQueueSoon();

@@ -121,6 +121,7 @@ class Dispatcher final : public ReplicaListener {
   // ReplicaListener
   void OnReplicaChanged(ReplicaClient* replica) override;
   void OnReplicaRemoved(const ReplicaClient& replica) override;
+  void OnReplicaUnused() override;
   void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) override;
   void OnStreamLost(const std::shared_ptr<RequestStream>& stream) override;
   bool CanMove(const RequestStream& stream) const override;
@@ -245,7 +246,7 @@ class Dispatcher final : public ReplicaListener {
   boost::asio::steady_timer admission_timer_;
   std::map<std::string, int64_t> models_left_ns_;  // when a replica of this model was removed
   boost::asio::steady_timer models_timer_;
-  bool serve_posted_ = false;
+  bool serve_posted_ = false, drop_posted_ = false;
   uint64_t next_id_ = 1;
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};
