@@ -63,6 +63,17 @@ void Dispatcher::OnReplicaRemoved(const ReplicaClient& replica) {
   UpdateReady();
 }
 
+// Later, since the replica is in the midst of it.
+void Dispatcher::OnReplicaUnused() {
+  if (std::exchange(drop_posted_, true)) return;
+  boost::asio::post(*io_, [this] {
+    drop_posted_ = false;
+    if (stopped_) return;
+    fleet_.DropUnused();
+    metrics_->Replicas(fleet_.replicas().size(), fleet_.left_out());
+  });
+}
+
 std::shared_ptr<const ModelTable> Dispatcher::models() const {
   std::lock_guard<std::mutex> lock(models_mutex_);
   return models_;

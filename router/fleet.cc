@@ -1,5 +1,6 @@
 #include "router/fleet.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
@@ -8,19 +9,33 @@ namespace flotilla {
 
 void Fleet::Set(size_t source, const std::vector<std::string>& addresses) {
   named_[source] = std::set<std::string>(addresses.begin(), addresses.end());
-  std::set<std::string> missing;
-  for (const auto& [number, names] : named_) missing.insert(names.begin(), names.end());
   for (const auto& [index, replica] : replicas_) {
-    const bool named = missing.erase(replica->options().address) > 0;
-    replica->SetRetired(!named);
+    const std::string& address = replica->options().address;
+    replica->SetRetired(std::none_of(named_.begin(), named_.end(), [&](const auto& each) {
+      return each.second.contains(address);
+    }));
   }
   DropRetired();
+  std::set<std::string> missing = Missing();
   left_out_ = 0;
   // In the order of the list, so that a static fleet has the indices that its order says.
   for (const std::string& address : addresses) {
     if (missing.erase(address) > 0) Add(address);
   }
   for (const std::string& address : missing) Add(address);  // there was no room for them before
+}
+
+void Fleet::DropUnused() {
+  if (!DropRetired()) return;
+  left_out_ = 0;
+  for (const std::string& address : Missing()) Add(address);
+}
+
+std::set<std::string> Fleet::Missing() const {
+  std::set<std::string> missing;
+  for (const auto& [number, names] : named_) missing.insert(names.begin(), names.end());
+  for (const auto& [index, replica] : replicas_) missing.erase(replica->options().address);
+  return missing;
 }
 
 void Fleet::Add(const std::string& address) {
@@ -45,7 +60,8 @@ void Fleet::Add(const std::string& address) {
   client->Start();
 }
 
-void Fleet::DropRetired() {
+bool Fleet::DropRetired() {
+  const size_t before = replicas_.size();
   for (auto it = replicas_.begin(); it != replicas_.end();) {
     const std::shared_ptr<ReplicaClient> replica = it->second;
     if (!replica->retired() || replica->in_use()) {
@@ -58,6 +74,7 @@ void Fleet::DropRetired() {
     replica->Stop();
     deps_.listener->OnReplicaRemoved(*replica);
   }
+  return replicas_.size() < before;
 }
 
 void Fleet::Stop() {

@@ -41,6 +41,9 @@ class Fleet {
   Fleet(FleetOptions options, Deps deps) : options_(std::move(options)), deps_(deps) {}
 
   void Set(size_t source, const std::vector<std::string>& addresses);
+  // After OnReplicaUnused, and not from within a replica's callback: drops retired ones that
+  // nothing needs. Their places are for addresses that were left out.
+  void DropUnused();
   void Stop();
 
   const Replicas& replicas() const { return replicas_; }  // by index
@@ -52,7 +55,10 @@ class Fleet {
 
  private:
   void Add(const std::string& address);
-  void DropRetired();
+  // True: some were.
+  bool DropRetired();
+  // Names that no replica has.
+  std::set<std::string> Missing() const;
 
   const FleetOptions options_;
   const Deps deps_;

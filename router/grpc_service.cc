@@ -7,8 +7,6 @@
 
 #include "common/base/clock.h"
 #include "common/rpc/tls_credentials.h"
-#include "router/chat_request.h"
-#include "router/generate_check.h"
 #include "router/grpc_embed.h"
 #include "router/grpc_generate.h"
 
@@ -46,6 +44,7 @@ GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context, const
       context_(context),
       tls_(tls),
       health_({kServiceName}),
+      texts_(context, options_.max_grpc_buffer_bytes),
       connections_(context.io, options_.connections, context.metrics) {}
 
 GrpcServer::~GrpcServer() { Shutdown(); }
@@ -96,7 +95,7 @@ void GrpcServer::Shutdown() {
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  const auto admitted = Admit(*context, true);
+  const auto admitted = Admit(*context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
   return GrpcGenerate::Start(std::get<HandlerContext>(admitted), options_.max_stream_buffer_bytes,
                              context, *request);
@@ -105,14 +104,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
   if (draining_.load()) return RefuseWhileDraining();
-  const auto admitted = Admit(*context, true);
+  const auto admitted = Admit(*context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
   return GrpcGenerate::StartChat(std::get<HandlerContext>(admitted),
                                  options_.max_stream_buffer_bytes, context, *request);
 }
 
 std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
-    const grpc::CallbackServerContext& context, bool enter) const {
+    const grpc::CallbackServerContext& context, CallKind kind) const {
   HandlerContext admitted = context_;
   if (context_.access == nullptr) return admitted;
   const auto value = [&](const char* name) {
@@ -121,8 +120,10 @@ std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
     return std::string_view(found->second.data(), found->second.size());
   };
   const std::string_view authorization = value("authorization"), key = value("x-api-key");
-  auto caller = enter ? context_.access->Admit(authorization, key)
-                      : context_.access->Identify(authorization, key);
+  Access& access = *context_.access;
+  auto caller = kind == CallKind::kGenerates ? access.Admit(authorization, key)
+                : kind == CallKind::kText    ? access.AdmitText(authorization, key)
+                                             : access.Identify(authorization, key);
   if (const auto* error = std::get_if<ApiError>(&caller)) {
     context_.metrics->Rejection(error->code == absl::StatusCode::kResourceExhausted ? "tenant_limit"
                                                                                     : "api_key");
@@ -147,7 +148,7 @@ grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context
         context, context_.metrics, "Embed",
         grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
   }
-  const auto admitted = Admit(*context, true);
+  const auto admitted = Admit(*context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "Embed", *status);
   return GrpcEmbed::Start(std::get<HandlerContext>(admitted), context, *request, response);
@@ -156,71 +157,38 @@ grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context
 grpc::ServerUnaryReactor* GrpcServer::Tokenize(grpc::CallbackServerContext* context,
                                                const v1::TokenizeRequest* request,
                                                v1::TokenizeResponse* response) {
-  auto answer = [&](const grpc::Status& status) {
-    return Answer(context, context_.metrics, "Tokenize", status);
-  };
-  const auto admitted = Admit(*context, false);
-  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
-  const auto found = FindModel(*context_.dispatcher->models(), request->model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
-  if (const auto error = CheckPromptBytes(request->text(), "text", model))
-    return answer(ToGrpcStatus(*error));
-  const bool add_special = !request->has_add_special_tokens() || request->add_special_tokens();
-  StatusOr<std::vector<TokenId>> ids =
-      model.tokenizer->Encode(request->text(), {.add_special = add_special});
-  if (!ids.ok())
-    return answer(ToGrpcStatus(InvalidField("text", std::string(ids.status().message()))));
-  response->mutable_token_ids()->Add(ids->begin(), ids->end());
-  response->set_max_model_len(static_cast<int32_t>(model.max_model_len));
-  return answer(grpc::Status::OK);
+  return AnswerText("Tokenize", context, request, response);
 }
 
 grpc::ServerUnaryReactor* GrpcServer::Detokenize(grpc::CallbackServerContext* context,
                                                  const v1::DetokenizeRequest* request,
                                                  v1::DetokenizeResponse* response) {
-  auto answer = [&](const grpc::Status& status) {
-    return Answer(context, context_.metrics, "Detokenize", status);
-  };
-  const auto admitted = Admit(*context, false);
-  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
-  const auto found = FindModel(*context_.dispatcher->models(), request->model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
-  const std::span<const int32_t> ids(request->token_ids().data(),
-                                     static_cast<size_t>(request->token_ids_size()));
-  if (ids.size() > model.max_model_len)
-    return answer(ToGrpcStatus(InvalidField(
-        "token_ids", StrCat("'token_ids' may have at most ", model.max_model_len, " ids."))));
-  if (const auto error = CheckTokenIds(ids, "token_ids", model))
-    return answer(ToGrpcStatus(*error));
-  response->set_text(model.tokenizer->Decode(ids, request->skip_special_tokens()));
-  return answer(grpc::Status::OK);
+  return AnswerText("Detokenize", context, request, response);
 }
 
 grpc::ServerUnaryReactor* GrpcServer::ApplyTemplate(grpc::CallbackServerContext* context,
                                                     const v1::ChatRequest* request,
                                                     v1::ApplyTemplateResponse* response) {
-  auto answer = [&](const grpc::Status& status) {
-    return Answer(context, context_.metrics, "ApplyTemplate", status);
-  };
-  const auto admitted = Admit(*context, false);
-  if (const auto* refused = std::get_if<grpc::Status>(&admitted)) return answer(*refused);
-  const auto found = FindModel(*context_.dispatcher->models(), request->base().model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return answer(ToGrpcStatus(*error));
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
-  auto prompt = ChatPrompt(*request, model);
-  if (const auto* error = std::get_if<ApiError>(&prompt)) return answer(ToGrpcStatus(*error));
-  CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);
-  response->set_text(std::move(rendered.text));
-  response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
-  return answer(grpc::Status::OK);
+  return AnswerText("ApplyTemplate", context, request, response);
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* GrpcServer::AnswerText(const char* method,
+                                                 grpc::CallbackServerContext* context,
+                                                 const Request* request, Response* response) {
+  const auto admitted = Admit(*context, CallKind::kText);
+  if (const auto* refused = std::get_if<grpc::Status>(&admitted))
+    return Answer(context, context_.metrics, method, *refused);
+  return texts_.Run(StrCat(kServiceName, "/", method), context, request->ByteSizeLong(),
+                    [dispatcher = context_.dispatcher, request, response] {
+                      return AnswerTextCall(*dispatcher->models(), *request, response);
+                    });
 }
 
 grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* context,
                                                  const v1::ListModelsRequest*,
                                                  v1::ListModelsResponse* response) {
-  const auto admitted = Admit(*context, false);
+  const auto admitted = Admit(*context, CallKind::kOther);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "ListModels", *status);
   const std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
@@ -236,7 +204,7 @@ grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* GrpcServer::Abort(grpc::CallbackServerContext* context,
                                             const v1::AbortRequest* request,
                                             v1::AbortResponse* response) {
-  const auto admitted = Admit(*context, false);
+  const auto admitted = Admit(*context, CallKind::kOther);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "Abort", *status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -18,6 +18,7 @@
 #include "common/tls/tls_files.h"
 #include "flotilla/v1/inference.grpc.pb.h"
 #include "router/grpc_connections.h"
+#include "router/grpc_texts.h"
 #include "router/handler_context.h"
 
 namespace flotilla {
@@ -25,7 +26,7 @@ namespace flotilla {
 struct GrpcOptions {
   uint16_t grpc_port = 50051;                  // 0: any
   uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
-  uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests that are being received
+  uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests being received; of waiting texts
   uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
   uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
@@ -81,10 +82,14 @@ class GrpcServer final : public v1::Inference::CallbackService {
                                   v1::AbortResponse* response) override;
 
  private:
-  // What the handler of a call gets; the call's key is checked, and with `enter` its tenant's
-  // limits.
+  enum class CallKind { kGenerates, kText, kOther };
+  // What the handler of a call gets; the call's key is checked, and what its kind takes of its
+  // tenant's limits.
   std::variant<HandlerContext, grpc::Status> Admit(const grpc::CallbackServerContext& context,
-                                                   bool enter) const;
+                                                   CallKind kind) const;
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* AnswerText(const char* method, grpc::CallbackServerContext* context,
+                                       const Request* request, Response* response);
   grpc::ServerWriteReactor<v1::GenerateResponse>* RefuseWhileDraining();
 
   const GrpcOptions options_;
@@ -93,6 +98,7 @@ class GrpcServer final : public v1::Inference::CallbackService {
   HealthService health_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // while the server is there
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  GrpcTexts texts_;
   GrpcConnections connections_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> draining_{false};

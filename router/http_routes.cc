@@ -124,7 +124,7 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
       exchange->ReplyError(Unavailable("This router is shutting down; try again.", 1000));
       return;
     }
-    auto admitted = Admit(request.head);
+    auto admitted = Admit(request.head, /*text=*/false);
     if (const auto* error = std::get_if<ApiError>(&admitted)) {
       exchange->ReplyError(*error);
       return;
@@ -155,10 +155,12 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   }
 }
 
-std::variant<HandlerContext, ApiError> HttpRoutes::Admit(const HttpHead& head) const {
+std::variant<HandlerContext, ApiError> HttpRoutes::Admit(const HttpHead& head, bool text) const {
   HandlerContext context = context_;
   if (context.access == nullptr) return context;
-  auto caller = context.access->Admit(head.authorization, head.x_api_key);
+  Access& access = *context.access;
+  auto caller = text ? access.AdmitText(head.authorization, head.x_api_key)
+                     : access.Admit(head.authorization, head.x_api_key);
   if (const auto* error = std::get_if<ApiError>(&caller)) {
     CountRefusal(*error);
     return *error;
@@ -172,11 +174,12 @@ void HttpRoutes::CountRefusal(const ApiError& error) const {
                                                                                  : "api_key");
 }
 
-// Off the io thread: a template or a long text takes its time. Behind no request that generates:
-// nobody's limits count these.
+// Off the io thread: a template or a long text takes its time, behind all that generates.
 void HttpRoutes::ReplyText(const TextForm& form, HttpRequest request,
                            std::shared_ptr<HttpExchange> exchange) const {
-  HandlerContext context = context_;
+  auto admitted = Admit(request.head, /*text=*/true);
+  if (const auto* error = std::get_if<ApiError>(&admitted)) return exchange->ReplyError(*error);
+  HandlerContext& context = std::get<HandlerContext>(admitted);
   context.pool = context.large_pool;
   WorkOffThread(
       context, std::move(request),

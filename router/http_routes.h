@@ -40,8 +40,8 @@ class HttpRoutes final : public HttpService {
   void OnUnsent(int64_t delta_bytes) override;
 
  private:
-  // What a handler of this request gets.
-  std::variant<HandlerContext, ApiError> Admit(const HttpHead& head) const;
+  // What a handler of this request gets. `text`: it generates nothing.
+  std::variant<HandlerContext, ApiError> Admit(const HttpHead& head, bool text) const;
   // Null: there is nothing at the path.
   const Route* Find(std::string_view path) const;
   void CountRefusal(const ApiError& error) const;

@@ -1,8 +1,9 @@
 // One HTTP/1.1 connection, plain or TLS: reads a request, has it answered, reads the next.
 //
 // While a request is being answered the socket is read on (up to a bound), so that a client that
-// goes away is noticed at once. Unsent bytes of a stream are bounded: a client that reads too
-// slowly is dropped. Pipelined requests are answered in order.
+// goes away is noticed at once. Unsent bytes of a stream are bounded, and so is the time to take
+// those of a whole answer: a client that reads too slowly is dropped. Pipelined requests are
+// answered in order.
 //
 // Threads: the io thread. Ownership: kept alive by its pending operations and its exchange.
 // Errors: what can't be read as a request gets a 4xx and the connection is closed, after reading
@@ -14,6 +15,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -139,6 +141,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   int64_t body_read_ns_ = 0;                 // since when more of a body is awaited; 0: it is not
   int64_t body_waited_ns_ = 0;               // before that
   uint64_t large_bytes_ = 0;                 // of this answer's large pieces
+  std::chrono::steady_clock::time_point taken_by_;  // the answer, once it is whole
   std::function<void()> on_disconnect_;
 };
 

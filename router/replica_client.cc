@@ -18,13 +18,6 @@ constexpr uint32_t kProtocolMin = 1;
 constexpr uint32_t kProtocolMax = 2;
 constexpr int kMissedHeartbeats = 3;
 
-// Not the request's, nor that of too many of them.
-bool IsReplicasFault(const v1::Error& error) {
-  const auto code = static_cast<absl::StatusCode>(error.code());
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kInternal ||
-         code == absl::StatusCode::kUnknown || code == absl::StatusCode::kDataLoss;
-}
-
 std::shared_ptr<const TlsMaterial> CurrentTls(const ReplicaOptions& options) {
   if (options.tls.files == nullptr || IsUnixAddress(options.address)) return nullptr;
   return options.tls.files->current();
@@ -92,6 +85,10 @@ void ReplicaClient::SetRetired(bool retired) {
   const bool was_ready = ready();
   retired_ = retired;
   if (was_ready != ready()) listener_->OnReplicaChanged(this);
+}
+
+void ReplicaClient::TellIfUnused() {
+  if (retired_ && !in_use()) listener_->OnReplicaUnused();
 }
 
 void ReplicaClient::SetState(State state) {
@@ -199,6 +196,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   replica_id_ = welcome.replica_id().empty() ? options_.address : welcome.replica_id();
   heartbeat_ms_ = std::clamp<int64_t>(welcome.heartbeat_ms(), 20, 60'000);
   reattach_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), 0, 60'000);
+  drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
   pages_.Reset();
@@ -256,6 +254,7 @@ void ReplicaClient::LoseUnknown() {
     const auto found = streams_.find(id);
     if (found != streams_.end()) Lose(std::shared_ptr<RequestStream>(found->second));
   }
+  drained_before_ = false;
 }
 
 void ReplicaClient::OnEnd(const grpc::Status& status) {
@@ -280,6 +279,7 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
   }
   if (!was_welcomed || std::exchange(silent_, false)) MoveStreams();
   ScheduleReconnect();
+  TellIfUnused();
 }
 
 // The replica is probably dead: what can go on elsewhere does so at once.
@@ -319,132 +319,6 @@ void ReplicaClient::ArmWatchdog() {
     const std::shared_ptr<ReplicaClient> self = weak.lock();
     if (!error && self != nullptr && self->stream_ != nullptr) self->ArmWatchdog();
   });
-}
-
-// --- Requests ----------------------------------------------------------------------------------
-
-void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
-  streams_[stream->id] = stream;
-  stream->replica = options_.index;
-  stream->submitted_ns = RealClock::Now();
-  health_.OnSubmit(stream->submitted_ns);
-  load_.OnSubmit(stream->id, stream->prompt_tokens(), std::exchange(stream->cached_tokens, 0));
-  v1::RouterFrame frame;
-  v1::Submit* submit = frame.mutable_submit();
-  submit->set_stream_id(stream->id);
-  *submit->mutable_request() = stream->request;
-  submit->set_tenant(stream->sink->tenant());
-  if (stream->embed.has_value()) *submit->mutable_embed() = *stream->embed;
-  if (stream->keyed.has_value()) *submit->mutable_keyed() = *stream->keyed;
-  if (auto resume = stream->BeginAttempt()) *submit->add_resume() = *std::move(resume);
-  const int64_t waited_ms = (stream->submitted_ns - stream->arrival_ns) / kNsPerMs;
-  submit->set_arrival_unix_ms(stream->arrival_unix_ms + waited_ms);
-  submit->mutable_request()->set_deadline_ms(
-      std::max<int64_t>(1, stream->request.deadline_ms() - waited_ms));
-  stream_->Write(std::move(frame));
-}
-
-void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
-  streams_.erase(stream_id);
-  load_.OnAnswered(stream_id);
-  if (!welcomed_) {
-    aborted_while_down_.push_back(stream_id);
-    return;
-  }
-  v1::RouterFrame frame;
-  frame.mutable_abort()->set_stream_id(stream_id);
-  frame.mutable_abort()->set_reason(reason);
-  stream_->Write(std::move(frame));
-}
-
-void ReplicaClient::Detach(uint64_t stream_id) {
-  streams_.erase(stream_id);
-  load_.OnAnswered(stream_id);
-  if (!welcomed_) return;  // a Hello without it says the same
-  v1::RouterFrame frame;
-  frame.mutable_abort()->set_stream_id(stream_id);
-  frame.mutable_abort()->set_reason(v1::FINISH_REASON_ABORT);
-  frame.mutable_abort()->set_detach(true);
-  stream_->Write(std::move(frame));
-}
-
-void ReplicaClient::OnStep(v1::Step step) {
-  load_.OnStep(step);
-  for (const v1::CacheEvent& event : step.cache_events()) pages_.Apply(event);
-  if (draining_ != load_.draining()) {
-    draining_ = load_.draining();
-    listener_->OnReplicaChanged(this);
-  }
-  for (v1::Delta& delta : *step.mutable_deltas()) {
-    const auto found = streams_.find(delta.stream_id());
-    if (found == streams_.end()) {
-      unpaid_.OnDelta(delta);
-      continue;
-    }
-    const std::shared_ptr<RequestStream> stream = found->second;
-    const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
-    const int64_t now_ns = RealClock::Now();
-    if (delta.has_error() && IsReplicasFault(delta.error())) health_.OnFailure(now_ns);
-    if (submitted_ns != 0 && !delta.has_error()) {
-      const double seconds = static_cast<double>(now_ns - submitted_ns) / kNsPerSecond;
-      health_.OnAnswer(seconds);
-      first_token_.Add(seconds, now_ns);
-    }
-    for (const v1::ChoiceDelta& choice : delta.choices())
-      generated_tokens_ += static_cast<uint64_t>(choice.token_ids_size());
-    if (delta.last() || delta.has_error()) streams_.erase(found);
-    listener_->OnStreamDelta(stream, std::move(delta));
-  }
-}
-
-void ReplicaClient::Lose(const std::shared_ptr<RequestStream>& stream) {
-  streams_.erase(stream->id);
-  load_.OnAnswered(stream->id);
-  listener_->OnStreamLost(stream);
-}
-
-void ReplicaClient::LoseAll() {
-  std::vector<std::shared_ptr<RequestStream>> lost;
-  for (const auto& [id, stream] : streams_) lost.push_back(stream);
-  for (const auto& stream : lost) {
-    lost_while_down_.push_back(stream->id);  // a Hello that names it may be on its way
-    Lose(stream);
-  }
-}
-
-void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) {
-  ++fetches_;
-  flotilla::FetchLargeResult(
-      {stub_, io_->get_executor(), calls_}, id,
-      [self = shared_from_this(), callback = std::move(callback)](const auto& entries) {
-        callback(entries);
-        --self->fetches_;
-      });
-}
-
-void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> callback) {
-  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key,
-                      std::chrono::milliseconds(options_.find_keyed_ms), std::move(callback));
-}
-
-bool ReplicaClient::full() const {
-  if (max_queued_requests_ == 0) return false;
-  return load_.waiting_requests() >= max_queued_requests_ ||
-         load_.requests() + held_slots_ >= uint64_t{max_running_requests_} + max_queued_requests_;
-}
-
-ReplicaView ReplicaClient::view() const {
-  ReplicaView view;
-  view.index = options_.index;
-  view.identity = identity_;
-  view.queued_tokens = load_.queued_tokens();
-  view.running_tokens = load_.running_tokens();
-  view.unreported_tokens = load_.unreported_tokens();
-  view.waiting_cached_tokens = load_.cached_tokens();
-  view.active_requests = static_cast<uint32_t>(streams_.size());
-  view.first_token_s =
-      streams_.empty() ? first_token_.Value(RealClock::Now()) : first_token_.Unfaded();
-  return view;
 }
 
 }  // namespace flotilla

@@ -43,6 +43,8 @@ class ReplicaListener {
   // It is stopped and will not be heard of again.
   virtual void OnReplicaRemoved(const ReplicaClient& replica) = 0;
   virtual void OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) = 0;
+  // Nothing needs a retired one any more. Comes from within its methods: it is stopped later.
+  virtual void OnReplicaUnused() = 0;
   // The replica no longer has the request.
   virtual void OnStreamLost(const std::shared_ptr<RequestStream>& stream) = 0;
   // Another replica would take the request now.
@@ -86,9 +88,10 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   bool retired() const { return retired_; }
   void Submit(const std::shared_ptr<RequestStream>& stream);
   void Abort(uint64_t stream_id, v1::FinishReason reason);
-  // Has an aborted stream's caller charged once the replica says what it had computed.
+  // Has the caller of a stream that is about to be aborted charged once the replica says what it
+  // had computed.
   void BillLater(const RequestStream& stream) {
-    if (welcomed_) unpaid_.Add(stream);
+    if (welcomed_ && streams_.contains(stream.id)) unpaid_.Add(stream);
   }
   // Wants no more of a keyed request, which goes on.
   void Detach(uint64_t stream_id);
@@ -110,11 +113,13 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void HoldSlots(size_t count) { held_slots_ += count; }
   void FreeSlots(size_t count) { held_slots_ -= count; }
   size_t held_slots() const { return held_slots_; }
-  // A request needs it still, if only for a large result.
-  bool in_use() const { return !streams_.empty() || fetches_ > 0; }
+  // A request needs it still, if only for a large result, or to be charged for.
+  bool in_use() const { return !streams_.empty() || fetches_ > 0 || !unpaid_.empty(); }
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
   const v1::Load& load() const { return load_.load(); }
   bool draining() const { return draining_; }
+  // What it loses now had to move anyway: it drained, or nobody names it any more.
+  bool loses_as_planned() const { return draining_ || drained_before_ || retired_; }
   // "connecting", "fetching" (its tokenizer), "ready" or "unreachable".
   const char* state_name() const;
   const PageIndex& pages() const { return pages_; }
@@ -139,6 +144,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void LoseAll();
   void Lose(const std::shared_ptr<RequestStream>& stream);
   void LoseUnknown();  // what its last Welcome did not know
+  void TellIfUnused();
   void SetState(State state);
   // The handler, run only if this object and connection number `connection_` still are.
   template <typename... Args>
@@ -156,6 +162,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
 
   State state_ = State::kIdle;
   bool draining_ = false;
+  bool drained_before_ = false;  // it was restarted; until what the former one had is handled
   bool retired_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
   bool silent_ = false;    // it was ended because nothing came

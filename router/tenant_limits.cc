@@ -50,6 +50,15 @@ std::variant<Caller, ApiError> Access::Admit(std::string_view authorization,
   return limits->Enter(std::move(std::get<std::shared_ptr<const Tenant>>(found)));
 }
 
+std::variant<Caller, ApiError> Access::AdmitText(std::string_view authorization,
+                                                 std::string_view x_api_key) {
+  auto found = keys.Find(KeyOf(authorization, x_api_key));
+  if (auto* error = std::get_if<ApiError>(&found)) return *error;
+  auto& tenant = std::get<std::shared_ptr<const Tenant>>(found);
+  if (auto error = limits->EnterText(*tenant)) return *error;
+  return Caller(std::make_shared<Caller::Place>(nullptr, std::move(tenant), false));
+}
+
 std::variant<Caller, ApiError> Access::Identify(std::string_view authorization,
                                                 std::string_view x_api_key) const {
   auto found = keys.Find(KeyOf(authorization, x_api_key));
@@ -93,15 +102,28 @@ TenantLimits::State& TenantLimits::Find(const Tenant& tenant) {
   return state;
 }
 
+std::optional<ApiError> TenantLimits::CheckRequests(const State& state, const Tenant& tenant) {
+  const uint32_t requests = tenant.requests_per_minute;
+  if (requests == 0 || state.requests.level >= 1) return std::nullopt;
+  return TooMany(StrCat(requests, " requests a minute"),
+                 WaitNs(1 - state.requests.level, requests));
+}
+
+std::optional<ApiError> TenantLimits::EnterText(const Tenant& tenant) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  State& state = Find(tenant);
+  if (auto error = CheckRequests(state, tenant)) return error;
+  if (tenant.requests_per_minute > 0) --state.requests.level;
+  return std::nullopt;
+}
+
 std::variant<Caller, ApiError> TenantLimits::Enter(std::shared_ptr<const Tenant> tenant) {
   std::lock_guard<std::mutex> lock(mutex_);
   State& state = Find(*tenant);
   const uint32_t requests = tenant->requests_per_minute, tokens = tenant->tokens_per_minute;
   if (tenant->concurrency > 0 && state.running >= tenant->concurrency)
     return TooMany(StrCat(tenant->concurrency, " requests at once"), kNsPerSecond);
-  if (requests > 0 && state.requests.level < 1)
-    return TooMany(StrCat(requests, " requests a minute"),
-                   WaitNs(1 - state.requests.level, requests));
+  if (auto error = CheckRequests(state, *tenant)) return *error;
   if (tokens > 0 && state.tokens.level <= 0)
     return TooMany(StrCat(tokens, " tokens a minute"), WaitNs(1 - state.tokens.level, tokens));
   if (requests > 0) --state.requests.level;

@@ -1,4 +1,5 @@
-// What tenants may ask for: requests and tokens a minute, requests at once (api_keys.h).
+// What tenants may ask for: requests and tokens a minute, requests at once (api_keys.h). Requests
+// about texts, which take no replica's time, count for the first alone.
 //
 // Each limit a minute is a bucket that holds a minute's worth and fills evenly. A request takes one
 // from the first; its tokens are taken as they are computed, so the second may fall below
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -69,6 +71,9 @@ struct Access {
 
   // A request that brings these headers begins.
   std::variant<Caller, ApiError> Admit(std::string_view authorization, std::string_view x_api_key);
+  // The same of one that generates nothing.
+  std::variant<Caller, ApiError> AdmitText(std::string_view authorization,
+                                           std::string_view x_api_key);
   // Who it is from; no request begins, and nothing is counted.
   std::variant<Caller, ApiError> Identify(std::string_view authorization,
                                           std::string_view x_api_key) const;
@@ -80,6 +85,8 @@ class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
 
   // A request begins.
   std::variant<Caller, ApiError> Enter(std::shared_ptr<const Tenant> tenant);
+  // One begins that computes no token and takes no place.
+  std::optional<ApiError> EnterText(const Tenant& tenant);
 
  private:
   friend class Caller;
@@ -94,6 +101,7 @@ class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
     uint32_t running = 0;
   };
   State& Find(const Tenant& tenant);
+  static std::optional<ApiError> CheckRequests(const State& state, const Tenant& tenant);
   void Leave(const Tenant& tenant);
   void Charge(const Tenant& tenant, uint64_t tokens);
 

@@ -26,6 +26,7 @@ class UnpaidTokens {
     if (!delta.repeats()) found->second.bill.ChargeUpTo(Computed(delta), found->second.caller);
     unpaid_.erase(found);
   }
+  bool empty() const { return unpaid_.empty(); }
   // The replica has forgotten them.
   void Clear() { unpaid_.clear(); }
 

@@ -177,6 +177,49 @@ TEST_F(AccessTest, RequestsAMinuteAreLimited) {
   EXPECT_EQ(harness_->Metric("flotilla_router_rejections_total{reason=\"tenant_limit\"}"), 2);
 }
 
+// What is about texts alone is a request, too; no token of it is computed, and it waits for nobody.
+TEST_F(AccessTest, RequestsAboutTextsAreCounted) {
+  const std::pair<const char*, const char*> forms[] = {
+      {"/tokenize", R"({"model":"smol","prompt":"Hi"})"},
+      {"/detokenize", R"({"model":"smol","tokens":[7]})"},
+      {"/apply-template", R"({"model":"smol","messages":[{"role":"user","content":"Hi"}]})"},
+      {"/v1/messages/count_tokens",
+       R"({"model":"smol","messages":[{"role":"user","content":"Hi"}]})"}};
+  for (const auto& [path, body] : forms) {
+    Start(KeyLine("a", "one", "requests-per-minute=2 tokens-per-minute=1 concurrency=1"));
+    const std::string request = PostText(path, body, "X-Api-Key: one\r\n");
+    EXPECT_EQ(Send(request).status, 200) << path;
+    EXPECT_EQ(Complete("one").status, 200) << path << " takes no token";
+    const HttpAnswer refused = Send(request);
+    EXPECT_EQ(refused.status, 429) << path;
+    EXPECT_NE(refused.body.find("2 requests a minute"), std::string::npos) << refused.body;
+    EXPECT_EQ(refused.headers.count("retry-after"), 1u);
+  }
+}
+
+TEST_F(AccessTest, GrpcsCallsAboutTextsAreCounted) {
+  const auto code = [&](auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-api-key", "one");
+    return (stub_.get()->*method)(&context, request, &response).error_code();
+  };
+  using Stub = v1::Inference::Stub;
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("Hi");
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_token_ids(7);
+  v1::ChatRequest chat;
+  chat.add_messages()->set_role("user");
+  const auto all = [&](auto check) {
+    check(code(&Stub::Tokenize, tokenize, v1::TokenizeResponse()));
+    check(code(&Stub::Detokenize, detokenize, v1::DetokenizeResponse()));
+    check(code(&Stub::ApplyTemplate, chat, v1::ApplyTemplateResponse()));
+  };
+  Start(KeyLine("a", "one", "requests-per-minute=3"));
+  all([](grpc::StatusCode got) { EXPECT_EQ(got, grpc::StatusCode::OK); });
+  all([](grpc::StatusCode got) { EXPECT_EQ(got, grpc::StatusCode::RESOURCE_EXHAUSTED); });
+}
+
 TEST_F(AccessTest, TokensAMinuteAreLimited) {
   Start(KeyLine("a", "one", "tokens-per-minute=2"));
   EXPECT_EQ(Complete("one").status, 200) << "what it takes is known afterwards";

@@ -95,6 +95,90 @@ TEST(FleetTest, ARetiredReplicaFinishesWhatItHas) {
   EXPECT_TRUE(harness.WaitForMetric(kReplicas, 1));
 }
 
+// As a watch that tells changes alone: a pod leaves its list when it begins to end, and what
+// follows is no change. The resolver fails from there on, and nobody sets the fleet again.
+class UnusedReplicaTest : public testing::Test {
+ protected:
+  static constexpr const char* kFailures = "flotilla_router_discoveries_total{result=\"failed\"}";
+
+  void Start(HarnessOptions options) {
+    harness_ = std::make_unique<RouterHarness>(options);
+    harness_->Discover({0});
+    ASSERT_TRUE(harness_->WaitForMetric(Healthy(0), 1));
+  }
+  void RetireInUse() {
+    harness_->Discover({1});
+    ASSERT_TRUE(harness_->WaitForMetric(Healthy(0), 0));
+    harness_->FailDiscovery();
+    ASSERT_TRUE(harness_->WaitForMetricAtLeast(kFailures, 2));
+    EXPECT_EQ(harness_->engine(0).hellos().size(), 1u) << "its connection is there";
+  }
+
+  std::unique_ptr<RouterHarness> harness_;
+};
+
+TEST_F(UnusedReplicaTest, LeavesWithItsLastRequestAndMakesRoom) {
+  HarnessOptions options = Discovering(2);
+  options.models = {"smol", "large"};
+  options.max_replicas = 1;
+  options.model_memory_ms = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  harness_->engine(0).Hold();
+  auto running = std::async(std::launch::async, [&] { return harness_->Complete(kBody); });
+  ASSERT_TRUE(harness_->engine(0).WaitForSubmits(1));
+  ASSERT_NO_FATAL_FAILURE(RetireInUse());
+  EXPECT_EQ(harness_->Metric("flotilla_router_replicas_left_out"), 1);
+  harness_->engine(0).RunFreely();
+  EXPECT_EQ(running.get().status, 200);
+  EXPECT_TRUE(harness_->WaitForMetric(Healthy(1), 1)) << "it was left out before";
+  EXPECT_EQ(harness_->Metric("flotilla_router_replicas_left_out"), 0);
+  EXPECT_EQ(harness_->Metric(kReplicas), 1);
+  while (Get(harness_->port(), "/v1/models/smol").status == 200) {
+  }
+}
+
+TEST_F(UnusedReplicaTest, LeavesWithItsLastClient) {
+  ASSERT_NO_FATAL_FAILURE(Start(Discovering(2)));
+  harness_->engine(0).Hold();
+  HttpConnection client(harness_->port());
+  client.Send(PostText("/v1/completions", kBody));
+  ASSERT_TRUE(harness_->engine(0).WaitForSubmits(1));
+  ASSERT_NO_FATAL_FAILURE(RetireInUse());
+  EXPECT_EQ(harness_->Metric(kReplicas), 2);
+  client.Close();
+  EXPECT_TRUE(harness_->engine(0).WaitForAborts(1)) << "it is told before";
+  EXPECT_TRUE(harness_->WaitForMetric(kReplicas, 1));
+}
+
+TEST_F(UnusedReplicaTest, LeavesWithItsConnection) {
+  ASSERT_NO_FATAL_FAILURE(Start(Discovering(2)));
+  harness_->engine(0).Hold();
+  auto running = std::async(std::launch::async, [&] { return harness_->Complete(kBody); });
+  ASSERT_TRUE(harness_->engine(0).WaitForSubmits(1));
+  ASSERT_NO_FATAL_FAILURE(RetireInUse());
+  ASSERT_TRUE(harness_->WaitForMetric(Healthy(1), 1));
+  harness_->engine(0).Stop();
+  EXPECT_EQ(running.get().status, 200);
+  EXPECT_TRUE(harness_->WaitForMetric(kReplicas, 1));
+}
+
+TEST_F(UnusedReplicaTest, LeavesWithItsLastLargeResult) {
+  HarnessOptions options = Discovering(2);
+  options.engine.large_result_over = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  harness_->engine(0).HoldLargeResults(true);
+  auto running = std::async(std::launch::async, [&] {
+    return harness_->Complete(
+        R"({"model":"smol","prompt":[1,2,3,4],"max_tokens":1,"prompt_logprobs":1})");
+  });
+  ASSERT_TRUE(
+      harness_->engine(0).WaitFor([&] { return harness_->engine(0).large_fetches() == 1; }));
+  ASSERT_NO_FATAL_FAILURE(RetireInUse());
+  harness_->engine(0).HoldLargeResults(false);
+  EXPECT_EQ(running.get().status, 200);
+  EXPECT_TRUE(harness_->WaitForMetric(kReplicas, 1));
+}
+
 // With one token, the piece whose logprobs are to be fetched is the last.
 TEST(FleetTest, ARetiredReplicaStaysUntilItsLargeResultIsFetched) {
   HarnessOptions options = Discovering(2);

@@ -34,6 +34,7 @@ struct HarnessOptions {
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
   int64_t find_keyed_ms = 60'000;  // as long as a test holds searches
+  uint32_t max_failovers = 16;
   int64_t slow_start_ms = 0;
   int64_t model_memory_ms = 600'000;
   int64_t outlier_interval_ms = 10'000;
