@@ -1,5 +1,6 @@
 #include "router/http_session.h"
 
+#include <algorithm>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <chrono>
@@ -370,14 +371,21 @@ void HttpSession::OnDeadline() {
   }
 }
 
+// Each byte that is taken sets it anew, but a whole answer has an end.
 void HttpSession::SetWriteDeadline() {
-  write_timer_.expires_after(std::chrono::milliseconds(server_->options().write_timeout_ms));
+  const auto by = std::chrono::steady_clock::now() +
+                  std::chrono::milliseconds(server_->options().write_timeout_ms);
+  write_timer_.expires_at(answered_ ? std::min(by, taken_by_) : by);
   write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (error || self->phase_ == Phase::kClosed) return;
-    if (self->phase_ == Phase::kHandling && !self->answered_)
+    if (error || self->phase_ != Phase::kHandling || !self->writing_) return;
+    // Set anew while this was already on its way.
+    if (self->write_timer_.expiry() > std::chrono::steady_clock::now()) return;
+    if (!self->answered_) {
       self->ClientGone("slow_client");
-    else
-      self->Close();
+      return;
+    }
+    self->server_->service()->OnRefused("slow_client");
+    self->Close();
   });
 }
 

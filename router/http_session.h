@@ -1,8 +1,9 @@
 // One HTTP/1.1 connection, plain or TLS: reads a request, has it answered, reads the next.
 //
 // While a request is being answered the socket is read on (up to a bound), so that a client that
-// goes away is noticed at once. Unsent bytes of a stream are bounded: a client that reads too
-// slowly is dropped. Pipelined requests are answered in order.
+// goes away is noticed at once. Unsent bytes of a stream are bounded, and so is the time to take
+// those of a whole answer: a client that reads too slowly is dropped. Pipelined requests are
+// answered in order.
 //
 // Threads: the io thread. Ownership: kept alive by its pending operations and its exchange.
 // Errors: what can't be read as a request gets a 4xx and the connection is closed, after reading
@@ -14,6 +15,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -120,14 +122,15 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   int64_t received_ns_ = 0;
   std::string path_;
   std::string request_id_;
-  std::string allow_origin_;                 // of CORS; empty: nobody else's
-  std::string out_;                          // waits for writing_
-  std::string in_write_;                     // being written
-  size_t written_ = 0;                       // of in_write_
-  BodyLease body_lease_;                     // until the answer begins
-  std::shared_ptr<const void> answer_room_;  // until the answer has been sent
-  size_t unsent_ = 0;                        // as last told to the service
-  uint64_t large_bytes_ = 0;                 // of this answer's large pieces
+  std::string allow_origin_;                        // of CORS; empty: nobody else's
+  std::string out_;                                 // waits for writing_
+  std::string in_write_;                            // being written
+  size_t written_ = 0;                              // of in_write_
+  BodyLease body_lease_;                            // until the answer begins
+  std::shared_ptr<const void> answer_room_;         // until the answer has been sent
+  size_t unsent_ = 0;                               // as last told to the service
+  uint64_t large_bytes_ = 0;                        // of this answer's large pieces
+  std::chrono::steady_clock::time_point taken_by_;  // the answer, once it is whole
   std::function<void()> on_disconnect_;
 };
 

@@ -1,4 +1,5 @@
 // The answering half of HttpSession.
+#include <chrono>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -99,6 +100,11 @@ void HttpSession::SendFinal(std::string_view bytes, int status) {
   on_disconnect_ = nullptr;
   streaming_ = false;
   CountAnswer(status);
+  const HttpOptions& options = server_->options();
+  const uint64_t left = out_.size() + in_write_.size() - written_ + bytes.size();
+  taken_by_ = std::chrono::steady_clock::now() +
+              std::chrono::milliseconds(options.write_timeout_ms) +
+              std::chrono::milliseconds(left * 1000 / options.least_read_bytes_per_s);
   Send(bytes);
   if (!writing_) ResponseDone();
 }

@@ -33,6 +33,8 @@ struct HttpOptions {
   int64_t body_timeout_ms = 60'000;            // from the last header to the body's last byte
   int64_t idle_timeout_ms = 75'000;            // between requests on a kept connection
   int64_t write_timeout_ms = 30'000;           // without a byte taken by the client
+  // From a whole answer on a client has write_timeout_ms and what its bytes need at this rate.
+  uint64_t least_read_bytes_per_s = 4 << 10;
   std::vector<std::string> cors_allow_origin;  // scripts of these may read answers; "*": of all
 };
 

@@ -1,10 +1,12 @@
-// A session over a socket pair, whose events are handled by poll(): nothing here waits.
+// A session over a socket pair, whose events are handled by poll(): nothing here waits, but for who
+// reads slowly.
 #include "router/http_session.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,20 +23,24 @@ class Service final : public HttpService {
   std::optional<ApiError> CheckHead(const HttpHead&) override { return std::nullopt; }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
     lease = std::move(request.body_lease);
-    if (request.head.path != "/wait") exchange->Reply(200, "text/plain", "answer");
+    const std::string& path = request.head.path;
+    if (path == "/wait") return;
+    exchange->Reply(200, "text/plain", path == "/large" ? std::string(kLarge, 'a') : "answer");
   }
   void OnAnswered(const std::string&, int, double) override {}
-  void OnRefused(const char*) override {}
+  void OnRefused(const char* reason) override { refused = reason; }
   void OnBodyBytes(int64_t delta) override { body_bytes += delta; }
   void OnUnsent(int64_t) override {}
 
+  static constexpr size_t kLarge = 8 << 20;
   BodyLease lease;  // of the last request
+  std::string refused;
   int64_t body_bytes = 0;
 };
 
 class HttpSessionTest : public testing::Test {
  protected:
-  HttpSessionTest() {
+  explicit HttpSessionTest(const HttpOptions& options = {}) : server_(options, &service_) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     client_ = UniqueFd(ends[0]);
@@ -58,7 +64,7 @@ class HttpSessionTest : public testing::Test {
 
   Service service_;
   boost::asio::io_context io_;
-  HttpServer server_{HttpOptions(), &service_};
+  HttpServer server_;
   UniqueFd client_;
   std::weak_ptr<HttpSession> session_;
 };
@@ -112,6 +118,45 @@ TEST_F(HttpSessionTest, AnswersAFloodOfPipelinedRequestsOneByOne) {
       answers.erase(0, at + 6);
   }
   EXPECT_EQ(count, kRequests);
+}
+
+class SlowReaderTest : public HttpSessionTest {
+ protected:
+  static HttpOptions Options() {
+    HttpOptions options;
+    options.write_timeout_ms = 300;
+    options.least_read_bytes_per_s = Service::kLarge * 10;
+    return options;
+  }
+  SlowReaderTest() : HttpSessionTest(Options()) {}
+};
+
+// Each piece that it takes is in time for the next; all of them would take seconds.
+TEST_F(SlowReaderTest, IsDroppedHoweverOftenItTakesALittle) {
+  Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+  char bytes[4096];
+  size_t taken = 0;
+  while (!session_.expired() && taken < Service::kLarge) {
+    if (const ssize_t n = ::recv(client_.get(), bytes, sizeof(bytes), 0); n > 0)
+      taken += static_cast<size_t>(n);
+    io_.restart();
+    io_.run_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_LT(taken, Service::kLarge);
+  EXPECT_EQ(service_.refused, "slow_client");
+}
+
+TEST_F(SlowReaderTest, IsNoneThatTakesItAtOnce) {
+  for (int i = 0; i < 2; ++i) {
+    Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    size_t taken = 0;
+    for (char bytes[1 << 16]; taken < Service::kLarge; Poll()) {
+      if (const ssize_t n = ::recv(client_.get(), bytes, sizeof(bytes), 0); n > 0)
+        taken += static_cast<size_t>(n);
+    }
+  }
+  EXPECT_FALSE(session_.expired());
+  EXPECT_EQ(service_.refused, "");
 }
 
 // Or clients that leave could have bodies parsed without a bound on their memory.
