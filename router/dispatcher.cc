@@ -327,7 +327,7 @@ void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1:
 
 void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   if (delta.has_error()) {
-    const ApiError error = FromEngineError(delta.error());
+    ApiError error = FromEngineError(delta.error());
     // What has begun was right once: whatever is wrong now may be right elsewhere, or later. But
     // what a replica has served and then blames on the request would end so again.
     const bool own_fault = stream->begun() && stream->attempts == 1 &&
@@ -335,9 +335,12 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     const bool begun = stream->begun() && !own_fault;
     const bool elsewhere = begun || error.code == absl::StatusCode::kUnavailable ||
                            error.code == absl::StatusCode::kResourceExhausted;
-    if (elsewhere && Retry(stream, "refused", /*same_replica_too=*/false)) return;
-    if (begun && Park(stream)) return;
-    if (error.code == absl::StatusCode::kResourceExhausted) metrics_->Rejection("replica_full");
+    const bool full = error.code == absl::StatusCode::kResourceExhausted;  // no loss
+    const bool spent = begun && !full && !CountFailover(stream.get());
+    if (elsewhere && !spent && Retry(stream, "refused", /*same_replica_too=*/false)) return;
+    if (begun && !spent && Park(stream)) return;
+    if (spent) error = TooManyFailovers(*stream);
+    if (full) metrics_->Rejection("replica_full");
     if (delta.has_computed_tokens()) Charge(stream.get(), delta);
     Fail(stream, error);
     return;

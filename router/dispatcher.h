@@ -5,7 +5,9 @@
 // or to the same one once that is back. If the client has a piece of it already, the other replica
 // must have the same fingerprint and goes on from there (stream_progress.h): the answer is the
 // same, byte for byte. While there is no such replica the request is parked, at most
-// failover_wait_ms; so is a new one while no replica of its model is there.
+// failover_wait_ms; so is a new one while no replica of its model is there. It goes on
+// max_failovers times, so that one that ends its replicas does not end all; moves from replicas
+// that drain or retire are not counted.
 //
 // With an admission queue (admission_queue.h) a new one that no replica may take now waits there
 // instead: because each has max_inflight_per_replica choices of this router, or as many requests as
@@ -60,6 +62,7 @@ struct DispatcherOptions {
   uint32_t max_requests = 4096;             // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;       // no deadline is later
   uint32_t max_attempts = 3;                // without a new token for the client
+  uint32_t max_failovers = 16;              // of a choice that has begun, whatever tokens it gets
   int64_t failover_wait_ms = 30'000;        // for a replica that can take a request
   int64_t model_memory_ms = 600'000;        // how long a model outlives its last replica
   int64_t slow_start_ms = 10'000;           // of a replica that became ready; 0: none
@@ -194,6 +197,9 @@ class Dispatcher final : public ReplicaListener {
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
              bool same_replica_too);
+  // It has begun and should go on elsewhere. False: it has done so too often.
+  bool CountFailover(RequestStream* stream) const;
+  ApiError TooManyFailovers(const RequestStream& stream);
   // Waits for a replica that can take it, unless it has been failed too often.
   bool Park(const std::shared_ptr<RequestStream>& stream);
   void ArmParkTimer();

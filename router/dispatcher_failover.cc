@@ -25,9 +25,27 @@ void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
   ServeQueueSoon();
   stream->fetching_large = false;
   stream->waiting.clear();
+  if (stream->begun() && !CountFailover(stream.get())) {
+    Fail(stream, TooManyFailovers(*stream));
+    return;
+  }
   if (stream->lost_ns == 0) stream->lost_ns = RealClock::Now();
   if (Retry(stream, "replica_lost", /*same_replica_too=*/true) || Park(stream)) return;
   GiveUp(stream);
+}
+
+bool Dispatcher::CountFailover(RequestStream* stream) const {
+  if (fleet_.at(stream->replica).loses_as_planned()) return true;
+  return stream->failovers++ < options_.max_failovers;
+}
+
+ApiError Dispatcher::TooManyFailovers(const RequestStream& stream) {
+  metrics_->Rejection("max_failovers");
+  Log().warn("request lost too many replicas {} {}", Kv("request_id", stream.request.request_id()),
+             Kv("lost", stream.failovers));
+  return Unavailable(StrCat("Each replica that worked on this request was lost or failed, ",
+                            stream.failovers, " times in all; it does not go on again."),
+                     kRetryAfterMs);
 }
 
 bool Dispatcher::CanMove(const RequestStream& stream) const {

@@ -55,6 +55,7 @@ CLI::Validator ServiceNameFlag() {
 }
 
 void AddLimitFlags(CLI::App* app, Flags* flags) {
+  DispatcherOptions& dispatcher = flags->router.dispatcher;
   HttpOptions& http = flags->router.http;
   auto bytes = [&](const char* name, uint64_t* value, const char* help) {
     app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
@@ -87,33 +88,35 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
                   "next call, so that calls spread over new routers; what runs is not touched")
       ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
-  count("--max-replicas", &flags->router.dispatcher.max_replicas,
+  count("--max-replicas", &dispatcher.max_replicas,
         "Replicas that the router connects to; further addresses are left out");
-  count("--max-cache-index-pages", &flags->router.dispatcher.max_index_pages,
+  count("--max-cache-index-pages", &dispatcher.max_index_pages,
         "Pages of a replica's prefix cache that --policy prefix_aware knows of");
-  count("--max-requests", &flags->router.dispatcher.max_requests,
-        "Requests in flight, HTTP and gRPC together");
+  count("--max-requests", &dispatcher.max_requests, "Requests in flight, HTTP and gRPC together");
   ms("--header-timeout-ms", &http.header_timeout_ms, "For a request's header to come in");
   ms("--body-timeout-ms", &http.body_timeout_ms, "For a request's body to come in");
   ms("--idle-timeout-ms", &http.idle_timeout_ms, "Between requests of a kept connection");
   ms("--write-timeout-ms", &http.write_timeout_ms, "Without a byte taken by the client");
-  ms("--max-request-ms", &flags->router.dispatcher.max_request_ms,
+  ms("--max-request-ms", &dispatcher.max_request_ms,
      "For a whole request; a later deadline is drawn in");
-  app->add_option("--failover-wait-ms", flags->router.dispatcher.failover_wait_ms,
-                  "For a replica to be there that can take a request, or go on with one whose own "
-                  "was lost; 0: it fails at once")
-      ->check(CLI::Range(0, 3'600'000))
-      ->capture_default_str();
+  auto ms_or_0 = [&](const char* name, int64_t* value, const char* help) {
+    app->add_option(name, *value, help)->check(CLI::Range(0, 3'600'000))->capture_default_str();
+  };
+  ms_or_0(
+      "--failover-wait-ms", &dispatcher.failover_wait_ms,
+      "For a replica to be there that can take a request, or go on with one whose own was lost; "
+      "0: it fails at once");
   app->add_option(
-         "--slow-start-ms", flags->router.dispatcher.slow_start_ms,
-         "A replica that became ready gets a growing share of the requests for so long, if "
-         "others are warm; 0: its whole share at once")
-      ->check(CLI::Range(0, 3'600'000))
+         "--max-failovers", dispatcher.max_failovers,
+         "Times that a request which has begun (each of best_of choices) goes on after the "
+         "loss of its replica, those that drain or are no longer named not counted")
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app->add_option(
-         "--low-priority-share", flags->router.dispatcher.low_priority_share,
-         "Of --max-requests, and of --admission-queue, that requests of a priority below 0 "
-         "may take")
+  ms_or_0("--slow-start-ms", &dispatcher.slow_start_ms,
+          "A replica that became ready gets a growing share of the requests for so long, if others "
+          "are warm; 0: its whole share at once");
+  app->add_option("--low-priority-share", dispatcher.low_priority_share,
+                  "Of --max-requests and --admission-queue that requests below priority 0 may take")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   AddFlag(app, kDrainGraceMsFlag, &flags->router.drain_grace_ms);
@@ -419,12 +422,10 @@ int Run(int argc, char** argv) {
   flags.router.grpc.connections.max_grpc_calls = most_requests + most_requests / 4;
   flags.router.grpc.handshake_timeout_ms = flags.router.http.header_timeout_ms;
   flags.router.grpc.max_stream_buffer_bytes = flags.router.http.max_stream_buffer_bytes;
-
-  flags.router.dispatcher.admission_queue_timeout_ms =
-      int64_t{1000} * flags.admission_queue_timeout_s;
+  dispatcher.admission_queue_timeout_ms = int64_t{1000} * flags.admission_queue_timeout_s;
   flags.router.sse_keepalive_ms = int64_t{1000} * flags.sse_keepalive_s;
   flags.router.ui = flags.ui == "on";
-  if (!flags.router.ui) flags.router.dispatcher.ui_requests = 0;
+  if (!flags.router.ui) dispatcher.ui_requests = 0;
 
   // Blocked before any thread starts: every thread inherits it, and one waits for them.
   sigset_t signals;

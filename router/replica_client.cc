@@ -196,6 +196,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   replica_id_ = welcome.replica_id().empty() ? options_.address : welcome.replica_id();
   heartbeat_ms_ = std::clamp<int64_t>(welcome.heartbeat_ms(), 20, 60'000);
   reattach_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), 0, 60'000);
+  drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
   pages_.Reset();
@@ -253,6 +254,7 @@ void ReplicaClient::LoseUnknown() {
     const auto found = streams_.find(id);
     if (found != streams_.end()) Lose(std::shared_ptr<RequestStream>(found->second));
   }
+  drained_before_ = false;
 }
 
 void ReplicaClient::OnEnd(const grpc::Status& status) {

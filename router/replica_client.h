@@ -112,6 +112,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
   const v1::Load& load() const { return load_.load(); }
   bool draining() const { return draining_; }
+  // What it loses now had to move anyway: it drained, or nobody names it any more.
+  bool loses_as_planned() const { return draining_ || drained_before_ || retired_; }
   // "connecting", "fetching" (its tokenizer), "ready" or "unreachable".
   const char* state_name() const;
   const PageIndex& pages() const { return pages_; }
@@ -154,6 +156,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
 
   State state_ = State::kIdle;
   bool draining_ = false;
+  bool drained_before_ = false;  // it was restarted; until what the former one had is handled
   bool retired_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
   bool silent_ = false;    // it was ended because nothing came

@@ -70,6 +70,7 @@ struct RequestStream {
   uint64_t cached_tokens = 0;     // of the prompt, at the replica that was just picked
   uint32_t attempts = 0;          // to have a replica work on it, since the client got a token last
   std::set<uint32_t> tried;       // replicas that failed it since then
+  uint32_t failovers = 0;         // ever, after its first token; planned ones are not counted
   bool parked = false;            // no replica has it
   int64_t parked_ns = 0;          // since when, first
   int64_t lost_ns = 0;            // when the last replica lost it; 0: it has gone on since

@@ -97,7 +97,7 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
         "body_memory",      "answer_limit",      "answer_memory", "max_requests",
         "bad_request",      "api_key",           "tenant_limit",  "admission_full",
         "admission_tenant", "admission_timeout", "tls_handshake", "plain_http",
-        "reset_flood"})
+        "reset_flood",      "max_failovers"})
     rejections_.Add({{"reason", reason}});
   for (const char* outcome : {"exported", "failed", "queue_full"})
     traces_.Add({{"outcome", outcome}});

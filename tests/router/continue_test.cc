@@ -16,6 +16,7 @@ constexpr const char* kLogprobs =
     R"({"model":"smol","prompt":[1,2,3,4,5,6],"max_tokens":20,"seed":1,"logprobs":2,
         "prompt_logprobs":0,"return_token_ids":true})";
 constexpr const char* kFailovers = "flotilla_router_failovers_total{reason=\"replica_lost\"}";
+constexpr const char* kSpent = "flotilla_router_rejections_total{reason=\"max_failovers\"}";
 constexpr const char* kHealthy0 = "flotilla_router_backend_healthy{replica=\"fake-0\"}";
 
 HarnessOptions Replicas(size_t count) {
@@ -136,6 +137,72 @@ TEST(ContinueTest, OneKillAfterTheOther) {
   harness.engine(0).RunFreely();
   harness.engine(1).RunFreely();
   EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+}
+
+// Though it gets a token from each of them.
+TEST(ContinueTest, ARequestThatEndsItsReplicasDoesNotGoRoundForEver) {
+  HarnessOptions options;
+  options.max_failovers = 2;
+  RouterHarness harness(options);
+  Begun begun(&harness, kStream, 3);
+  FakeEngineService& engine = harness.engine();
+  const auto end_replica = [&] {
+    engine.LoseRequests();
+    engine.BreakStream();
+  };
+  for (uint32_t kill = 1; kill <= options.max_failovers; ++kill) {
+    end_replica();
+    ASSERT_TRUE(engine.WaitForSubmits(1 + kill));
+    engine.Release(3);
+    ASSERT_TRUE(harness.WaitForMetric("flotilla_router_failover_pause_seconds_count", kill));
+  }
+  end_replica();
+  const std::string body = begun.answer.get().body;
+  EXPECT_NE(body.find("3 times in all; it does not go on again"), std::string::npos) << body;
+  EXPECT_EQ(body.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(harness.Metric(kSpent), 1);
+  EXPECT_EQ(harness.Metric(kFailovers), 2);
+}
+
+TEST(ContinueTest, NeitherDoesOneThatFailsOnEach) {
+  HarnessOptions options = Replicas(2);
+  options.max_failovers = 1;
+  RouterHarness harness(options);
+  harness.engine(1).Hold();
+  Begun begun(&harness, kPlain, 3);
+  harness.engine(0).FailLive(13, "step failed");
+  ASSERT_TRUE(harness.engine(1).WaitForSubmits(1));
+  harness.engine(1).FailLive(13, "step failed");
+  const HttpAnswer answer = begun.answer.get();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_NE(answer.body.find("2 times in all"), std::string::npos) << answer.body;
+  EXPECT_EQ(harness.Metric(kSpent), 1);
+}
+
+TEST(ContinueTest, MovesFromReplicasThatDrainAreNotCounted) {
+  HarnessOptions options = Replicas(2);
+  options.max_failovers = 0;
+  RouterHarness harness(options);
+  Begun begun(&harness, kStream, 3);
+  harness.engine(0).SetDraining(true);
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  harness.engine(0).Stop();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+  EXPECT_EQ(harness.Metric(kFailovers), 1);
+}
+
+TEST(ContinueTest, NorIsARestartAfterADrain) {
+  HarnessOptions options;
+  options.max_failovers = 0;
+  RouterHarness harness(options);
+  Begun begun(&harness, kStream, 3);
+  harness.engine().SetDraining(true);
+  ASSERT_TRUE(harness.WaitForMetric(kHealthy0, 0));
+  harness.engine().Stop();
+  harness.engine().SetDraining(false);
+  harness.engine().Start();
+  harness.engine().RunFreely();
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine()));
 }
 
 TEST(ContinueTest, AnUnequalReplicaIsNoneAndTheErrorSaysSo) {

@@ -49,6 +49,7 @@ RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(option
   router.dispatcher.max_requests = options_.max_requests;
   router.dispatcher.max_request_ms = options_.max_request_ms;
   router.dispatcher.failover_wait_ms = options_.failover_wait_ms;
+  router.dispatcher.max_failovers = options_.max_failovers;
   router.dispatcher.slow_start_ms = options_.slow_start_ms;
   router.dispatcher.model_memory_ms = options_.model_memory_ms;
   router.dispatcher.outlier_interval_ms = options_.outlier_interval_ms;

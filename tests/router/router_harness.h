@@ -33,6 +33,7 @@ struct HarnessOptions {
   uint32_t max_requests = 4096;
   int64_t max_request_ms = 3'600'000;
   int64_t failover_wait_ms = 30'000;
+  uint32_t max_failovers = 16;
   int64_t slow_start_ms = 0;
   int64_t model_memory_ms = 600'000;
   int64_t outlier_interval_ms = 10'000;
