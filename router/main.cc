@@ -58,7 +58,7 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   DispatcherOptions& dispatcher = flags->router.dispatcher;
   HttpOptions& http = flags->router.http;
   auto bytes = [&](const char* name, uint64_t* value, const char* help) {
-    return app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
+    app->add_option(name, *value, help)->transform(BytesFlag())->capture_default_str();
   };
   auto ms = [&](const char* name, int64_t* value, const char* help) {
     app->add_option(name, *value, help)->check(CLI::Range(1, 86'400'000))->capture_default_str();
@@ -70,8 +70,7 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   bytes("--max-buffered-body-bytes", &http.max_buffered_body_bytes,
         "Bodies of all HTTP requests that are not answered yet, together");
   bytes("--max-body-bytes-per-s", &http.max_body_bytes_per_s,
-        "Of HTTP bodies beyond 64 KiB of each, together: a flood of large ones is read no faster")
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
+        "Of HTTP bodies beyond 64 KiB of each, together: no faster are they read");
   AnswerLimits& answers = flags->router.answers;
   bytes("--max-answer-bytes", &answers.max_answer_bytes,
         "Answer of a request that is kept, not streamed");

@@ -32,7 +32,7 @@ class Service final : public HttpService {
   void OnBodyBytes(int64_t delta) override { body_bytes += delta; }
   void OnUnsent(int64_t) override {}
 
-  static constexpr size_t kLarge = 1 << 20;
+  static constexpr size_t kLarge = 8 << 20;
   BodyLease lease;  // of the last request
   std::string refused;
   int64_t body_bytes = 0;
@@ -134,7 +134,7 @@ class SlowReaderTest : public HttpSessionTest {
 // Each piece that it takes is in time for the next; all of them would take seconds.
 TEST_F(SlowReaderTest, IsDroppedHoweverOftenItTakesALittle) {
   Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
-  char bytes[512];
+  char bytes[4096];
   size_t taken = 0;
   while (!session_.expired() && taken < Service::kLarge) {
     if (const ssize_t n = ::recv(client_.get(), bytes, sizeof(bytes), 0); n > 0)
