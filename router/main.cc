@@ -72,8 +72,7 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   bytes("--max-body-bytes-per-s", &http.max_body_bytes_per_s,
         "Of HTTP bodies beyond 64 KiB of each, together: no faster are they read");
   AnswerLimits& answers = flags->router.answers;
-  bytes("--max-answer-bytes", &answers.max_answer_bytes,
-        "Answer of a request that is kept, not streamed");
+  bytes("--max-answer-bytes", &answers.max_answer_bytes, "Answer that is kept, not streamed");
   bytes("--max-buffered-answer-bytes", &answers.max_buffered_answer_bytes, "Such of all requests");
   auto count = [&](const char* name, uint32_t* value, const char* help) {
     app->add_option(name, *value, help)->check(CLI::Range(1, 1'000'000))->capture_default_str();
