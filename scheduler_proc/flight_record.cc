@@ -170,27 +170,6 @@ void KindFields(Archive& field, Record& r) {
 
 }  // namespace
 
-const char* CallName(FlightKind kind) {
-  switch (kind) {
-    case FlightKind::kBeginEpoch:
-      return "BeginEpoch";
-    case FlightKind::kAdd:
-      return "Add";
-    case FlightKind::kAbort:
-      return "Abort";
-    case FlightKind::kTruncate:
-      return "Truncate";
-    case FlightKind::kExpire:
-      return "ExpireDeadlines";
-    case FlightKind::kPlan:
-      return "PlanStep";
-    case FlightKind::kResult:
-      return "OnResult";
-    default:
-      return "no call";
-  }
-}
-
 void BuildFlightRecord(const FlightRecord& record, std::string* bytes) {
   if (record.kind == FlightKind::kResult)
     return BuildResultRecord(record.result, record.now_ns, bytes);

@@ -39,8 +39,6 @@ enum class FlightKind : uint8_t {
 constexpr bool IsCall(FlightKind kind) {
   return kind >= FlightKind::kBeginEpoch && kind <= FlightKind::kResult;
 }
-// Of a call, as Scheduler names it.
-const char* CallName(FlightKind kind);
 
 struct FlightRecord {
   FlightKind kind = FlightKind::kConfig;

@@ -183,6 +183,27 @@ void TakeAnswer(FlightRecord* answer, FlightRecord* call) {
 
 }  // namespace
 
+const char* CallName(FlightKind kind) {
+  switch (kind) {
+    case FlightKind::kBeginEpoch:
+      return "BeginEpoch";
+    case FlightKind::kAdd:
+      return "Add";
+    case FlightKind::kAbort:
+      return "Abort";
+    case FlightKind::kTruncate:
+      return "Truncate";
+    case FlightKind::kExpire:
+      return "ExpireDeadlines";
+    case FlightKind::kPlan:
+      return "PlanStep";
+    case FlightKind::kResult:
+      return "OnResult";
+    default:
+      return "no call";
+  }
+}
+
 StatusOr<ReplayReport> Replay(const std::vector<std::string>& records,
                               const std::function<void(const ReplayMoment&)>& visit,
                               const std::function<void(FlightKind)>& unanswered) {

@@ -22,6 +22,9 @@
 
 namespace flotilla {
 
+// Of a call, as Scheduler names it.
+const char* CallName(FlightKind kind);
+
 struct ReplayReport {
   uint64_t records = 0;  // calls, answered ones, and configurations and key frames
   uint64_t steps = 0, requests = 0;

@@ -101,7 +101,7 @@ TEST(StepModelTest, BrokenFilesNameTheField) {
 
 // A second recording may have lost its beginning; the step that was in flight there is left out.
 TEST(StepModelTest, TakesSeveralRecordingsTogether) {
-  auto segment = Segment::Create("step-model-test", 4 * kMinFlightRingBytes);
+  auto segment = Segment::Create("step-model-test", 2 * kMinFlightRingBytes);
   ASSERT_TRUE(segment.ok());
   FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
   SchedulerConfig config;

@@ -123,11 +123,11 @@ TEST(WorkloadTest, TakesRequestsFromARecordingThatHasLostItsBeginning) {
   ASSERT_TRUE(segment.ok());
   FlightRingWriter ring = *FlightRingWriter::Attach(&*segment);
   SchedulerConfig config;
-  config.num_pages = 1000;
-  config.context_length = 4096;
+  config.num_pages = 1100;
+  config.context_length = 9000;
   config.vocab_size = 50;
   RecordedScheduler scheduler(config, &ring);
-  scheduler.BeginEpoch(1, 1000);
+  scheduler.BeginEpoch(1, 1100);
   StepPlan plan;
   std::vector<ReqOutput> outputs;
   const auto step = [&](int64_t now_ns) {
@@ -137,7 +137,7 @@ TEST(WorkloadTest, TakesRequestsFromARecordingThatHasLostItsBeginning) {
   for (ReqId id = 1; id <= 4; ++id) {
     ReqSpec spec;
     spec.id = id;
-    spec.prompt_ids.assign(id == 1 ? 20 : 2000, static_cast<int32_t>(id));
+    spec.prompt_ids.assign(id == 1 ? 20 : 8200, static_cast<int32_t>(id));
     spec.max_new_tokens = 4;
     spec.arrival_ns = static_cast<int64_t>(id) * 1000;
     if (id == 4) {
@@ -150,14 +150,14 @@ TEST(WorkloadTest, TakesRequestsFromARecordingThatHasLostItsBeginning) {
   }
   for (int i = 0; i < 3; ++i) step(6000 + i);
   std::vector<std::string> records = *ReadFlightRing(*segment);
-  records.erase(records.begin(), records.begin() + 2);  // its configuration and epoch
+  records.erase(records.begin(), records.begin() + 3);  // its configuration and epoch
   const auto requests = RecordedWorkload(records);
   ASSERT_TRUE(requests.ok()) << requests.status();
   ASSERT_EQ(requests->size(), 4u);
   EXPECT_EQ((*requests)[0].output_tokens, 4u);  // some of them before the key frame
   EXPECT_EQ((*requests)[0].prompt_tokens, 20u);
   EXPECT_EQ((*requests)[1].arrival_ns, 1000);
-  EXPECT_EQ(MakePrompt((*requests)[3], 3, 50), std::vector<int32_t>(2000, 4));
+  EXPECT_EQ(MakePrompt((*requests)[3], 3, 50), std::vector<int32_t>(8200, 4));
 }
 
 }  // namespace
