@@ -1,17 +1,23 @@
 """A real Prometheus with the configuration, rules and dashboards of deploy/monitoring watches clusters that run, one of
-them with TLS, while clients keep the other one busy."""
+them with TLS, while clients keep the other one busy. vLLM's own dashboard has its answers there, too."""
 
+import math
 import os
+import pathlib
+import re
 import signal
 import threading
 import urllib.parse
 
 import monitoring
 import pytest
+import vllm_dashboard
+import yaml
 from cluster import Cluster, wait_until
 from prometheus import Prometheus
 from test_tls import Authority, Secret, start_router
 
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/observability.md"
 CLIENTS = 6
 # Alerts of time, on a machine that may be slow.
 MAY_CRY = {"FlotillaStuck", "FlotillaFirstTokensLate", "FlotillaFirstTokensLateForDays", "FlotillaTokensSlow",
@@ -49,6 +55,12 @@ class Load:
             thread.join()
 
 
+def jobs_of_the_page():
+    """The scrape jobs that docs/observability.md shows."""
+    [fence] = re.findall(r"^```yaml\n(scrape_configs:\n.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    return yaml.safe_load(fence)["scrape_configs"]
+
+
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory):
     """The addresses of metrics of an engine and a router with certificates on both sides."""
@@ -69,7 +81,8 @@ def watched(secure, tmp_path_factory):
     with Cluster("--tp", "2", "--kv-cache-memory", "384MiB", disturbed=True) as cluster:
         target = urllib.parse.urlsplit(cluster.metrics_url).netloc
         # A page has five seconds: it takes milliseconds, and the default is ten.
-        prometheus = Prometheus([{"targets": [target, *secure]}], tmp_path_factory.mktemp("prometheus"), scrape_s=5)
+        prometheus = Prometheus([{"targets": [target, *secure]}], tmp_path_factory.mktemp("prometheus"), scrape_s=5,
+                                jobs=jobs_of_the_page())
         try:
             with Load(cluster) as load:
                 answered = 'flotilla_router_requests_total{route="/v1/completions"} > 20'
@@ -113,6 +126,25 @@ def test_the_budgets_buckets_are_there(watched):
         assert any(f'{metric}{{le="{le}"}}' in rule["expr"] for rule in monitoring.rules())
 
 
+def test_vllms_dashboard_has_its_answers(watched):
+    """Of each query a number, while requests run; the engine with TLS has none and is left out."""
+    cluster, prometheus, _ = watched
+    busy = urllib.parse.urlsplit(cluster.metrics_url).netloc
+
+    def numbers(query):
+        return [float(sample["value"][1]) for sample in prometheus.query(query) or []
+                if sample["metric"].get("instance", busy) == busy]
+
+    [model] = prometheus.get("label/model_name/values")
+    asked = list(vllm_dashboard.queries(model))
+    assert len(asked) > 30
+    for panel, query in asked:
+        found = wait_until(lambda: numbers(query), 60, f"an answer for {panel}: {query}")
+        assert not any(map(math.isnan, found)), (panel, query, found)
+    assert any(sample["metric"] == {"finished_reason": "length"} and float(sample["value"][1]) > 0
+               for sample in prometheus.query(vllm_dashboard.finished(model)))
+
+
 def test_nothing_cries_without_a_reason_and_a_killed_worker_is_one(watched):
     cluster, prometheus, load = watched
     assert prometheus.firing() - MAY_CRY == set()
@@ -126,5 +158,5 @@ def test_every_scrape_came_under_this_load(watched):
     _, prometheus, load = watched
     assert not load.errors and all(thread.is_alive() for thread in load.threads)
     targets = prometheus.query("count_over_time(up[1h]) >= 3")
-    assert len(targets) == 3
+    assert len(targets) == 6, "two jobs, three pages"
     assert prometheus.query("min_over_time(up[1h]) == 0") == []
