@@ -59,7 +59,7 @@ function(flotilla_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} build_revision)
 endfunction()
 
 # The product: what serves, and what `flotilla`'s other commands start. Target programs (./flotilla builds it),

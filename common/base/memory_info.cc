@@ -61,6 +61,10 @@ uint64_t CgroupFree(const std::string& directory, const CgroupNames& names) {
   return *limit - std::min(used, *limit);
 }
 
+uint64_t CgroupLimit(const std::string& directory, const CgroupNames& names) {
+  return ReadNumber(directory + names.limit).value_or(UINT64_MAX);
+}
+
 // This process's cgroup path in the hierarchy of `controller` ("" for v2), from /proc/self/cgroup.
 std::string CgroupPath(const std::string& root, std::string_view controller) {
   std::ifstream file(root + "proc/self/cgroup");
@@ -74,15 +78,24 @@ std::string CgroupPath(const std::string& root, std::string_view controller) {
   return "/";
 }
 
-// The tightest limit from the process's own cgroup up to the root.
-uint64_t HierarchyFree(const std::string& mount, std::string path, const CgroupNames& names) {
-  uint64_t free = UINT64_MAX;
+// The least of `what` from the process's own cgroup up to the root.
+template <typename What>
+uint64_t Tightest(const std::string& mount, std::string path, const CgroupNames& names, What what) {
+  uint64_t least = UINT64_MAX;
   for (;;) {
     const std::string directory = mount + path + (path.ends_with('/') ? "" : "/");
-    free = std::min(free, CgroupFree(directory, names));
-    if (path.empty() || path == "/") return free;
+    least = std::min(least, what(directory, names));
+    if (path.empty() || path == "/") return least;
     path.resize(path.rfind('/'));
   }
+}
+
+// Of both versions' hierarchies.
+template <typename What>
+uint64_t TightestOfAll(const std::string& root, What what) {
+  return std::min(
+      Tightest(root + "sys/fs/cgroup", CgroupPath(root, ""), kCgroupV2, what),
+      Tightest(root + "sys/fs/cgroup/memory", CgroupPath(root, "memory"), kCgroupV1, what));
 }
 
 }  // namespace
@@ -90,10 +103,14 @@ uint64_t HierarchyFree(const std::string& mount, std::string path, const CgroupN
 uint64_t AvailableMemoryBytes(const std::string& root) {
   uint64_t available = UINT64_MAX;
   if (const auto kib = ReadKey(root + "proc/meminfo", "MemAvailable:")) available = *kib * 1024;
-  available =
-      std::min(available, HierarchyFree(root + "sys/fs/cgroup", CgroupPath(root, ""), kCgroupV2));
-  return std::min(available, HierarchyFree(root + "sys/fs/cgroup/memory",
-                                           CgroupPath(root, "memory"), kCgroupV1));
+  return std::min(available, TightestOfAll(root, CgroupFree));
+}
+
+std::optional<uint64_t> MemoryLimitBytes(const std::string& root) {
+  const uint64_t limit = TightestOfAll(root, CgroupLimit);
+  const auto machine_kib = ReadKey(root + "proc/meminfo", "MemTotal:");
+  if (limit >= (machine_kib ? *machine_kib * 1024 : UINT64_MAX)) return std::nullopt;
+  return limit;
 }
 
 }  // namespace flotilla

@@ -4,11 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace flotilla {
 
 // root: where proc/ and sys/ are found; tests give their own.
 uint64_t AvailableMemoryBytes(const std::string& root = "/");
+
+// The tightest limit of its cgroups; none if there is none below the machine's memory.
+std::optional<uint64_t> MemoryLimitBytes(const std::string& root = "/");
+
+// What the processes of a replica take besides weights and KV cache: programs, libraries, heaps,
+// buffers (docs/deploying.md; docs/sizing.md has it measured).
+inline constexpr uint64_t kReplicaOverheadBytes = uint64_t{300} << 20;
+// The KV cache that nobody chose, where one context does not take more. Fresh memory can take
+// seconds a GiB to touch, and the start waits for it.
+inline constexpr uint64_t kAutomaticKvBytes = uint64_t{512} << 20;
 
 }  // namespace flotilla

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/base/build_revision.h"
 #include "common/base/line_writer.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
@@ -139,10 +140,11 @@ std::string RenderProcessMetrics(const std::string& process) {
   gauge("flotilla_log_lines_lost_total", "counter",
         "Lines of the log that could not be written: a full disk, or a reader that stalls.",
         static_cast<double>(LineWriter::lines_lost()));
-  out << "# HELP flotilla_build_info Version of the running binary.\n"
+  out << "# HELP flotilla_build_info Version and commit of the running binary.\n"
          "# TYPE flotilla_build_info gauge\n"
          "flotilla_build_info{process=\""
-      << process << "\",version=\"" << FLOTILLA_VERSION << "\"} 1\n";
+      << process << "\",revision=\"" << BuildRevision() << "\",version=\"" << FLOTILLA_VERSION
+      << "\"} 1\n";
   return out.str();
 }
 

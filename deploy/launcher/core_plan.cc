@@ -88,11 +88,13 @@ Status ChoosePin(const Machine& machine, const CoreRequest& request, CorePlan* p
   } else if (all_threads > plan->cores) {
     plan->pin_reason =
         StrCat(all_threads, " compute threads are more than the ", plan->cores, " cores");
+    plan->pin_problem = PinProblem::kTooManyThreads;
     if (request.pin == "on") return absl::InvalidArgumentError("--pin on: " + plan->pin_reason);
   } else if (request.pin == "on") {
     plan->pinned = true;
     plan->pin_reason = "as asked for";
   } else if (safe.empty()) {
+    plan->pin_problem = PinProblem::kSharedCores;
     plan->pin_reason = "others may use these cores too";
   } else if (nodes.size() == 1 && !machine.exclusive_cpuset) {
     plan->pin_reason = "one NUMA node: there is nothing to be near to";

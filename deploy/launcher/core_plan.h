@@ -28,11 +28,15 @@ struct CoreRequest {
   uint32_t kv_heads = 1;
 };
 
+// Why threads are not pinned, if somebody could do something about it.
+enum class PinProblem { kNone, kTooManyThreads, kSharedCores };
+
 struct CorePlan {
   uint32_t cores = 1;  // that may be used
   uint32_t tp = 1;
   uint32_t threads = 1;  // of each worker
   bool pinned = false;
+  PinProblem pin_problem = PinProblem::kNone;
   // Of each worker, replica by replica, a CPU for each of its threads; empty: not pinned.
   std::vector<std::vector<uint32_t>> cpus;
   std::string tp_reason, threads_reason, pin_reason;

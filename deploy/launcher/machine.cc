@@ -135,6 +135,7 @@ Machine ThisMachine(const std::string& root) {
   if (machine.numa_nodes.empty()) machine.numa_nodes = {machine.online};
   machine.isas = SupportedIsaNames();
   machine.available_bytes = AvailableMemoryBytes(root);
+  machine.memory_limit_bytes = MemoryLimitBytes(root);
   machine.huge_pages = HugePages(root);
   machine.gpus = Gpus(root);
   return machine;

@@ -22,8 +22,9 @@ struct Machine {
   std::vector<std::vector<uint32_t>> numa_nodes;  // CPUs of each; those without any left out
   std::vector<std::string> isas;                  // best first, as --isa takes them
   uint64_t available_bytes = 0;
-  std::string huge_pages;         // "always", "madvise", "never"; empty: unknown
-  std::vector<std::string> gpus;  // NVIDIA's, by their models, as their driver tells
+  std::optional<uint64_t> memory_limit_bytes;  // of the tightest cgroup; none: no limit
+  std::string huge_pages;                      // "always", "madvise", "never"; empty: unknown
+  std::vector<std::string> gpus;               // NVIDIA's, by their models, as their driver tells
 
   // Compute threads that make sense at most: never more than the quota, at least 1.
   uint32_t cores() const;

@@ -86,8 +86,8 @@ DASHBOARDS = {
          [(rate(f"{ROUTER}_client_disconnects_total", by="instance"), "{{instance}}")]),
         ("Requests of each replica", "short", "As the routers have given them out.",
          [(gauge(f"{ROUTER}_backend_requests_active", "replica"), "{{replica}}")]),
-        ("Versions", "short", "Processes by version.",
-         [(gauge("flotilla_build_info", "version", "count"), "{{version}}")]),
+        ("Versions", "short", "Processes by version and commit.",
+         [(gauge("flotilla_build_info", "version, revision", "count"), "{{version}} {{revision}}")]),
     ]),
     "replica": ("Flotilla: replica", [
         ("Running and waiting", "short", "Requests.",

@@ -56,6 +56,19 @@ TEST_F(MemoryInfoTest, CgroupV1) {
   EXPECT_EQ(AvailableMemoryBytes(root_), 160000u);
 }
 
+TEST_F(MemoryInfoTest, TheTightestLimitOfBothVersionsIsTold) {
+  EXPECT_FALSE(MemoryLimitBytes(root_).has_value());
+  Write("proc/self/cgroup", "4:memory:/x\n0::/pod/worker\n");
+  Write("sys/fs/cgroup/pod/worker/memory.max", "max\n");
+  EXPECT_FALSE(MemoryLimitBytes(root_).has_value());
+  Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n");  // v1's "max"
+  EXPECT_FALSE(MemoryLimitBytes(root_).has_value());
+  Write("sys/fs/cgroup/pod/memory.max", "1000000\n");
+  EXPECT_EQ(MemoryLimitBytes(root_), 1000000u);
+  Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "300000\n");
+  EXPECT_EQ(MemoryLimitBytes(root_), 300000u);
+}
+
 TEST(MemoryInfo, ThisMachineHasSome) { EXPECT_GT(AvailableMemoryBytes(), 1u << 20); }
 
 }  // namespace

@@ -62,7 +62,8 @@ TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
     EXPECT_THAT(page, HasSubstr("b 7\n"));
     EXPECT_THAT(page, HasSubstr("process_open_fds{process=\"tester\"} "));
     EXPECT_THAT(page, HasSubstr("flotilla_log_lines_lost_total{process=\"tester\"} 0\n"));
-    EXPECT_THAT(page, HasSubstr("flotilla_build_info{process=\"tester\",version=\""));
+    EXPECT_THAT(
+        page, HasSubstr("flotilla_build_info{process=\"tester\",revision=\"unknown\",version=\""));
   }
   server->reset();
   EXPECT_FALSE(std::filesystem::exists(path));

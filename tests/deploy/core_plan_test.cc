@@ -156,6 +156,7 @@ TEST_F(ThisMachineTest, ReadsNodesQuotaMemoryAndHugePages) {
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\n");
   Write("proc/self/cgroup", "0::/pod\n");
   Write("sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
+  Write("sys/fs/cgroup/pod/memory.max", "3072000\n");
   Write("sys/fs/cgroup/pod/cpuset.cpus.partition", "member\n");
   Machine machine = ThisMachine(root_);
   EXPECT_EQ(machine.online, Cpus(0, 8));
@@ -164,6 +165,7 @@ TEST_F(ThisMachineTest, ReadsNodesQuotaMemoryAndHugePages) {
   EXPECT_EQ(machine.gpus, std::vector<std::string>{"NVIDIA H100 80GB HBM3"});
   EXPECT_EQ(machine.available_bytes, 4000u * 1024);
   EXPECT_EQ(machine.quota_cores, 1.5);
+  EXPECT_EQ(machine.memory_limit_bytes, 3000u * 1024);
   EXPECT_EQ(machine.cores(), 1u);
   EXPECT_FALSE(machine.exclusive_cpuset);
   Write("sys/fs/cgroup/pod/cpuset.cpus.partition", "root\n");

@@ -4,14 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-
-#include "deploy/launcher/doctor.h"
-
 namespace flotilla {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 Machine EightCores() {
@@ -67,26 +63,6 @@ TEST(HostPlanTest, TheModelLimitsAllRanksAndNotOnlyThoseHere) {
   const auto plan = PlanHost(EightCores(), Head(), *span, &model);
   EXPECT_THAT(std::string(plan.status().message()),
               HasSubstr("--tp: 4 ranks, but the model has 3 query heads"));
-}
-
-TEST(DoctorTest, SaysWhichRanksAreHere) {
-  const auto plan = PlanOf(Head());
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  const std::string text = DoctorText(EightCores(), *plan);
-  EXPECT_THAT(text, HasSubstr("4, of which 1 here and 3 on hosts that join at 10.0.0.1:29500\n"));
-  EXPECT_THAT(text, HasSubstr("worker 0 on 0-7\n"));
-  EXPECT_THAT(text, Not(HasSubstr("worker 1")));
-}
-
-TEST(DoctorTest, OneHostNeedsNoWordOfOthers) {
-  const auto plan = PlanOf({});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(
-      DoctorText(EightCores(), *plan),
-      AllOf(Not(HasSubstr("hosts")), HasSubstr("GPUs             none; --device cuda needs")));
-  Machine machine = EightCores();
-  machine.gpus = {"A", "B"};
-  EXPECT_THAT(DoctorText(machine, *plan), HasSubstr("GPUs             2: A, B; --device cuda"));
 }
 
 }  // namespace

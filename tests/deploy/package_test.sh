@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # package_test.sh: the Debian packages on a Debian 12 of their own, with systemd as process 1. Makes them, checks that
 # they depend on all they load, that the units are tight and say what is wrong with a setting, that engine and router
-# answer under all of the units' restrictions, that settings survive an upgrade, and that purge leaves nothing.
+# answer under all of the units' restrictions, that settings survive an upgrade, and that purge leaves nothing. Then
+# docs/quickstart.md, word for word, with the package installed once more and with what the page asks for besides.
 #
 # Prints the units' exposure and the answer. Errors: the first check that fails, with the journal. The Debian (made with
 # mmdebstrap, some minutes) is kept in /var/tmp/flotilla-package. Needs the default model. Run as root.
@@ -163,6 +164,23 @@ check_upgrade() {
   await "the router answers again" within flotilla ask --url http://127.0.0.1:8000 --max-tokens 1 Hello
 }
 
+# The page's own ports: the test's systemd has a network of its own, so its clients were installed before. The page's
+# other way to get the model is a download of what is here already.
+check_quickstart() {
+  offline apt-get -qq install --no-install-recommends -y /flotilla.deb curl procps python3-venv >"$work/apt.log" 2>&1 ||
+    die "what the quickstart asks for can't be installed: $(tail "$work/apt.log")"
+  # By the pip of the tests, which knows how registries are reached from here.
+  "$root/.cache/venv/bin/pip" download --quiet --dest "$debian/opt/wheels" openai grpcio grpcio-reflection \
+    >"$work/pip.log" 2>&1 || die "no clients: $(tail "$work/pip.log")"
+  offline python3 -m venv /opt/clients
+  offline /opt/clients/bin/pip install --quiet --no-index --find-links /opt/wheels openai grpcio grpcio-reflection
+  install -D -m 0644 -t "$debian/srv/.cache/flotilla" "$model"
+  python3 "$root/tests/deploy/page_script.py" "$root/docs/quickstart.md" >"$debian/srv/quickstart.sh"
+  within env HOME=/srv PATH=/opt/clients/bin:/usr/sbin:/usr/bin:/sbin:/bin bash /srv/quickstart.sh >"$work/quickstart" 2>&1 ||
+    die "docs/quickstart.md: $(tail -n 40 "$work/quickstart")"
+  say "docs/quickstart.md: $(grep -c '^ok ' "$work/quickstart") blocks, word for word"
+}
+
 unpack_debian
 "$root/flotilla" package
 cp "$root"/build/release/packages/flotilla_*.deb "$debian/flotilla.deb"
@@ -193,4 +211,5 @@ within dpkg --purge flotilla >"$work/dpkg.log" 2>&1 || die "$(<"$work/dpkg.log")
 [[ -z $(within systemctl list-units --all --no-legend 'flotilla*') ]] || die "units are left"
 rm -rf "$debian/srv/models"
 list_files | diff "$work/before" - >&2 || die "files are left, or missing"
-say "installed, answered, upgraded, and nothing is left"
+check_quickstart
+say "installed, answered, upgraded, nothing was left, and the quickstart works"

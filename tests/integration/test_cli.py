@@ -161,3 +161,13 @@ def test_doctor_says_what_stands_in_the_way():
     assert lines["ports"].startswith(f"port {port} is in use; choose another with --port (0: any free one); ")
     assert lines["ports"].endswith(" can be had")
     assert "--device cuda" in lines["GPUs"]
+    assert re.search(r"available.*; SmolLM2-135M-Instruct needs \S+ \w+ \(weights 92.1 MiB, KV cache 512 MiB, processes 300 MiB\)",
+                     lines["memory"])
+
+
+def test_doctor_says_what_to_do_about_memory():
+    run = subprocess.run([os.path.join(BIN, "flotilla"), "doctor", "--model", MODEL, "--kv-cache-memory", "900GiB"],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    [memory] = [line for line in run.stdout.splitlines() if line.startswith("memory ")]
+    assert memory.endswith("or lower --kv-cache-memory, to 181MiB at least")

@@ -194,11 +194,19 @@ def test_a_block_that_fails_is_seen(folder):
     ("```\nx\n```", "no language ''"), ("```sh\nls\n```", "sh alone is none of"),
     ("```sh elsewhere laziness\nls\n```", "is no reason"), ("```sh test\nls\n```", "say what is printed"),
     ("```text\n./flotilla serve\n```", "has a command"), ("```console\nls\n```", "begins with"),
+    ("Then\n\n    ./flotilla serve --port 1", "an indented command"), ("Then\n\n\tclient.ask()", "indented code"),
+    ("- a\n\n  curl localhost", "an indented command"), ("1. a\n    source <(flotilla completion bash)", "an indented command"),
+    ("- a\n\nThen\n\n    Key: value", "indented code"),
     ("- a\n  ```sh run\n  ls\n  ```", "may be indented"),
 ])
 def test_a_fence_that_says_nothing_is_seen(fence, fault):
     (found,) = faults_of("page.md", fence + "\n")
     assert fault in found
+
+
+def test_what_is_indented_and_no_code():
+    page = "- a point\n  of two lines, of `curl`\n\n      and a deep third\n\n1. one\n\n   more of one\n\n```yaml\na:\n    b: 1\n```\n"
+    assert not list(faults_of("page.md", page))
 
 
 def test_consoles():

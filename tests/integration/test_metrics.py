@@ -187,6 +187,15 @@ def test_every_process_tells_what_it_is(traffic):
     assert traffic.grew("process_cpu_seconds_total", process="router") > 0
 
 
+def test_all_programs_are_of_one_commit(traffic):
+    told = {tuple(re.findall(r'\b(?:revision|version)="([^"]*)"', key)) for key in traffic.after
+            if key.startswith("flotilla_build_info{")}
+    [(revision, version)] = told
+    assert re.fullmatch(r"[0-9a-f]{12}|unknown", revision) and re.fullmatch(r"\d+\.\d+\.\d+", version)
+    git = subprocess.run(["git", "-C", DOCS.parents[1], "rev-parse", "--verify", "HEAD"], capture_output=True, text=True)
+    assert (revision == "unknown") == (git.returncode != 0)
+
+
 def test_documented_and_there_are_the_same(traffic):
     """The documents' tables come from the code; here both are held against what is scraped."""
     there = set(re.findall(r"^# TYPE (\S+) ", traffic.cluster.metrics_page(), re.M))

@@ -10,6 +10,7 @@ The first word behind the ``` is the language. Of sh, the second says what a tes
   sh background A      runs until the page's end; must print A
   sh elsewhere REASON  is not run; ELSEWHERE has the reasons
 A console shows commands behind "$ " and what they print, where "..." stands for any lines. Other languages are DATA.
+Code by indentation alone, without a fence, says nothing, so there is none, and no command stands indented in a list.
 """
 
 import dataclasses
@@ -26,10 +27,13 @@ ELSEWHERE = {
     "host": "installs packages or runs services of a host: tests/deploy/package_test.sh, install_test.py",
     "hosts": "needs a second host: integration_hosts has network namespaces, integration_handoff two routers",
     "kubernetes": "needs a cluster; manifests_test and image_test.sh hold what it would apply to schemas and policies",
+    "shell": "is for another shell than bash: tests/deploy/reference_test.py runs its completion",
     "network": "downloads from a package registry",
 }
 COMMAND = re.compile(r"^(?:\$ )?(?:sudo )?(?:\./)?(?:flotilla|curl|kubectl|docker|buildah|python3?|promtool|prometheus|cmake|"
-                     r"ctest|ninja|systemctl|apt-get|kind|pip|helm)(?: [\w./-]|$)", re.M)
+                     r"ctest|ninja|systemctl|apt-get|pip|helm|kind(?= (?:load|create)))(?: [\w./<$'\"-]|$)|"
+                     r"^source <\(|^export \w+=", re.M)
+LIST_ITEM = re.compile(r"\s*(?:[-*+]|\d+\.) ")
 
 
 @dataclasses.dataclass
@@ -53,12 +57,30 @@ def fences_of(page):
     return found
 
 
+def indented_code(page):
+    """(line, why) of what would be code though it stands in no fence."""
+    in_list = False
+    for number, line in enumerate(FENCE.sub(lambda match: "\n" * match[0].count("\n"), page).split("\n"), 1):
+        text = line.lstrip()
+        indent = len(line.expandtabs(4)) - len(text)
+        if LIST_ITEM.match(line):
+            in_list = True
+        elif indent >= 2 and COMMAND.match(text):
+            yield number, "an indented command"
+        elif indent >= 4 and not in_list and text and not text.startswith("```"):
+            yield number, "indented code"
+        elif text and indent == 0:
+            in_list = False
+
+
 def faults_of(name, page):
     """What of a page nobody has said how to treat."""
     fences = fences_of(page)
     marks = len(re.findall(r"^ *```", page, re.M))
     if marks != 2 * len(fences):
         yield f"{name}: {marks} lines begin with ```, but {len(fences)} fences were understood; none may be indented"
+    for line, what in indented_code(page):
+        yield f"{name}:{line}: {what}: put it in a fence, which says what it is"
     for fence in fences:
         where = f"{name}:{fence.line}"
         if fence.language == "sh":

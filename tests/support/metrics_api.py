@@ -1,4 +1,4 @@
-"""The metrics API of a Kubernetes API server as prometheus-adapter serves it, and the autoscaler that asks it.
+"""The metrics API of a Kubernetes API server as prometheus-adapter serves it, the autoscaler that asks it, and KEDA.
 
 MetricsApi answers custom.metrics.k8s.io from a Prometheus by one rule of deploy/components/prometheus-adapter/config.yaml,
 with the rule's templates filled in as the adapter documents them. Autoscaler reads a HorizontalPodAutoscaler and decides
@@ -64,3 +64,22 @@ class Autoscaler:
         ratio = sum(self.values().values()) / (target * replicas)
         wanted = replicas if abs(ratio - 1) <= TOLERANCE else math.ceil(ratio * replicas)
         return min(max(wanted, self.spec["minReplicas"]), self.spec["maxReplicas"])
+
+
+class Keda:
+    """A ScaledObject's one trigger, asked of a Prometheus as KEDA's scaler asks: https://keda.sh/docs/scalers/prometheus/"""
+
+    def __init__(self, manifest, prometheus):
+        [trigger] = manifest["spec"]["triggers"]
+        assert (trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue")
+        self.spec, self.trigger, self.prometheus = manifest["spec"], trigger["metadata"], prometheus
+
+    def value(self):
+        """Of the query, which must have one; KEDA takes none for 0 unless it is told otherwise, and so hides a mistake."""
+        [found] = self.prometheus.query(self.trigger["query"])
+        return float(found["value"][1])
+
+    def desired(self):
+        """By the autoscaler that KEDA makes: an average over all replicas is the whole over the target."""
+        wanted = math.ceil(self.value() / float(self.trigger["threshold"]))
+        return min(max(wanted, self.spec["minReplicaCount"]), self.spec["maxReplicaCount"])

@@ -9,21 +9,26 @@ import urllib.request
 
 import monitoring
 import pytest
+import yaml
 from cluster import free_port
 
 
 class Prometheus:
     """The program over a copy of deploy/monitoring whose targets.yml is `targets`, and which looks each second.
 
-    `rewrite`: from the text of a file of rules to what is loaded instead.
+    `rewrite`: from the text of a file of rules to what is loaded instead. `scrape_s`: seconds between scrapes, within
+    which a page must come. `jobs`: more of them.
     """
 
-    def __init__(self, targets, folder, rewrite=lambda text: text):
+    def __init__(self, targets, folder, rewrite=lambda text: text, scrape_s=1, jobs=()):
         shutil.copytree(monitoring.MONITORING, folder / "monitoring")
         (folder / "monitoring/targets.yml").write_text(json.dumps(targets))  # JSON is YAML
         config = folder / "monitoring/prometheus.yml"
-        assert config.read_text().count("_interval: 15s") == 2
-        config.write_text(config.read_text().replace("_interval: 15s", "_interval: 1s"))
+        settings = yaml.safe_load(config.read_text())
+        assert settings["global"] == {"scrape_interval": "15s", "evaluation_interval": "15s"}
+        settings["global"] = {"scrape_interval": f"{scrape_s}s", "evaluation_interval": "1s"}
+        settings["scrape_configs"] += jobs
+        config.write_text(yaml.safe_dump(settings))
         for rules in (folder / "monitoring/rules").glob("*.yaml"):
             rules.write_text(rewrite(rules.read_text(encoding="utf-8")), encoding="utf-8")
         self.address = f"127.0.0.1:{free_port()}"

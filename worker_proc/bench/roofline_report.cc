@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_format.h"
 #include "boost/json.hpp"
+#include "common/base/build_revision.h"
 #include "common/base/cpus.h"
 #include "common/base/status.h"
-#include "worker_proc/bench/commit.h"
 
 namespace flotilla::bench {
 namespace {
@@ -68,7 +68,7 @@ double LoadAverage() {
 MachineInfo DescribeMachine(const std::string& model_path) {
   MachineInfo machine;
   machine.cpu = CpuModel();
-  machine.commit = kCommit;
+  machine.commit = BuildRevision();
   machine.model = std::filesystem::path(model_path).filename().string();
   machine.cores = AllowedCores();
   machine.load_before = LoadAverage();

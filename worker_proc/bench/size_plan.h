@@ -18,13 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/memory_info.h"
 #include "common/base/status.h"
 
 namespace flotilla::bench {
-
-// What the processes of a replica take besides weights and KV cache: programs, libraries, heaps,
-// buffers (docs/deploying.md; docs/sizing.md has it measured).
-inline constexpr uint64_t kReplicaOverheadBytes = uint64_t{300} << 20;
 
 // A model as a replica has it. One entry a rank.
 struct ModelMemory {

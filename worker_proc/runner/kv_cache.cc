@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/flags.h"
+#include "common/base/memory_info.h"
 
 namespace flotilla {
 
@@ -61,9 +62,6 @@ StatusOr<uint64_t> DeviceKvPages(const DeviceKvRequest& request) {
 
 namespace {
 
-// Fresh memory can take seconds a GiB to touch, and the start waits for it.
-constexpr uint64_t kAutomaticBytes = uint64_t{512} << 20;
-
 uint64_t LocalPageBytes(const HostKvRequest& request) {
   if (request.local_ranks == 0)
     return std::accumulate(request.page_bytes.begin(), request.page_bytes.end(), uint64_t{0});
@@ -87,7 +85,7 @@ StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
       (request.context_length + request.page_size - 1) / request.page_size;
   const uint64_t needed_bytes = needed_pages * page_bytes;
   const bool chosen = request.kv_cache_memory != 0;
-  const uint64_t automatic = std::min(available / 4, std::max(kAutomaticBytes, needed_bytes));
+  const uint64_t automatic = std::min(available / 4, std::max(kAutomaticKvBytes, needed_bytes));
   const uint64_t budget = chosen ? request.kv_cache_memory : automatic;
   if (chosen && budget > available) {
     return absl::ResourceExhaustedError(StrCat(

@@ -1,0 +1,29 @@
+// The memory that replicas of a model take on this host, about: what `flotilla doctor` compares
+// with what there is. `flotilla size` computes it exactly, rank by rank.
+//
+// Units: bytes. Threads: any. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/checkpoint/checkpoint.h"
+#include "deploy/launcher/options.h"
+
+namespace flotilla {
+
+struct ModelNeeds {
+  std::string name;
+  uint32_t replicas = 1;
+  // Of each replica.
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;       // --kv-cache-memory, or what is chosen where there is room
+  uint64_t context_bytes = 0;  // of which one context takes; less does not start
+  uint64_t process_bytes = 0;
+
+  uint64_t all() const { return replicas * (weight_bytes + kv_bytes + process_bytes); }
+};
+
+ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options);
+
+}  // namespace flotilla
