@@ -18,6 +18,32 @@ def flotilla(*args):
     )
 
 
+def assert_other_endings(recording):
+    """Each record is a length and its bytes, which begin with the version and the kind."""
+    with open(recording, "rb") as file:
+        magic, data = file.readline(), file.read()
+    records = []
+    while data:
+        length = int.from_bytes(data[:4], "little")
+        records.append(data[4:4 + length])
+        data = data[4 + length:]
+
+    def replay(changed):
+        path = recording + ".changed"
+        with open(path, "wb") as file:
+            file.write(magic + b"".join(len(record).to_bytes(4, "little") + record for record in changed))
+        return flotilla("replay", path)
+
+    plan = 7
+    last = max(i for i, record in enumerate(records) if record[1] == plan)
+    answer = replay(records[:last + 1])
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "the recording ends inside PlanStep, which runs again now" in answer.stdout
+    assert "PlanStep came through this time" in answer.stdout
+    answer = replay([bytes([record[0] - 1]) + record[1:] for record in records])
+    assert answer.returncode == 2 and "of another version of Flotilla" in answer.stderr
+
+
 def test_a_killed_scheduler_can_be_replayed():
     with Cluster("--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "512",
                  "--chunked-prefill-size", "64", disturbed=True) as c:
@@ -64,6 +90,8 @@ def test_a_killed_scheduler_can_be_replayed():
         assert flotilla(*saved, "--saved", "last", "--output", again).returncode == 0
         with open(recording, "rb") as first, open(again, "rb") as second:
             assert first.read() == second.read()
+        # As if it had died in PlanStep, and as if another version had recorded it.
+        assert_other_endings(recording)
         broken = recording + ".cut"
         with open(recording, "rb") as source, open(broken, "wb") as target:
             target.write(source.read()[:-3])
