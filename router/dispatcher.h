@@ -235,6 +235,7 @@ class Dispatcher final : public ReplicaListener {
   // model now has replaced it.)
   void KeepModels(ModelTable* table);
   void UpdateBackendMetrics(const ReplicaClient& replica);
+  void ForgetLabel(const std::string& label);
   bool IsLive(const RequestStream& stream) const;
   void End(const RequestStream& stream);
   void EndByDeadline(const RequestStream& stream);  // the caller keeps it alive
@@ -252,6 +253,7 @@ class Dispatcher final : public ReplicaListener {
   std::vector<std::unique_ptr<ReplicaWatch>> watches_;       // by source - 1
   std::map<size_t, std::string> discovery_errors_;           // the last one, by source
   std::map<uint32_t, std::string> backend_labels_;           // of metrics, by replica
+  std::map<std::string, uint32_t> label_uses_;               // of those
   std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
   Groups groups_;                                            // those with a live stream
   size_t num_streams_ = 0;

@@ -55,12 +55,18 @@ void Dispatcher::OnDiscovered(size_t source, FoundReplicas addresses) {
 void Dispatcher::OnReplicaRemoved(const ReplicaClient& replica) {
   const auto label = backend_labels_.find(replica.options().index);
   if (label != backend_labels_.end()) {
-    metrics_->ForgetBackend(label->second);
+    ForgetLabel(label->second);
     backend_labels_.erase(label);
   }
   if (replica.model() != nullptr) models_left_ns_[replica.model()->name] = RealClock::Now();
   RebuildModels();
   UpdateReady();
+}
+
+void Dispatcher::ForgetLabel(const std::string& label) {
+  metrics_->ForgetBackend(label);
+  const auto uses = label_uses_.find(label);
+  if (--uses->second == 0) label_uses_.erase(uses);
 }
 
 // Later, since the replica is in the midst of it.
@@ -136,14 +142,16 @@ void Dispatcher::KeepModels(ModelTable* table) {
 // same id: pods of a StatefulSet need not differ.
 void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
   const uint32_t index = replica.options().index;
-  const bool shared =
-      std::any_of(backend_labels_.begin(), backend_labels_.end(), [&](const auto& entry) {
-        return entry.first != index && entry.second == replica.replica_id();
-      });
   std::string& label = backend_labels_[index];
+  const auto uses = label_uses_.find(replica.replica_id());
+  const bool shared =
+      uses != label_uses_.end() && uses->second > (label == replica.replica_id() ? 1 : 0);
   const std::string& now = shared ? replica.options().address : replica.replica_id();
-  if (!label.empty() && label != now) metrics_->ForgetBackend(label);
-  label = now;
+  if (label != now) {
+    if (!label.empty()) ForgetLabel(label);
+    label = now;
+    ++label_uses_[label];
+  }
   metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
   metrics_->Circuit(label, static_cast<int>(replica.health().circuit(RealClock::Now())));
   if (replica.options().cache_events)

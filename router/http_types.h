@@ -25,7 +25,7 @@ struct HttpOptions {
   uint64_t max_body_bytes = 8 << 20;             // of a request
   uint64_t max_buffered_body_bytes = 256 << 20;  // of all requests that are not answered yet
   // Of bodies beyond the first kFreeBodyBytes of each, together: whoever is beyond waits.
-  uint64_t max_body_bytes_per_s = 32 << 20;
+  uint64_t max_body_bytes_per_s = 16 << 20;
   // One more takes the place of the one that has waited longest for its client, if it has so long;
   // else it is answered with 503 and closed.
   uint32_t max_connections = 4096;

@@ -70,7 +70,7 @@ void AddLimitFlags(CLI::App* app, Flags* flags) {
   bytes("--max-buffered-body-bytes", &http.max_buffered_body_bytes,
         "Bodies of all HTTP requests that are not answered yet, together");
   bytes("--max-body-bytes-per-s", &http.max_body_bytes_per_s,
-        "Of HTTP bodies beyond 64 KiB of each, together: no faster are they read");
+        "Read a second of HTTP bodies beyond 64 KiB of each, together");
   AnswerLimits& answers = flags->router.answers;
   bytes("--max-answer-bytes", &answers.max_answer_bytes, "Answer that is kept, not streamed");
   bytes("--max-buffered-answer-bytes", &answers.max_buffered_answer_bytes, "Such of all requests");
