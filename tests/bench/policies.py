@@ -6,7 +6,7 @@
 skewed          open arrivals; one request in twenty has a long prompt and a long answer, the others are short. A policy that
                 does not look sends short ones behind long ones: shortest_queue must beat round_robin in p99 of TTFT.
 conversations   32 of 4 turns; each group of 4 has a long system prompt in common, and each turn repeats what was said
-                before. prefix_aware must beat both others in TTFT (median and p99), and no replica may compute over 1.5
+                before. A replica's cache holds half of all that. prefix_aware must beat both others in TTFT (median and p99), and no replica may compute over 1.5
                 times the mean.
 
 TTFT: until the first piece of a stream. A replica is one thread, so two cores are used up. hits: prompt tokens found
@@ -31,7 +31,8 @@ from streams import Cluster, prompt_of
 
 POLICIES = ["round_robin", "shortest_queue", "prefix_aware"]
 MOST_LOAD = 1.5
-FLAGS = ["--replicas", "2", "--tp", "1", "--kv-cache-memory", "512MiB"]
+FLAGS = ["--replicas", "2", "--tp", "1", "--context-length", "4096"]
+KV_CACHE = {"skewed": "512MiB", "conversations": "160MiB"}
 # skewed
 SHORT, LONG, LONG_SHARE = (48, 8), (1500, 160), 0.05  # tokens of prompt and answer
 # conversations
@@ -90,12 +91,12 @@ def conversations(cluster, seed, args):
     rng.shuffle(talks)
 
     def talk(said, own):
-        time.sleep(own.uniform(0, 4))
+        time.sleep(own.uniform(0, 20))
         for _ in range(TURNS):
             said += prompt_of(own, QUESTION)
             ttfts.ask(cluster, said, ANSWER)
             said += prompt_of(own, ANSWER)  # in an answer's place
-            time.sleep(own.uniform(0.5, 2.5))
+            time.sleep(own.uniform(1, 4))
 
     with concurrent.futures.ThreadPoolExecutor(len(talks)) as pool:
         for each in [pool.submit(talk, *one) for one in talks]:
@@ -118,7 +119,7 @@ def computed(cluster):
 
 
 def measure(workload, policy, seed, args):
-    with Cluster(*FLAGS, "--policy", policy, disturbed=True) as cluster:
+    with Cluster(*FLAGS, "--kv-cache-memory", KV_CACHE[workload.__name__], "--policy", policy, disturbed=True) as cluster:
         ttfts = workload(cluster, seed, args)
         loads = computed(cluster)
     return {"p50": ttfts.percentile(0.5), "p99": ttfts.percentile(0.99), "hits": ttfts.cached / ttfts.prompt,
