@@ -52,8 +52,8 @@ void CompletionHandler::Start(HttpRequest request) {
     if (const auto error = CheckIdempotencyKey(*key)) return OnError(*error);
     idempotency_key_ = *key;
   }
-  timeout_ = std::move(request.head.request_timeout);
-  if (const auto error = CheckRequestTimeout(timeout_, context_.dispatcher->max_request_ms()))
+  if (const auto error = ReadRequestTimeout(request.head.request_timeout,
+                                            context_.dispatcher->max_request_ms(), &timeout_ms_))
     return OnError(*error);
   Parse(std::move(request));
 }
@@ -79,7 +79,7 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   }
   request_ = std::move(std::get<CompletionRequest>(parsed));
   request_.params.set_idempotency_key(idempotency_key_);
-  SetRequestTimeout(timeout_, &request_.params);
+  if (timeout_ms_ > 0) request_.params.set_deadline_ms(timeout_ms_);
   SetSeed(RandomU64(), &request_.params);
   envelope_.id = StrCat(form_.id_prefix, RandomHex128());
   Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),

@@ -55,9 +55,9 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const ApiForm& form_;
   const std::shared_ptr<HttpExchange> exchange_;
   int64_t received_ns_ = 0;
-  std::string idempotency_key_;         // empty: it has none
-  std::string traceparent_;             // the same
-  std::optional<std::string> timeout_;  // checked
+  std::string idempotency_key_;  // empty: it has none
+  std::string traceparent_;      // the same
+  int64_t timeout_ms_ = 0;       // 0: it has none
   CompletionRequest request_;
   CompletionEnvelope envelope_;
   std::unique_ptr<AnswerWriter> writer_;  // null: not parsed yet

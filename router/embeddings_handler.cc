@@ -41,8 +41,8 @@ EmbeddingsHandler::~EmbeddingsHandler() { context_.metrics->InFlight(-1); }
 void EmbeddingsHandler::Start(HttpRequest request) {
   traceparent_ = std::move(request.head.traceparent);
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
-  timeout_ = std::move(request.head.request_timeout);
-  if (const auto error = CheckRequestTimeout(timeout_, context_.dispatcher->max_request_ms()))
+  if (const auto error = ReadRequestTimeout(request.head.request_timeout,
+                                            context_.dispatcher->max_request_ms(), &timeout_ms_))
     return OnError(*error);
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
   if (request.body.size() <= kParseOffThreadBytes) {
@@ -64,7 +64,7 @@ void EmbeddingsHandler::OnParsed(Parsed parsed) {
     return;
   }
   request_ = std::move(std::get<EmbeddingsRequest>(parsed));
-  SetRequestTimeout(timeout_, &request_.params);
+  if (timeout_ms_ > 0) request_.params.set_deadline_ms(timeout_ms_);
   answer_.id = StrCat("embd-", RandomHex128());
   answer_.created = std::time(nullptr);
   answer_.data.resize(request_.inputs.size());

@@ -34,7 +34,7 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   const HandlerContext context_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::string traceparent_;
-  std::optional<std::string> timeout_;  // checked
+  int64_t timeout_ms_ = 0;  // 0: it has none
   EmbeddingsRequest request_;
   EmbeddingsAnswer answer_;
   const std::shared_ptr<AnswerRoom> room_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/rpc/ping_limits.h"
 #include "common/rpc/tls_credentials.h"
 #include "router/grpc_embed.h"
 #include "router/grpc_generate.h"
@@ -14,8 +15,13 @@ namespace flotilla {
 namespace {
 
 constexpr const char* kServiceName = "flotilla.v1.Inference";
-// Pings that came too soon, before one more breaks the connection off.
-constexpr int kMaxPingStrikes = 2;
+
+template <typename Request>
+const std::string& ModelNameOf(const Request& request) {
+  return request.model();
+}
+const std::string& ModelNameOf(const v1::ChatRequest& request) { return request.base().model(); }
+
 // gRPC varies ages by a tenth, and the calls that begin just before need their time.
 constexpr int64_t kMsPerAge = 1100;
 constexpr int64_t kAgeMarginMs = 5000;
@@ -61,11 +67,7 @@ Status GrpcServer::Start() {
                              static_cast<int>(options_.max_grpc_connection_age_s * 1000));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options_.handshake_timeout_ms));
-  // Clients may keep an idle connection alive; who pings more often gets a GOAWAY, too_many_pings.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             static_cast<int>(options_.min_ping_interval_ms));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+  LimitPings(&builder, options_.min_ping_interval_ms);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // for GrpcConnections
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(options_.max_metadata_bytes));
@@ -181,7 +183,11 @@ grpc::ServerUnaryReactor* GrpcServer::AnswerText(const char* method,
     return Answer(context, context_.metrics, method, *refused);
   return texts_.Run(StrCat(kServiceName, "/", method), context, request->ByteSizeLong(),
                     [dispatcher = context_.dispatcher, request, response] {
-                      return AnswerTextCall(*dispatcher->models(), *request, response);
+                      const auto found = FindModel(*dispatcher->models(), ModelNameOf(*request));
+                      if (const auto* error = std::get_if<ApiError>(&found))
+                        return ToGrpcStatus(*error);
+                      return AnswerTextCall(*std::get<std::shared_ptr<const ModelHandle>>(found),
+                                            *request, response);
                     });
 }
 

@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/health_service.h"
+#include "common/rpc/ping_limits.h"
 #include "common/tls/tls_files.h"
 #include "flotilla/v1/inference.grpc.pb.h"
 #include "router/grpc_connections.h"
@@ -31,7 +32,7 @@ struct GrpcOptions {
   uint64_t max_metadata_bytes = 16 << 10;      // of a call
   uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
   int64_t handshake_timeout_ms = 10'000;       // of TLS and HTTP/2
-  int64_t min_ping_interval_ms = 5000;         // of HTTP/2, without an answer's bytes between them
+  int min_ping_interval_ms = kMinPingIntervalMs;
   GrpcConnectionLimits connections = {};
 };
 

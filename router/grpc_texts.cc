@@ -40,11 +40,8 @@ grpc::ServerUnaryReactor* GrpcTexts::Run(std::string route,
   return reactor;
 }
 
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::TokenizeRequest& request,
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::TokenizeRequest& request,
                             v1::TokenizeResponse* response) {
-  const auto found = FindModel(models, request.model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return ToGrpcStatus(*error);
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
   if (const auto error = CheckPromptBytes(request.text(), "text", model))
     return ToGrpcStatus(*error);
   const bool add_special = !request.has_add_special_tokens() || request.add_special_tokens();
@@ -56,11 +53,8 @@ grpc::Status AnswerTextCall(const ModelTable& models, const v1::TokenizeRequest&
   return grpc::Status::OK;
 }
 
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::DetokenizeRequest& request,
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::DetokenizeRequest& request,
                             v1::DetokenizeResponse* response) {
-  const auto found = FindModel(models, request.model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return ToGrpcStatus(*error);
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
   const std::span<const int32_t> ids(request.token_ids().data(),
                                      static_cast<size_t>(request.token_ids_size()));
   if (ids.size() > model.max_model_len)
@@ -71,11 +65,8 @@ grpc::Status AnswerTextCall(const ModelTable& models, const v1::DetokenizeReques
   return grpc::Status::OK;
 }
 
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::ChatRequest& request,
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::ChatRequest& request,
                             v1::ApplyTemplateResponse* response) {
-  const auto found = FindModel(models, request.base().model());
-  if (const auto* error = std::get_if<ApiError>(&found)) return ToGrpcStatus(*error);
-  const ModelHandle& model = *std::get<std::shared_ptr<const ModelHandle>>(found);
   auto prompt = ChatPrompt(request, model);
   if (const auto* error = std::get_if<ApiError>(&prompt)) return ToGrpcStatus(*error);
   CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);

@@ -34,11 +34,12 @@ class GrpcTexts {
   std::atomic<uint64_t> bytes_{0};
 };
 
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::TokenizeRequest& request,
+// Of a model that was found by the request's name of it.
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::TokenizeRequest& request,
                             v1::TokenizeResponse* response);
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::DetokenizeRequest& request,
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::DetokenizeRequest& request,
                             v1::DetokenizeResponse* response);
-grpc::Status AnswerTextCall(const ModelTable& models, const v1::ChatRequest& request,
+grpc::Status AnswerTextCall(const ModelHandle& model, const v1::ChatRequest& request,
                             v1::ApplyTemplateResponse* response);
 
 }  // namespace flotilla

@@ -44,7 +44,7 @@ bool HttpSession::GrowBody(uint64_t bytes) {
   if (bytes <= body_lease_->bytes) return true;
   const uint64_t more =
       std::min(std::max(bytes, 4 * body_lease_->bytes), server_->options().max_body_bytes);
-  while (!server_->bodies()->Resize(body_lease_, std::max(bytes, more))) {
+  while (!server_->bodies()->Resize(body_lease_, more)) {
     if (!server_->DropStalledBody()) return false;
   }
   return true;

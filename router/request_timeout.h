@@ -9,17 +9,14 @@
 #include <optional>
 #include <string>
 
-#include "flotilla/v1/inference.pb.h"
 #include "router/api_error.h"
 
 namespace flotilla {
 
 inline constexpr const char* kRequestTimeoutHeader = "X-Request-Timeout-Ms";
 
-// Decimal digits, 1 to `most_ms`.
-std::optional<ApiError> CheckRequestTimeout(const std::optional<std::string>& header,
-                                            int64_t most_ms);
-// The header passed CheckRequestTimeout; without one the request has no deadline of its own.
-void SetRequestTimeout(const std::optional<std::string>& header, v1::GenerateRequest* request);
+// Decimal digits, 1 to `most_ms`, into *ms, which stays as it is without a header.
+std::optional<ApiError> ReadRequestTimeout(const std::optional<std::string>& header,
+                                           int64_t most_ms, int64_t* ms);
 
 }  // namespace flotilla

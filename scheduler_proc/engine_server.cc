@@ -9,6 +9,7 @@
 #include "common/base/listen.h"
 #include "common/rpc/grpc_library.h"
 #include "common/rpc/message_limits.h"
+#include "common/rpc/ping_limits.h"
 #include "common/rpc/tls_credentials.h"
 
 namespace flotilla {
@@ -20,9 +21,7 @@ Status EngineServer::Listen(const std::vector<std::string>& addresses, const Tls
   grpc::ServerBuilder builder;
   // Two replicas must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Clients may keep an idle connection alive; who pings more often gets a GOAWAY, too_many_pings.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  LimitPings(&builder);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   credentials_ = MakeServerCredentials(tls);
   for (size_t i = 0; i < addresses.size(); ++i)
