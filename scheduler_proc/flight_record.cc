@@ -115,15 +115,6 @@ bool GetRows(WireReader* in, std::vector<RowResult>* rows) {
   return true;
 }
 
-void PutResult(const StepResult& result, std::string* bytes) {
-  WireWriter out(bytes);
-  out.Put(result.step_id);
-  out.Put(result.epoch);
-  out.Put(result.start_ns);
-  out.Put(result.end_ns);
-  PutRows(result.rows, bytes);
-}
-
 bool GetResult(WireReader* in, StepResult* result) {
   *result = StepResult();
   result->step_id = in->Get<uint64_t>();
@@ -190,7 +181,11 @@ void BuildResultRecord(const StepResult& result, int64_t now_ns, std::string* by
   out.Put(kFlightRecordVersion);
   out.Put(FlightKind::kResult);
   out.Put(now_ns);
-  PutResult(result, bytes);
+  out.Put(result.step_id);
+  out.Put(result.epoch);
+  out.Put(result.start_ns);
+  out.Put(result.end_ns);
+  PutRows(result.rows, bytes);
 }
 
 Status ParseFlightRecord(std::string_view bytes, FlightRecord* record) {

@@ -32,21 +32,6 @@ double Usage(const SchedulerStats& s) {
              : static_cast<double>(UsedPages(s)) / static_cast<double>(s.total_pages);
 }
 
-const char* FinishName(Finish finish) {
-  switch (finish) {
-    case Finish::kStop:
-      return "stop";
-    case Finish::kLength:
-      return "length";
-    case Finish::kAbort:
-      return "abort";
-    case Finish::kDeadline:
-      return "deadline";
-    default:
-      return "error";
-  }
-}
-
 // Prompt tokens of the plan: all but those of one-token rows that go on sampling.
 uint64_t PrefillTokens(const StepPlan& plan) {
   uint64_t decode = 0;

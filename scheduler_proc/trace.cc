@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kWorkers = 1, kRequests = 2, kScheduler = 3;  // process ids of the tracks
 
-const char* FinishWord(Finish finish) {
-  constexpr const char* kWords[] = {"none", "stop", "length", "abort", "deadline", "error"};
-  return kWords[static_cast<size_t>(finish)];
-}
-
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -151,7 +146,7 @@ class Tracer {
     const std::string args = absl::StrFormat(
         "\"prompt_tokens\":%d,\"cached_tokens\":%d,\"completion_tokens\":%d,\"finish\":\"%s\"",
         output.prompt_tokens, output.cached_tokens, output.completion_tokens,
-        FinishWord(output.finish));
+        FinishName(output.finish));
     AddStages(output.id, output.queued_ns, output.first_scheduled_ns, output.first_token_ns, args);
   }
 

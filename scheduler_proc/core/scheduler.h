@@ -68,6 +68,11 @@ struct SchedulerConfig {
 
 enum class Finish : uint32_t { kNone = 0, kStop, kLength, kAbort, kDeadline, kError };
 
+inline const char* FinishName(Finish finish) {
+  constexpr const char* kNames[] = {"none", "stop", "length", "abort", "deadline", "error"};
+  return kNames[static_cast<size_t>(finish)];
+}
+
 // Of an embedding request: prefill only, nothing is sampled.
 enum class Pooling : uint32_t { kNone = 0, kLast, kMean };
 
