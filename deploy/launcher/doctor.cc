@@ -43,8 +43,7 @@ std::string IsaText(const Machine& machine) {
     return StrCat(machine.isas.front(), " of ", absl::StrJoin(machine.isas, ", "));
   }
   return "below x86-64-v3: the CPU backend can't run here; it needs AVX2, FMA and F16C, which a "
-         "virtual "
-         "machine has if its CPU model passes them on (QEMU: -cpu host)";
+         "virtual machine has if its CPU model passes them on (QEMU: -cpu host)";
 }
 
 // What the model needs beside what there is; empty: nothing can be said.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -140,14 +141,15 @@ bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
   std::string& text = lines_.emplace_back();
   text.reserve(line.size() + kMostAddedBytes);
   text.append(sample->name).append("{").append(sample->labels);
+  bool labelled = !sample->labels.empty();
   for (const auto& [name, value] : labels) {
     if (HasLabel(sample->labels, name)) continue;
-    absl::StrAppend(&text, text.ends_with('{') ? "" : ",", name, "=\"", value, "\"");
+    absl::StrAppend(&text, std::exchange(labelled, true) ? "," : "", name, "=\"", value, "\"");
   }
-  if (text.ends_with('{')) {
-    text.pop_back();
-  } else {
+  if (labelled) {
     text.push_back('}');
+  } else {
+    text.pop_back();
   }
   const size_t key_bytes = text.size();
   text.append(" ").append(sample->value).append("\n");

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <memory>
-#include <numeric>
 
 #include "common/base/memory_info.h"
+#include "tests/deploy/eight_cores.h"
 #include "tests/fakes/gguf_builder.h"
 
 namespace flotilla {
@@ -19,17 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-Machine EightCores() {
-  Machine machine;
-  machine.online.resize(8);
-  std::iota(machine.online.begin(), machine.online.end(), 0u);
-  machine.allowed = machine.online;
-  machine.numa_nodes = {machine.online};
-  machine.isas = {"avx2"};
-  machine.available_bytes = 4096 * kMiB;
-  return machine;
-}
 
 std::string TextOf(const Machine& machine, const ServeOptions& options = {},
                    const std::optional<ModelNeeds>& needs = std::nullopt) {

@@ -3,22 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include "tests/deploy/eight_cores.h"
+
 namespace flotilla {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-Machine EightCores() {
-  Machine machine;
-  machine.online.resize(8);
-  std::iota(machine.online.begin(), machine.online.end(), 0u);
-  machine.allowed = machine.online;
-  machine.numa_nodes = {machine.online};
-  machine.isas = {"avx2"};
-  return machine;
-}
 
 ServeOptions Head() {
   ServeOptions options;

@@ -61,6 +61,16 @@ TEST(NewTokenRatioTest, ARetractionRaisesItToWhatIsNeededAndNeverLowersIt) {
   EXPECT_EQ(ratio.value(), 1);
 }
 
+// A request that generates all it asks for; its prompt is its own.
+ReqSpec UsesAll(ReqId id, size_t prompt_tokens, uint32_t max_new_tokens) {
+  ReqSpec spec;
+  spec.id = id;
+  spec.prompt_ids.assign(prompt_tokens, static_cast<int32_t>(id));
+  spec.max_new_tokens = max_new_tokens;
+  spec.ignore_eos = true;
+  return spec;
+}
+
 // Requests that use all they ask for, in a pool for a few of them: what is learned at the first
 // retractions keeps the next ones from happening.
 TEST(NewTokenRatioTest, LearnsFromRetractions) {
@@ -72,14 +82,7 @@ TEST(NewTokenRatioTest, LearnsFromRetractions) {
     config.new_token_ratio_decay_steps = learns ? 2000 : 1;
     config.min_new_token_ratio_factor = 0;
     SimCluster cluster(config);
-    for (ReqId id = 1; id <= 60; ++id) {
-      ReqSpec spec;
-      spec.id = id;
-      spec.prompt_ids.assign(20, static_cast<int32_t>(id));
-      spec.max_new_tokens = 100;
-      spec.ignore_eos = true;
-      ASSERT_TRUE(cluster.Add(spec).ok());
-    }
+    for (ReqId id = 1; id <= 60; ++id) ASSERT_TRUE(cluster.Add(UsesAll(id, 20, 100)).ok());
     cluster.Drain();
     retractions[learns] = cluster.scheduler().stats().retractions;
   }
@@ -89,12 +92,7 @@ TEST(NewTokenRatioTest, LearnsFromRetractions) {
 
 TEST(NewTokenRatioTest, TheSchedulerDecaysItAndStartsAgainWhenIdle) {
   SimCluster cluster(SimCluster::SmallConfig());
-  ReqSpec spec;
-  spec.prompt_ids = {1, 2, 3};
-  spec.max_new_tokens = 50;
-  spec.ignore_eos = true;
-  spec.id = 1;
-  ASSERT_TRUE(cluster.Add(spec).ok());
+  ASSERT_TRUE(cluster.Add(UsesAll(1, 3, 50)).ok());
   EXPECT_DOUBLE_EQ(cluster.scheduler().stats().new_token_ratio, 0.7);
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(cluster.Step());
   EXPECT_LT(cluster.scheduler().stats().new_token_ratio, 0.7 - 30 * 0.001);
@@ -112,14 +110,7 @@ TEST(NewTokenRatioTest, WhoFoundNoPagesIsAskedAgainWhileItFalls) {
   config.num_pages = 160;
   config.new_token_ratio_decay_steps = 200;  // by 0.003 a step
   SimCluster cluster(config);
-  for (ReqId id = 1; id <= 3; ++id) {
-    ReqSpec spec;
-    spec.id = id;
-    spec.prompt_ids.assign(20, static_cast<int32_t>(id));
-    spec.max_new_tokens = 400;
-    spec.ignore_eos = true;
-    ASSERT_TRUE(cluster.Add(spec).ok());
-  }
+  for (ReqId id = 1; id <= 3; ++id) ASSERT_TRUE(cluster.Add(UsesAll(id, 20, 400)).ok());
   uint32_t enough_since = 0, steps = 0;
   while (cluster.scheduler().stats().waiting > 0) {
     if (steps % 50 == 7) cluster.MakeTwin();
@@ -147,12 +138,8 @@ TEST(NewTokenRatioTest, WhoFoundNoPagesIsAskedAgainWhenAPrefixIsCached) {
   config.init_new_token_ratio = 0;
   SimCluster cluster(config);
   for (ReqId id = 1; id <= 2; ++id) {
-    ReqSpec spec;
-    spec.id = id;
-    spec.prompt_ids.assign(40, static_cast<int32_t>(id));
+    ReqSpec spec = UsesAll(id, 40, id == 1 ? 20 : 2);
     std::fill_n(spec.prompt_ids.begin(), 28, 7);
-    spec.max_new_tokens = id == 1 ? 20 : 2;
-    spec.ignore_eos = true;
     ASSERT_TRUE(cluster.Add(spec).ok());
   }
   ASSERT_TRUE(cluster.Step());
