@@ -23,6 +23,60 @@ int32_t Masked(std::span<const uint32_t>* masks, std::mt19937_64* random) {
   return static_cast<int32_t>(token);
 }
 
+ReqSpec RandomSpec(ReqId id, int64_t now, uint32_t long_prompt, std::mt19937_64* random) {
+  ReqSpec spec;
+  spec.id = id;
+  spec.prompt_ids.assign(1 + (*random)() % 100, static_cast<int32_t>((*random)() % 3));
+  if (id == 75) spec.prompt_ids.resize(std::max<size_t>(long_prompt, 1));
+  spec.priority = static_cast<int32_t>((*random)() % 3);
+  spec.max_new_tokens = 1 + (*random)() % 60;
+  spec.sampling.num_prompt_logprobs = (*random)() % 5 == 0 ? 0 : kNoLogprobs;
+  spec.sampling.presence_penalty = (*random)() % 4 == 0 ? 1 : 0;
+  spec.logit_bias = {{3, 1.5f}};
+  spec.cache_salt = (*random)() % 3 == 0 ? "tenant" : "";
+  spec.stop_token_ids = {5};
+  spec.deadline_ns = (*random)() % 9 == 0 ? now + 40'000 : INT64_MAX;
+  if ((*random)() % 6 == 0) {
+    spec.pooling = (*random)() % 2 == 0 ? Pooling::kMean : Pooling::kLast;
+    spec.max_new_tokens = 0;
+    spec.sampling = {};
+  } else if ((*random)() % 5 == 0) {
+    spec.grammar = std::make_shared<SimGrammar>(SimGrammar::Shape{
+        .seed = id,
+        .vocab_size = kVocab,
+        .most = (*random)() % 3 == 0 ? 1 + static_cast<uint32_t>((*random)() % 9) : 60,
+        .fails_at = (*random)() % 9 == 0 ? static_cast<uint32_t>((*random)() % 9) : UINT32_MAX});
+    if ((*random)() % 5 == 0) spec.resumed_ids = {static_cast<int32_t>((*random)() % kVocab)};
+    spec.max_new_tokens += 1;
+    spec.ignore_eos = (*random)() % 2 == 0;  // then the grammar says that it has ended
+  }
+  return spec;
+}
+
+// What the workers might say.
+StepResult RandomResult(const StepPlan& plan, int64_t now, std::mt19937_64* random) {
+  StepResult result;
+  result.step_id = plan.step_id;
+  result.epoch = plan.epoch;
+  result.start_ns = now;
+  result.end_ns = now + 900;
+  std::span<const uint32_t> masks = plan.masks;
+  for (const PlanRow& row : plan.rows) {
+    RowResult& out = result.rows.emplace_back();
+    out.slot = row.slot;
+    if (row.flags & kRowMask) {
+      out.token = Masked(&masks, random);
+    } else if (row.flags & kRowSample) {
+      out.token = static_cast<int32_t>((*random)() % kVocab);
+    }
+    if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
+    if (!(row.flags & kRowPromptLogprobs)) continue;
+    out.prompt_start = row.start_pos + 1;
+    out.prompt_logprobs.resize(row.num_tokens - (row.next_token < 0 ? 1 : 0));
+  }
+  return result;
+}
+
 }  // namespace
 
 SchedulerConfig RecordedConfig() {
@@ -56,55 +110,10 @@ Recorded Record(uint64_t seed, const RecordOptions& options, const Segment& segm
   scheduler.BeginEpoch(epoch, config.num_pages);
   int64_t now = 1;
   for (ReqId id = 1; id <= 150; ++id) {
-    ReqSpec spec;
-    spec.id = id;
-    spec.prompt_ids.assign(1 + random() % 100, static_cast<int32_t>(random() % 3));
-    if (id == 75) spec.prompt_ids.resize(std::max<size_t>(options.long_prompt, 1));
-    spec.priority = static_cast<int32_t>(random() % 3);
-    spec.max_new_tokens = 1 + random() % 60;
-    spec.sampling.num_prompt_logprobs = random() % 5 == 0 ? 0 : kNoLogprobs;
-    spec.sampling.presence_penalty = random() % 4 == 0 ? 1 : 0;
-    spec.logit_bias = {{3, 1.5f}};
-    spec.cache_salt = random() % 3 == 0 ? "tenant" : "";
-    spec.stop_token_ids = {5};
-    spec.deadline_ns = random() % 9 == 0 ? now + 40'000 : INT64_MAX;
-    if (random() % 6 == 0) {
-      spec.pooling = random() % 2 == 0 ? Pooling::kMean : Pooling::kLast;
-      spec.max_new_tokens = 0;
-      spec.sampling = {};
-    } else if (random() % 5 == 0) {
-      spec.grammar = std::make_shared<SimGrammar>(SimGrammar::Shape{
-          .seed = id,
-          .vocab_size = kVocab,
-          .most = random() % 3 == 0 ? 1 + static_cast<uint32_t>(random() % 9) : 60,
-          .fails_at = random() % 9 == 0 ? static_cast<uint32_t>(random() % 9) : UINT32_MAX});
-      if (random() % 5 == 0) spec.resumed_ids = {static_cast<int32_t>(random() % kVocab)};
-      spec.max_new_tokens += 1;
-      spec.ignore_eos = random() % 2 == 0;  // then the grammar says that it has ended
-    }
-    (void)scheduler.Add(spec, ++now);
+    (void)scheduler.Add(RandomSpec(id, now, options.long_prompt, &random), now + 1);
+    ++now;
     for (int i = 0; i < 12; ++i, now += 1000) {
-      if (scheduler.PlanStep(now, &plan)) {
-        StepResult& result = in_flight.emplace_back();
-        result.step_id = plan.step_id;
-        result.epoch = plan.epoch;
-        result.start_ns = now;
-        result.end_ns = now + 900;
-        std::span<const uint32_t> masks = plan.masks;
-        for (const PlanRow& row : plan.rows) {
-          RowResult& out = result.rows.emplace_back();
-          out.slot = row.slot;
-          if (row.flags & kRowMask) {
-            out.token = Masked(&masks, &random);
-          } else if (row.flags & kRowSample) {
-            out.token = static_cast<int32_t>(random() % kVocab);
-          }
-          if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
-          if (!(row.flags & kRowPromptLogprobs)) continue;
-          out.prompt_start = row.start_pos + 1;
-          out.prompt_logprobs.resize(row.num_tokens - (row.next_token < 0 ? 1 : 0));
-        }
-      }
+      if (scheduler.PlanStep(now, &plan)) in_flight.push_back(RandomResult(plan, now, &random));
       if (!in_flight.empty() && random() % 3 != 0) {
         scheduler.OnResult(in_flight.front(), now, &outputs);
         in_flight.pop_front();
