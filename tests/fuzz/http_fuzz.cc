@@ -2,11 +2,12 @@
 // whole, no request is answered twice, and the session is gone once the client is.
 //
 // The first byte says how the client behaves (Behaviour), the second how long its pieces are; the
-// rest are its bytes. The session reads from a socket pair; the service behind it answers by the
-// request's path.
+// rest are its bytes, of which kLarge makes many of some. The session reads from a socket pair; the
+// service behind it answers by the request's path.
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -32,15 +33,23 @@ enum Behaviour : uint8_t {
   kDeaf = 2,      // reads nothing
   kVanishes = 4,  // closes instead of ending its half
   kDrain = 8,     // the server drains after the first piece
+  kLarge = 16,    // bodies may be large: of the first bytes 0xFF, each stands for kLargeBytes
+  kBeside = 32,   // another client has announced a body that takes most of the room, and sends none
+  kPatient = 64,  // that body is not dropped yet
 };
 
-HttpOptions Options(bool late) {
+constexpr size_t kLargeBytes = 16 << 10, kMostLarge = 24;
+
+HttpOptions Options(uint8_t behaviour) {
   HttpOptions options;
   options.max_header_bytes = 512;
-  options.max_body_bytes = 1024;
-  options.max_buffered_body_bytes = 900;
+  options.max_body_bytes = (behaviour & kLarge) ? 512 << 10 : 1024;
+  options.max_buffered_body_bytes = (behaviour & kLarge) ? 256 << 10 : 900;
+  options.max_body_bytes_per_s = uint64_t{1} << 60;  // paced, but for no time
   options.max_stream_buffer_bytes = 2048;
-  if (late) {
+  options.cors_allow_origin = {"http://a"};
+  if (!(behaviour & kPatient)) options.least_wait_ms = 0;
+  if (behaviour & kLate) {
     options.header_timeout_ms = options.body_timeout_ms = options.idle_timeout_ms = 0;
     options.write_timeout_ms = 0;
   }
@@ -49,6 +58,11 @@ HttpOptions Options(bool late) {
 
 class Service final : public HttpService {
  public:
+  explicit Service(const HttpOptions& options)
+      : max_body_bytes_(options.max_body_bytes),
+        // Alone, a body may be larger than the room for all.
+        max_held_bytes_(std::max(options.max_body_bytes, options.max_buffered_body_bytes)) {}
+
   std::optional<ApiError> CheckHead(const HttpHead& head) override {
     if (head.path == "/none") return HttpError(404, "There is nothing at this path.");
     if (head.method == "POST" && !head.has_length)
@@ -56,7 +70,7 @@ class Service final : public HttpService {
     return std::nullopt;
   }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
-    CHECK(request.body.size() <= Options(false).max_body_bytes);
+    CHECK(request.body.size() <= max_body_bytes_);
     ++handled_;
     exchange->set_on_disconnect([this] { ++gone_; });
     if (request.head.path == "/held") {
@@ -89,7 +103,7 @@ class Service final : public HttpService {
 
   void OnBodyBytes(int64_t delta) override {
     body_bytes_ += delta;
-    CHECK(body_bytes_ >= 0 && body_bytes_ <= 900);
+    CHECK(body_bytes_ >= 0 && static_cast<uint64_t>(body_bytes_) <= max_held_bytes_);
   }
   void OnUnsent(int64_t delta_bytes) override {
     unsent_ += delta_bytes;
@@ -105,15 +119,16 @@ class Service final : public HttpService {
     held_ = nullptr;
     endless_ = nullptr;
   }
-  // The connection is gone, and so is what it held.
-  void Check() {
+  // The connections are gone, and so is what they held.
+  void Check() const {
     CHECK(gone_ <= handled_ && refused_ <= answered_);
     CHECK(body_bytes_ == 0 && unsent_ == 0);
-    *this = Service();
   }
   size_t answered() const { return answered_; }
 
  private:
+  const uint64_t max_body_bytes_;
+  const uint64_t max_held_bytes_;
   std::shared_ptr<HttpExchange> held_;
   std::shared_ptr<HttpExchange> endless_;
   size_t handled_ = 0;
@@ -128,8 +143,8 @@ bool IsStatusLine(std::string_view bytes) {
   return bytes.starts_with("HTTP/1.1 ") && bytes.size() > 9 && bytes[9] >= '1' && bytes[9] <= '5';
 }
 
-// What the client has read must be answers, one a request, the last of them perhaps cut short.
-void CheckAnswers(std::string_view bytes, size_t answered) {
+// What a client has read must be answers, the last of them perhaps cut short. How many are whole.
+size_t CountAnswers(std::string_view bytes) {
   CHECK(bytes.find("twice") == bytes.npos && bytes.find("too late") == bytes.npos);
   size_t answers = 0;
   while (!bytes.empty()) {
@@ -137,13 +152,13 @@ void CheckAnswers(std::string_view bytes, size_t answered) {
     parser.skip(true);  // bodies are looked at below: an answer to HEAD has none
     boost::system::error_code error;
     const size_t used = parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
-    if (error == http::error::need_more) return;
+    if (error == http::error::need_more) break;
     CHECK(!error && parser.is_header_done());
     bytes.remove_prefix(used);
     while (!bytes.empty() && !IsStatusLine(bytes)) bytes.remove_prefix(1);
     if (parser.get().result_int() != 100) ++answers;
   }
-  CHECK(answers <= answered + 1);  // a stream begins before it is answered
+  return answers;
 }
 
 class Client {
@@ -168,6 +183,18 @@ class Client {
   void Send(std::string_view bytes) {
     (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     Poll();
+  }
+  // With each 0xFF grown.
+  void SendLarge(std::string_view bytes) {
+    static const std::string large(kLargeBytes, 'x');
+    for (;;) {
+      const size_t at = large_ < kMostLarge ? bytes.find('\xff') : bytes.npos;
+      Send(bytes.substr(0, at));
+      if (at == bytes.npos) return;
+      Send(large);
+      ++large_;
+      bytes.remove_prefix(at + 1);
+    }
   }
   void End() {
     if (behaviour_ & kVanishes)
@@ -212,7 +239,11 @@ class Client {
   UniqueFd socket_;
   std::weak_ptr<HttpSession> session_;
   std::string answers_;
+  size_t large_ = 0;
 };
+
+constexpr std::string_view kStalledBody =
+    "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
 
 }  // namespace
 }  // namespace flotilla
@@ -220,29 +251,38 @@ class Client {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flotilla;
   static auto* const io = new boost::asio::io_context(1);
-  static auto* const service = new Service();
   fuzz::FuzzInput input(data, size);
   const uint8_t behaviour = input.Get<uint8_t>();
   const size_t piece = input.Get<uint8_t>() * size_t{8};
   const fuzz::Piece rest = input.Rest();
-  HttpServer server(Options(behaviour & kLate), service);
+  const HttpOptions options = Options(behaviour);
+  Service service(options);
+  HttpServer server(options, &service);
   std::string_view bytes = rest.view();
   const auto next = [&] {
     const std::string_view part = bytes.substr(0, piece == 0 ? bytes.size() : piece);
     bytes.remove_prefix(part.size());
     return part;
   };
-  Client client(io, &server, behaviour, next());
+  std::optional<Client> beside;
+  if (behaviour & kBeside) beside.emplace(io, &server, 0, kStalledBody);
+  Client client(io, &server, behaviour, (behaviour & kLarge) ? std::string_view() : next());
   while (!bytes.empty()) {
-    service->GoOn();
+    service.GoOn();
     client.Poll();
     if (behaviour & kDrain) client.Drain(&server);
-    client.Send(next());
+    if (behaviour & kLarge)
+      client.SendLarge(next());
+    else
+      client.Send(next());
   }
   client.End();
-  CheckAnswers(client.answers(), service->answered());
-  service->Forget();
+  const size_t answers =
+      CountAnswers(client.answers()) + (beside ? CountAnswers(beside->answers()) : 0);
+  CHECK(answers <= service.answered() + 1);  // a stream begins before it is answered
+  service.Forget();
   client.Leave();
-  service->Check();
+  if (beside) beside->Leave();
+  service.Check();
   return 0;
 }
