@@ -6,7 +6,8 @@
   tests/bench/compare.py llama-server llama-server:Q4_0 flotilla --clients 32 64 --in-tokens 1024 --out-tokens 128
 
 An engine is `flotilla`, `flotilla:FLAGS`, `llama-server`, `llama-server:TYPE` (the model requantised for it; -t as
-many as there are cores, a slot a client) or `openvino`. For each number of clients they run in turn, --runs times, with
+many as there are cores, a slot a client), `openvino`, or `offline`: ours without HTTP, texts and clients, all requests
+given to it at once and as many running as there would be clients. For each number of clients they run in turn, --runs times, with
 prompts that no run has seen before. Printed are the medians, and how many times the last engine's tokens a second
 are each other's; the exit status is 1 if one of these is below --at-least. --same-kv BYTES (of a token) gives
 ours as much KV cache as the others have, so that memory can be compared.
@@ -31,7 +32,7 @@ LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
 os.environ.setdefault("FLOTILLA_BIN_DIR", str(ROOT / "build/release/bin"))
 os.environ.setdefault("FLOTILLA_TEST_MODEL", MODEL)
 
-from engines import PeakMemory, make_engine  # noqa: E402 - reads the environment
+from engines import Offline, PeakMemory, make_engine  # noqa: E402 - reads the environment
 
 COLUMNS = [("out_tok_s", "tok/s"), ("ttft_p50", "TTFT p50"), ("ttft_p99", "p99 ms"), ("itl_p50", "between p50"),
            ("itl_p99", "p99 ms"), ("peak_mib", "peak MiB"), ("ready_s", "ready s")]
@@ -57,6 +58,8 @@ class Load:
 
 def measure(label, engine, load, seed):
     """What the load generator printed, and the engine's peak memory and time to ready."""
+    if isinstance(engine, Offline):
+        return engine.measure(load, seed)
     with engine.start(load) as running, PeakMemory(running.pid) as memory:
         done = subprocess.run(
             [sys.executable, LOAD, running.url, "--model", running.model, "--label", label, "--seed", str(seed),

@@ -2,6 +2,7 @@
 endpoint on a random port of this machine."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shlex
@@ -72,6 +73,25 @@ class Flotilla:
                       "--max-running-requests", str(load.clients)]
         with Cluster(*flags, model=self.model, disturbed=True) as cluster:  # its warnings are no error here
             yield Running(cluster.http, cluster.model_id, cluster.process.pid, cluster.ready_s)
+
+
+class Offline:
+    """`offline`, or `offline:FLAGS`: `flotilla bench offline`, which is no server."""
+
+    def __init__(self, flags, model):
+        self.flags, self.model = shlex.split(flags), model
+
+    def measure(self, load, seed):
+        argv = [os.environ["FLOTILLA_BIN_DIR"] + "/flotilla", "bench", "offline", "--json", "--model", self.model,
+                "--requests", load.requests, "--input-len", load.in_tokens + load.shared_prefix, "--output-len",
+                load.out_tokens, "--max-running-requests", load.clients, "--temperature", 0, "--seed", seed, *self.flags]
+        begin = time.monotonic()
+        with subprocess.Popen([str(arg) for arg in argv], stdout=subprocess.PIPE, text=True) as run, PeakMemory(run.pid) as memory:
+            figures = json.loads(run.stdout.read())
+        ttft, between = figures["time_to_first_token_seconds"], figures["inter_token_latency_seconds"]
+        return {"out_tok_s": figures["output_tokens_per_second"], "ttft_p50": 1e3 * ttft["p50"], "ttft_p99": 1e3 * ttft["p99"],
+                "itl_p50": 1e3 * between["p50"], "itl_p99": 1e3 * between["p99"], "peak_mib": memory.bytes / 2**20,
+                "ready_s": time.monotonic() - begin - figures["seconds"]}
 
 
 class LlamaServer:
@@ -148,7 +168,7 @@ def peer(argv, url, ready=healthy):
             server.wait(30)
 
 
-KINDS = {"flotilla": Flotilla, "llama-server": LlamaServer, "openvino": OpenVino}
+KINDS = {"flotilla": Flotilla, "offline": Offline, "llama-server": LlamaServer, "openvino": OpenVino}
 
 
 def make_engine(spec, model):

@@ -29,6 +29,7 @@ Try:
   flotilla bench roofline --isa avx2 --threads 1
   flotilla bench roofline --model my.gguf --json roofline.json
   flotilla bench roofline --formats Q4_0,Q8_0        besides, matrices of these types
+  flotilla bench roofline --steps                    prefills and decodes only: minutes less
 )";
 
 struct Flags {
@@ -52,6 +53,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "GGUF types of synthetic matrices of the model's shapes, measured besides; "
                   "comma-separated")
       ->delimiter(',');
+  app->add_flag("--steps", o.only_steps, "Whole steps only, no kernel alone");
   app->add_option("--json", flags->json, "File for the same figures as JSON");
   app->add_flag("--quick", o.quick, "Few passes: to see that it runs, not for figures");
 }

@@ -27,12 +27,14 @@ StatusOr<RooflineReport> RunRoofline(const RooflineOptions& options, const std::
   report.isa = isa;
   report.backend = model->backend().name();
   report.threads = model->cpu().threads.threads;
-  RETURN_IF_ERROR(AddMatrixRows(model.get(), &report.rows));
-  RETURN_IF_ERROR(AddFormatRows(model.get(), options.formats, &report.rows));
-  RETURN_IF_ERROR(AddNormRow(model.get(), &report.rows));
-  RETURN_IF_ERROR(AddSamplerRows(model.get(), &report.rows));
+  if (!options.only_steps) {
+    RETURN_IF_ERROR(AddMatrixRows(model.get(), &report.rows));
+    RETURN_IF_ERROR(AddFormatRows(model.get(), options.formats, &report.rows));
+    RETURN_IF_ERROR(AddNormRow(model.get(), &report.rows));
+    RETURN_IF_ERROR(AddSamplerRows(model.get(), &report.rows));
+  }
   RETURN_IF_ERROR(AddForwardRows(model.get(), &report.rows));
-  RETURN_IF_ERROR(AddAttentionRows(model.get(), &report.rows));
+  if (!options.only_steps) RETURN_IF_ERROR(AddAttentionRows(model.get(), &report.rows));
   report.one = model->best_one();
   report.all = model->best_all();
   for (RooflineRow& row : report.rows) {

@@ -27,6 +27,7 @@ struct RooflineOptions {
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";
   std::vector<std::string> formats;  // of synthetic matrices beside the model's own: "Q8_0"
+  bool only_steps = false;           // no kernel alone
   bool quick = false;                // few passes: to see that it runs
 };
 

@@ -100,6 +100,15 @@ TEST_F(RooflineTest, EveryRowHasATimeAndALimit) {
   for (const RooflineRow& row : report->rows) EXPECT_THAT(table, HasSubstr(row.name));
 }
 
+TEST_F(RooflineTest, StepsAloneWhenOnlyTheyAreWanted) {
+  Write();
+  options_.only_steps = true;
+  const auto report = RunRoofline(options_, "avx2");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->rows.size(), 6u);
+  for (const RooflineRow& row : report->rows) EXPECT_EQ(row.kernel, "forward");
+}
+
 TEST_F(RooflineTest, RefusesWhatItCantMeasure) {
   EXPECT_THAT(RooflineIsas("reference").status().message(), HasSubstr("--isa"));
   ASSERT_TRUE(RooflineIsas("auto").ok());
