@@ -1,6 +1,6 @@
 """docs/openapi.yaml, case by case, against a real cluster: whatever a client makes of it, no server error.
 
-FLOTILLA_OPENAPI_CASES: cases of each route, 10 if not said.
+FLOTILLA_OPENAPI_CASES: cases of each route, 10 if not said. FLOTILLA_OPENAPI_LEAST: of all routes together.
 """
 
 import os
@@ -13,6 +13,7 @@ import schemathesis
 from cluster import Cluster
 
 CASES = int(os.environ.get("FLOTILLA_OPENAPI_CASES", "10"))
+LEAST = int(os.environ.get("FLOTILLA_OPENAPI_LEAST", "1000"))
 MOST_TOKENS = 4  # of an answer: what is tested is what a request may look like
 schema = schemathesis.openapi.from_path("docs/openapi.yaml")
 
@@ -27,6 +28,7 @@ def cluster():
         told = ", ".join(f"{status}: {count}" for status, count in sorted(c.statuses.items()))
         print(f"answers by status: {told}")
         assert c.statuses.get(200, 0) > 0 and c.statuses.get(400, 0) > 0, "the cases reach both"
+        assert sum(c.statuses.values()) >= LEAST
 
 
 def make_it_short(body, model):
