@@ -17,22 +17,6 @@ using MaybeError = std::optional<ApiError>;
 
 std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
 
-// Templates take arguments as objects, clients send them as JSON text.
-MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
-  if (!calls.is_array()) return InvalidField(field, StrCat("'", field, "' must be an array."));
-  json::array parsed = calls.get_array();
-  for (json::value& call : parsed) {
-    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
-    if (function == nullptr || !function->is_object())
-      return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
-    json::value* arguments = function->get_object().if_contains("arguments");
-    if (arguments == nullptr || !arguments->is_string()) continue;
-    *arguments = ArgumentsOf(View(arguments->get_string()));
-  }
-  *out = json::serialize(parsed);
-  return std::nullopt;
-}
-
 MaybeError ReadMessage(const json::value& value, const std::string& field, v1::ChatMessage* out) {
   if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
   FieldReader reader(value.get_object(), field + ".");
@@ -93,6 +77,22 @@ void ReadLogprobs(FieldReader* reader, CompletionRequest* request) {
 }
 
 }  // namespace
+
+// Templates take arguments as objects, clients send them as JSON text.
+MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
+  if (!calls.is_array()) return InvalidField(field, StrCat("'", field, "' must be an array."));
+  json::array parsed = calls.get_array();
+  for (json::value& call : parsed) {
+    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
+    if (function == nullptr || !function->is_object())
+      return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
+    json::value* arguments = function->get_object().if_contains("arguments");
+    if (arguments == nullptr || !arguments->is_string()) continue;
+    *arguments = ArgumentsOf(View(arguments->get_string()));
+  }
+  *out = json::serialize(parsed);
+  return std::nullopt;
+}
 
 MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <string>
 #include <string_view>
 #include <variant>
 
@@ -38,6 +39,10 @@ std::optional<ApiError> SetPromptThatFits(Conversation conversation, const Parse
 
 // The conversation's part of the body, without ranges: those are RenderChat's business.
 std::optional<ApiError> ReadConversation(const boost::json::object& body, v1::ChatRequest* out);
+
+// An assistant's calls, as OpenAI has them → what templates take. `field`: their own.
+std::optional<ApiError> ReadToolCalls(const boost::json::value& calls, const std::string& field,
+                                      std::string* out);
 
 // The conversation as a prompt with its ids.
 std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,

@@ -7,7 +7,6 @@
 
 #include "router/chat_response.h"
 #include "router/json_writer.h"
-#include "router/random.h"
 
 namespace flotilla {
 namespace {
@@ -42,6 +41,8 @@ const char* FinishName(v1::FinishReason reason) {
       return "deadline";
     case v1::FINISH_REASON_ERROR:
       return "error";
+    case v1::FINISH_REASON_TOOL_CALLS:
+      return "tool_calls";
     default:
       return "";
   }
@@ -99,7 +100,7 @@ ChoiceFormatter::ChoiceFormatter(const CompletionRequest& request, size_t prompt
       tokenizer_(*request.model->tokenizer),
       prompt_offsets_({&tokenizer_, false, IncrementalDetokenizer::Begins::kSequence}),
       output_offsets_({&tokenizer_, request.params.output().skip_special_tokens()}),
-      parser_(request.syntax) {}
+      reader_(request.syntax) {}
 
 ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
   ChoicePiece piece;
@@ -166,14 +167,9 @@ void ChoiceFormatter::AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piec
 }
 
 void ChoiceFormatter::AddText(const v1::ChoiceDelta& choice, ChoicePiece* piece) {
-  AnswerText text;
-  parser_.Push(choice.text(), &text);
-  if (choice.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) parser_.Finish(&text);
+  AnswerText text = reader_.Read(choice);
   piece->text.append(text.content);
   piece->reasoning = std::move(text.reasoning);
-  for (ToolCallPiece& call : text.calls) {
-    if (!call.name.empty()) call.id = StrCat("call_", RandomHex128());
-  }
   piece->calls = std::move(text.calls);
 }
 
@@ -200,9 +196,7 @@ void ChoiceFormatter::AddFinish(const v1::ChoiceDelta& choice, ChoicePiece* piec
     piece->finish_reason = "length";
     return;
   }
-  const bool stopped = choice.finish_reason() == v1::FINISH_REASON_STOP;
-  piece->finish_reason =
-      stopped && parser_.called_tools() ? "tool_calls" : FinishName(choice.finish_reason());
+  piece->finish_reason = FinishName(reader_.FinishReasonOf(choice));
   const std::string& reason = choice.stop_reason();
   if (reason.empty()) return;
   const auto& stops = request_.params.stopping().stop();

@@ -1,7 +1,7 @@
 // /v1/completions: deltas of a replica as OpenAI's JSON, streamed or whole.
 //
 // A ChoiceFormatter turns one choice's deltas into pieces; pieces are written as a stream's chunk
-// or joined into the one answer. A chat's text is told apart on the way (answer_parser.h). With
+// or joined into the one answer. A chat's text is told apart on the way (choice_reader.h). With
 // echo the prompt's text and logprobs come before the first token, of each choice, so a piece is
 // held back until they are complete.
 //
@@ -19,7 +19,7 @@
 
 #include "common/text/incremental_detokenizer.h"
 #include "flotilla/v1/engine.pb.h"
-#include "router/answer_parser.h"
+#include "router/choice_reader.h"
 #include "router/completions_request.h"
 
 namespace flotilla {
@@ -78,7 +78,7 @@ class ChoiceFormatter {
   const Tokenizer& tokenizer_;
   TextOffsets prompt_offsets_;
   TextOffsets output_offsets_;
-  AnswerParser parser_;
+  ChoiceReader reader_;
   size_t output_start_ = 0;  // code points of echoed text
   std::vector<v1::TokenLogprobs> prompt_logprobs_;
   bool prompt_part_done_ = false;

@@ -7,9 +7,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/call_request_id.h"
-#include "router/chat_request.h"
 #include "router/generate_check.h"
+#include "router/grpc_chat.h"
 #include "router/random.h"
+#include "router/structured_fields.h"
 
 namespace flotilla {
 namespace {
@@ -105,9 +106,14 @@ std::optional<ApiError> GrpcGenerate::FillPromptFromChat(const v1::ChatRequest& 
                                                          v1::GenerateRequest* request) {
   if (request->prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
     return InvalidField("base.prompt", "'base.prompt' must be empty: the messages are the prompt.");
-  auto prompt = ChatPrompt(chat, *model_);
-  if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
-  CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);
+  CompletionRequest read;
+  read.model = model_;
+  read.params = std::move(*request);
+  if (auto error = SetChatPrompt(chat, context_.parsers, &read)) return error;
+  *request = std::move(read.params);
+  structured_field_ = std::move(read.structured_field);
+  if (AsksAsHttp(chat) != nullptr) syntax_ = std::move(read.syntax);
+  CompletionPrompt& rendered = read.prompts[0];
   if (request->output().echo()) echo_text_ = std::move(rendered.text);
   prompt_ids_ = std::move(rendered.ids);
   request->mutable_token_ids()->mutable_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
@@ -120,6 +126,8 @@ void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   if (gone_) return;
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
+  for (size_t i = 0; syntax_.has_value() && i < choices_.num_choices; ++i)
+    readers_.emplace_back(*syntax_);
   const std::span<const int32_t> prompt = prompt_ids_;
   RequestKey key{context_.caller.tenant(), request.idempotency_key(), 0, ""};
   const bool keyed = !key.idempotency_key.empty();
@@ -167,8 +175,17 @@ void GrpcGenerate::PushMerged(v1::Delta&& delta, bool last) {
   if (!return_token_ids_) {
     for (v1::ChoiceDelta& choice : *response.mutable_choices()) choice.clear_token_ids();
   }
+  if (syntax_.has_value()) {
+    for (v1::ChoiceDelta& choice : *response.mutable_choices()) TellApart(&choice);
+  }
   AddPrompt(&response);
   Push(std::move(response));
+}
+
+void GrpcGenerate::TellApart(v1::ChoiceDelta* choice) {
+  ChoiceReader& reader = readers_[static_cast<size_t>(choice->index())];
+  SetAnswer(reader.Read(*choice), choice);
+  choice->set_finish_reason(reader.FinishReasonOf(*choice));
 }
 
 // The ids go with the first message, the echo with the first piece of each choice.
@@ -186,7 +203,11 @@ void GrpcGenerate::AddPrompt(v1::GenerateResponse* response) {
   }
 }
 
-void GrpcGenerate::OnError(const ApiError& error) { Fail(error); }
+void GrpcGenerate::OnError(const ApiError& error) {
+  ApiError told = error;
+  NameAsClient(structured_field_, &told);
+  Fail(told);
+}
 
 // --- Both --------------------------------------------------------------------------------------
 

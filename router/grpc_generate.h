@@ -18,6 +18,7 @@
 
 #include "common/rpc/choices.h"
 #include "flotilla/v1/inference.grpc.pb.h"
+#include "router/choice_reader.h"
 #include "router/handler_context.h"
 
 namespace flotilla {
@@ -52,6 +53,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
                                              v1::GenerateRequest* request);
   void Submit(const v1::GenerateRequest& request);
   void PushMerged(v1::Delta&& delta, bool last);
+  void TellApart(v1::ChoiceDelta* choice);
   void AddPrompt(v1::GenerateResponse* response);
   void Push(v1::GenerateResponse response);
   void CountQueued(uint64_t bytes);
@@ -76,6 +78,8 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::vector<int32_t> prompt_ids_;
   int64_t created_ = 0;
   ChoiceOptions choices_;
+  std::optional<AnswerSyntax> syntax_;  // none: text is told as it is
+  std::string structured_field_;        // that errors about a grammar are about; empty: its own
   bool return_token_ids_ = true;
   bool return_timing_ = false;
 
@@ -83,7 +87,8 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   uint64_t handle_ = 0;
   std::optional<ChoiceMerger> merger_;
   AnswerRoom room_;
-  std::vector<bool> echoed_;  // by choice
+  std::vector<ChoiceReader> readers_;  // by choice; with syntax_
+  std::vector<bool> echoed_;           // by choice
   bool first_ = true;
   bool gone_ = false;
 

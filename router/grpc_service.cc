@@ -181,14 +181,13 @@ grpc::ServerUnaryReactor* GrpcServer::AnswerText(const char* method,
   const auto admitted = Admit(*context, CallKind::kText);
   if (const auto* refused = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, method, *refused);
-  return texts_.Run(StrCat(kServiceName, "/", method), context, request->ByteSizeLong(),
-                    [dispatcher = context_.dispatcher, request, response] {
-                      const auto found = FindModel(*dispatcher->models(), ModelNameOf(*request));
-                      if (const auto* error = std::get_if<ApiError>(&found))
-                        return ToGrpcStatus(*error);
-                      return AnswerTextCall(*std::get<std::shared_ptr<const ModelHandle>>(found),
-                                            *request, response);
-                    });
+  return texts_.Run(
+      StrCat(kServiceName, "/", method), context, request->ByteSizeLong(),
+      [this, request, response] {
+        const auto found = FindModel(*context_.dispatcher->models(), ModelNameOf(*request));
+        if (const auto* error = std::get_if<ApiError>(&found)) return ToGrpcStatus(*error);
+        return AnswerTextCall(std::get<FoundModel>(found), context_.parsers, *request, response);
+      });
 }
 
 grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* context,

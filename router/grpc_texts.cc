@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "router/chat_request.h"
 #include "router/generate_check.h"
+#include "router/grpc_chat.h"
 
 namespace flotilla {
 
@@ -40,36 +40,39 @@ grpc::ServerUnaryReactor* GrpcTexts::Run(std::string route,
   return reactor;
 }
 
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::TokenizeRequest& request,
-                            v1::TokenizeResponse* response) {
-  if (const auto error = CheckPromptBytes(request.text(), "text", model))
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice&,
+                            const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
+  if (const auto error = CheckPromptBytes(request.text(), "text", *model))
     return ToGrpcStatus(*error);
   const bool add_special = !request.has_add_special_tokens() || request.add_special_tokens();
   StatusOr<std::vector<TokenId>> ids =
-      model.tokenizer->Encode(request.text(), {.add_special = add_special});
+      model->tokenizer->Encode(request.text(), {.add_special = add_special});
   if (!ids.ok()) return ToGrpcStatus(InvalidField("text", std::string(ids.status().message())));
   response->mutable_token_ids()->Add(ids->begin(), ids->end());
-  response->set_max_model_len(static_cast<int32_t>(model.max_model_len));
+  response->set_max_model_len(static_cast<int32_t>(model->max_model_len));
   return grpc::Status::OK;
 }
 
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::DetokenizeRequest& request,
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice&,
+                            const v1::DetokenizeRequest& request,
                             v1::DetokenizeResponse* response) {
   const std::span<const int32_t> ids(request.token_ids().data(),
                                      static_cast<size_t>(request.token_ids_size()));
-  if (ids.size() > model.max_model_len)
+  if (ids.size() > model->max_model_len)
     return ToGrpcStatus(InvalidField(
-        "token_ids", StrCat("'token_ids' may have at most ", model.max_model_len, " ids.")));
-  if (const auto error = CheckTokenIds(ids, "token_ids", model)) return ToGrpcStatus(*error);
-  response->set_text(model.tokenizer->Decode(ids, request.skip_special_tokens()));
+        "token_ids", StrCat("'token_ids' may have at most ", model->max_model_len, " ids.")));
+  if (const auto error = CheckTokenIds(ids, "token_ids", *model)) return ToGrpcStatus(*error);
+  response->set_text(model->tokenizer->Decode(ids, request.skip_special_tokens()));
   return grpc::Status::OK;
 }
 
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::ChatRequest& request,
-                            v1::ApplyTemplateResponse* response) {
-  auto prompt = ChatPrompt(request, model);
-  if (const auto* error = std::get_if<ApiError>(&prompt)) return ToGrpcStatus(*error);
-  CompletionPrompt& rendered = std::get<CompletionPrompt>(prompt);
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice& parsers,
+                            const v1::ChatRequest& request, v1::ApplyTemplateResponse* response) {
+  CompletionRequest read;
+  read.model = model;
+  read.params = request.base();
+  if (const auto error = SetChatPrompt(request, parsers, &read)) return ToGrpcStatus(*error);
+  CompletionPrompt& rendered = read.prompts[0];
   response->set_text(std::move(rendered.text));
   response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
   return grpc::Status::OK;

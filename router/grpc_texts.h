@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "flotilla/v1/inference.pb.h"
@@ -35,11 +36,12 @@ class GrpcTexts {
 };
 
 // Of a model that was found by the request's name of it.
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::TokenizeRequest& request,
-                            v1::TokenizeResponse* response);
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::DetokenizeRequest& request,
-                            v1::DetokenizeResponse* response);
-grpc::Status AnswerTextCall(const ModelHandle& model, const v1::ChatRequest& request,
-                            v1::ApplyTemplateResponse* response);
+using FoundModel = std::shared_ptr<const ModelHandle>;
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice& parsers,
+                            const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice& parsers,
+                            const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
+grpc::Status AnswerTextCall(const FoundModel& model, const ParserChoice& parsers,
+                            const v1::ChatRequest& request, v1::ApplyTemplateResponse* response);
 
 }  // namespace flotilla

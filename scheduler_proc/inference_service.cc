@@ -41,6 +41,8 @@ StatusOr<v1::ApplyTemplateResponse> Render(const RequestFront& front, const v1::
   if (chat.base().prompt_case() != v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError(
         "base.prompt: must be empty, since the messages are the prompt");
+  if (const char* field = AsksAsHttp(chat))
+    return absl::UnimplementedError(StrCat(field, ": only a router does this; leave it out"));
   if (front.chat_format() == nullptr)
     return absl::InvalidArgumentError("model: has no chat template that works; use Generate");
   ASSIGN_OR_RETURN(std::string text, RenderChat(chat, *front.chat_format(), LocalTime()));

@@ -97,4 +97,10 @@ std::tm LocalTime() {
   return now;
 }
 
+const char* AsksAsHttp(const v1::ChatRequest& request) {
+  if (!request.tool_choice_json().empty()) return "tool_choice_json";
+  if (request.has_parallel_tool_calls()) return "parallel_tool_calls";
+  return request.parse_answer() ? "parse_answer" : nullptr;
+}
+
 }  // namespace flotilla

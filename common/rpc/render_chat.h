@@ -23,4 +23,8 @@ StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatForma
                                  const std::tm& now);
 std::tm LocalTime();
 
+// The field by which a request asks that tools and the answer be what they are over HTTP
+// (inference.proto), which is the router's business; null: none does.
+const char* AsksAsHttp(const v1::ChatRequest& request);
+
 }  // namespace flotilla

@@ -1,13 +1,15 @@
-"""Tools, responses and messages with a real cluster: the openai and the anthropic client."""
+"""Tools, responses and messages with a real cluster: the openai and the anthropic client, and gRPC beside them."""
 
 import json
 
 import anthropic
+import grpc
 import jsonschema
 import openai
 import pytest
 
 from cluster import LONG_COMPILE, Cluster
+from test_grpc_client import Reflected
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20},
                                                "days": {"type": "integer", "minimum": 1, "maximum": 7}},
@@ -93,6 +95,83 @@ def test_a_template_without_tools_says_so(client, model):
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=model, messages=QUESTION, tools=TOOLS, max_tokens=8)
     assert error.value.param == "tools"
+
+
+def chat_request(reflected, messages, max_tokens, seed, temperature=1, tools=TOOLS, choice=None, **fields):
+    chat = reflected.message("ChatRequest")(tools_json=json.dumps(tools) if tools else "", **fields)
+    for message in messages:
+        chat.messages.add(**message)
+    if choice is not None:
+        chat.tool_choice_json = json.dumps(choice)
+    chat.base.stopping.max_tokens = max_tokens
+    chat.base.sampling.seed, chat.base.sampling.temperature = seed, temperature
+    return chat
+
+
+def by_grpc(reflected, chat):
+    """Text, thoughts, calls and finish_reason of the one choice, its pieces joined."""
+    reasons = reflected.pool.FindEnumTypeByName("flotilla.v1.FinishReason").values_by_number
+    text, reasoning, calls, finish = "", "", [], ""
+    for choice in (c for response in reflected.call("Chat", chat) for c in response.choices):
+        text, reasoning = text + choice.text, reasoning + choice.reasoning
+        for piece in choice.tool_calls:
+            if piece.id:
+                assert piece.id.startswith("call_") and piece.index == len(calls)
+                calls.append([piece.name, ""])
+            calls[piece.index][1] += piece.arguments
+        if choice.finish_reason:
+            finish = reasons[choice.finish_reason].name.removeprefix("FINISH_REASON_").lower()
+    return text, reasoning, calls, finish
+
+
+def by_http(client, model, messages, max_tokens, seed, tools=TOOLS, choice=None, **fields):
+    """The same of /v1/chat/completions."""
+    if choice is not None:
+        fields["tool_choice"] = choice
+    if tools:
+        fields["tools"] = tools
+    fields.pop("parse_answer", None)
+    choice, = client.chat.completions.create(model=model, messages=messages, max_tokens=max_tokens, seed=seed,
+                                             **fields).choices
+    reasoning = getattr(choice.message, "reasoning_content", None)
+    calls = [[call.function.name, call.function.arguments] for call in choice.message.tool_calls or []]
+    return choice.message.content or "", reasoning or "", calls, choice.finish_reason
+
+
+def test_grpc_answers_as_http(cluster, client, model):
+    reflected = Reflected(cluster.grpc)
+    named = {"type": "function", "function": {"name": "get_time"}}
+    for seed, asked in ((1, dict(choice="required")),
+                        (2, dict(choice="required", parallel_tool_calls=False)),
+                        (3, dict(choice=named)),
+                        (4, dict(choice="none")),
+                        (5, dict(tools=None, parse_answer=True))):
+        asked = dict(asked, messages=QUESTION, max_tokens=200, seed=seed)
+        answer = by_grpc(reflected, chat_request(reflected, **asked))
+        assert answer == by_http(client, model, **asked), asked
+        assert bool(answer[2]) == (seed < 4), answer
+    with pytest.raises(grpc.RpcError) as error:
+        by_grpc(reflected, chat_request(reflected, QUESTION, 8, 1, parse_answer=True))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "'tools_json'" in error.value.details()
+
+
+def test_grpc_and_http_find_the_same_calls():
+    """That a model makes when it may choose; this one must be told how, since its template knows no tools."""
+    call = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
+    messages = [{"role": "user", "content": "Repeat: " + call}, {"role": "assistant", "content": call},
+                {"role": "user", "content": "Repeat: " + call}]
+    with Cluster("--tool-call-parser", "hermes", "--kv-cache-memory", "512MiB") as c:
+        reflected = Reflected(c.grpc)
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=600)
+        asked = dict(messages=messages, max_tokens=60, seed=1, temperature=0)
+        chat = chat_request(reflected, parse_answer=True, **asked)
+        answer = by_grpc(reflected, chat)
+        assert answer == by_http(client, client.models.list().data[0].id, **asked)
+        assert answer[2] == [["get_time", '{"zone": "UTC"}']], answer
+        assert answer[3] == "tool_calls"
+        chat.parse_answer = False
+        raw = by_grpc(reflected, chat)
+        assert "<tool_call>" in raw[0] and not raw[2], "who does not ask gets what the model wrote"
 
 
 def test_responses(client, model):

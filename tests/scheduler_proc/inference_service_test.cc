@@ -276,6 +276,25 @@ TEST_F(InferenceTest, ChatIsGenerateOfTheRenderedConversation) {
   EXPECT_EQ(ids.size(), 6u);
 }
 
+TEST_F(InferenceTest, AnswersAreToldApartByRoutersOnly) {
+  v1::ChatRequest chat;
+  chat.add_messages()->set_role("user");
+  auto refused = [&](void (*ask)(v1::ChatRequest*), const char* field) {
+    v1::ChatRequest request = chat;
+    ask(&request);
+    grpc::ClientContext c1, c2;
+    v1::ApplyTemplateResponse rendered;
+    for (const grpc::Status& status :
+         {stub_->Chat(&c1, request)->Finish(), stub_->ApplyTemplate(&c2, request, &rendered)}) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+      EXPECT_EQ(status.error_message().find(field), 0u) << status.error_message();
+    }
+  };
+  refused([](v1::ChatRequest* r) { r->set_parse_answer(true); }, "parse_answer: ");
+  refused([](v1::ChatRequest* r) { r->set_tool_choice_json("\"auto\""); }, "tool_choice_json: ");
+  refused([](v1::ChatRequest* r) { r->set_parallel_tool_calls(true); }, "parallel_tool_calls: ");
+}
+
 TEST_F(InferenceTest, RandomAbortsLeaveNoLockedPage) {
   constexpr int kThreads = 8, kEach = kSanitized ? 12 : 125;
   std::vector<std::thread> threads;
