@@ -24,4 +24,7 @@ class ChoiceReader {
   AnswerParser parser_;
 };
 
+// In place of the text that was read.
+void SetAnswer(AnswerText answer, v1::ChoiceDelta* choice);
+
 }  // namespace flotilla

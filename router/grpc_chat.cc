@@ -85,16 +85,4 @@ MaybeError SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parser
   return std::nullopt;
 }
 
-void SetAnswer(AnswerText answer, v1::ChoiceDelta* choice) {
-  choice->set_text(std::move(answer.content));
-  choice->set_reasoning(std::move(answer.reasoning));
-  for (ToolCallPiece& piece : answer.calls) {
-    v1::ToolCallDelta* call = choice->add_tool_calls();
-    call->set_index(static_cast<int32_t>(piece.index));
-    call->set_id(std::move(piece.id));
-    call->set_name(std::move(piece.name));
-    call->set_arguments(std::move(piece.arguments));
-  }
-}
-
 }  // namespace flotilla

@@ -1,5 +1,5 @@
-// gRPC's Chat: a ChatRequest → the prompt and all that tools make of a request, and the answer's
-// pieces in a ChoiceDelta, as /v1/chat/completions has them.
+// gRPC's Chat: a ChatRequest → the prompt and all that tools make of a request, as
+// /v1/chat/completions has them.
 //
 // A request that does not ask for this (common/rpc's AsksAsHttp) has its tools shown to the
 // template unread, and its answer is the text that the model wrote. Threads: pure functions;
@@ -18,8 +18,5 @@ namespace flotilla {
 // `syntax` and `structured_field` of it are set if AsksAsHttp.
 std::optional<ApiError> SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parsers,
                                       CompletionRequest* request);
-
-// In place of the text that was read.
-void SetAnswer(AnswerText answer, v1::ChoiceDelta* choice);
 
 }  // namespace flotilla

@@ -58,5 +58,18 @@ TEST(ChoiceReaderTest, AnOutputThatEndsItselfAfterACallIsFinishedByIt) {
   }
 }
 
+TEST(SetAnswerTest, ReplacesTheText) {
+  v1::ChoiceDelta choice;
+  choice.set_text("all of it");
+  SetAnswer({"why", "said", {{0, "", "", "}"}, {1, "id", "f", ""}}}, &choice);
+  EXPECT_EQ(choice.text(), "said");
+  EXPECT_EQ(choice.reasoning(), "why");
+  ASSERT_EQ(choice.tool_calls_size(), 2);
+  EXPECT_EQ(choice.tool_calls(0).arguments(), "}");
+  EXPECT_EQ(choice.tool_calls(1).index(), 1);
+  EXPECT_EQ(choice.tool_calls(1).id(), "id");
+  EXPECT_EQ(choice.tool_calls(1).name(), "f");
+}
+
 }  // namespace
 }  // namespace flotilla

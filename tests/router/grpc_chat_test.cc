@@ -335,18 +335,5 @@ TEST_F(SetChatPromptTest, ArgumentsInTextAreObjectsToTheTemplateOfWhoAsks) {
   EXPECT_EQ(Set().prompts[0].text, R"(<tool_call>-{"a": 1})");
 }
 
-TEST(SetAnswerTest, ReplacesTheText) {
-  v1::ChoiceDelta choice;
-  choice.set_text("all of it");
-  SetAnswer({"why", "said", {{0, "", "", "}"}, {1, "id", "f", ""}}}, &choice);
-  EXPECT_EQ(choice.text(), "said");
-  EXPECT_EQ(choice.reasoning(), "why");
-  ASSERT_EQ(choice.tool_calls_size(), 2);
-  EXPECT_EQ(choice.tool_calls(0).arguments(), "}");
-  EXPECT_EQ(choice.tool_calls(1).index(), 1);
-  EXPECT_EQ(choice.tool_calls(1).id(), "id");
-  EXPECT_EQ(choice.tool_calls(1).name(), "f");
-}
-
 }  // namespace
 }  // namespace flotilla
