@@ -280,12 +280,12 @@ TEST_F(KeyedResultsTest, AttachBeginsNothing) {
 
 TEST_F(KeyedResultsTest, TheLongestEndedGoesFirst) {
   Limit({.max_bytes = 16 << 10});
-  Run(Key('a'), 20, v1::FINISH_REASON_LENGTH);
+  Run(Key('a'), 16, v1::FINISH_REASON_LENGTH);
   clock_.AdvanceNs(1);
-  Run(Key('b'), 20, v1::FINISH_REASON_LENGTH);
+  Run(Key('b'), 16, v1::FINISH_REASON_LENGTH);
   ASSERT_TRUE(results_->Contains(Key('a').key()));
   clock_.AdvanceNs(1);
-  Run(Key('c'), 20, v1::FINISH_REASON_LENGTH);
+  Run(Key('c'), 16, v1::FINISH_REASON_LENGTH);
   EXPECT_FALSE(results_->Contains(Key('a').key()));
   EXPECT_TRUE(results_->Contains(Key('c').key()));
   EXPECT_LE(KeyedMetrics(&registry_, {}).bytes.Value(), 16 << 10);
