@@ -63,8 +63,8 @@ class Replica {
     clock_.AdvanceNs(600 * kNsPerMs);
     for (auto& [id, live] : live_) {
       if (live.tokens > 5) continue;
-      live.channel->Append(live.stream, Piece(++live.tokens));
-      live.channel->Append(live.stream, Piece(++live.tokens));
+      live.channel->Append(live.stream, Piece(id, ++live.tokens));
+      live.channel->Append(live.stream, Piece(id, ++live.tokens));
       live.channel->Flush();
     }
     hub_.Tick(clock_.NowNs());
@@ -128,12 +128,16 @@ class Replica {
     channel_->CountSubmit(connection_.get());
   }
 
-  static v1::Delta Piece(int32_t number) {
+  // Every other request asks for logprobs; the prompt's of the others are a large result.
+  static v1::Delta Piece(ReqId id, int32_t number) {
+    const bool logprobs = id % 2 == 1;
     v1::Delta delta;
     v1::ChoiceDelta* choice = delta.add_choices();
     choice->add_token_ids(number);
     choice->set_text("ab");
-    if (number == 1) delta.add_prompt_logprobs()->set_token_id(7);
+    if (logprobs) choice->add_logprobs()->set_token_id(number);
+    if (number == 1 && logprobs) delta.add_prompt_logprobs()->set_token_id(7);
+    if (number == 1 && !logprobs) delta.set_large_result_id(id);
     if (number > 5) delta.add_embedding(0.5f);
     delta.set_last(number > 5);
     return delta;
