@@ -13,6 +13,7 @@ limit. --types: of llama.cpp, comma-separated; "" is the file as it is, others a
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def ours(model):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([os.environ["FLOTILLA_BIN_DIR"] + "/flotilla", "bench", "roofline", "--steps", "--model", model,
                         "--json", file.name], check=True, stdout=subprocess.DEVNULL)
-        runs = json.load(open(file.name, encoding="utf-8"))["runs"]
+        runs = json.loads(pathlib.Path(file.name).read_text(encoding="utf-8"))["runs"]
     rows = {row["name"]: row for row in runs[0]["rows"]}  # of the best instruction set
     return {name: rows[name]["tokens_per_second"] for name in ROWS}, {name: rows[name]["share"] for name in ROWS}
 

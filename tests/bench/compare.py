@@ -7,10 +7,10 @@
 
 An engine is `flotilla`, `flotilla:FLAGS`, `llama-server`, `llama-server:TYPE` (the model requantised for it; -t as
 many as there are cores, a slot a client), `openvino`, or `offline`: ours without HTTP, texts and clients, all requests
-given to it at once and as many running as there would be clients. For each number of clients they run in turn, --runs times, with
-prompts that no run has seen before. Printed are the medians, and how many times the last engine's tokens a second
-are each other's; the exit status is 1 if one of these is below --at-least. --same-kv BYTES (of a token) gives
-ours as much KV cache as the others have, so that memory can be compared.
+given to it at once and as many running as there would be clients. For each number of clients they run in turn, --runs
+times, with prompts that no run has seen before. Printed are the medians, and how many times the last engine's tokens a
+second are each other's; the exit status is 1 if one of these is below --at-least. --same-kv BYTES (of a token) gives ours
+as much KV cache as the others have, so that memory can be compared.
 
 LOAD: the load generator (default ../shared/bench/load.py, beside this repository). MODEL: a GGUF file.
 FLOTILLA_BIN_DIR: of our binaries (default build/release/bin).
@@ -22,17 +22,15 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
 from checkout import DEFAULT_MODEL, ROOT, commit
 
 MODEL = os.environ.get("MODEL", DEFAULT_MODEL)
-LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
 os.environ.setdefault("FLOTILLA_BIN_DIR", str(ROOT / "build/release/bin"))
 os.environ.setdefault("FLOTILLA_TEST_MODEL", MODEL)
 
-from engines import Offline, PeakMemory, make_engine  # noqa: E402 - reads the environment
+from engines import LOAD, make_engine  # noqa: E402 - reads the environment
 
 COLUMNS = [("out_tok_s", "tok/s"), ("ttft_p50", "TTFT p50"), ("ttft_p99", "p99 ms"), ("itl_p50", "between p50"),
            ("itl_p99", "p99 ms"), ("peak_mib", "peak MiB"), ("ready_s", "ready s")]
@@ -56,22 +54,6 @@ class Load:
         return (5 * (self.in_tokens + self.shared_prefix) // 4 + self.out_tokens + 63) // 64 * 64
 
 
-def measure(label, engine, load, seed):
-    """What the load generator printed, and the engine's peak memory and time to ready."""
-    if isinstance(engine, Offline):
-        return engine.measure(load, seed)
-    with engine.start(load) as running, PeakMemory(running.pid) as memory:
-        done = subprocess.run(
-            [sys.executable, LOAD, running.url, "--model", running.model, "--label", label, "--seed", str(seed),
-             "--concurrency", str(load.clients), "--requests", str(load.requests), "--shared-prefix",
-             str(load.shared_prefix), "--in-tokens", f"{load.in_tokens}:{load.in_tokens}", "--out-tokens",
-             f"{load.out_tokens}:{load.out_tokens}"], check=True, text=True, stdout=subprocess.PIPE)
-    line = json.loads(done.stdout)
-    if line["ok"] != load.requests or line["err"]:
-        raise SystemExit(f"error: {label}: {line['err']} of {load.requests} requests failed: {line['err1']}")
-    return line | {"peak_mib": memory.bytes / 2**20, "ready_s": running.ready_s}
-
-
 def machine():
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     name = next((row.split(": ", 1)[1] for row in cpu.splitlines() if row.startswith("model name")), "?")
@@ -84,7 +66,7 @@ def compare(engines, load, args):
     lines = {label: [] for label in engines}
     for run in range(args.runs):
         for label, engine in engines.items():
-            line = measure(label, engine, load, 1000 * load.clients + run)
+            line = engine.measure(load, 1000 * load.clients + run) | {"label": label, "c": load.clients}
             lines[label].append(line)
             print(f"  {load.clients} clients, run {run + 1}: {label}: {line['out_tok_s']} tok/s", file=sys.stderr)
             if args.jsonl:

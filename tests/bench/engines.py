@@ -1,5 +1,5 @@
-"""Serving engines that benchmarks start one after the other: ours and its peers, each behind an OpenAI
-endpoint on a random port of this machine."""
+"""Engines that benchmarks start one after the other: ours and its peers, each behind an OpenAI endpoint on a random
+port of this machine, and ours without one. measure() has the figures of a load."""
 
 import contextlib
 import json
@@ -18,6 +18,7 @@ from checkout import ROOT
 from streams import Cluster, free_port
 from cluster import children_of, pss_bytes
 
+LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
 READY_TIMEOUT_S = 120
 SAMPLE_S = 0.1
 
@@ -58,7 +59,24 @@ class Running:
         self.url, self.model, self.pid, self.ready_s = url, model, pid, ready_s
 
 
-class Flotilla:
+class Server:
+    """An engine with an OpenAI endpoint, which start() starts."""
+
+    def measure(self, load, seed):
+        """What the load generator printed, and the engine's peak memory and time to ready."""
+        with self.start(load) as running, PeakMemory(running.pid) as memory:
+            done = subprocess.run(
+                [sys.executable, LOAD, running.url, "--model", running.model, "--seed", str(seed), "--concurrency",
+                 str(load.clients), "--requests", str(load.requests), "--shared-prefix", str(load.shared_prefix),
+                 "--in-tokens", f"{load.in_tokens}:{load.in_tokens}", "--out-tokens",
+                 f"{load.out_tokens}:{load.out_tokens}"], check=True, text=True, stdout=subprocess.PIPE)
+        line = json.loads(done.stdout)
+        if line["ok"] != load.requests or line["err"]:
+            raise SystemExit(f"error: {type(self).__name__}: {line['err']} of {load.requests} requests failed: {line['err1']}")
+        return line | {"peak_mib": memory.bytes / 2**20, "ready_s": running.ready_s}
+
+
+class Flotilla(Server):
     """`flotilla`, or `flotilla:FLAGS`."""
 
     def __init__(self, flags, model):
@@ -94,7 +112,7 @@ class Offline:
                 "ready_s": time.monotonic() - begin - figures["seconds"]}
 
 
-class LlamaServer:
+class LlamaServer(Server):
     """`llama-server` (build_llama.sh), or `llama-server:TYPE`: the same model requantised, once."""
 
     def __init__(self, quant, model):
@@ -120,7 +138,7 @@ class LlamaServer:
             yield running
 
 
-class OpenVino:
+class OpenVino(Server):
     """`openvino`: GenAI's continuous batching (openvino_server.py), in an environment made once."""
 
     PACKAGES = ["openvino-genai==2026.4.1", "aiohttp"]

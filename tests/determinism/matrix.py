@@ -15,9 +15,9 @@ a regular expression to follow, some with top-p and top-k. All ask for the most 
 for those of their prompt too.
 
 Needs FLOTILLA_TEST_MODEL and FLOTILLA_BIN_DIR (`./flotilla test` sets both). The exit status is 1 if a hash
-differs from the first cell's or from --expect's, if a tiny cache led to no retraction in any of three tries (the order
-in which requests arrive is the threads'), a warm one to no hit,
-prompts were not cut into chunks or mixed with decoding, or any process complained.
+differs from the first cell's or from --expect's, if a tiny cache led to no retraction in any of three tries (the
+threads decide in which order requests arrive), a warm one to no hit, prompts were not cut into chunks or mixed with
+decoding, or any process complained.
 """
 
 import argparse
@@ -205,14 +205,25 @@ def name_of(cell):
     return ",".join(f"{key}={value}" for key, value in cell.items())
 
 
-NO_RETRACTION = "the tiny KV cache forced no retraction"
-TRIES = 3  # of a cell until there is one
+TRIES = 3  # of cells in which something had to be retracted, and was not
+
+
+def runs_of(group, bodies, kv):
+    """Each run of the group's cells: the cell, what run_cells says of it, and whether a retraction was wanted to the end."""
+    for attempt in range(1, TRIES + 1):
+        lacking = False
+        # run_cells first: zip asks it once more at the end, and so it stops its cluster and hears complaints.
+        for outcome, cell in zip(run_cells(group, bodies, kv), group):
+            retractions = outcome[1]
+            lacks = cell["pool"] == "tiny" and cell["at_once"] > 1 and retractions == 0
+            lacking |= lacks
+            yield cell, outcome, lacks and attempt == TRIES
+        if not lacking:
+            return
 
 
 def complaints_about(cell, bodies, retractions, cached, steps):
     found = []
-    if cell["pool"] == "tiny" and cell["at_once"] > 1 and retractions == 0:
-        found.append(NO_RETRACTION)
     if cell["pool"] == "large" and retractions > 0:
         found.append(f"{retractions:.0f} retractions with a large KV cache")
     if cell["cache"] == "off" and cached > 0:
@@ -230,30 +241,23 @@ def complaints_about(cell, bodies, retractions, cached, steps):
 def run(cells, kv, wanted):
     """The number of cells that differ. wanted: the hash that each must have; None: any."""
     bodies = make_requests()
-    expected, bad, number = None, 0, 0
-    for group in by_cluster(cells):
-        for attempt in range(1, TRIES + 1):
-            again = False
-            # run_cells first: zip asks it once more at the end, and so it stops its cluster and hears complaints.
-            for (digests, retractions, cached, steps, seconds), cell in zip(run_cells(group, bodies, kv), group):
-                number += attempt == 1
-                expected = expected or digests
-                different = [i for i, digest in enumerate(digests) if digest != expected[i]]
-                found = complaints_about(cell, bodies, retractions, cached, steps)
-                if NO_RETRACTION in found and attempt < TRIES:
-                    found.remove(NO_RETRACTION)
-                    again = True
-                if different:
-                    found.append(f"requests {different} differ from the first cell's")
-                total = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
-                if wanted not in (None, total):
-                    found.append(f"not the hash {wanted}")
-                print(f"[{number}/{len(cells)}] {total} {name_of(cell)}: {retractions:.0f} retractions, "
-                      f"{cached:.0f} cached tokens, {steps['mixed']} mixed steps, {seconds:.1f} s"
-                      f"{''.join('  FAILED: ' + f for f in found)}", flush=True)
-                bad += bool(found)
-            if not again:
-                break
+    expected, bad = None, 0
+    for cell, (digests, retractions, cached, steps, seconds), never_retracted in (
+            run for group in by_cluster(cells) for run in runs_of(group, bodies, kv)):
+        expected = expected or digests
+        different = [i for i, digest in enumerate(digests) if digest != expected[i]]
+        found = complaints_about(cell, bodies, retractions, cached, steps)
+        if never_retracted:
+            found.append("the tiny KV cache forced no retraction")
+        if different:
+            found.append(f"requests {different} differ from the first cell's")
+        total = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+        if wanted not in (None, total):
+            found.append(f"not the hash {wanted}")
+        print(f"[{cells.index(cell) + 1}/{len(cells)}] {total} {name_of(cell)}: {retractions:.0f} retractions, "
+              f"{cached:.0f} cached tokens, {steps['mixed']} mixed steps, {seconds:.1f} s"
+              f"{''.join('  FAILED: ' + f for f in found)}", flush=True)
+        bad += bool(found)
     return bad
 
 

@@ -21,12 +21,6 @@ namespace json = boost::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-HarnessOptions WithParsers() {
-  HarnessOptions options;
-  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
-  return options;
-}
-
 constexpr const char* kTools =
     R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":
         {"a":{"type":"integer"}}}}},{"type":"function","function":{"name":"g"}}])";

@@ -27,6 +27,12 @@ bool Eventually(const Condition& condition) {
 
 }  // namespace
 
+HarnessOptions WithParsers() {
+  HarnessOptions options;
+  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
+  return options;
+}
+
 RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(options)) {
   char folder[] = "/tmp/flotilla-router-XXXXXX";
   CHECK(mkdtemp(folder) != nullptr);

@@ -53,6 +53,9 @@ struct HarnessOptions {
   std::vector<std::string> models = {};  // by engine; default: the engine's option
 };
 
+// Answers are read for Hermes' calls and for thoughts, though the model's template has neither.
+HarnessOptions WithParsers();
+
 class RouterHarness {
  public:
   explicit RouterHarness(HarnessOptions options = {});

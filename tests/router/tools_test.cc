@@ -14,12 +14,6 @@ namespace {
 namespace json = boost::json;
 using ::testing::HasSubstr;
 
-HarnessOptions WithParsers() {
-  HarnessOptions options;
-  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
-  return options;
-}
-
 constexpr const char* kTools =
     R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":
        {"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}}}},
