@@ -245,7 +245,7 @@ ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
   ReplicaClient* const moved_to = fleet_.Find(group.replica);
   const bool tried = stream->tried.contains(group.replica);
   if (group.replica != stream->replica && moved_to != nullptr && Usable(*moved_to, *stream) &&
-      (again || !tried))
+      !moved_to->recovering() && (again || !tried))
     return moved_to;
   ReplicaClient* replica = Pick(stream, again);
   if (replica != nullptr) group.replica = replica->options().index;

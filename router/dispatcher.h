@@ -168,6 +168,7 @@ class Dispatcher final : public ReplicaListener {
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);
   // Of those that can take it, the ones that should; all, if none should.
   std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again);
+  static bool Healthy(const ReplicaClient& replica, int64_t now_ns);
   double Warmth(const ReplicaClient& replica, int64_t now_ns) const;
   void EjectOutliers(int64_t now_ns);
   void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);

@@ -52,7 +52,8 @@ bool Dispatcher::CanMove(const RequestStream& stream) const {
   if (stream.attempts >= options_.max_attempts) return false;
   return std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(), [&](const auto& each) {
     return !stream.tried.contains(each.first) && each.first != stream.replica &&
-           Usable(*each.second, stream) && (stream.begun() || MayTakeNew(*each.second));
+           Usable(*each.second, stream) && !each.second->recovering() &&
+           (stream.begun() || MayTakeNew(*each.second));
   });
 }
 

@@ -152,7 +152,8 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
     label = now;
     ++label_uses_[label];
   }
-  metrics_->Backend(label, replica.ready(), static_cast<double>(replica.active()));
+  metrics_->Backend(label, replica.ready() && !replica.recovering(),
+                    static_cast<double>(replica.active()));
   metrics_->Circuit(label, static_cast<int>(replica.health().circuit(RealClock::Now())));
   if (replica.options().cache_events)
     metrics_->CacheIndex(label, replica.pages().size(), replica.pages().left_out());
@@ -178,7 +179,7 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
     if (replica->health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed)
       UpdateBackendMetrics(*replica);
     const double draw = std::uniform_real_distribution<>(0, 1)(random_);
-    const bool healthy = replica->health().Allows(now_ns);
+    const bool healthy = Healthy(*replica, now_ns);
     const bool now = healthy && TakesItsTurn(Warmth(*replica, now_ns), warmest, draw);
     any_healthy = any_healthy || healthy;
     if (stream.begun() || MayTakeNew(*replica))
@@ -187,6 +188,11 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
   if (!candidates[2].empty()) return std::move(candidates[2]);
   if (any_healthy) return std::move(candidates[1]);
   return std::move(candidates[0]);
+}
+
+// It gets requests while there is another one for them.
+bool Dispatcher::Healthy(const ReplicaClient& replica, int64_t now_ns) {
+  return replica.health().Allows(now_ns) && !replica.recovering();
 }
 
 double Dispatcher::Warmth(const ReplicaClient& replica, int64_t now_ns) const {

@@ -85,7 +85,7 @@ ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) con
   for (ReplicaClient* home : HomesOf(stream)) {
     if (!again && stream.tried.contains(home->options().index)) continue;
     if (!stream.begun() && !MayTakeNew(*home)) continue;
-    if (home->health().Allows(now_ns)) return home;
+    if (Healthy(*home, now_ns)) return home;
     if (unhealthy == nullptr) unhealthy = home;
   }
   return unhealthy;

@@ -17,6 +17,7 @@ namespace {
 constexpr uint32_t kProtocolMin = 1;
 constexpr uint32_t kProtocolMax = 2;
 constexpr int kMissedHeartbeats = 3;
+constexpr int64_t kRecoverMs = 1000;
 
 std::shared_ptr<const TlsMaterial> CurrentTls(const ReplicaOptions& options) {
   if (options.tls.files == nullptr || IsUnixAddress(options.address)) return nullptr;
@@ -57,7 +58,8 @@ ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io
       pages_(options_.max_index_pages),
       reconnect_timer_(*io),
       watchdog_timer_(*io),
-      reattach_timer_(*io) {}
+      reattach_timer_(*io),
+      move_timer_(*io) {}
 
 template <typename... Args>
 std::function<void(Args...)> ReplicaClient::Guard(void (ReplicaClient::*method)(Args...)) {
@@ -76,6 +78,7 @@ void ReplicaClient::Stop() {
   reconnect_timer_.cancel();
   watchdog_timer_.cancel();
   reattach_timer_.cancel();
+  move_timer_.cancel();
   streams_.clear();
   if (stream_ != nullptr) stream_->Cancel();
   stream_.reset();
@@ -100,7 +103,7 @@ void ReplicaClient::SetState(State state) {
 const char* ReplicaClient::state_name() const {
   switch (state_) {
     case State::kReady:
-      return "ready";
+      return recovering_ ? "recovering" : "ready";
     case State::kFetching:
       return "fetching";
     case State::kConnecting:
@@ -199,6 +202,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
+  SetRecovering(welcome.load().recovering());
   pages_.Reset();
   ArmWatchdog();
   for (uint64_t id : std::exchange(aborted_while_down_, {})) Abort(id, v1::FINISH_REASON_ABORT);
@@ -269,6 +273,7 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
     last_failure_ = status.error_message();
   }
   SetState(State::kBackoff);
+  SetRecovering(false);
   if (retired_) LoseAll();
   if (was_welcomed && !streams_.empty()) {
     reattach_timer_.expires_after(std::chrono::milliseconds(reattach_ms_));
@@ -282,16 +287,46 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
   TellIfUnused();
 }
 
-// The replica is probably dead: what can go on elsewhere does so at once.
+void ReplicaClient::SetRecovering(bool recovering) {
+  if (std::exchange(recovering_, recovering) == recovering) return;
+  if (recovering) {
+    ArmMove();
+  } else {
+    move_timer_.cancel();
+  }
+  listener_->OnReplicaChanged(this);
+}
+
+// Again and again: another replica may come, or recover first.
+void ReplicaClient::ArmMove() {
+  move_timer_.expires_after(std::chrono::milliseconds(kRecoverMs));
+  move_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const std::shared_ptr<ReplicaClient> self = weak.lock();
+    if (error || self == nullptr || !self->recovering_) return;
+    self->MoveStreams();
+    self->ArmMove();
+  });
+}
+
+// The replica is dead, probably, or recovers: what can go on elsewhere does so at once.
 void ReplicaClient::MoveStreams() {
   std::vector<std::shared_ptr<RequestStream>> movable;
   for (const auto& [id, stream] : streams_) {
     if (listener_->CanMove(*stream)) movable.push_back(stream);
   }
+  if (movable.empty()) return;
+  Log().info("requests move {} {} {}", Kv("replica", replica_id_), Kv("state", state_name()),
+             Kv("requests", movable.size()));
   for (const auto& stream : movable) {
-    aborted_while_down_.push_back(stream->id);
-    Lose(stream);
+    // Another router may have it from this replica as well, if it has a key.
+    if (stream->keyed.has_value()) {
+      Detach(stream->id);
+    } else {
+      Abort(stream->id, v1::FINISH_REASON_ABORT);
+    }
+    listener_->OnStreamLost(stream);
   }
+  TellIfUnused();
 }
 
 void ReplicaClient::ScheduleReconnect() {

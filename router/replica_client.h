@@ -6,6 +6,10 @@
 // those that another replica can go on with move there. A replica that is silent for three
 // heartbeats counts as dead.
 //
+// One that says that it recovers (its worker or detokenizer is away) keeps its requests for
+// kRecoverMs, since mostly it is back before another one would have computed their caches. Then
+// those move that another replica can go on with.
+//
 // Threads: the io thread. Ownership: shared, so that callbacks in flight may find it gone. Errors:
 // a request that can't go on is given to the listener by OnStreamLost; nothing else fails.
 #pragma once
@@ -118,9 +122,11 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
   const v1::Load& load() const { return load_.load(); }
   bool draining() const { return draining_; }
+  // Connected, and without a process that its answers need: requests are better off elsewhere.
+  bool recovering() const { return recovering_; }
   // What it loses now had to move anyway: it drained, or nobody names it any more.
   bool loses_as_planned() const { return draining_ || drained_before_ || retired_; }
-  // "connecting", "fetching" (its tokenizer), "ready" or "unreachable".
+  // "connecting", "fetching" (its tokenizer), "ready", "recovering" or "unreachable".
   const char* state_name() const;
   const PageIndex& pages() const { return pages_; }
   const ReplicaHealth& health() const { return health_; }
@@ -138,6 +144,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void OnTokenizer(const v1::GetModelInfoResponse& info, const TokenizerCache::Result& result);
   void OnStep(v1::Step step);
   void OnEnd(const grpc::Status& status);
+  void SetRecovering(bool recovering);
+  void ArmMove();
   void MoveStreams();
   void ScheduleReconnect();
   void ArmWatchdog();
@@ -162,6 +170,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
 
   State state_ = State::kIdle;
   bool draining_ = false;
+  bool recovering_ = false;
   bool drained_before_ = false;  // it was restarted; until what the former one had is handled
   bool retired_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
@@ -192,6 +201,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   boost::asio::steady_timer reconnect_timer_;
   boost::asio::steady_timer watchdog_timer_;
   boost::asio::steady_timer reattach_timer_;
+  boost::asio::steady_timer move_timer_;
 };
 
 }  // namespace flotilla

@@ -71,6 +71,7 @@ void ReplicaClient::OnStep(v1::Step step) {
     draining_ = load_.draining();
     listener_->OnReplicaChanged(this);
   }
+  SetRecovering(load_.load().recovering());
   for (v1::Delta& delta : *step.mutable_deltas()) {
     const auto found = streams_.find(delta.stream_id());
     if (found == streams_.end()) {

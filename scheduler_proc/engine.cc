@@ -95,10 +95,11 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
   SchedulerLoop::Options loop;
   loop.core = options.core;
   loop_ = std::make_unique<SchedulerLoop>(
-      loop, SchedulerLoop::Deps{
-                inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_, &outputs_,
-                &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr, &cache_,
-                [this](bool serving, uint32_t pages) { OnServing(serving, pages); }});
+      loop, SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_,
+                                &inbox_, &outputs_, &load_, &metrics_,
+                                flight_.has_value() ? &*flight_ : nullptr, &cache_,
+                                [this](bool serving, uint32_t pages) { OnServing(serving, pages); },
+                                [this] { hub_.TellLoad(); }});
 }
 
 Engine::~Engine() { Stop(); }

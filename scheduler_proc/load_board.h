@@ -25,6 +25,7 @@ class LoadBoard {
   }
   void SetDraining() { draining_.store(true); }
   bool draining() const { return draining_.load(); }
+  void SetRecovering(bool recovering) { recovering_.store(recovering); }
 
   // By the loop: its figures, and how many submits (prompt tokens) it took from the inbox so far.
   void Publish(const SchedulerStats& stats, uint64_t taken, uint64_t taken_tokens) {
@@ -48,12 +49,14 @@ class LoadBoard {
     load->set_free_pages(stats_.free_pages + stats_.evictable_pages);
     load->set_total_pages(stats_.total_pages);
     load->set_draining(draining());
+    load->set_recovering(recovering_.load());
   }
 
  private:
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> submitted_tokens_{0};
   std::atomic<bool> draining_{false};
+  std::atomic<bool> recovering_{false};
   mutable std::mutex mutex_;
   SchedulerStats stats_;       // guarded by mutex_
   uint64_t taken_ = 0;         // guarded by mutex_

@@ -143,6 +143,12 @@ void RouterChannel::SendControl(v1::EngineFrame&& frame) {
   PumpLocked();
 }
 
+void RouterChannel::TellLoad() {
+  std::lock_guard lock(mutex_);
+  heartbeat_due_ = true;
+  PumpLocked();
+}
+
 bool RouterChannel::Forgettable() {
   std::lock_guard lock(mutex_);
   return connection_ == nullptr && streams_.empty();
@@ -289,6 +295,11 @@ int64_t RouterHub::Tick(int64_t now_ns) {
 void RouterHub::Broadcast(const v1::EngineFrame& frame) {
   std::lock_guard lock(mutex_);
   for (auto& [id, channel] : channels_) channel->SendControl(v1::EngineFrame(frame));
+}
+
+void RouterHub::TellLoad() {
+  std::lock_guard lock(mutex_);
+  for (auto& [id, channel] : channels_) channel->TellLoad();
 }
 
 size_t RouterHub::size() {

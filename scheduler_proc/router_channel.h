@@ -82,6 +82,8 @@ class RouterChannel final : public OutputSink {
   // Pong, Goodbye: sent before the next step. Older unsent ones of the kind are replaced.
   void SendControl(v1::EngineFrame&& frame);
 
+  // The load has changed by more than pieces will tell: it is sent without waiting for the next.
+  void TellLoad();
   // Heartbeat, expiry. Returns the next time it wants to be called. *expired: nothing is left.
   int64_t Tick(int64_t now_ns, bool* expired);
   // Its router is away and has nothing to come back for.
@@ -140,6 +142,7 @@ class RouterHub {
   int64_t Tick(int64_t now_ns);
   // To every connected router.
   void Broadcast(const v1::EngineFrame& frame);
+  void TellLoad();
   size_t size();
 
  private:

@@ -13,6 +13,12 @@ namespace {
 constexpr int64_t kBeatNs = kNsPerSecond / 2;
 constexpr int64_t kMaxDrainNs = 2 * kNsPerMs;  // a turn, and one command more
 
+bool IsAway(const ProcessSlot& slot) {
+  const ProcessState state = ReplicaControl::State(slot);
+  return state == ProcessState::kDead || state == ProcessState::kStarting ||
+         state == ProcessState::kLoading;
+}
+
 }  // namespace
 
 SchedulerLoop::SchedulerLoop(const Options& options, Deps deps)
@@ -34,8 +40,17 @@ StatusOr<bool> SchedulerLoop::Step() {
   // Before the outputs, whose frames carry the events.
   if (deps_.cache != nullptr) deps_.cache->Publish(&page_log_);
   progress = HandOutputs(now_ns, results) || progress;
+  ReportRecovering();
   WriteKeyFrameIfDue();
   return progress;
+}
+
+// Nothing is answered without all ranks and the detokenizer.
+void SchedulerLoop::ReportRecovering() {
+  const bool recovering = !deps_.epochs->serving() || IsAway(deps_.control->detokenizer);
+  if (std::exchange(recovering_, recovering) == recovering) return;
+  deps_.load->SetRecovering(recovering);
+  deps_.on_recovering();
 }
 
 // The workers have their plan, and clients their tokens.

@@ -54,6 +54,8 @@ class SchedulerLoop {
     // The replica began (true) or stopped (false) serving; before the first true the core is
     // not there and nothing may be submitted.
     std::function<void(bool serving, uint32_t num_pages)> on_serving;
+    // LoadBoard's `recovering` has changed.
+    std::function<void()> on_recovering;
   };
   SchedulerLoop(const Options& options, Deps deps);
 
@@ -91,6 +93,7 @@ class SchedulerLoop {
   bool HandOutputs(int64_t now_ns, bool results);
   void RecomputeDeadline();
   void WriteKeyFrameIfDue();
+  void ReportRecovering();
   void Beat(int64_t now_ns);
   int64_t NextWakeNs() const;
 
@@ -101,6 +104,7 @@ class SchedulerLoop {
   uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
   int64_t step_ns_ = 0;                    // now, for the last Step
   int64_t last_progress_ns_ = 0;  // a plan was published while none was in flight, or a result came
+  bool recovering_ = false;       // as reported
   int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
   // Reused each step.
   std::vector<Command> commands_;

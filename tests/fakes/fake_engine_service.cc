@@ -121,6 +121,12 @@ void FakeEngineService::SetDraining(bool draining) {
   if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
 }
 
+void FakeEngineService::SetRecovering(bool recovering) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  recovering_ = recovering;
+  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
+}
+
 void FakeEngineService::SetModel(const std::string& model) {
   std::lock_guard<std::mutex> lock(mutex_);
   model_ = model;
@@ -213,6 +219,7 @@ v1::Load FakeEngineService::MakeLoad() const {
   load.set_queued_tokens(queued);
   load.set_running_tokens(running);
   load.set_draining(draining_);
+  load.set_recovering(recovering_);
   return load;
 }
 

@@ -60,7 +60,8 @@ class FakeEngineService final : public v1::Engine::Service {
   void SetScript(std::vector<int32_t> ids);             // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);
   void SetDraining(bool draining);
-  void SetModel(const std::string& model);              // from the next connection
+  void SetRecovering(bool recovering);      // says so; it answers as before unless it is held
+  void SetModel(const std::string& model);  // from the next connection
   void SetFingerprint(const std::string& fingerprint);  // the same
   void SetOffersTokenizer(bool offers);                 // the same
   void SetFilesFail(bool fail);  // who fetches one waits until false, and fails
@@ -158,6 +159,7 @@ class FakeEngineService final : public v1::Engine::Service {
   bool reachable_ = true;
   bool silent_ = false;
   bool draining_ = false;
+  bool recovering_ = false;
   bool offers_tokenizer_ = true;
   bool files_fail_ = false;
   bool large_lost_ = false;

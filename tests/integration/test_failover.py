@@ -108,6 +108,31 @@ def test_streams_outlive_a_replica(victim):
           f"most {max(gaps):.2f} s; undisturbed {share(calm, .5):.2f}, {share(calm, .99):.2f}, {max(calm):.2f} s")
 
 
+@pytest.mark.parametrize("victim", ["worker", "detokenizer"])
+def test_streams_leave_a_replica_that_recovers_for_long(victim):
+    """Killed the sixth time in a row a process is started again after 4 s; nobody waits that long for it."""
+    bodies = [body_of(i) for i in range(12)]
+    with Cluster("--replicas", "2", *FLAGS, disturbed=True) as c, \
+            concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        client = Client(c.http)
+        expected = list(pool.map(client.stream, bodies))
+        (pid, other), client.gaps = sorted(c.pids(victim)), []
+        for _ in range(5):
+            kill(pid)
+            wait_until(lambda: set(c.pids(victim)) - {pid, other}, 60, f"{victim} is back")
+            pid, = set(c.pids(victim)) - {other}
+        wait_until(lambda: c.metric("flotilla_router_backend_healthy") == 2, 60, "both take requests")
+        begun = threading.Semaphore(0)
+        answers = [pool.submit(client.stream, body, begun.release) for body in bodies]
+        for _ in range(2 * len(bodies)):
+            begun.acquire(timeout=60)
+        kill(pid)
+        assert [answer.result(300) for answer in answers] == expected
+        assert set(c.pids(victim)) == {other}, "it is not back yet"
+        assert c.metric("flotilla_router_failovers_total") > 0
+        print(f"a stream's longest time between pieces: {max(client.gaps):.2f} s")
+
+
 def test_a_kill_at_any_token():
     """One replica, whose scheduler dies when the client has k tokens; it goes on with the next one."""
     body, expected, failovers = body_of(0) | {"seed": 77}, None, 0

@@ -205,6 +205,45 @@ TEST(ContinueTest, NorIsARestartAfterADrain) {
   EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine()));
 }
 
+TEST(ContinueTest, AReplicaThatRecoversForLongGivesItAway) {
+  RouterHarness harness(Replicas(2));
+  Begun begun(&harness, kStream, 7);
+  harness.engine(0).SetRecovering(true);
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+  EXPECT_TRUE(harness.engine(0).WaitForAborts(1));
+  EXPECT_EQ(harness.engine(1).submits().size(), 1u);
+  EXPECT_EQ(harness.Metric(kFailovers), 1);
+}
+
+// Nor to one that recovers itself: it goes on wherever there is one first.
+TEST(ContinueTest, ButNotToAnUnequalOne) {
+  RouterHarness harness(Replicas(2));
+  Begun begun(&harness, kStream, 7);
+  harness.engine(1).SetFingerprint("other");
+  harness.engine(1).BreakStream();
+  ASSERT_TRUE(harness.engine(1).WaitForConnections(2));
+  harness.engine(0).SetRecovering(true);
+  EXPECT_EQ(begun.answer.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  harness.engine(1).SetRecovering(true);
+  harness.engine(1).SetFingerprint("fp-fake");
+  harness.engine(1).BreakStream();
+  ASSERT_TRUE(harness.engine(1).WaitForConnections(3));
+  EXPECT_EQ(begun.answer.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  EXPECT_EQ(harness.engine(1).submits().size(), 0u);
+  harness.engine(1).SetRecovering(false);
+  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine(0)));
+  EXPECT_EQ(harness.engine(1).submits().size(), 1u);
+}
+
+TEST(ContinueTest, SeveralChoicesOfOneThatRecoversStayTogether) {
+  constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":20,"seed":1,"n":3})";
+  RouterHarness harness(Replicas(3));
+  Begun begun(&harness, kBody, 5, 3);
+  harness.engine(0).SetRecovering(true);
+  EXPECT_EQ(begun.answer.get().status, 200);
+  EXPECT_EQ(harness.engine(1).submits().size() * harness.engine(2).submits().size(), 0u);
+}
+
 TEST(ContinueTest, AnUnequalReplicaIsNoneAndTheErrorSaysSo) {
   HarnessOptions options = Replicas(2);
   options.failover_wait_ms = 300;

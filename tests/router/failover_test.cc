@@ -99,6 +99,23 @@ TEST(RoutingTest, ADrainingReplicaGetsNothingNewButFinishes) {
   EXPECT_EQ(running.get().status, 200);
 }
 
+TEST(RoutingTest, AReplicaThatRecoversGetsNothingNewWhileThereIsAnother) {
+  RouterHarness harness(Two());
+  harness.engine(0).SetRecovering(true);
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 0));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(1).submits().size(), 4u);
+  harness.engine(1).Stop();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-1\"}", 0));
+  EXPECT_EQ(harness.Complete(kBody).status, 200) << "it will be back";
+  harness.engine(1).Start();
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-1\"}", 1));
+  harness.engine(0).SetRecovering(false);
+  ASSERT_TRUE(harness.WaitForMetric("flotilla_router_backend_healthy{replica=\"fake-0\"}", 1));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine(0).submits().size(), 3u);
+}
+
 TEST(RoutingTest, AReplicaThatNeverCameIsUnhealthyUnderItsAddress) {
   HarnessOptions options;
   options.start_engines = false;

@@ -193,6 +193,24 @@ TEST_F(IdempotencyTest, ARepeatGoesToTheReplicaThatRunsItThoughThatDrains) {
   EXPECT_EQ(Submits(1 - home), 1u);
 }
 
+// Another router may have it from the same replica.
+TEST_F(IdempotencyTest, WhatMovesFromAReplicaThatRecoversIsNotAbortedThere) {
+  HarnessOptions options;
+  options.replicas = 2;
+  Start(options);
+  harness_->WaitAllReady();
+  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
+  SendOn(KeyHeader("k"));
+  while (Submits(0) + Submits(1) < 1) {
+  }
+  const size_t home = Submits(0) > 0 ? 0 : 1;
+  harness_->engine(home).SetRecovering(true);
+  harness_->engine(1 - home).RunFreely();
+  EXPECT_EQ(connections_[0]->Read().status, 200);
+  EXPECT_TRUE(harness_->engine(home).WaitFor([&] { return !harness_->engine(home).has_live(); }));
+  EXPECT_EQ(harness_->engine(home).aborts(), 0u);
+}
+
 // Its replica is lost: those who repeat it later can be given all of it where it went on.
 TEST_F(IdempotencyTest, WhatAResumeDoesNotTellIsComputedFromTheStart) {
   for (const bool logprobs : {false, true}) {

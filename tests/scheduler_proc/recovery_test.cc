@@ -92,6 +92,25 @@ TEST(Recovery, HealthIsFalseWhileARankIsAway) {
   EXPECT_EQ(health.Check(""), HealthClient::kNotServing);
 }
 
+TEST(Recovery, RoutersAreToldWhileARankOrTheDetokenizerIsAway) {
+  FakeEngine engine;
+  TestRouter router(engine.Channel());
+  router.Hello(TestRouter::MakeHello());
+  engine.replica().Kill(0);
+  EXPECT_TRUE(router.Wait([&] { return router.load_.recovering(); }));
+  engine.replica().Restart(0);
+  EXPECT_TRUE(router.Wait([&] { return !router.load_.recovering(); }));
+  ReplicaControlBlock* const control = engine.replica().control().operator->();
+  for (const ProcessState away : {ProcessState::kDead, ProcessState::kLoading}) {
+    ReplicaControl::SetState(&control->detokenizer, away);
+    ReplicaControl::Ring(&control->doorbell);
+    EXPECT_TRUE(router.Wait([&] { return router.load_.recovering(); }));
+    ReplicaControl::SetState(&control->detokenizer, ProcessState::kReady);
+    ReplicaControl::Ring(&control->doorbell);
+    EXPECT_TRUE(router.Wait([&] { return !router.load_.recovering(); }));
+  }
+}
+
 TEST(Recovery, NotHealthyBeforeTheWorkersAre) {
   FakeEngineOptions options;
   options.replica.start = false;

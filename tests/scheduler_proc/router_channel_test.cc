@@ -97,6 +97,15 @@ TEST_F(RouterChannelTest, HeartbeatOnlyWhenNothingElseWasSent) {
   EXPECT_EQ(c.frames[1].step().deltas_size(), 0);
 }
 
+TEST_F(RouterChannelTest, ALoadThatHasChangedIsSentAtOnce) {
+  FakeConnection c;
+  auto channel = Attach(&c);
+  channel->OnWritten(&c, true);
+  hub_->TellLoad();
+  ASSERT_EQ(c.frames.size(), 2u);
+  EXPECT_TRUE(c.frames[1].step().has_load());
+}
+
 TEST_F(RouterChannelTest, ReplaysLeaveHalfOfTheRoom) {
   FakeConnection c;
   auto channel = Attach(&c);
