@@ -61,16 +61,26 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch, St
   CHECK(!batch->empty() || num_in_flight > 0 || (running_batch.empty() && waiting_queue.empty()));
 }
 
-// A long prompt must not make those who decode wait. A short one may: it is one step, and its own
-// first token is waited for too.
-StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes) const {
+// Prompts must not make those who decode wait for long, and one long prompt less than several. But
+// their own first tokens are waited for too: where far more wait for their first than for their
+// next, there is no limit.
+StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admits) const {
   StepBudget budget{&step_cost};
   if (decodes.empty() || !step_cost.known()) return budget;
   const int64_t decode_ns = step_cost.Predict(decodes.work);
-  budget.long_prompts_only = config.max_step_ns == 0;
-  budget.ns = budget.long_prompts_only
-                  ? static_cast<int64_t>(kLongPromptShare * static_cast<double>(decode_ns))
-                  : std::max<int64_t>(0, config.max_step_ns - decode_ns);
+  if (config.max_step_ns > 0) {
+    budget.ns = std::max<int64_t>(0, config.max_step_ns - decode_ns);
+    return budget;
+  }
+  int64_t prompts = running_summary->num_prefilling;
+  if (admits) prompts += std::min<int64_t>(slots.num_free(), std::ssize(waiting_queue));
+  if (prompts > kMostPromptsADecode * std::ssize(decodes.rows)) return budget;
+  const auto beside = [decode_ns](double share, int64_t step_ns) {
+    return std::max(static_cast<int64_t>(share * static_cast<double>(decode_ns)),
+                    step_ns - decode_ns);
+  };
+  budget.ns = beside(kPromptShare, kPromptStepNs);
+  budget.long_ns = beside(kLongPromptShare, std::min(kPromptStepNs, prompts * kLongPromptStepNs));
   return budget;
 }
 
@@ -84,7 +94,7 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
   if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
   if (!running_summary.has_value()) SummarizeRunning(*batch);
   PrefillAdder adder(config, &kv, *running_summary, std::span(result_queue).first(num_in_flight),
-                     ChunkBudget(*batch), batch);
+                     ChunkBudget(*batch, admits), batch);
   uint32_t num_left = running_summary->num_prefilling;
   for (size_t i = 0; num_left > 0; ++i) {
     Req* req = running_batch[i];

@@ -23,8 +23,8 @@ uint32_t PrefillAdder::ChunkLength(const Req& req) const {
   const uint32_t start = req.num_scheduled, end = req.len();
   const uint32_t most = std::min(end - start, rem_chunk_tokens_);
   uint32_t length = most;
-  if (TimeIsLimited(req)) {
-    length = budget_.cost->TokensWithin(start, most, budget_.ns);
+  if (budget_.limits()) {
+    length = budget_.cost->TokensWithin(start, most, budget_.For(req));
     if (batch_.num_extend_rows == 0) length = std::max(length, std::min(most, kMinChunkTokens));
   }
   if (length == end - start) return length;
@@ -40,7 +40,7 @@ bool PrefillAdder::EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) cons
 }
 
 void PrefillAdder::AddRow(Req* req, uint32_t num_tokens) {
-  if (TimeIsLimited(*req)) budget_.ns -= budget_.cost->ChunkNs(req->num_scheduled, num_tokens);
+  if (budget_.limits()) budget_.Take(*req, budget_.cost->ChunkNs(req->num_scheduled, num_tokens));
   batch_.AddRow(req, num_tokens, /*extend=*/true);
   rem_chunk_tokens_ -= num_tokens;
 }

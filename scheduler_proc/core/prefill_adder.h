@@ -1,8 +1,8 @@
 // Decides which prompt tokens go into the next step: first what runs and is not yet computed, then
 // waiting requests, within the step's budgets. Lives for one step.
 //
-// Budgets: chunked_prefill_size tokens computed a step, and beside decodes, of all or only of long
-// prompts, as many as StepBudget leaves time for, but always kMinChunkTokens; max_prefill_tokens of
+// Budgets: chunked_prefill_size tokens computed a step, and beside decodes as many as StepBudget
+// leaves time for, but always kMinChunkTokens; max_prefill_tokens of
 // the admitted prompts, rounded up to pages (the first is always allowed); kMaxOpenWords of what a
 // plan tells about newly opened slots (the first is always allowed); kMaxEmbedRows prompts that end
 // in an embedding; and pages: a request is admitted if what is free and evictable holds its tokens
@@ -50,7 +50,14 @@ inline constexpr uint32_t kMinChunkTokens = 4;
 struct StepBudget {
   const StepCost* cost = nullptr;
   int64_t ns = INT64_MAX;
-  bool long_prompts_only = false;  // those that need more than one whole chunk
+  int64_t long_ns = INT64_MAX;  // of it, for prompts that need more than one whole chunk
+
+  bool limits() const { return ns != INT64_MAX; }
+  int64_t For(const Req& req) const { return req.long_prompt ? std::min(ns, long_ns) : ns; }
+  void Take(const Req& req, int64_t taken_ns) {
+    ns -= taken_ns;
+    if (req.long_prompt) long_ns -= taken_ns;
+  }
 };
 
 // Pages that req is expected to need beyond those it has; ratio: of the tokens that it may still
@@ -85,8 +92,7 @@ class PrefillAdder {
                ScheduleBatch* batch);
 
   bool budget_left() const {
-    return rem_chunk_tokens_ > 0 &&
-           (budget_.ns > 0 || budget_.long_prompts_only || batch_.num_extend_rows == 0);
+    return rem_chunk_tokens_ > 0 && (budget_.ns > 0 || batch_.num_extend_rows == 0);
   }
   // The next chunk of a request that has a slot.
   AddReqResult AddChunkedReq(Req* req);
@@ -100,9 +106,6 @@ class PrefillAdder {
   }
   // Tokens of the request's next chunk, ending on a page if it must be cut.
   uint32_t ChunkLength(const Req& req) const;
-  bool TimeIsLimited(const Req& req) const {
-    return budget_.ns != INT64_MAX && (!budget_.long_prompts_only || req.long_prompt);
-  }
   // Its last row would be one embedding too many.
   bool EndsBeyondEmbedRows(const Req& req, uint32_t num_tokens) const;
   bool HeldBack(const Req& req) const;

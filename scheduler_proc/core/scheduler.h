@@ -46,8 +46,8 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   bool enable_mixed_chunk = true;    // prefill chunks and decodes in one step
   uint32_t max_plans_in_flight = 2;  // 1: no overlap
-  // What a step may take when a prompt's chunk goes beside decodes. 0: for prompts longer than a
-  // chunk a share more than the decodes alone take (kLongPromptShare), for others no limit.
+  // What a step may take when a prompt's chunk goes beside decodes. 0: kPromptStepNs, or a share
+  // more than the decodes alone take; prompts longer than a chunk less of either.
   int64_t max_step_ns = 0;
   bool enable_prefix_cache = true;
   std::string eviction_policy = "lru";     // lru | lfu

@@ -34,8 +34,14 @@ inline constexpr uint32_t kMaxPlansInFlight = 2;
 // The next step is planned so long before the running one should end: a third of it, at least 2 ms.
 inline constexpr int64_t kMinPlanLeadNs = 2'000'000;
 inline constexpr int64_t kPlanLeadShare = 3;
-// Of the time that a step's decodes take, what long prompts may add to it (max_step_ns 0).
-inline constexpr double kLongPromptShare = 0.35;
+// With max_step_ns 0 prompts may add such a share to the time of the decodes beside them, long ones
+// less,
+inline constexpr double kPromptShare = 1, kLongPromptShare = 0.35;
+// or, with few decodes, as much as makes the step so long: 25 tokens a second are more than one
+// reads. Long ones for each prompt that waits or is computed 15 ms, up to all of it.
+inline constexpr int64_t kPromptStepNs = 40'000'000, kLongPromptStepNs = 15'000'000;
+// So many times as many prompts as decodes are not limited.
+inline constexpr int64_t kMostPromptsADecode = 2;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.
@@ -92,7 +98,7 @@ struct Scheduler::Impl {
   void SummarizeRunning(const ScheduleBatch& batch);
   bool no_pages() const { return batch_is_full && !new_token_ratio.FellSince(full_at_ratio); }
   bool may_admit() const { return !no_pages() && !waiting_queue.empty() && !slots.full(); }
-  StepBudget ChunkBudget(const ScheduleBatch& decodes) const;
+  StepBudget ChunkBudget(const ScheduleBatch& decodes, bool admits) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
   void Retract(Req* req);

@@ -150,4 +150,24 @@ std::vector<v1::Delta> FakeEngineService::MakePieces(const v1::Submit& submit) {
   return pieces;
 }
 
+v1::Load FakeEngineService::MakeLoad() const {
+  v1::Load load;
+  uint64_t queued = extra_load_, running = 0;
+  for (const auto& [id, live] : live_) {
+    if (live.next >= live.pieces.size()) continue;
+    (live.next == 0 ? queued : running) += live.prompt_tokens;
+    if (live.next == 0)
+      load.set_waiting_requests(load.waiting_requests() + 1);
+    else
+      load.set_running_requests(load.running_requests() + 1);
+  }
+  load.set_total_pages(kTotalPages);
+  load.set_free_pages(kTotalPages - load.running_requests());
+  load.set_queued_tokens(queued);
+  load.set_running_tokens(running);
+  load.set_draining(draining_);
+  load.set_recovering(recovering_);
+  return load;
+}
+
 }  // namespace flotilla

@@ -149,6 +149,38 @@ TEST(PlanStepTest, OverlapPlansLate) {
   EXPECT_EQ(scheduler.PlanDueNs(), INT64_MAX);
 }
 
+// A decode takes 12 ms, a prompt's token 2: beside one decode there are 28 ms for prompts, for a
+// long one alone 4.2, for two 18.
+TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.enable_prefix_cache = false;
+  ReqId id = 0;
+  const auto chunks_of = [&](int prompts, uint32_t len) {
+    SimCluster cluster(config);
+    const auto add = [&](uint32_t len, uint32_t max_new_tokens) {
+      ASSERT_TRUE(cluster.Add(Spec(++id, len, max_new_tokens)).ok());
+    };
+    for (int i = 0; i < 20; ++i) {  // it learns
+      add(4 + 3 * static_cast<uint32_t>(i), 5);
+      cluster.Step();
+    }
+    cluster.Drain();
+    add(10, 30);
+    cluster.Step();
+    for (int i = 0; i < prompts; ++i) add(len, 1);
+    cluster.Step();
+    const size_t tokens = cluster.plan().input_ids.size() - 1;
+    cluster.Drain();
+    return tokens;
+  };
+  EXPECT_EQ(chunks_of(1, 60), 12u) << "whole pages";
+  EXPECT_EQ(chunks_of(2, 60), 12u);
+  EXPECT_EQ(chunks_of(3, 60), 64u) << "far more wait for a first token than for the next";
+  EXPECT_EQ(chunks_of(1, 70), kMinChunkTokens);
+  EXPECT_EQ(chunks_of(2, 70), 8u);
+  EXPECT_EQ(chunks_of(3, 70), 64u);
+}
+
 // A retraction needs a request's pages, which a plan in flight still writes.
 TEST(PlanStepTest, OverlapWaitsForTheResultBeforeItRetracts) {
   SchedulerConfig config = OverlapConfig();

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "common/base/clock.h"
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
@@ -167,6 +168,7 @@ TEST(PreemptTest, NoInversionIsLeft) {
   std::mt19937_64 random(1);
   SchedulerConfig config = Config(4, 4096);
   config.chunked_prefill_size = 512;
+  config.max_step_ns = 3600 * kNsPerSecond;
   SimCluster cluster(config);
   ReqId next = 1;
   for (int step = 0; step < 3000; ++step) {

@@ -205,7 +205,7 @@ TEST_F(PrefillAdderTest, CutsChunksToTheTimeThatIsLeft) {
   EXPECT_FALSE(late.budget_left());
 }
 
-TEST_F(PrefillAdderTest, MayLimitTheTimeOfLongPromptsOnly) {
+TEST_F(PrefillAdderTest, LimitsTheTimeOfLongPromptsMore) {
   StepCost cost;
   for (uint32_t tokens = 1; tokens < 40; ++tokens) {
     StepWork work;
@@ -213,7 +213,7 @@ TEST_F(PrefillAdderTest, MayLimitTheTimeOfLongPromptsOnly) {
     cost.Observe(work, tokens * 1'000'000);
   }
   config_.chunked_prefill_size = 64;
-  budget_ = {.cost = &cost, .ns = 8'500'000, .long_prompts_only = true};
+  budget_ = {.cost = &cost, .ns = 36'500'000, .long_ns = 8'500'000};
   PrefillAdder adder = Adder();
   EXPECT_EQ(adder.AddOneReq(MakeReq(20, 1)), AddReqResult::kContinue);
   EXPECT_EQ(batch_.rows[0].num_tokens, 20u);
@@ -223,7 +223,7 @@ TEST_F(PrefillAdderTest, MayLimitTheTimeOfLongPromptsOnly) {
   EXPECT_EQ(adder.AddOneReq(MakeReq(66, 1, 9)), AddReqResult::kOther) << "no time for another";
   EXPECT_TRUE(adder.budget_left());
   EXPECT_EQ(adder.AddOneReq(MakeReq(12, 1, 11)), AddReqResult::kContinue);
-  EXPECT_EQ(batch_.rows[2].num_tokens, 12u);
+  EXPECT_EQ(batch_.rows[2].num_tokens, 8u) << "all together";
   // It stays limited to its end.
   long_one->num_scheduled = 48;
   batch_.Clear();

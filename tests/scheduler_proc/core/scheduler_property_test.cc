@@ -39,7 +39,7 @@ class Workload {
     config_.max_prefill_tokens = Pick({1, 100, 1000});
     config_.max_queued_requests = Pick({4, 40});
     config_.context_length = 160;
-    config_.max_step_ns = Pick({0, 1, 10'000'000});
+    config_.max_step_ns = Pick({0, 1, 100'000'000});
     if (Chance(300)) config_.eviction_policy = "lfu";
     config_.priority_scheduling_preemption_threshold = Pick({0, 10, 60});
     config_.schedule_max_overtakes = Pick({0, 3, 8192});

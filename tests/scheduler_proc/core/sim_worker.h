@@ -171,9 +171,9 @@ inline Expected Foretell(const SimModel& model, const SchedulerConfig& config,
 class SimWorker {
  public:
   // A step of so many tokens takes, from 0 on.
-  static constexpr int64_t kTokenNs = 200'000;
+  static constexpr int64_t kTokenNs = 2'000'000;
   static constexpr int64_t StepNs(size_t num_tokens) {
-    return 1'000'000 + kTokenNs * static_cast<int64_t>(num_tokens);
+    return 10'000'000 + kTokenNs * static_cast<int64_t>(num_tokens);
   }
 
   // `requests` is looked up by the sampling seed, which tests set to the request's id.

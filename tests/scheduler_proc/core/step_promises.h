@@ -62,7 +62,7 @@ class StepPromises {
     if (opened.size() > 1) {
       ASSERT_LE(tokens.admitted, config_.max_prefill_tokens);
     }
-    ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens));
+    ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens, before));
     if (!opened.empty() && !one_alone) ASSERT_NO_FATAL_FAILURE(JudgePages(before, after));
     in_flight.mixed = tokens.decodes > 0 && tokens.chunks > 0;
     in_flight_.push_back(std::move(in_flight));
@@ -138,17 +138,24 @@ class StepPromises {
   }
 
   // Once the scheduler has seen what steps cost, prompts take no more of one than they may.
-  void JudgeTime(const Tokens& tokens) {
-    const bool share = config_.max_step_ns == 0;
-    const uint32_t limited = share ? tokens.long_chunks : tokens.chunks;
-    if (tokens.decodes == 0 || limited == 0 || results_ < 100 || mixed_results_ < 20) return;
-    const auto decode_ns = static_cast<double>(SimWorker::StepNs(tokens.decodes));
-    const double spare =
-        share ? kLongPromptShare * decode_ns : static_cast<double>(config_.max_step_ns) - decode_ns;
-    const double allowed = std::max<double>(kMinChunkTokens, spare / SimWorker::kTokenNs);
-    ASSERT_LE(limited, 1.05 * allowed + 1)
-        << "beside " << tokens.decodes << " decodes, max_step_ns " << config_.max_step_ns;
-    ++times_judged_;
+  void JudgeTime(const Tokens& tokens, const SchedulerStats& before) {
+    if (tokens.decodes == 0 || tokens.chunks == 0 || results_ < 100 || mixed_results_ < 20) return;
+    const int64_t decode_ns = SimWorker::StepNs(tokens.decodes);
+    const auto judge = [&](uint32_t num_tokens, double share, int64_t step_ns) {
+      const double spare_ns = std::max(share * static_cast<double>(decode_ns),
+                                       static_cast<double>(step_ns - decode_ns));
+      const double allowed = std::max<double>(kMinChunkTokens, spare_ns / SimWorker::kTokenNs);
+      ASSERT_LE(num_tokens, 1.05 * allowed + 1)
+          << "beside " << tokens.decodes << " decodes, max_step_ns " << config_.max_step_ns;
+      ++times_judged_;
+    };
+    if (config_.max_step_ns > 0) return judge(tokens.chunks, 0, config_.max_step_ns);
+    const int64_t prompts = int64_t{before.waiting} + before.running - tokens.decodes;
+    if (prompts > kMostPromptsADecode * tokens.decodes)
+      return;  // at most: some may not be admitted
+    judge(tokens.chunks, kPromptShare, kPromptStepNs);
+    judge(tokens.long_chunks, kLongPromptShare,
+          std::min(kPromptStepNs, prompts * kLongPromptStepNs));
   }
 
   // Whoever is admitted finds pages for itself and for what those who run are expected to need.
