@@ -81,6 +81,7 @@ void Dispatcher::Start() {
 void Dispatcher::Stop() {
   stopped_ = true;
   groups_.clear();
+  handles_by_key_.clear();
   num_streams_ = 0;
   parked_.clear();
   park_timer_.cancel();
@@ -169,10 +170,15 @@ std::variant<uint64_t, ApiError> Dispatcher::Place(RequestGroup group) {
 RequestGroup* Dispatcher::Enter(RequestGroup group) {
   const uint64_t handle = group.streams[0]->handle;
   num_streams_ += group.num_live;
+  if (group.streams[0]->keyed.has_value()) {
+    group.key = group.streams[0]->keyed->key();
+    handles_by_key_.emplace(group.key, handle);
+  }
   return &groups_.emplace(handle, std::move(group)).first->second;
 }
 
 RequestGroup Dispatcher::TakeOut(Groups::iterator group) {
+  ForgetKey(*group);
   RequestGroup out = std::move(group->second);
   groups_.erase(group);
   num_streams_ -= out.num_live;
@@ -267,7 +273,10 @@ void Dispatcher::End(const RequestStream& stream) {
   const auto found = groups_.find(stream.handle);
   found->second.streams[stream.choice].reset();
   --num_streams_;
-  if (--found->second.num_live == 0) groups_.erase(found);
+  if (--found->second.num_live == 0) {
+    ForgetKey(*found);
+    groups_.erase(found);
+  }
   ServeQueueSoon();
 }
 

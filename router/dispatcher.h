@@ -139,6 +139,7 @@ class Dispatcher final : public ReplicaListener {
   std::variant<uint64_t, ApiError> SubmitGroup(RequestGroup group);
   RequestGroup* Enter(RequestGroup group);  // into groups_
   RequestGroup TakeOut(Groups::iterator group);
+  void ForgetKey(const Groups::value_type& entry);
   // At a replica, or where those wait that no replica can take.
   std::variant<uint64_t, ApiError> Place(RequestGroup group);
   // At the replica that has this keyed request already, else as Place.
@@ -251,12 +252,13 @@ class Dispatcher final : public ReplicaListener {
   int64_t outliers_checked_ns_ = 0;
   TokenizerCache tokenizers_;
   Fleet fleet_;
-  std::vector<std::unique_ptr<ReplicaWatch>> watches_;       // by source - 1
-  std::map<size_t, std::string> discovery_errors_;           // the last one, by source
-  std::map<uint32_t, std::string> backend_labels_;           // of metrics, by replica
-  std::map<std::string, uint32_t> label_uses_;               // of those
-  std::map<std::string, std::unique_ptr<Policy>> policies_;  // by model
-  Groups groups_;                                            // those with a live stream
+  std::vector<std::unique_ptr<ReplicaWatch>> watches_;             // by source - 1
+  std::map<size_t, std::string> discovery_errors_;                 // the last one, by source
+  std::map<uint32_t, std::string> backend_labels_;                 // of metrics, by replica
+  std::map<std::string, uint32_t> label_uses_;                     // of those
+  std::map<std::string, std::unique_ptr<Policy>> policies_;        // by model
+  Groups groups_;                                                  // those with a live stream
+  std::unordered_multimap<std::string, uint64_t> handles_by_key_;  // of groups_ that have one
   size_t num_streams_ = 0;
   std::vector<std::shared_ptr<RequestStream>> parked_;
   FinishedRequests finished_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/xxh64.h"
 #include "router/dispatcher.h"
@@ -119,20 +120,27 @@ void Dispatcher::Search(RequestGroup* group) {
   }
 }
 
+void Dispatcher::ForgetKey(const Groups::value_type& entry) {
+  if (entry.second.key.empty()) return;
+  auto [at, end] = handles_by_key_.equal_range(entry.second.key);
+  at = std::find_if(at, end, [&](const auto& keyed) { return keyed.second == entry.first; });
+  CHECK(at != end);
+  handles_by_key_.erase(at);
+}
+
 void Dispatcher::TellSearches(const RequestStream& sent) {
-  for (auto& [handle, group] : groups_) {
-    if (!group.located && group.streams[0]->keyed->key() == sent.keyed->key())
-      group.sent_meanwhile = sent.replica;
+  const auto [begin, end] = handles_by_key_.equal_range(sent.keyed->key());
+  for (auto at = begin; at != end; ++at) {
+    RequestGroup& group = groups_.at(at->second);
+    if (!group.located) group.sent_meanwhile = sent.replica;
   }
 }
 
 std::optional<uint32_t> Dispatcher::SentTo(const std::string& key) const {
-  for (const auto& [handle, group] : groups_) {
-    for (const auto& stream : group.streams) {
-      if (stream == nullptr || !stream->keyed.has_value()) continue;
-      if (stream->attempts > 0 && !stream->parked && stream->keyed->key() == key)
-        return stream->replica;
-    }
+  const auto [begin, end] = handles_by_key_.equal_range(key);
+  for (auto at = begin; at != end; ++at) {
+    const auto& first = groups_.at(at->second).streams[0];
+    if (first != nullptr && first->attempts > 0 && !first->parked) return first->replica;
   }
   return std::nullopt;
 }

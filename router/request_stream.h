@@ -93,6 +93,7 @@ struct RequestStream {
 struct RequestGroup {
   std::vector<std::shared_ptr<RequestStream>> streams;  // by choice; null: it has ended
   size_t num_live = 0;
+  std::string key;                         // choice 0's (Keyed.key), which stands for all; or none
   uint32_t replica = 0;                    // index of the one that was chosen last
   bool detached = false;                   // its client has left, and it goes on
   bool located = true;                     // no search for where it runs already is under way

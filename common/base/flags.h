@@ -42,7 +42,7 @@ inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
 inline constexpr SharedFlag kMaxStepMsFlag = {
     "--max-step-ms",
     "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
-    "others. 0: 40, or twice what the others take; a prompt longer than --chunked-prefill-size "
+    "others. 0: 33, or twice what the others take; a prompt longer than --chunked-prefill-size "
     "alone 15, or 1.35 times; no limit where more than twice as many wait for their first token as "
     "for their next; 3600000: no limit",
     0, 3'600'000};

@@ -37,9 +37,9 @@ inline constexpr int64_t kPlanLeadShare = 3;
 // With max_step_ns 0 prompts may add such a share to the time of the decodes beside them, long ones
 // less,
 inline constexpr double kPromptShare = 1, kLongPromptShare = 0.35;
-// or, with few decodes, as much as makes the step so long: 25 tokens a second are more than one
+// or, with few decodes, as much as makes the step so long: 30 tokens a second are more than one
 // reads. Long ones for each prompt that waits or is computed 15 ms, up to all of it.
-inline constexpr int64_t kPromptStepNs = 40'000'000, kLongPromptStepNs = 15'000'000;
+inline constexpr int64_t kPromptStepNs = 33'000'000, kLongPromptStepNs = 15'000'000;
 // So many times as many prompts as decodes are not limited.
 inline constexpr int64_t kMostPromptsADecode = 2;
 

@@ -149,7 +149,7 @@ TEST(PlanStepTest, OverlapPlansLate) {
   EXPECT_EQ(scheduler.PlanDueNs(), INT64_MAX);
 }
 
-// A decode takes 12 ms, a prompt's token 2: beside one decode there are 28 ms for prompts, for a
+// A decode takes 12 ms, a prompt's token 2: beside one decode there are 21 ms for prompts, for a
 // long one alone 4.2, for two 18.
 TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
   SchedulerConfig config = SimCluster::SmallConfig();
@@ -173,8 +173,8 @@ TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
     cluster.Drain();
     return tokens;
   };
-  EXPECT_EQ(chunks_of(1, 60), 12u) << "whole pages";
-  EXPECT_EQ(chunks_of(2, 60), 12u);
+  EXPECT_EQ(chunks_of(1, 60), 8u) << "whole pages";
+  EXPECT_EQ(chunks_of(2, 60), 8u);
   EXPECT_EQ(chunks_of(3, 60), 64u) << "far more wait for a first token than for the next";
   EXPECT_EQ(chunks_of(1, 70), kMinChunkTokens);
   EXPECT_EQ(chunks_of(2, 70), 8u);
