@@ -43,10 +43,7 @@ class Load:
     out_tokens: int
     shared_prefix: int
     kv_bytes_per_token: int
-
-    @property
-    def requests(self):
-        return max(2 * self.clients, 8)
+    requests: int
 
     @property
     def context(self):
@@ -96,6 +93,7 @@ def main():
     parser.add_argument("--in-tokens", type=int, default=128, help="words of a prompt, about a token each")
     parser.add_argument("--out-tokens", type=int, default=64)
     parser.add_argument("--shared-prefix", type=int, default=0, help="words that all prompts begin with")
+    parser.add_argument("--requests", type=int, default=0, help="a run; default: two a client, 8 at least")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--at-least", type=float, default=1.0)
     parser.add_argument("--same-kv", type=int, default=0, metavar="BYTES", help="of a token, for equal KV caches")
@@ -111,7 +109,8 @@ def main():
           f"medians of {args.runs}")
     slower = False
     for clients in args.clients:
-        load = Load(clients, args.in_tokens, args.out_tokens, args.shared_prefix, args.same_kv)
+        load = Load(clients, args.in_tokens, args.out_tokens, args.shared_prefix, args.same_kv,
+                    args.requests or max(2 * clients, 8))
         slower |= min(show(load, compare(engines, load, args))) < args.at_least
     return 1 if slower else 0
 
