@@ -110,22 +110,12 @@ void FakeEngineService::SetScript(std::vector<int32_t> ids) {
 }
 
 void FakeEngineService::SetExtraLoad(uint64_t queued_tokens) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  extra_load_ = queued_tokens;
-  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
+  TellLoad(&extra_load_, queued_tokens);
 }
 
-void FakeEngineService::SetDraining(bool draining) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  draining_ = draining;
-  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
-}
+void FakeEngineService::SetDraining(bool draining) { TellLoad(&draining_, draining); }
 
-void FakeEngineService::SetRecovering(bool recovering) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  recovering_ = recovering;
-  if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
-}
+void FakeEngineService::SetRecovering(bool recovering) { TellLoad(&recovering_, recovering); }
 
 void FakeEngineService::SetModel(const std::string& model) {
   std::lock_guard<std::mutex> lock(mutex_);

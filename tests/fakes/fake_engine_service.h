@@ -119,6 +119,13 @@ class FakeEngineService final : public v1::Engine::Service {
   grpc::Status FindKeyed(grpc::ServerContext* context, const v1::FindKeyedRequest* request,
                          v1::FindKeyedResponse* response) override;
 
+  // A field of the load is another now.
+  template <typename T>
+  void TellLoad(T* field, T value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *field = value;
+    if (stream_ != nullptr) SendStep(/*heartbeat=*/true);
+  }
   void StepLoop();
   void SendStep(bool heartbeat);
   bool HasPiece() const;

@@ -43,6 +43,18 @@ class IdempotencyTest : public ::testing::Test {
     connections_.push_back(std::make_unique<HttpConnection>(harness_->port()));
     connections_.back()->Send(PostText("/v1/completions", kBody, headers));
   }
+  // Two replicas that send nothing; one has a request with the key k, the first of connections_.
+  // Its index.
+  size_t StartWithOneThatRuns(HarnessOptions options = {}) {
+    options.replicas = 2;
+    Start(options);
+    harness_->WaitAllReady();
+    for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
+    SendOn(KeyHeader("k"));
+    while (Submits(0) + Submits(1) < 1) {
+    }
+    return Submits(0) > 0 ? 0 : 1;
+  }
   v1::Submit Last(size_t engine = 0) { return harness_->engine(engine).submits().back(); }
   size_t Submits(size_t engine) { return harness_->engine(engine).submits().size(); }
 
@@ -170,15 +182,7 @@ TEST_F(IdempotencyTest, WhoDoesNotAnswerInTimeIsAskedAgain) {
 
 // It takes nothing new, but this is nothing new.
 TEST_F(IdempotencyTest, ARepeatGoesToTheReplicaThatRunsItThoughThatDrains) {
-  HarnessOptions options;
-  options.replicas = 2;
-  Start(options);
-  harness_->WaitAllReady();
-  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
-  SendOn(KeyHeader("k"));
-  while (Submits(0) + Submits(1) < 1) {
-  }
-  const size_t home = Submits(0) > 0 ? 0 : 1;
+  const size_t home = StartWithOneThatRuns();
   harness_->engine(home).SetDraining(true);
   ASSERT_TRUE(harness_->WaitForMetric(
       StrCat("flotilla_router_backend_healthy{replica=\"fake-", home, "\"}"), 0));
@@ -195,15 +199,7 @@ TEST_F(IdempotencyTest, ARepeatGoesToTheReplicaThatRunsItThoughThatDrains) {
 
 // Another router may have it from the same replica.
 TEST_F(IdempotencyTest, WhatMovesFromAReplicaThatRecoversIsNotAbortedThere) {
-  HarnessOptions options;
-  options.replicas = 2;
-  Start(options);
-  harness_->WaitAllReady();
-  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
-  SendOn(KeyHeader("k"));
-  while (Submits(0) + Submits(1) < 1) {
-  }
-  const size_t home = Submits(0) > 0 ? 0 : 1;
+  const size_t home = StartWithOneThatRuns();
   harness_->engine(home).SetRecovering(true);
   harness_->engine(1 - home).RunFreely();
   EXPECT_EQ(connections_[0]->Read().status, 200);
@@ -392,23 +388,16 @@ TEST_F(IdempotencyTest, ABadKeyIsRefused) {
 
 TEST_F(IdempotencyTest, ARepeatNeedsNoRoom) {
   HarnessOptions options;
-  options.replicas = 2;
   options.max_inflight_per_replica = 1;
-  Start(options);
-  harness_->WaitAllReady();
-  for (size_t i = 0; i < 2; ++i) harness_->engine(i).Hold();
-  HttpConnection first(harness_->port()), other(harness_->port()), repeat(harness_->port());
-  first.Send(PostText("/v1/completions", kBody, KeyHeader("k")));
-  while (Submits(0) + Submits(1) < 1) {
-  }
-  const size_t home = Submits(0) > 0 ? 0 : 1;
+  const size_t home = StartWithOneThatRuns(options);
+  HttpConnection other(harness_->port()), repeat(harness_->port());
   other.Send(PostText("/v1/completions", kBody));
   ASSERT_TRUE(harness_->engine(1 - home).WaitForSubmits(1));
   EXPECT_EQ(Send("").status, 429);
   repeat.Send(PostText("/v1/completions", kBody, KeyHeader("k")));
   EXPECT_TRUE(harness_->engine(home).WaitForSubmits(2));
   for (size_t i = 0; i < 2; ++i) harness_->engine(i).RunFreely();
-  for (HttpConnection* connection : {&first, &other, &repeat})
+  for (HttpConnection* connection : {connections_[0].get(), &other, &repeat})
     EXPECT_EQ(connection->Read().status, 200);
 }
 
