@@ -109,7 +109,7 @@ Recorded Record(uint64_t seed, const RecordOptions& options, const Segment& segm
   uint32_t epoch = 1;
   scheduler.BeginEpoch(epoch, config.num_pages);
   int64_t now = 1;
-  for (ReqId id = 1; id <= 150; ++id) {
+  for (ReqId id = 1; id <= options.requests; ++id) {
     (void)scheduler.Add(RandomSpec(id, now, options.long_prompt, &random), now + 1);
     ++now;
     for (int i = 0; i < 12; ++i, now += 1000) {

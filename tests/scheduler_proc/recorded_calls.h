@@ -17,6 +17,7 @@ struct RecordOptions {
   size_t ring_bytes = 8 << 20;
   bool key_frames = false;
   uint32_t long_prompt = 0;  // tokens of one request's
+  ReqId requests = 150;
 };
 
 struct Recorded {
