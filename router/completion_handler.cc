@@ -82,8 +82,9 @@ void CompletionHandler::OnParsed(Parsed parsed) {
   if (timeout_ms_ > 0) request_.params.set_deadline_ms(timeout_ms_);
   SetSeed(RandomU64(), &request_.params);
   envelope_.id = StrCat(form_.id_prefix, RandomHex128());
-  Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),
-              Kv("id", envelope_.id), Kv("prompts", request_.prompts.size()));
+  if (LogsDebug())
+    Log().debug("completion {} {} {}", Kv("request_id", exchange_->request_id()),
+                Kv("id", envelope_.id), Kv("prompts", request_.prompts.size()));
   envelope_.created = std::time(nullptr);
   envelope_.model = request_.model->name;
   envelope_.system_fingerprint = request_.model->fingerprint;

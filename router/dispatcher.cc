@@ -186,8 +186,9 @@ RequestGroup Dispatcher::TakeOut(Groups::iterator group) {
 }
 
 void Dispatcher::Dispatch(RequestGroup* group, ReplicaClient* replica) {
-  Log().debug("dispatched {} {}", Kv("request_id", group->streams[0]->request.request_id()),
-              Kv("replica", replica->replica_id()));
+  if (LogsDebug())
+    Log().debug("dispatched {} {}", Kv("request_id", group->streams[0]->request.request_id()),
+                Kv("replica", replica->replica_id()));
   group->replica = replica->options().index;
   for (const auto& stream : group->streams) {
     stream->attempts = 1;

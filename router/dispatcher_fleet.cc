@@ -152,9 +152,8 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
     label = now;
     ++label_uses_[label];
   }
-  metrics_->Backend(label, replica.ready() && !replica.recovering(),
-                    static_cast<double>(replica.active()));
-  metrics_->Circuit(label, static_cast<int>(replica.health().circuit(RealClock::Now())));
+  metrics_->Backend(label, replica.ready() && !replica.recovering(), replica.active(),
+                    static_cast<int>(replica.health().circuit(RealClock::Now())));
   if (replica.options().cache_events)
     metrics_->CacheIndex(label, replica.pages().size(), replica.pages().left_out());
 }

@@ -274,8 +274,9 @@ void GrpcGenerate::OnDone() {
   CountQueued(0);
   context_.metrics->InFlight(-1);
   const double seconds = static_cast<double>(RealClock::Now() - received_ns_) * 1e-9;
-  Log().debug("answered {} {} {}", Kv("request_id", request_id_),
-              Kv("code", static_cast<int>(status_->error_code())), Kv("seconds", seconds));
+  if (LogsDebug())
+    Log().debug("answered {} {} {}", Kv("request_id", request_id_),
+                Kv("code", static_cast<int>(status_->error_code())), Kv("seconds", seconds));
   context_.metrics->Request(route_, std::to_string(static_cast<int>(status_->error_code())),
                             seconds);
   CallTracker* const calls = context_.calls;

@@ -1,6 +1,7 @@
 #include "router/http_session.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <chrono>
@@ -51,9 +52,9 @@ ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
 HttpSession::HttpSession(HttpServer* server, MaybeTlsStream::Socket socket)
     : server_(server),
       stream_(std::move(socket), server->tls_context()),
-      read_timer_(stream_.get_executor()),
+      read_timer_(stream_.get_executor(), [this] { OnDeadline(); }),
       pace_timer_(stream_.get_executor()),
-      write_timer_(stream_.get_executor()),
+      write_timer_(stream_.get_executor(), [this] { OnWriteDeadline(); }),
       buffer_(server->options().max_header_bytes + kMaxReadAheadBytes + sizeof(ahead_)) {}
 
 HttpSession::~HttpSession() {
@@ -68,9 +69,9 @@ void HttpSession::Close() {
   body_lease_.reset();
   answer_room_.reset();
   stream_.Close();
-  read_timer_.cancel();
+  read_timer_.Clear();
   pace_timer_.cancel();
-  write_timer_.cancel();
+  write_timer_.Clear();
   std::function<void()> callback = std::move(on_disconnect_);
   on_disconnect_ = nullptr;
   if (server_ != nullptr) {
@@ -120,6 +121,13 @@ void HttpSession::ReadHeader() {
   parser_->header_limit(static_cast<uint32_t>(server_->options().max_header_bytes));
   parser_->body_limit(server_->options().max_body_bytes);
   SetDeadline(server_->options().header_timeout_ms);
+  // Mostly all of it is here.
+  ErrorCode error;
+  if (buffer_.size() > 0) buffer_.consume(parser_->put(buffer_.data(), error));
+  if ((error && error != http::error::need_more) || parser_->is_header_done()) {
+    OnHeader(error);
+    return;
+  }
   http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](ErrorCode error, size_t) {
                             if (self->phase_ == Phase::kHeader) self->OnHeader(error);
@@ -248,8 +256,12 @@ void HttpSession::Dispatch() {
   request.received_ns = received_ns_;
   request.body_lease = body_lease_;
   parser_.reset();
-  ReadAhead();
   server_->service()->Handle(std::move(request), MakeExchange());
+  // Behind what that has made ready to be sent.
+  boost::asio::post(stream_.get_executor(), [self = shared_from_this(), number = number_] {
+    if (self->phase_ == Phase::kHandling && self->number_ == number && !self->ahead_pending_)
+      self->ReadAhead();
+  });
 }
 
 // The bytes are no request, or did not come in time.
@@ -330,15 +342,11 @@ void HttpSession::ClientGone(const char* reason) {
 
 void HttpSession::SetDeadline(int64_t ms) {
   timed_out_ = false;
-  read_timer_.expires_after(std::chrono::milliseconds(ms));
-  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (!error) self->OnDeadline();
-  });
+  read_timer_.Set(std::chrono::steady_clock::now() + std::chrono::milliseconds(ms));
 }
 
 void HttpSession::OnDeadline() {
-  // Set anew while this was already on its way.
-  if (read_timer_.expiry() > std::chrono::steady_clock::now()) return;
+  const auto self = shared_from_this();
   if (phase_ == Phase::kHandshake) server_->service()->OnRefused("timeout");
   if (phase_ == Phase::kHandshake || phase_ == Phase::kIdle || phase_ == Phase::kLinger) {
     Close();
@@ -352,18 +360,18 @@ void HttpSession::OnDeadline() {
 void HttpSession::SetWriteDeadline() {
   const auto by = std::chrono::steady_clock::now() +
                   std::chrono::milliseconds(server_->options().write_timeout_ms);
-  write_timer_.expires_at(answered_ ? std::min(by, taken_by_) : by);
-  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (error || self->phase_ != Phase::kHandling || !self->writing_) return;
-    // Set anew while this was already on its way.
-    if (self->write_timer_.expiry() > std::chrono::steady_clock::now()) return;
-    if (!self->answered_) {
-      self->ClientGone("slow_client");
-      return;
-    }
-    self->server_->service()->OnRefused("slow_client");
-    self->Close();
-  });
+  write_timer_.Set(answered_ ? std::min(by, taken_by_) : by);
+}
+
+void HttpSession::OnWriteDeadline() {
+  const auto self = shared_from_this();
+  if (phase_ != Phase::kHandling || !writing_) return;
+  if (!answered_) {
+    ClientGone("slow_client");
+    return;
+  }
+  server_->service()->OnRefused("slow_client");
+  Close();
 }
 
 }  // namespace flotilla

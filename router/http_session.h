@@ -25,6 +25,7 @@
 #include "common/tls/maybe_tls_stream.h"
 #include "router/http_message.h"
 #include "router/http_types.h"
+#include "router/lazy_timer.h"
 
 namespace flotilla {
 
@@ -103,12 +104,13 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void SetDeadline(int64_t ms);
   void OnDeadline();
   void SetWriteDeadline();
+  void OnWriteDeadline();
 
   HttpServer* server_;  // null once the session is forgotten
   MaybeTlsStream stream_;
-  boost::asio::steady_timer read_timer_;
+  LazyTimer read_timer_;
   boost::asio::steady_timer pace_timer_;  // of a large body
-  boost::asio::steady_timer write_timer_;
+  LazyTimer write_timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   std::array<char, 4096> ahead_;

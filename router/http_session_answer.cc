@@ -125,8 +125,9 @@ void HttpSession::Send(std::string_view bytes) {
 
 void HttpSession::CountAnswer(int status) {
   const double seconds = static_cast<double>(RealClock::Now() - received_ns_) * 1e-9;
-  Log().debug("answered {} {} {} {}", Kv("request_id", request_id_), Kv("path", path_),
-              Kv("status", status), Kv("seconds", seconds));
+  if (LogsDebug())
+    Log().debug("answered {} {} {} {}", Kv("request_id", request_id_), Kv("path", path_),
+                Kv("status", status), Kv("seconds", seconds));
   server_->service()->OnAnswered(path_, status, seconds);
 }
 
@@ -152,7 +153,7 @@ void HttpSession::StartWrite() {
 }
 
 void HttpSession::OnWrite(ErrorCode error, size_t bytes) {
-  write_timer_.cancel();
+  write_timer_.Clear();
   if (error) {
     if (answered_)
       Close();

@@ -56,6 +56,15 @@ void HttpSession::ReadBody() {
     return;
   }
   parser_->eager(true);
+  if (buffer_.size() > 0 && !parser_->chunked()) {  // mostly all of it is here
+    ErrorCode error;
+    buffer_.consume(parser_->put(buffer_.data(), error));
+    if (error == http::error::need_more) error = {};
+    if (error || parser_->is_done()) {
+      OnBody(error);
+      return;
+    }
+  }
   body_read_ns_ = RealClock::Now();
   http::async_read_some(stream_, buffer_, *parser_,
                         [self = shared_from_this()](ErrorCode error, size_t bytes) {
@@ -110,7 +119,7 @@ void HttpSession::OnBody(ErrorCode error) {
     RefuseBytes(error);
     return;
   }
-  read_timer_.cancel();
+  read_timer_.Clear();
   if (buffer_.capacity() > kKeptReadBytes) buffer_.shrink_to_fit();
   // What a chunked body has not become is for others.
   if (body_lease_ != nullptr) server_->bodies()->Resize(body_lease_, parser_->get().body().size());

@@ -4,9 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <random>
 #include <string>
+
+#include "common/base/request_id.h"
 
 namespace flotilla {
 
@@ -21,9 +22,9 @@ inline uint64_t RandomU64() {
 
 // 32 hex digits.
 inline std::string RandomHex128() {
-  char text[33];
-  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(RandomU64()),
-                static_cast<unsigned long long>(RandomU64()));
+  std::string text;
+  AppendHex(RandomU64(), &text);
+  AppendHex(RandomU64(), &text);
   return text;
 }
 

@@ -126,8 +126,9 @@ void ReplicaClient::Connect() {
     if (self == nullptr || self->connection_ != connection) return;
     if (self->state_ != State::kStopped) self->OnEnd(status);
   };
-  stream_ = EngineStream::Start(stub_, io_->get_executor(), calls_,
-                                {Guard(&ReplicaClient::OnFrame), std::move(on_end)});
+  stream_ =
+      EngineStream::Start({options_.address, tls_, options_.tls.server_name}, io_->get_executor(),
+                          {Guard(&ReplicaClient::OnFrame), std::move(on_end)});
   last_frame_ns_ = RealClock::Now();
   SendHello();
   ArmWatchdog();

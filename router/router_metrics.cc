@@ -109,8 +109,44 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
 }
 
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
-  requests_.Add({{"route", route}, {"code", code}}).Increment();
   duration_.Observe(seconds);
+  const std::lock_guard lock(mutex_);
+  auto found = by_route_.find({route, code});
+  if (found == by_route_.end()) {
+    const std::string_view kept_route = route_names_.emplace_back(route);
+    const std::string_view kept_code = route_names_.emplace_back(code);
+    found = by_route_
+                .emplace(RouteAndCode(kept_route, kept_code),
+                         &requests_.Add({{"route", route}, {"code", code}}))
+                .first;
+  }
+  found->second->Increment();
+}
+
+void RouterMetrics::Backend(const std::string& replica, bool healthy, size_t active, int circuit) {
+  const std::lock_guard lock(mutex_);
+  auto found = backends_.find(replica);
+  if (found == backends_.end()) {
+    const prometheus::Labels labels = {{"replica", replica}};
+    const BackendGauges gauges = {healthy_.Add(labels), active_.Add(labels), circuits_.Add(labels)};
+    found = backends_.emplace(replica, gauges).first;
+  }
+  found->second.healthy.Set(healthy ? 1 : 0);
+  found->second.active.Set(static_cast<double>(active));
+  found->second.circuit.Set(circuit);
+}
+
+void RouterMetrics::ForgetBackend(const std::string& replica) {
+  const std::lock_guard lock(mutex_);
+  const auto found = backends_.find(replica);
+  if (found != backends_.end()) {
+    healthy_.Remove(&found->second.healthy);
+    active_.Remove(&found->second.active);
+    circuits_.Remove(&found->second.circuit);
+    backends_.erase(found);
+  }
+  index_pages_.Remove(&index_pages_.Add({{"replica", replica}}));
+  index_left_out_.Remove(&index_left_out_.Add({{"replica", replica}}));
 }
 
 }  // namespace flotilla

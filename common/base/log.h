@@ -31,6 +31,9 @@ void InitLog(const LogOptions& options);
 
 // The process's logger. Usable before InitLog (plain text on stderr).
 spdlog::logger& Log();
+// Whether debug lines are written: for those of every request, whose Kv costs more than the line
+// that nobody wants.
+inline bool LogsDebug() { return Log().should_log(spdlog::level::debug); }
 
 // Puts a line, '\n' included, among those of Log(), as it is.
 void WriteToStderr(std::string_view line);

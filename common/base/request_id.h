@@ -5,6 +5,8 @@
 // Threads: any. Source: OpenAI's "req_…" ids.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,5 +22,8 @@ inline constexpr const char* kRequestIdRule = "1 to 128 of A-Z a-z 0-9 - _ . : /
 
 // "req_" and 32 hex digits from the kernel's random numbers.
 std::string NewRequestId();
+
+// The word's 16 hex digits.
+void AppendHex(uint64_t word, std::string* out);
 
 }  // namespace flotilla

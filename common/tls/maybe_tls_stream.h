@@ -7,14 +7,15 @@
 
 #include <openssl/ssl.h>
 
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace flotilla {
@@ -22,7 +23,7 @@ namespace flotilla {
 class MaybeTlsStream {
  public:
   using ErrorCode = boost::system::error_code;
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;  // TCP or Unix
   using executor_type = Socket::executor_type;
 
   // Null: plain. A connection keeps the context that it began with.
@@ -41,6 +42,13 @@ class MaybeTlsStream {
   template <typename Handler>
   void AsyncHandshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::forward<Handler>(handler));
+  }
+  // Before the client's handshake: the protocol that it speaks, as ALPN names it.
+  void Offer(std::string_view protocol) {
+    std::string list(1, static_cast<char>(protocol.size()));
+    list.append(protocol);
+    SSL_set_alpn_protos(tls_->native_handle(), reinterpret_cast<const unsigned char*>(list.data()),
+                        static_cast<unsigned>(list.size()));
   }
   // The client's, with a server whose certificate must be for `host`, a name or an address.
   template <typename Handler>

@@ -28,7 +28,7 @@ void SaveGgufs();
 void SaveSharedMemory();
 // Target flight.
 void SaveFlights();
-// Targets detok_frames, router_frames and plan_link.
+// Targets detok_frames, grpc_session, router_frames and plan_link.
 void SaveFrames();
 
 }  // namespace flotilla::fuzz

@@ -1,4 +1,4 @@
-// Seeds of the targets detok_frames, router_frames and plan_link.
+// Seeds of the targets detok_frames, grpc_session, router_frames and plan_link.
 #include <functional>
 #include <limits>
 #include <string>
@@ -8,10 +8,41 @@
 #include "common/text/detok_frames.h"
 #include "flotilla/v1/engine.pb.h"
 #include "tests/fuzz/make_seeds.h"
+#include "tests/support/http2_frames.h"
 #include "worker_proc/comm/plan_link.h"
 
 namespace flotilla::fuzz {
 namespace {
+
+void MakeGrpcSessions() {
+  using testing::Frame;
+  using testing::HeadersFrame;
+  const std::string settings = Frame(testing::kSettings, 0, 0, "");
+  const std::string head = settings + HeadersFrame({{":status", "200"}});
+  const auto data = [](std::string_view bytes) { return Frame(testing::kData, 0, 1, bytes); };
+  const auto save = [](const std::string& name, const std::string& bytes) {
+    Save("grpc_session", name, "\x06" + bytes);
+  };
+  const auto end = [](const testing::HeaderList& headers) {
+    return HeadersFrame(headers, testing::kEndStream);
+  };
+  const std::string messages = testing::GrpcMessage("one") + testing::GrpcMessage("") +
+                               testing::GrpcMessage(std::string(300, 'x'));
+  save("messages", head + data(messages.substr(0, 7)) + data(messages.substr(7)) +
+                       end({{"grpc-status", "3"}, {"grpc-message", "a%20b%C3%a4%zz%4"}}));
+  save("no-status", head + data(testing::GrpcMessage("m")) + end({{"other", "1"}}));
+  save("odd-status", head + end({{"grpc-status", "99"}}));
+  save("compressed", head + data(testing::GrpcMessage("m", 1)));
+  save("large", head + data(std::string("\0\0\0\xff\xff", 5)));
+  save("no-http2", "HTTP/1.1 400 Bad Request\r\n\r\n");
+  save("goaway", settings + Frame(testing::kGoaway, 0, 0, std::string(8, '\0')));
+  for (const char* status : {"400", "401", "403", "404", "503", "500"})
+    save(std::string("http-") + status, settings + HeadersFrame({{":status", status}}) +
+                                            Frame(testing::kData, testing::kEndStream, 1, "page"));
+  for (const uint32_t error : {0u, 2u, 8u, 11u, 12u})
+    save("reset-" + std::to_string(error),
+         head + Frame(testing::kReset, 0, 1, testing::BigEndian(error, 4)));
+}
 
 DetokStreamEvent Event(DetokStreamEvent::Kind kind, uint64_t stream, std::vector<TokenId> tokens) {
   DetokStreamEvent event;
@@ -259,6 +290,7 @@ void MakePlanLink() {
 
 void SaveFrames() {
   MakeDetokFrames();
+  MakeGrpcSessions();
   MakeRouterFrames();
   MakePlanLink();
 }

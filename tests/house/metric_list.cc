@@ -25,8 +25,7 @@ std::string AllMetrics() {
   prometheus::Registry router, scheduler, worker, detokenizer;
   RouterMetrics router_metrics(&router);
   router_metrics.Request("/v1/completions", "200", 0);
-  router_metrics.Backend("r0", true, 0);
-  router_metrics.Circuit("r0", 0);
+  router_metrics.Backend("r0", true, 0, 0);
   router_metrics.CacheIndex("r0", 0, 0);
   CertificateExpiryMetric("router", &router)("tls-cert-file", 0);
   CertificateExpiryMetric("scheduler", &scheduler)("tls-cert-file", 0);
