@@ -111,16 +111,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
   duration_.Observe(seconds);
   const std::lock_guard lock(mutex_);
-  auto found = by_route_.find({route, code});
-  if (found == by_route_.end()) {
-    const std::string_view kept_route = route_names_.emplace_back(route);
-    const std::string_view kept_code = route_names_.emplace_back(code);
-    found = by_route_
-                .emplace(RouteAndCode(kept_route, kept_code),
-                         &requests_.Add({{"route", route}, {"code", code}}))
-                .first;
-  }
-  found->second->Increment();
+  prometheus::Counter*& counter = by_route_[route][code];
+  if (counter == nullptr) counter = &requests_.Add({{"route", route}, {"code", code}});
+  counter->Increment();
 }
 
 void RouterMetrics::Backend(const std::string& replica, bool healthy, size_t active, int circuit) {

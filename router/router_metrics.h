@@ -9,14 +9,10 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "common/base/metrics.h"
 
@@ -74,12 +70,11 @@ class RouterMetrics {
     prometheus::Gauge& active;
     prometheus::Gauge& circuit;
   };
-  using RouteAndCode = std::pair<std::string_view, std::string_view>;
 
   std::mutex mutex_;
   std::unordered_map<std::string, BackendGauges> backends_;  // guarded by mutex_
-  std::map<RouteAndCode, prometheus::Counter*> by_route_;    // guarded by mutex_
-  std::deque<std::string> route_names_;                      // guarded by mutex_; of by_route_
+  std::unordered_map<std::string, std::unordered_map<std::string, prometheus::Counter*>>
+      by_route_;  // guarded by mutex_; then by code
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Family<prometheus::Counter>& rejections_;
   prometheus::Family<prometheus::Counter>& traces_;
