@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kGreeting = "flotilla-handoff 1 ";
 constexpr std::string_view kServing = "serving";
 constexpr std::string_view kLeft = "left";
-constexpr size_t kMaxMessageBytes = 1024;
+constexpr size_t kMaxHandoffBytes = 1024;
 constexpr int kAnswerMs = 5000;  // of a predecessor that hangs
 
 bool SameUser(int connection) {
@@ -40,7 +40,7 @@ StatusOr<FdMessage> Await(int connection) {
     ready = poll(&wait, 1, left_ms > 0 ? static_cast<int>(left_ms) : 0);
   } while (ready < 0 && errno == EINTR);
   if (ready == 0) return absl::DeadlineExceededError("the router that serves does not answer");
-  std::optional<FdMessage> message = ReceiveFdMessage(connection, kMaxMessageBytes);
+  std::optional<FdMessage> message = ReceiveFdMessage(connection, kMaxHandoffBytes);
   if (!message) return absl::UnavailableError("the router that served has ended");
   return *std::move(message);
 }
@@ -138,7 +138,7 @@ bool HandoffServer::Serve(int connection) {
   if (options_.metrics >= 0) fds.push_back(options_.metrics);
   if (!SendFdMessage(connection, StrCat(kGreeting, options_.host), fds)) return false;
   if (!WaitReadable(connection)) return false;
-  const std::optional<FdMessage> answer = ReceiveFdMessage(connection, kMaxMessageBytes);
+  const std::optional<FdMessage> answer = ReceiveFdMessage(connection, kMaxHandoffBytes);
   pollfd hangup{connection, 0, 0};
   const bool alive = poll(&hangup, 1, 0) == 0;
   if (!answer || answer->bytes != kServing || !alive) {

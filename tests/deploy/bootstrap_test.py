@@ -33,7 +33,8 @@ class BootstrapTest(unittest.TestCase):
         self.tree, self.state, self.bin = base / "tree", base / "state", base / "bin"
         for folder in (self.tree, self.state, self.bin):
             folder.mkdir()
-        self.program(self.tree / "flotilla", (ROOT / "flotilla").read_text())
+        for script in ("flotilla", "tests/test.sh"):
+            self.program(self.tree / script, (ROOT / script).read_text())
         for name, text in {"dpkg-query": FAKE_DPKG_QUERY, "apt-get": FAKE_APT_GET,
                            "sudo": FAKE_SUDO}.items():
             self.program(self.bin / name, text)
@@ -55,7 +56,7 @@ class BootstrapTest(unittest.TestCase):
         text = (self.tree / "flotilla").read_text()
         functions = text[:text.index("\nmain() {")]
         script = self.tree / "flotilla-functions"
-        script.write_text(functions + "\n" + code + "\n")
+        script.write_text(f"{functions}\n. {self.tree}/tests/test.sh\n{code}\n")
         return subprocess.run(["bash", str(script)], env=self.env, cwd=self.temp.name,
                               capture_output=True, text=True)
 
@@ -64,7 +65,7 @@ class BootstrapTest(unittest.TestCase):
         return log.read_text().splitlines() if log.exists() else []
 
     def test_is_valid_bash(self):
-        subprocess.run(["bash", "-n", str(ROOT / "flotilla")], check=True)
+        subprocess.run(["bash", "-n", str(ROOT / "flotilla"), str(ROOT / "tests/test.sh")], check=True)
 
     def test_installs_what_is_missing_once(self):
         (self.state / "cmake").write_text("3.25.1-1")
@@ -112,7 +113,7 @@ class BootstrapTest(unittest.TestCase):
 
     def test_running_no_test_is_a_failure(self):
         self.one_test_labelled("common")
-        run_ctest = "failed_presets=(); run_ctest release -L '^{}$'; echo ${{#failed_presets[@]}}"
+        run_ctest = "failed_presets=(); run_ctest release release -L '^{}$'; echo ${{#failed_presets[@]}}"
         self.assertEqual(self.shell(run_ctest.format("common")).stdout.splitlines()[-1], "0")
         self.assertEqual(self.shell(run_ctest.format("other")).stdout.splitlines()[-1], "1")
 
@@ -260,6 +261,20 @@ class BootstrapTest(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertIn("5 passed, 1 failed, 1 skipped (release 5, tsan 2)", run.stderr)
         self.assertIn("cases left out within tests of tsan: 1 of pytest IsaTest.Amx", run.stderr)
+
+    def test_a_slow_machine_leaves_the_asan_tests_of_networks_out_and_counts_them(self):
+        (self.tree / "build/asan").mkdir(parents=True)
+        self.program(self.bin / "ctest", "#!/bin/bash\necho 'Total Tests: 43'\n")
+        script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000; "
+                  "test_asan_network 1200 %s; summarise asan_network")
+        for minutes in ("''", "80"):
+            run = self.shell(script % minutes)
+            self.assertEqual(run.stdout, "ran asan asan_network asan_network\n", run.stderr)
+            self.assertIn("0 skipped", run.stderr)
+        run = self.shell(script % "79")
+        self.assertEqual(run.stdout, "")
+        self.assertIn("left out: 43 tests labelled asan_network, since 50 of 79 minutes are gone", run.stderr)
+        self.assertIn("0 passed, 0 failed, 43 skipped", run.stderr)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ class StepPromises {
     ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens, before));
     if (!opened.empty() && !one_alone) ASSERT_NO_FATAL_FAILURE(JudgePages(before, after));
     in_flight.mixed = tokens.decodes > 0 && tokens.chunks > 0;
+    in_flight.decodes_only = tokens.chunks == 0;
     in_flight_.push_back(std::move(in_flight));
     JudgeEnded(after);
   }
@@ -73,6 +74,7 @@ class StepPromises {
   void OnResult(const SchedulerStats& after) {
     ++results_;
     mixed_results_ += in_flight_.front().mixed;
+    decode_results_ += in_flight_.front().decodes_only;
     in_flight_.pop_front();
     JudgeEnded(after);
   }
@@ -113,6 +115,7 @@ class StepPromises {
   struct InFlight {
     std::map<ReqId, bool> samples;  // of whom it runs, whether it samples
     bool mixed = false;             // decodes beside chunks
+    bool decodes_only = false;
   };
 
   uint32_t PagesFor(uint32_t tokens) const {
@@ -137,9 +140,12 @@ class StepPromises {
     if (holder->long_prompt) tokens->long_chunks += row.num_tokens;
   }
 
-  // Once the scheduler has seen what steps cost, prompts take no more of one than they may.
+  // Once the scheduler has seen what steps cost, prompts take no more of one than they may. That
+  // takes decodes alone: while all chunks are of one length, none can tell it from a step's own
+  // cost.
   void JudgeTime(const Tokens& tokens, const SchedulerStats& before) {
-    if (tokens.decodes == 0 || tokens.chunks == 0 || results_ < 100 || mixed_results_ < 20) return;
+    if (tokens.decodes == 0 || tokens.chunks == 0) return;
+    if (results_ < 100 || mixed_results_ < 20 || decode_results_ < 5) return;
     const int64_t decode_ns = SimWorker::StepNs(tokens.decodes);
     const auto judge = [&](uint32_t num_tokens, double share, int64_t step_ns) {
       const double spare_ns = std::max(share * static_cast<double>(decode_ns),
@@ -186,7 +192,8 @@ class StepPromises {
   const Lookup lookup_;
   std::map<uint32_t, Holder> holders_;  // by slot
   std::deque<InFlight> in_flight_;
-  uint64_t results_ = 0, mixed_results_ = 0, pages_judged_ = 0, times_judged_ = 0;
+  uint64_t results_ = 0, mixed_results_ = 0, decode_results_ = 0;
+  uint64_t pages_judged_ = 0, times_judged_ = 0;
 };
 
 }  // namespace flotilla::testing

@@ -2,6 +2,7 @@
 """What nvcc makes of our kernels: registers, spilled bytes and shared memory of each, for each architecture.
 
   python budget.py --check     compares with budget.tsv: none may grow, appear or vanish (exit status 77: no nvcc)
+                   --architecture sm_90a  only for this one: each takes nvcc a minute or two
   python budget.py --write     writes it anew
 
 Static shared memory only: what a launch asks for besides is in the kernel's own file.
@@ -61,8 +62,8 @@ def compile_one(nvcc, source, architecture):
     return found
 
 
-def measure(nvcc):
-    jobs = [(source, architecture) for source in sorted(KERNELS.glob("*.cu")) for architecture in ARCHITECTURES]
+def measure(nvcc, architectures):
+    jobs = [(source, architecture) for source in sorted(KERNELS.glob("*.cu")) for architecture in architectures]
     table = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(lambda job: compile_one(nvcc, *job), jobs):
@@ -101,18 +102,22 @@ def main():
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--check", action="store_true")
     mode.add_argument("--write", action="store_true")
+    parser.add_argument("--architecture", choices=ARCHITECTURES)
     arguments = parser.parse_args()
+    if arguments.write and arguments.architecture:
+        parser.error("--write is for all architectures")
+    architectures = (arguments.architecture,) if arguments.architecture else ARCHITECTURES
     nvcc = find_nvcc()
     if nvcc is None:
         print("skipped: there is no nvcc")
         sys.exit(77)
-    now = measure(nvcc)
-    assert len(now) > len(ARCHITECTURES) * 10, "nvcc's output is not understood"
+    now = measure(nvcc, architectures)
+    assert len(now) > len(architectures) * 10, "nvcc's output is not understood"
     if arguments.write:
         write(now)
         print(f"{len(now)} kernels in {TABLE}")
         return
-    budget = read()
+    budget = {key: figures for key, figures in read().items() if key[1] in architectures}
     # The comparison must be able to fail.
     key = next(iter(now))
     assert compare({key: now[key]}, {key: tuple(n + 1 for n in now[key])}) and compare({}, {key: now[key]})
