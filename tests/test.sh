@@ -24,6 +24,7 @@ run_ctest() {
   (cd "$root/build/$preset" &&
     "${runner[@]}" ctest --output-on-failure --parallel "$(nproc)" --no-tests=error \
       --output-junit "$results/$to.xml" "$@") || failed_presets+=("$to")
+  cp "$root/build/$preset/Testing/Temporary/LastTest.log" "$results/$to.log" 2>/dev/null || true
 }
 
 # clang-tidy over everything that is compiled; what was clean and has not changed is not repeated.
@@ -88,7 +89,7 @@ summarise() {
   # A program that leaves out one of its cases has passed; the case itself prints why.
   for preset in "$@"; do
     detail=$(sed -nE 's/^\[  SKIPPED \] (\S+) \([0-9]+ ms\)$/\1/p; s/^.* ([0-9]+) skipped.* in .*s.*$/\1 of pytest/p' \
-      "$root/build/$preset/Testing/Temporary/LastTest.log" 2>/dev/null | sort -u | paste -sd ' ' || true)
+      "$results/$preset.log" 2>/dev/null | sort -u | paste -sd ' ' || true)
     [[ -z $detail ]] || say "cases left out within tests of $preset: $detail"
   done
   ((${#failed_presets[@]} == 0)) || die "failed: ${failed_presets[*]}"
@@ -102,7 +103,11 @@ command_test() {
       --preset) preset=${2:?--preset needs asan, tsan or fuzz}; shift 2 ;;
       --full) full=1; shift ;;
       --faults) faults=1; shift ;;
-      --minutes) minutes=${2:?--minutes needs a number}; shift 2 ;;
+      --minutes)
+        minutes=${2:-}
+        [[ $minutes =~ ^[1-9][0-9]{0,5}$ ]] || die "test: --minutes needs a number, not '$minutes'"
+        shift 2
+        ;;
       --gpu) preset=cuda label=gpu; shift ;;
       *) die "test: unknown argument '$1'; it takes --label NAME, --preset asan|tsan|fuzz|release, --full, --minutes N, --faults, --gpu" ;;
     esac

@@ -254,9 +254,7 @@ class BootstrapTest(unittest.TestCase):
             (results / f"{preset}.xml").write_text(
                 f'<?xml version="1.0"?>\n<testsuite name="(empty)"\n\t{counts.replace(" ", chr(10))}\n>'
                 '\n\t<testcase name="a" skipped="9"/>\n</testsuite>\n')
-        log = self.tree / "build/tsan/Testing/Temporary/LastTest.log"
-        log.parent.mkdir(parents=True)
-        log.write_text("[  SKIPPED ] IsaTest.Amx (0 ms)\n[  SKIPPED ] IsaTest.Amx\n3 passed, 1 skipped in 2.05s\n")
+        (results / "tsan.log").write_text("[  SKIPPED ] IsaTest.Amx (0 ms)\n[  SKIPPED ] IsaTest.Amx\n3 passed, 1 skipped in 2.05s\n")
         run = self.shell("failed_presets=(release); summarise release tsan asan")
         self.assertEqual(run.returncode, 1)
         self.assertIn("5 passed, 1 failed, 1 skipped (release 5, tsan 2)", run.stderr)
@@ -275,6 +273,10 @@ class BootstrapTest(unittest.TestCase):
         self.assertEqual(run.stdout, "")
         self.assertIn("left out: 43 tests labelled asan_network, since 50 of 79 minutes are gone", run.stderr)
         self.assertIn("0 passed, 0 failed, 43 skipped", run.stderr)
+        for minutes in ("", "soon", "0", "-5"):
+            run = self.shell(f"command_test --minutes '{minutes}'")
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(f"--minutes needs a number, not '{minutes}'", run.stderr)
 
 
 if __name__ == "__main__":
