@@ -121,7 +121,7 @@ class Flags:
         self.of = {command: self._flags(bin_dir, argv) for command, argv in COMMANDS.items()}
         for command, other in HANDS_ON.items():
             self.of[command] = self.of[command] | self.of[other]
-        self.script = set(FLAG.findall(read("flotilla")))
+        self.script = set(FLAG.findall(read("flotilla") + read("tests/test.sh")))
         scripts = {path: set(FLAG.findall(read(path))) for path in tracked()
                    if path.endswith((".py", ".sh")) and path.startswith(("tests/", "deploy/"))
                    and path != "tests/house/docs_test.py"}
