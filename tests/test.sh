@@ -56,17 +56,23 @@ test_preset() {
   run_ctest "$preset" "$to" "$@" ${label:+-L "^$label\$"}
 }
 
-# What speaks HTTP or gRPC (the router, the load generator) takes as long under AddressSanitizer as all else that has the
-# label asan. Where a run may take only so many minutes (--minutes; .ci/run), a slow machine leaves it out, and says so;
-# `--full` never does.
+# has_time SECONDS COUNT WHAT: with --minutes (.ci/run), whether so many seconds are left. If not, that is what a slow
+# machine leaves out: it says so and counts the tests as skipped. `--full` leaves nothing out.
+has_time() {
+  if [[ -z $minutes ]] || ((SECONDS + $1 <= minutes * 60)); then return; fi
+  say "left out: $2 $3, since $((SECONDS / 60)) of $minutes minutes are gone"
+  num_left_out=$((num_left_out + $2))
+  return 1
+}
+
+# What speaks HTTP or gRPC (the router, the load generator) takes as long under AddressSanitizer as all else with the
+# label asan.
 test_asan_network() {
-  local asan_seconds=$1 minutes=$2
-  if [[ -n $minutes ]] && ((SECONDS + 3 * asan_seconds / 2 > minutes * 60)); then
-    num_left_out=$(cd "$root/build/asan" && ctest -N -L '^asan_network$' | sed -n 's/^Total Tests: //p')
-    say "left out: $num_left_out tests labelled asan_network, since $((SECONDS / 60)) of $minutes minutes are gone"
-    return
+  local seconds=$1 count
+  count=$(cd "$root/build/asan" && ctest -N -L '^asan_network$' | sed -n 's/^Total Tests: //p')
+  if has_time "$((3 * seconds / 2))" "$count" "tests labelled asan_network"; then
+    test_preset asan asan_network asan_network
   fi
-  test_preset asan asan_network asan_network
 }
 
 # summarise RESULTS...: the closing line: what ran, over all presets.
@@ -137,7 +143,13 @@ command_test() {
   # A label alone means a quick look: the release build only.
   [[ -n $label && -z $preset ]] && presets=(release)
   for preset in "${presets[@]}"; do
-    if [[ $preset == fuzz ]]; then run_fuzz "$full"; continue; fi
+    if [[ $preset == fuzz ]]; then
+      # Its build takes no longer than asan's.
+      if has_time "${asan_seconds:-0}" "$(grep -c '^flotilla_fuzz(' "$root/tests/fuzz/CMakeLists.txt")" "fuzz targets"; then
+        run_fuzz "$full"
+      fi
+      continue
+    fi
     local only=$label
     [[ -z $only && -z $full && $preset != release ]] && only=$preset
     begin=$SECONDS
@@ -145,7 +157,7 @@ command_test() {
     if [[ $preset == asan && $only == asan && -z $label ]]; then asan_seconds=$((SECONDS - begin)); fi
   done
   # Last, since it is what a slow machine may have no time for.
-  if [[ -n $asan_seconds ]]; then test_asan_network "$asan_seconds" "$minutes"; presets+=(asan_network); fi
+  if [[ -n $asan_seconds ]]; then test_asan_network "$asan_seconds"; presets+=(asan_network); fi
   [[ -n $full ]] && run_clang_tidy
   summarise "${presets[@]}"
 }

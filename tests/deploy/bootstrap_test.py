@@ -263,8 +263,8 @@ class BootstrapTest(unittest.TestCase):
     def test_a_slow_machine_leaves_the_asan_tests_of_networks_out_and_counts_them(self):
         (self.tree / "build/asan").mkdir(parents=True)
         self.program(self.bin / "ctest", "#!/bin/bash\necho 'Total Tests: 43'\n")
-        script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000; "
-                  "test_asan_network 1200 %s; summarise asan_network")
+        script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000 minutes=%s; "
+                  "test_asan_network 1200; summarise asan_network")
         for minutes in ("''", "80"):
             run = self.shell(script % minutes)
             self.assertEqual(run.stdout, "ran asan asan_network asan_network\n", run.stderr)
