@@ -82,9 +82,11 @@ function(flotilla_label_targets labels)
 endfunction()
 
 # flotilla_fewer_checks(target): code whose templates are mostly Asio's, gRPC's or GoogleTest's compiles in two thirds
-# of the time without UBSan's checks of each pointer. ASan's stay, and the fuzz targets compile its parsers with all.
+# of the time without UBSan's checks of each pointer. ASan's stay, and the fuzz targets compile router's and scheduler's
+# parsers with all.
+option(FLOTILLA_FEWER_CHECKS "UBSan looks at fewer things where that costs the compiler most (CI)" OFF)
 function(flotilla_fewer_checks target)
-  if(FLOTILLA_SANITIZE MATCHES "undefined")
+  if(FLOTILLA_FEWER_CHECKS AND FLOTILLA_SANITIZE MATCHES "undefined")
     target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size,vptr)
   endif()
 endfunction()

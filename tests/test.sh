@@ -34,10 +34,13 @@ run_clang_tidy() {
   python3 "$root/tests/house/tidy.py" --jobs "$(jobs)" >&2 || failed_presets+=(clang-tidy)
 }
 
-# run_fuzz FULL: each fuzz target's seeds, then a minute for all (FULL: ten), and the seeds' coverage.
+# run_fuzz FULL: each fuzz target's seeds, then a minute for all (FULL: ten), and the seeds' coverage. It takes no longer
+# than asan's tests.
 run_fuzz() {
-  local full=$1 seconds=60
+  local full=$1 seconds=60 count
   [[ -n $full ]] && seconds=600
+  count=$(grep -c '^flotilla_fuzz(' "$root/tests/fuzz/CMakeLists.txt")
+  has_time "${asan_seconds:-0}" "$count" "fuzz targets" || return 0
   need_packages fuzz "${fuzz_packages[@]}"
   configure fuzz any
   build fuzz fuzz_targets
@@ -57,7 +60,7 @@ test_preset() {
 }
 
 # has_time SECONDS COUNT WHAT: with --minutes (.ci/run), whether so many seconds are left. If not, that is what a slow
-# machine leaves out: it says so and counts the tests as skipped. `--full` leaves nothing out.
+# machine leaves out: it says so and counts the tests as skipped.
 has_time() {
   if [[ -z $minutes ]] || ((SECONDS + $1 <= minutes * 60)); then return; fi
   say "left out: $2 $3, since $((SECONDS / 60)) of $minutes minutes are gone"
@@ -68,11 +71,10 @@ has_time() {
 # What speaks HTTP or gRPC (the router, the load generator) takes as long under AddressSanitizer as all else with the
 # label asan.
 test_asan_network() {
-  local seconds=$1 count
+  local count
   count=$(cd "$root/build/asan" && ctest -N -L '^asan_network$' | sed -n 's/^Total Tests: //p')
-  if has_time "$((3 * seconds / 2))" "$count" "tests labelled asan_network"; then
-    test_preset asan asan_network asan_network
-  fi
+  has_time "$((3 * asan_seconds / 2))" "$count" "tests labelled asan_network" || return 0
+  test_preset asan asan_network asan_network
 }
 
 # summarise RESULTS...: the closing line: what ran, over all presets.
@@ -143,13 +145,7 @@ command_test() {
   # A label alone means a quick look: the release build only.
   [[ -n $label && -z $preset ]] && presets=(release)
   for preset in "${presets[@]}"; do
-    if [[ $preset == fuzz ]]; then
-      # Its build takes no longer than asan's.
-      if has_time "${asan_seconds:-0}" "$(grep -c '^flotilla_fuzz(' "$root/tests/fuzz/CMakeLists.txt")" "fuzz targets"; then
-        run_fuzz "$full"
-      fi
-      continue
-    fi
+    if [[ $preset == fuzz ]]; then run_fuzz "$full"; continue; fi
     local only=$label
     [[ -z $only && -z $full && $preset != release ]] && only=$preset
     begin=$SECONDS
@@ -157,7 +153,7 @@ command_test() {
     if [[ $preset == asan && $only == asan && -z $label ]]; then asan_seconds=$((SECONDS - begin)); fi
   done
   # Last, since it is what a slow machine may have no time for.
-  if [[ -n $asan_seconds ]]; then test_asan_network "$asan_seconds"; presets+=(asan_network); fi
+  if [[ -n $asan_seconds ]]; then test_asan_network; presets+=(asan_network); fi
   [[ -n $full ]] && run_clang_tidy
   summarise "${presets[@]}"
 }

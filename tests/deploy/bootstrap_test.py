@@ -263,8 +263,8 @@ class BootstrapTest(unittest.TestCase):
     def test_a_slow_machine_leaves_the_asan_tests_of_networks_out_and_counts_them(self):
         (self.tree / "build/asan").mkdir(parents=True)
         self.program(self.bin / "ctest", "#!/bin/bash\necho 'Total Tests: 43'\n")
-        script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000 minutes=%s; "
-                  "test_asan_network 1200; summarise asan_network")
+        script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000 minutes=%s asan_seconds=1200; "
+                  "test_asan_network; summarise asan_network")
         for minutes in ("''", "80"):
             run = self.shell(script % minutes)
             self.assertEqual(run.stdout, "ran asan asan_network asan_network\n", run.stderr)
@@ -273,6 +273,10 @@ class BootstrapTest(unittest.TestCase):
         self.assertEqual(run.stdout, "")
         self.assertIn("left out: 43 tests labelled asan_network, since 50 of 79 minutes are gone", run.stderr)
         self.assertIn("0 passed, 0 failed, 43 skipped", run.stderr)
+        self.program(self.tree / "tests/fuzz/CMakeLists.txt", "flotilla_fuzz(a)\nflotilla_fuzz(b)\n")
+        run = self.shell("failed_presets=(); SECONDS=3000 minutes=60 asan_seconds=900; run_fuzz ''; summarise fuzz")
+        self.assertIn("left out: 2 fuzz targets, since 50 of 60 minutes are gone", run.stderr)
+        self.assertIn("0 passed, 0 failed, 2 skipped", run.stderr)
         for minutes in ("", "soon", "0", "-5"):
             run = self.shell(f"command_test --minutes '{minutes}'")
             self.assertEqual(run.returncode, 1)
