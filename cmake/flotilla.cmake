@@ -14,6 +14,12 @@ if(FLOTILLA_SANITIZE)
     add_compile_options(-Wno-maybe-uninitialized -Wno-stringop-overflow)
   endif()
 endif()
+if(NOT FLOTILLA_SANITIZE AND NOT FLOTILLA_FUZZ)
+  # A program keeps what it calls of a library, not the files where that stands, and needs no shared library for what it
+  # does not call.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections;-fdata-sections>")
+  add_link_options(LINKER:--gc-sections LINKER:--as-needed)
+endif()
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # All presets but dev read a folder's files as a few large ones: a third of the time. What GCC says of a
   # header's class with members of an anonymous namespace, it says of a file that is included too.

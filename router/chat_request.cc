@@ -162,6 +162,8 @@ MaybeError SetPromptThatFits(Conversation conversation, const ParserChoice& pars
                              CompletionRequest* request) {
   const std::string field = conversation.field;
   if (auto error = SetPrompt(std::move(conversation), parsers, request)) return error;
+  if (auto error = CheckStructured(request->params, *request->model, request->structured_field))
+    return error;
   return FitToContext(request->prompts.back().ids.size(), *request->model, &request->params, field);
 }
 

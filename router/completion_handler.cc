@@ -94,6 +94,7 @@ void CompletionHandler::OnParsed(Parsed parsed) {
 }
 
 void CompletionHandler::SubmitAll() {
+  if (!Keeps(request_.repeated.size())) return;
   const size_t num_prompts = request_.prompts.size();
   const ChoiceOptions options = ChoicesOf(request_.params);
   num_choices_ = options.num_choices;
@@ -229,7 +230,8 @@ void CompletionHandler::OnError(const ApiError& error) {
   ApiError told = error;
   NameAsClient(request_.structured_field, &told);
   LogFailure(exchange_->request_id(), told);
-  CancelAll();
+  for (uint64_t handle : std::exchange(handles_, {}))
+    context_.dispatcher->CancelFailed(handle, error);
   room_->Resize(0);  // at once, before others are refused for it
   if (!stream_started_) {
     exchange_->ReplyError(told);
@@ -243,12 +245,7 @@ void CompletionHandler::OnDisconnect() {
   if (ended_) return;
   ended_ = true;
   context_.metrics->ClientDisconnect();
-  CancelAll();
-}
-
-void CompletionHandler::CancelAll() {
-  for (uint64_t handle : handles_) context_.dispatcher->Cancel(handle);
-  handles_.clear();
+  for (uint64_t handle : std::exchange(handles_, {})) context_.dispatcher->Cancel(handle);
 }
 
 }  // namespace flotilla

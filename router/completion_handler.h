@@ -45,7 +45,6 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void OnError(const ApiError& error);
   void OnDisconnect();
   void Finish();
-  void CancelAll();
   // Before the first piece is made: what an API's stream begins with is counted and told first.
   void BeginStream();
   void WriteStream(std::string_view data);

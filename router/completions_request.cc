@@ -97,6 +97,8 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,
   PromptField raw;
   if (auto error = ReadFields(root.get_object(), &add_special, &raw, &request)) return *error;
   if (auto error = CheckParams(request.params, *request.model)) return *error;
+  if (auto error = CheckStructured(request.params, *request.model, request.structured_field))
+    return *error;
   if (auto error = CheckNumChoices(raw.prompts.size(), request.params)) return *error;
   for (CompletionPrompt& prompt : raw.prompts) {
     if (auto error = FillPrompt(raw.are_texts, add_special, &request, &prompt)) return *error;

@@ -16,6 +16,8 @@
 namespace flotilla {
 namespace {
 
+constexpr size_t kMaxGroupBytes = kMaxMessageBytes;  // of a request's choices, each with all of it
+
 std::string RandomId() {
   std::random_device device;
   char text[24];
@@ -134,10 +136,10 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
     return error;
   }
   const size_t bytes = group.streams[0]->request.ByteSizeLong();
-  if (bytes > kMaxRequestBytes)
-    return HttpError(413,
-                     StrCat("The request takes ", bytes, " bytes on its way to a replica; at most ",
-                            kMaxRequestBytes, " are allowed."));
+  if (bytes > kMaxRequestBytes || bytes * group.num_live > kMaxGroupBytes)
+    return HttpError(413, StrCat("The request takes ", group.num_live, " times ", bytes,
+                                 " bytes on its way to a replica; at most ", kMaxRequestBytes,
+                                 " each and ", kMaxGroupBytes, " together are allowed."));
   const uint64_t handle = next_id_;
   const int64_t arrival_unix_ms = UnixMs(), arrival_ns = RealClock::Now();
   for (size_t i = 0; i < group.num_live; ++i) {
@@ -281,20 +283,28 @@ void Dispatcher::End(const RequestStream& stream) {
   ServeQueueSoon();
 }
 
-void Dispatcher::Drop(uint64_t handle, bool detach) {
+void Dispatcher::LeaveReplica(const RequestStream& stream, Leave leave) {
+  ReplicaClient& replica = fleet_.at(stream.replica);
+  if (stream.keyed.has_value() && leave == Leave::kToOthers) {
+    replica.Detach(stream.id);
+  } else {
+    replica.BillLater(stream);
+    replica.Abort(stream.id, v1::FINISH_REASON_ABORT);
+  }
+  UpdateBackendMetrics(replica);
+}
+
+void Dispatcher::Drop(uint64_t handle, Leave leave) {
   const auto found = groups_.find(handle);
-  if (found == groups_.end() || (detach && Detach(&found->second))) return;
+  if (found == groups_.end()) return;
+  if (leave == Leave::kGoesOn && Detach(&found->second)) return;
   RequestGroup group = TakeOut(found);
   LeaveQueue(handle);
   FreeSlots(&group);
   for (const auto& stream : group.streams) {
     if (stream == nullptr) continue;
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
-    if (stream->parked) continue;
-    ReplicaClient& replica = fleet_.at(stream->replica);
-    replica.BillLater(*stream);
-    replica.Abort(stream->id, v1::FINISH_REASON_ABORT);
-    UpdateBackendMetrics(replica);
+    if (!stream->parked) LeaveReplica(*stream, leave);
   }
   ServeQueueSoon();
 }
@@ -309,7 +319,7 @@ bool Dispatcher::AbortByRequestId(const std::string& request_id, const std::stri
     }
   }
   for (const auto& stream : matching) {
-    Drop(stream->handle, /*detach=*/false);
+    Drop(stream->handle, Leave::kEndsForAll);
     Finish(*stream, v1::FINISH_REASON_ABORT);
   }
   return !matching.empty();
@@ -350,7 +360,9 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     const bool full = error.code == absl::StatusCode::kResourceExhausted;  // no loss
     const bool spent = begun && !full && !CountFailover(stream.get());
     if (elsewhere && !spent && Retry(stream, "refused", /*same_replica_too=*/false)) return;
-    if (begun && !spent && Park(stream)) return;
+    // Refused by one that has just begun to drain: those that come a moment later wait, too.
+    const bool waits = begun || (error.code == absl::StatusCode::kUnavailable && !CanMove(*stream));
+    if (waits && !spent && Park(stream)) return;
     if (spent) error = TooManyFailovers(*stream);
     if (full) metrics_->Rejection("replica_full");
     if (delta.has_computed_tokens()) Charge(stream.get(), delta);
@@ -366,7 +378,7 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     Log().error("a replica went on differently {} {}",
                 Kv("request_id", stream->request.request_id()),
                 Kv("replica", fleet_.at(stream->replica).replica_id()));
-    if (!delta.last()) fleet_.at(stream->replica).Abort(stream->id, v1::FINISH_REASON_ABORT);
+    if (!delta.last()) LeaveReplica(*stream, Leave::kToOthers);
     ApiError error;
     error.code = same.code();
     error.message = std::string(same.message());
@@ -406,41 +418,10 @@ void Dispatcher::OnProgress(RequestStream* stream) {
   stream->lost_ns = 0;
 }
 
-// What follows waits, so that prompt logprobs stay in order and before the first token.
-void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
-  stream->fetching_large = true;
-  const uint64_t large_id = delta.large_result_id();
-  auto shared = std::make_shared<v1::Delta>(std::move(delta));
-  fleet_.at(stream->replica)
-      .FetchLargeResult(
-          large_id, [this, stream, shared, id = stream->id](
-                        const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
-            // Else the replica was lost meanwhile, and the stream is parked or runs elsewhere.
-            const bool waits = stream->fetching_large && stream->id == id;
-            if (!IsLive(*stream) || !waits) return;
-            if (entries == nullptr) {
-              fleet_.at(stream->replica).Abort(id, v1::FINISH_REASON_ABORT);
-              OnStreamLost(stream);
-              return;
-            }
-            stream->fetching_large = false;
-            stream->progress.OnLargeResult(entries->size());
-            shared->clear_large_result_id();
-            for (v1::TokenLogprobs& entry : *entries)
-              *shared->add_prompt_logprobs() = std::move(entry);
-            Deliver(stream, std::move(*shared));
-            while (IsLive(*stream) && !stream->fetching_large && !stream->waiting.empty()) {
-              v1::Delta next = std::move(stream->waiting.front());
-              stream->waiting.pop_front();
-              Deliver(stream, std::move(next));
-            }
-          });
-}
-
 void Dispatcher::Fail(const std::shared_ptr<RequestStream>& stream, const ApiError& error) {
   finished_.OnEnd(*stream, LastReplica(*stream), "error");
   End(*stream);
-  Drop(stream->handle, /*detach=*/false);  // its siblings
+  Drop(stream->handle, LeaveAfter(error));  // its siblings
   stream->sink->OnError(error);
 }
 

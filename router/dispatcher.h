@@ -108,7 +108,9 @@ class Dispatcher final : public ReplicaListener {
                                                std::shared_ptr<GenerateSink> sink);
   // The client wants no more of it, of all choices. Unknown handles are fine: the request may just
   // have ended.
-  void Cancel(uint64_t handle) { Drop(handle, /*detach=*/true); }
+  void Cancel(uint64_t handle) { Drop(handle, Leave::kGoesOn); }
+  // The same, since what it was a part of has failed.
+  void CancelFailed(uint64_t handle, const ApiError& why) { Drop(handle, LeaveAfter(why)); }
   // Ends the tenant's requests with this id as ABORT; their sinks get a last delta a choice. False
   // if there is none.
   bool AbortByRequestId(const std::string& request_id, const std::string& tenant);
@@ -159,8 +161,20 @@ class Dispatcher final : public ReplicaListener {
   using MayHave = bool (Dispatcher::*)(const ReplicaClient&, const RequestStream&) const;
   std::vector<ReplicaClient*> RankedBy(const RequestStream& stream, MayHave may_have,
                                        size_t most) const;
-  // Ends all choices; the sink hears nothing. `detach`: a keyed one that has run goes on.
-  void Drop(uint64_t handle, bool detach);
+  // What becomes of keyed streams whose request ends here.
+  enum class Leave {
+    kGoesOn,      // their client has left: what has run goes on, with nobody to tell
+    kToOthers,    // it failed here; others may have asked for the same, and their replica goes on
+    kEndsForAll,  // nobody is to have them
+  };
+  // A key that stands for another request: what else of it had begun is this request's alone.
+  static Leave LeaveAfter(const ApiError& error) {
+    return error.code == absl::StatusCode::kAlreadyExists ? Leave::kEndsForAll : Leave::kToOthers;
+  }
+  // Ends all choices; the sink hears nothing.
+  void Drop(uint64_t handle, Leave leave);
+  // At its replica.
+  void LeaveReplica(const RequestStream& stream, Leave leave);
   // False: it has no key, or no replica has had it yet.
   bool Detach(RequestGroup* group);
   // `again`: also replicas that failed it before. Null: none is ready.

@@ -1,4 +1,5 @@
-// Dispatcher: requests whose replica lost or refused them, and those that wait for one.
+// Dispatcher: requests whose replica lost or refused them, those that wait for one, and results
+// that are fetched apart.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -169,6 +170,39 @@ void Dispatcher::GiveUp(const std::shared_ptr<RequestStream>& stream) {
                                  "are there would go on differently; try again."
                                : "The replica that worked on this request was lost; try again.",
                            kRetryAfterMs));
+}
+
+// What follows waits, so that prompt logprobs stay in order and before the first token.
+void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
+  stream->fetching_large = true;
+  const uint64_t large_id = delta.large_result_id();
+  auto shared = std::make_shared<v1::Delta>(std::move(delta));
+  fleet_.at(stream->replica)
+      .FetchLargeResult(
+          large_id, [this, stream, shared, id = stream->id](
+                        const std::shared_ptr<std::vector<v1::TokenLogprobs>>& entries) {
+            // Else the replica was lost meanwhile, and the stream is parked or runs elsewhere.
+            const bool waits = stream->fetching_large && stream->id == id;
+            if (!IsLive(*stream) || !waits) return;
+            if (entries == nullptr) {
+              // Perhaps another consumer of a keyed request has fetched it.
+              LeaveReplica(*stream, Leave::kToOthers);
+              if (!groups_.at(stream->handle).detached) return OnStreamLost(stream);
+              finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
+              return End(*stream);
+            }
+            stream->fetching_large = false;
+            stream->progress.OnLargeResult(entries->size());
+            shared->clear_large_result_id();
+            for (v1::TokenLogprobs& entry : *entries)
+              *shared->add_prompt_logprobs() = std::move(entry);
+            Deliver(stream, std::move(*shared));
+            while (IsLive(*stream) && !stream->fetching_large && !stream->waiting.empty()) {
+              v1::Delta next = std::move(stream->waiting.front());
+              stream->waiting.pop_front();
+              Deliver(stream, std::move(next));
+            }
+          });
 }
 
 }  // namespace flotilla

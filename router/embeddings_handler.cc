@@ -107,7 +107,8 @@ void EmbeddingsHandler::OnError(const ApiError& error) {
   if (ended_) return;
   ended_ = true;
   LogFailure(exchange_->request_id(), error);
-  CancelAll();
+  for (uint64_t handle : std::exchange(handles_, {}))
+    context_.dispatcher->CancelFailed(handle, error);
   room_->Resize(0);
   exchange_->ReplyError(error);
 }
@@ -116,12 +117,7 @@ void EmbeddingsHandler::OnDisconnect() {
   if (ended_) return;
   ended_ = true;
   context_.metrics->ClientDisconnect();
-  CancelAll();
-}
-
-void EmbeddingsHandler::CancelAll() {
-  for (uint64_t handle : handles_) context_.dispatcher->Cancel(handle);
-  handles_.clear();
+  for (uint64_t handle : std::exchange(handles_, {})) context_.dispatcher->Cancel(handle);
 }
 
 }  // namespace flotilla

@@ -176,6 +176,8 @@ void EngineStream::Pump() {
                       if (self->out_.capacity() > kKeptBytes) self->out_.shrink_to_fit();
                       if (error && !self->ended_) return self->Fail(error.message());
                       self->Flush();
+                      if (!self->ended_ && self->session_.ended())
+                        self->End(*self->session_.ended());
                     });
 }
 

@@ -123,6 +123,17 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
   return std::nullopt;
 }
 
+MaybeError CheckStructured(const v1::GenerateRequest& request, const ModelHandle& model,
+                           const std::string& field) {
+  const v1::StructuredOutput& output = request.structured();
+  size_t bytes = output.json_schema().size() + output.regex().size() + output.ebnf().size();
+  for (const std::string& option : output.choice().options()) bytes += option.size();
+  if (bytes <= model.max_grammar_bytes) return std::nullopt;
+  return OutOfRange(
+      field.empty() ? "structured" : field,
+      StrCat("shorter: ", bytes, " bytes, and at most ", model.max_grammar_bytes, " are allowed"));
+}
+
 MaybeError FitToContext(size_t prompt_tokens, const ModelHandle& model,
                         v1::GenerateRequest* request, const std::string& field) {
   if (prompt_tokens == 0)

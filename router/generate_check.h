@@ -24,6 +24,11 @@ inline constexpr size_t kMaxSessionBytes = 255;
 // Ranges of every field but the prompt.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);
 
+// The text that a grammar is made of: each choice takes it to its replica, which would refuse a
+// longer one. `field`: the client's name for it; empty: "structured".
+std::optional<ApiError> CheckStructured(const v1::GenerateRequest& request,
+                                        const ModelHandle& model, const std::string& field);
+
 // Before tokenising, which takes a second for some megabytes.
 std::optional<ApiError> CheckPromptBytes(std::string_view text, std::string_view field,
                                          const ModelHandle& model);

@@ -1,6 +1,7 @@
 #include "router/grpc_generate.h"
 
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -21,27 +22,28 @@ constexpr const char* kChatRoute = "flotilla.v1.Inference/Chat";
 }  // namespace
 
 GrpcGenerate::GrpcGenerate(const HandlerContext& context, const char* route,
-                           uint64_t max_buffer_bytes)
+                           const GrpcStreamLimits& limits)
     : context_(context),
       route_(route),
-      max_buffer_bytes_(max_buffer_bytes),
+      limits_(limits),
       received_ns_(RealClock::Now()),
-      room_(context.answers) {
+      room_(context.answers),
+      write_timer_(*context.io) {
   context_.metrics->InFlight(1);
   context_.calls->Add();
 }
 
-GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+GrpcGenerate* GrpcGenerate::Start(const HandlerContext& context, const GrpcStreamLimits& limits,
                                   grpc::CallbackServerContext* server_context,
                                   const v1::GenerateRequest& request) {
-  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kGenerateRoute, max_buffer_bytes));
+  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kGenerateRoute, limits));
   return StartCall(call, server_context, request, nullptr);
 }
 
-GrpcGenerate* GrpcGenerate::StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+GrpcGenerate* GrpcGenerate::StartChat(const HandlerContext& context, const GrpcStreamLimits& limits,
                                       grpc::CallbackServerContext* server_context,
                                       const v1::ChatRequest& request) {
-  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kChatRoute, max_buffer_bytes));
+  std::shared_ptr<GrpcGenerate> call(new GrpcGenerate(context, kChatRoute, limits));
   return StartCall(call, server_context, request.base(), &request);
 }
 
@@ -49,6 +51,7 @@ GrpcGenerate* GrpcGenerate::StartCall(const std::shared_ptr<GrpcGenerate>& call,
                                       grpc::CallbackServerContext* server_context,
                                       v1::GenerateRequest request, const v1::ChatRequest* chat) {
   call->self_ = call;
+  call->server_context_ = server_context;
   request.set_request_id(TakeRequestId(server_context, request.request_id()));
   call->request_id_ = request.request_id();
   call->traceparent_ = MetadataText(*server_context, "traceparent");
@@ -70,6 +73,7 @@ std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
   if (auto error = CheckParams(*request, *model_)) return error;
   if (auto error = chat != nullptr ? FillPromptFromChat(*chat, request) : FillPrompt(request))
     return error;
+  if (auto error = CheckStructured(*request, *model_, structured_field_)) return error;
   const char* const field = chat != nullptr ? "messages" : "prompt";
   if (auto error = FitToContext(prompt_ids_.size(), *model_, request, field)) return error;
   SetSeed(RandomU64(), request);
@@ -124,6 +128,7 @@ std::optional<ApiError> GrpcGenerate::FillPromptFromChat(const v1::ChatRequest& 
 
 void GrpcGenerate::Submit(const v1::GenerateRequest& request) {
   if (gone_) return;
+  WatchWrites();
   merger_.emplace(choices_);
   echoed_.resize(choices_.num_choices);
   for (size_t i = 0; syntax_.has_value() && i < choices_.num_choices; ++i)
@@ -217,11 +222,12 @@ void GrpcGenerate::Push(v1::GenerateResponse response) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.has_value()) return;
     const uint64_t bytes = response.ByteSizeLong();
-    overflow = queued_bytes_ + bytes > max_buffer_bytes_ && !queue_.empty() && !choices_.ranked();
+    overflow =
+        queued_bytes_ + bytes > limits_.max_buffer_bytes && !queue_.empty() && !choices_.ranked();
     if (!overflow) {
       CountQueued(queued_bytes_ + bytes);
       queue_.push_back(std::move(response));
-      if (queue_.size() == 1) StartWrite(&queue_.front());
+      if (queue_.size() == 1) WriteFront();
     }
   }
   if (!overflow) return;
@@ -241,6 +247,33 @@ void GrpcGenerate::CountQueued(uint64_t bytes) {
   queued_bytes_ = bytes;
 }
 
+void GrpcGenerate::WriteFront() {
+  write_began_ns_ = RealClock::Now();
+  StartWrite(&queue_.front());
+}
+
+void GrpcGenerate::WatchWrites() {
+  write_timer_.expires_after(std::chrono::milliseconds(limits_.write_timeout_ms));
+  write_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    if (error) return;
+    if (const auto self = weak.lock()) self->LookAtWrite();
+  });
+}
+
+void GrpcGenerate::LookAtWrite() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (finished_) return;
+    const int64_t waits_ns = RealClock::Now() - write_began_ns_;
+    if (!queue_.empty() && waits_ns >= limits_.write_timeout_ms * kNsPerMs) {
+      context_.metrics->Rejection("slow_client");
+      server_context_->TryCancel();  // the write ends, and then the call
+      return;
+    }
+  }
+  WatchWrites();
+}
+
 void GrpcGenerate::End(const grpc::Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (status_.has_value()) return;
@@ -254,7 +287,7 @@ void GrpcGenerate::OnWriteDone(bool ok) {
   queue_.pop_front();
   if (!ok) queue_.clear();
   if (!queue_.empty())
-    StartWrite(&queue_.front());
+    WriteFront();
   else if (status_.has_value() && !std::exchange(finished_, true))
     Finish(*status_);
 }

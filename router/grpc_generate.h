@@ -10,6 +10,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -23,16 +24,22 @@
 
 namespace flotilla {
 
+// Of a stream to a client.
+struct GrpcStreamLimits {
+  uint64_t max_buffer_bytes = 1 << 20;  // unsent, before its call is ended
+  int64_t write_timeout_ms = 30'000;    // without a message taken by the client
+};
+
 class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
                            public GenerateSink,
                            public std::enable_shared_from_this<GrpcGenerate> {
  public:
   // Never null; gRPC's until OnDone.
-  static GrpcGenerate* Start(const HandlerContext& context, uint64_t max_buffer_bytes,
+  static GrpcGenerate* Start(const HandlerContext& context, const GrpcStreamLimits& limits,
                              grpc::CallbackServerContext* server_context,
                              const v1::GenerateRequest& request);
   // Its prompt is the rendered conversation.
-  static GrpcGenerate* StartChat(const HandlerContext& context, uint64_t max_buffer_bytes,
+  static GrpcGenerate* StartChat(const HandlerContext& context, const GrpcStreamLimits& limits,
                                  grpc::CallbackServerContext* server_context,
                                  const v1::ChatRequest& request);
 
@@ -42,7 +49,7 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   const std::string& traceparent() const override { return traceparent_; }
 
  private:
-  GrpcGenerate(const HandlerContext& context, const char* route, uint64_t max_buffer_bytes);
+  GrpcGenerate(const HandlerContext& context, const char* route, const GrpcStreamLimits& limits);
   // `chat`: null unless the prompt comes from a conversation.
   static GrpcGenerate* StartCall(const std::shared_ptr<GrpcGenerate>& call,
                                  grpc::CallbackServerContext* server_context,
@@ -57,6 +64,11 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void AddPrompt(v1::GenerateResponse* response);
   void Push(v1::GenerateResponse response);
   void CountQueued(uint64_t bytes);
+  void WriteFront();
+  // Breaks the call off once a message has not been taken for write_timeout_ms; until then it looks
+  // again.
+  void WatchWrites();
+  void LookAtWrite();
   void Fail(const ApiError& error);
   void End(const grpc::Status& status);
   void CancelOnIo();
@@ -67,7 +79,8 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   const HandlerContext context_;
   const char* const route_;  // of metrics
-  const uint64_t max_buffer_bytes_;
+  const GrpcStreamLimits limits_;
+  grpc::CallbackServerContext* server_context_ = nullptr;  // gRPC's, until OnDone
   const int64_t received_ns_;
   std::shared_ptr<GrpcGenerate> self_;
 
@@ -91,10 +104,12 @@ class GrpcGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::vector<bool> echoed_;           // by choice
   bool first_ = true;
   bool gone_ = false;
+  boost::asio::steady_timer write_timer_;
 
   std::mutex mutex_;
   std::deque<v1::GenerateResponse> queue_;  // the front is being written
   uint64_t queued_bytes_ = 0;
+  int64_t write_began_ns_ = 0;
   std::optional<grpc::Status> status_;  // to finish with once the queue is empty
   bool finished_ = false;
 };

@@ -1,10 +1,12 @@
 #include "router/grpc_service.h"
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/rpc/ping_limits.h"
 #include "common/rpc/tls_credentials.h"
@@ -51,7 +53,16 @@ GrpcServer::GrpcServer(GrpcOptions options, const HandlerContext& context, const
       tls_(tls),
       health_({kServiceName}),
       texts_(context, options_.max_grpc_buffer_bytes),
-      connections_(context.io, options_.connections, context.metrics) {}
+      connections_(context.io, options_.connections, context.metrics) {
+  const auto* service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(kServiceName);
+  CHECK(service != nullptr);
+  for (int i = 0; i < service->method_count(); ++i) {
+    // UNKNOWN, INTERNAL, UNAVAILABLE, DATA_LOSS: ours, not the client's.
+    context.metrics->Expect(StrCat(kServiceName, "/", service->method(i)->name()),
+                            {"2", "13", "14", "15"});
+  }
+}
 
 GrpcServer::~GrpcServer() { Shutdown(); }
 
@@ -99,8 +110,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
   if (draining_.load()) return RefuseWhileDraining();
   const auto admitted = Admit(*context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
-  return GrpcGenerate::Start(std::get<HandlerContext>(admitted), options_.max_stream_buffer_bytes,
-                             context, *request);
+  return GrpcGenerate::Start(std::get<HandlerContext>(admitted), options_.streams, context,
+                             *request);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
@@ -108,8 +119,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
   if (draining_.load()) return RefuseWhileDraining();
   const auto admitted = Admit(*context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
-  return GrpcGenerate::StartChat(std::get<HandlerContext>(admitted),
-                                 options_.max_stream_buffer_bytes, context, *request);
+  return GrpcGenerate::StartChat(std::get<HandlerContext>(admitted), options_.streams, context,
+                                 *request);
 }
 
 std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(

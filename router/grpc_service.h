@@ -19,6 +19,7 @@
 #include "common/tls/tls_files.h"
 #include "flotilla/v1/inference.grpc.pb.h"
 #include "router/grpc_connections.h"
+#include "router/grpc_generate.h"
 #include "router/grpc_texts.h"
 #include "router/handler_context.h"
 
@@ -28,10 +29,10 @@ struct GrpcOptions {
   uint16_t grpc_port = 50051;                  // 0: any
   uint64_t max_grpc_message_bytes = 8 << 20;   // of a request
   uint64_t max_grpc_buffer_bytes = 256 << 20;  // of requests being received; of waiting texts
-  uint64_t max_stream_buffer_bytes = 1 << 20;  // unsent, before a call is ended
-  uint64_t max_metadata_bytes = 16 << 10;      // of a call
-  uint32_t max_grpc_connection_age_s = 300;    // then its client is asked to open another
-  int64_t handshake_timeout_ms = 10'000;       // of TLS and HTTP/2
+  GrpcStreamLimits streams = {};
+  uint64_t max_metadata_bytes = 16 << 10;    // of a call
+  uint32_t max_grpc_connection_age_s = 300;  // then its client is asked to open another
+  int64_t handshake_timeout_ms = 10'000;     // of TLS and HTTP/2
   int min_ping_interval_ms = kMinPingIntervalMs;
   GrpcConnectionLimits connections = {};
 };

@@ -115,6 +115,13 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
   return std::nullopt;
 }
 
+HttpRoutes::HttpRoutes(const HandlerContext& context, bool ui) : context_(context), ui_(ui) {
+  for (const Route& route : kRoutes) {
+    if (route.method != std::string_view("POST")) continue;
+    context_.metrics->Expect(route.path, {"500", "502", "503", "504"});
+  }
+}
+
 void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::string& path = request.head.path;
   const ApiForm* form = FindApiForm(path);

@@ -24,7 +24,7 @@ class HttpRoutes final : public HttpService {
   static std::vector<Route> All();
 
   // `ui`: the operator's page is there.
-  HttpRoutes(const HandlerContext& context, bool ui) : context_(context), ui_(ui) {}
+  HttpRoutes(const HandlerContext& context, bool ui);
 
   // From now on /health/ready and new completions answer 503.
   // Not ready any more; then no new request is taken.

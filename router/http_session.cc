@@ -47,6 +47,15 @@ ApiError ErrorOf(boost::system::error_code error, const HttpOptions& options) {
   return HttpError(400, StrCat("This is not a valid HTTP request: ", error.message(), "."));
 }
 
+// Also of "http://host/path", as proxies are asked; the host is not looked at (RFC 9112, 3.2.2).
+std::string_view PathOf(std::string_view target) {
+  target = target.substr(0, target.find('?'));
+  const size_t scheme = target.find("://");
+  if (target.starts_with('/') || scheme == std::string_view::npos) return target;
+  const size_t path = target.find('/', scheme + 3);
+  return path == std::string_view::npos ? "/" : target.substr(path);
+}
+
 }  // namespace
 
 HttpSession::HttpSession(HttpServer* server, MaybeTlsStream::Socket socket)
@@ -141,8 +150,7 @@ void HttpSession::OnHeader(ErrorCode error) {
   }
   http_11_ = parser_->get().version() >= 11;
   keep_alive_ = parser_->keep_alive();
-  const std::string_view target = View(parser_->get().target());
-  path_ = std::string(target.substr(0, target.find('?')));
+  path_ = std::string(PathOf(View(parser_->get().target())));
   head_only_ = parser_->get().method() == http::verb::head;
   const std::string_view id = View(parser_->get()[kRequestIdHeader]);
   if (IsRequestId(id)) request_id_ = std::string(id);

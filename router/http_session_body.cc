@@ -51,6 +51,10 @@ bool HttpSession::GrowBody(uint64_t bytes) {
 }
 
 void HttpSession::ReadBody() {
+  if (timed_out_) {  // in a pause of its reading
+    RefuseBytes(boost::asio::error::operation_aborted);
+    return;
+  }
   if (parser_->is_done()) {
     OnBody({});
     return;

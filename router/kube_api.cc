@@ -1,5 +1,6 @@
 #include "router/kube_api.h"
 
+#include <netinet/tcp.h>
 #include <openssl/ssl.h>
 
 #include <array>
@@ -63,6 +64,20 @@ Status Refusal(unsigned status) {
   return absl::UnavailableError(StrCat("the API server answers ", status));
 }
 
+// A watch may say nothing for minutes; a host that is gone says nothing either. Probed, that one is
+// noticed in half a minute.
+void NoticeSilence(asio::ip::tcp::socket& socket) {
+  const int fd = socket.native_handle();
+  const auto set = [fd](int level, int option, int value) {
+    setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);  // seconds
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds
+}
+
 // One GET over a connection of its own.
 template <typename Stream>
 class KubeGet {
@@ -95,6 +110,7 @@ class KubeGet {
 
  private:
   void OnConnected() {
+    NoticeSilence(beast::get_lowest_layer(stream_).socket());
     if constexpr (std::is_same_v<Stream, KubeTls>) {
       KubeError no_address;
       asio::ip::make_address(api_.address.host, no_address);

@@ -33,6 +33,7 @@ void NotifyReady(const RouterFlags& flags, const RouterApp& app) {
   close(flags.notify_fd);
 }
 
+constexpr int64_t kProbeMs = 1000;  // a kubelet waits for some seconds
 constexpr int64_t kLookMs = 200;  // from one look at a predecessor, or at who is left, to the next
 // systemd waits so long for engines: whatever is started after this unit may need the router alone.
 constexpr int64_t kServiceReadyMs = 5000;
@@ -142,7 +143,8 @@ class RouterRun {
     if (!flags_.metrics_port) return OkStatus();
     const auto page = [this](const std::string& target) -> std::optional<MetricsPage> {
       if (target.substr(0, target.find('?')) != "/metrics")
-        return HealthPage(target, app_.serving());
+        return HealthPage(
+            target, [this] { return app_.Responds(kProbeMs); }, app_.serving());
       return MetricsPage{RenderMetrics(*app_.metrics_registry()) + RenderProcessMetrics("router")};
     };
     auto server = MetricsHttpServer::Start({flags_.router.http.host, *flags_.metrics_port, page,
@@ -221,5 +223,13 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 }  // namespace flotilla
+
+// Read by jemalloc, where the router is linked with it: one thread allocates the most, so few
+// arenas do; what is free goes back to the system within a second, by a thread of its own. Else a
+// router that does nothing keeps 7 MiB.
+extern "C" {
+extern const char* malloc_conf;
+const char* malloc_conf = "narenas:2,dirty_decay_ms:1000,background_thread:true";
+}
 
 int main(int argc, char** argv) { return flotilla::Run(argc, argv); }

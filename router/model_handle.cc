@@ -30,6 +30,7 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
   model.max_model_len = info.max_model_len();
   model.vocab_size = info.vocab_size();
   model.hidden_size = info.hidden_size();
+  if (info.max_grammar_bytes() != 0) model.max_grammar_bytes = info.max_grammar_bytes();
   model.created = info.created();
   model.tokenizer = text.tokenizer;
   model.chat_format = text.chat_format;

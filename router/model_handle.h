@@ -27,8 +27,9 @@ struct ModelHandle {
   std::string tokenizer_sha256;
   uint32_t max_model_len = 0;  // tokens
   uint32_t vocab_size = 0;
-  uint32_t hidden_size = 0;  // of embeddings
-  int64_t created = 0;       // Unix seconds
+  uint32_t hidden_size = 0;              // of embeddings
+  uint64_t max_grammar_bytes = 1 << 20;  // of a structured output's text, at most
+  int64_t created = 0;                   // Unix seconds
   std::shared_ptr<const Tokenizer> tokenizer;
   // A longer text can't fit the context, however it is cut.
   size_t max_prompt_bytes = SIZE_MAX;

@@ -1,5 +1,6 @@
 #include "router/responses_request.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/json/serialize.hpp>
 #include <utility>
@@ -165,13 +166,28 @@ MaybeError ReadFlatTools(const json::object& body, ToolSet* out) {
   return choice == nullptr ? std::nullopt : ReadToolChoice(*choice, ToolChoiceForm::kFlat, out);
 }
 
+// As OpenAI's: an answer repeats them.
+MaybeError CheckMetadata(const json::object* metadata) {
+  constexpr size_t kMostPairs = 16, kMostKeyBytes = 64, kMostValueBytes = 512;
+  if (metadata == nullptr) return std::nullopt;
+  const bool fits = metadata->size() <= kMostPairs &&
+                    std::all_of(metadata->begin(), metadata->end(), [](const auto& pair) {
+                      return pair.key().size() <= kMostKeyBytes && pair.value().is_string() &&
+                             pair.value().get_string().size() <= kMostValueBytes;
+                    });
+  if (fits) return std::nullopt;
+  return InvalidField(
+      "metadata", StrCat("'metadata' must be at most ", kMostPairs, " pairs of a key of at most ",
+                         kMostKeyBytes, " bytes and a string of at most ", kMostValueBytes, "."));
+}
+
 MaybeError ReadResponseFields(const json::object& body, CompletionRequest* request) {
   FieldReader reader(body);
   if (const auto v = reader.Int("max_output_tokens", INT32_MIN, INT32_MAX)) {
     if (*v < 1) reader.Fail("max_output_tokens", "must be an integer of at least 1");
     request->params.mutable_stopping()->set_max_tokens(static_cast<int>(*v));
   }
-  reader.Object("metadata");
+  if (auto error = CheckMetadata(reader.Object("metadata"))) return error;
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
   if (const json::object* text = reader.Object("text")) {
     FieldReader inner(*text, "text.");

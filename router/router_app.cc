@@ -179,6 +179,13 @@ void RouterApp::Interrupt() {
   changed_.notify_all();
 }
 
+bool RouterApp::Responds(int64_t timeout_ms) {
+  const auto answer = std::make_shared<std::promise<void>>();
+  boost::asio::post(io_, [answer] { answer->set_value(); });
+  return answer->get_future().wait_for(std::chrono::milliseconds(timeout_ms)) ==
+         std::future_status::ready;
+}
+
 size_t RouterApp::WaitForZero(const std::function<size_t()>& count,
                               std::chrono::steady_clock::time_point deadline) {
   boost::asio::steady_timer timer(io_);

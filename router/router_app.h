@@ -59,6 +59,8 @@ class RouterApp {
   uint16_t grpc_port() const { return grpc_listener_.port(); }
   int http_socket() { return http_listener_.socket(); }
   int grpc_socket() { return grpc_listener_.socket(); }
+  // Any thread but the io thread: whether that one comes to something new within so long.
+  bool Responds(int64_t timeout_ms);
   // Any thread; as /health/ready.
   bool serving() const { return !draining_ && dispatcher_.ready(); }
   const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }

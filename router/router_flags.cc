@@ -3,10 +3,22 @@
 #include <utility>
 
 #include "common/base/flags.h"
+#include "common/base/tcp_address.h"
 #include "common/tls/tls_flags.h"
 
 namespace flotilla {
 namespace {
+
+CLI::Validator ReplicaAddressFlag() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        if (text.starts_with("unix:")) return "";
+        const StatusOr<TcpAddress> address = ParseTcpAddress(text);
+        if (!address.ok()) return std::string(address.status().message());
+        return address->port == 0 ? StrCat("'", text, "' has no port") : "";
+      },
+      "HOST:PORT|unix:/PATH");
+}
 
 CLI::Validator DnsNameFlag() {
   return CLI::Validator(
@@ -160,8 +172,8 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   app->add_option("--port", router.http.port, "HTTP port (0: any)")->capture_default_str();
   app->add_option("--grpc-port", router.grpc.grpc_port, "gRPC port (0: any)")
       ->capture_default_str();
-  app->add_option("--replica", router.dispatcher.replicas,
-                  "A replica's address, host:port or unix:/path (repeatable)");
+  app->add_option("--replica", router.dispatcher.replicas, "A replica's address (repeatable)")
+      ->check(ReplicaAddressFlag());
   app->add_option("--replica-dns", router.dispatcher.replica_dns,
                   "NAME:PORT: a replica is at each address of NAME, such as a headless Service's "
                   "(repeatable)")
@@ -224,7 +236,7 @@ Status FinishFlags(RouterFlags* flags) {
   const uint32_t most_requests = dispatcher.max_requests;
   router.grpc.connections.max_grpc_calls = most_requests + most_requests / 4;
   router.grpc.handshake_timeout_ms = router.http.header_timeout_ms;
-  router.grpc.max_stream_buffer_bytes = router.http.max_stream_buffer_bytes;
+  router.grpc.streams = {router.http.max_stream_buffer_bytes, router.http.write_timeout_ms};
   dispatcher.admission_queue_timeout_ms = int64_t{1000} * flags->admission_queue_timeout_s;
   router.sse_keepalive_ms = int64_t{1000} * flags->sse_keepalive_s;
   router.ui = flags->ui == "on";

@@ -116,6 +116,12 @@ void RouterMetrics::Request(const std::string& route, const std::string& code, d
   counter->Increment();
 }
 
+void RouterMetrics::Expect(const std::string& route, std::initializer_list<const char*> codes) {
+  const std::lock_guard lock(mutex_);
+  for (const char* code : codes)
+    by_route_[route][code] = &requests_.Add({{"route", route}, {"code", code}});
+}
+
 void RouterMetrics::Backend(const std::string& replica, bool healthy, size_t active, int circuit) {
   const std::lock_guard lock(mutex_);
   auto found = backends_.find(replica);

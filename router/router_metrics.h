@@ -9,6 +9,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,9 @@ class RouterMetrics {
   // `route` is one of the router's own paths or "other"; `code` an HTTP status or the number of a
   // gRPC code.
   void Request(const std::string& route, const std::string& code, double seconds);
+  // `route` has a series of each of the codes, 0 as yet: a rate does not see what a series appears
+  // with.
+  void Expect(const std::string& route, std::initializer_list<const char*> codes);
   void Ttft(double seconds) { ttft_.Observe(seconds); }
   void Rejection(const std::string& reason) { rejections_.Add({{"reason", reason}}).Increment(); }
   void Retry(const std::string& reason) { retries_.Add({{"reason", reason}}).Increment(); }

@@ -16,6 +16,14 @@ Status Differs() {
       "completed.");
 }
 
+// Its end came from outside, wherever the output was.
+bool IsCutOff(const v1::Delta& delta) {
+  return std::any_of(delta.choices().begin(), delta.choices().end(), [](const auto& choice) {
+    return choice.finish_reason() == v1::FINISH_REASON_DEADLINE ||
+           choice.finish_reason() == v1::FINISH_REASON_ABORT;
+  });
+}
+
 }  // namespace
 
 std::optional<v1::ResumeChoice> StreamProgress::BeginAttempt(bool from_start) {
@@ -54,7 +62,11 @@ Status StreamProgress::Deliver(v1::Delta* delta) {
     for (const v1::TokenLogprobs& entry : choice.logprobs()) cumulative_logprob_ += entry.logprob();
   }
   const bool repeats = repeated_tokens_ + repeated_bytes_ + repeated_prompt_logprobs_ > 0;
-  return delta->last() && repeats ? Differs() : OkStatus();
+  if (!delta->last() || !repeats) return OkStatus();
+  if (!IsCutOff(*delta)) return Differs();
+  // Of what was generated before its client has had all.
+  delta->mutable_usage()->set_completion_tokens(static_cast<int32_t>(num_tokens()));
+  return OkStatus();
 }
 
 Status StreamProgress::DropRepeated(v1::ChoiceDelta* choice) {

@@ -22,6 +22,7 @@ v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::
   info.set_created(static_cast<int64_t>(std::time(nullptr)));
   info.set_max_running_requests(options.core.max_running_requests);
   info.set_max_queued_requests(options.core.max_queued_requests);
+  info.set_max_grammar_bytes(options.max_grammar_bytes);
   return info;
 }
 
@@ -79,7 +80,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
            {inputs_.clock, [this](v1::Load* load) { load_.Fill(load); },
             [this](ReqId id) { front_.Abort(id, Finish::kAbort); }, &cache_},
            [this] { outputs_.Wake(); }),
-      info_(options.replica_id, StaticInfo(options, inputs_), inputs_.tokenizer_file),
+      info_(options.replica_id, StaticInfo(options, inputs_), std::move(inputs_.tokenizer_file)),
       metrics_({options.model_name, options.replica_id, options.decode_log_interval,
                 options.core.page_size},
                inputs_.registry),

@@ -50,7 +50,7 @@ class Engine {
     const Segment* flight = nullptr;      // null: no flight recorder
     const TlsFiles* tls = nullptr;        // null: plain text
     std::string model_digest;
-    std::string tokenizer_file;  // bytes of "tokenizer"
+    std::string tokenizer_file;  // bytes of "tokenizer"; the engine takes them
     prometheus::Registry* registry = nullptr;
     // The loop ended by itself: a fatal error. Called once, by the loop's thread.
     std::function<void(const Status&)> on_fatal;
@@ -82,7 +82,7 @@ class Engine {
   void RunLoop();
 
   const EngineOptions options_;
-  const Inputs inputs_;
+  Inputs inputs_;  // constant but for what info_ takes of it
   RingStepPort port_;
   RingReader results_;
   std::unique_ptr<DetokLink> detok_;

@@ -53,7 +53,6 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
       usage_(Gauge("kv_cache_usage_ratio", "Share of KV pages that running requests hold.")),
       unaccounted_(
           Gauge("kv_pages_unaccounted", "KV pages neither free, evictable nor locked; always 0.")),
-      serving_(Gauge("serving", "1 while every rank of the epoch is ready.")),
       flight_(Gauge("flight_recorder_seconds",
                     "How far back the flight recording can be replayed, from the last step.")),
       prompt_tokens_(Counter("prompt_tokens_total", "Prompt tokens of admitted requests.")),
@@ -102,7 +101,12 @@ prometheus::Counter& LoopMetrics::Finished(Finish finish) {
 }
 
 void LoopMetrics::OnServing(bool serving, uint32_t num_pages) {
-  serving_.Set(serving ? 1 : 0);
+  if (serving_ == nullptr) {
+    if (!serving) return;  // it loads
+    serving_ =
+        &Gauge("serving", "1 while every rank of the epoch is ready; absent until the first time.");
+  }
+  serving_->Set(serving ? 1 : 0);
   Gauge(
       "cache_config_info", "The KV cache's shape.",
       {{"num_pages", std::to_string(num_pages)}, {"page_size", std::to_string(options_.page_size)}})

@@ -62,7 +62,8 @@ class LoopMetrics {
   // Of the plans that may be in flight, by step_id.
   std::array<const char*, 4> modes_ = {"decode", "decode", "decode", "decode"};
 
-  prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &serving_, &flight_;
+  prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &flight_;
+  prometheus::Gauge* serving_ = nullptr;
   prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;
   prometheus::Counter& rejected_results_;
   prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;

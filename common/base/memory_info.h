@@ -3,6 +3,7 @@
 // Units: bytes. Threads: any. Errors: none; a file that is absent limits nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,5 +22,9 @@ inline constexpr uint64_t kReplicaOverheadBytes = uint64_t{300} << 20;
 // The KV cache that nobody chose, where one context does not take more. Fresh memory can take
 // seconds a GiB to touch, and the start waits for it.
 inline constexpr uint64_t kAutomaticKvBytes = uint64_t{512} << 20;
+// available: when all else is loaded. May be too little for one context, which is refused.
+constexpr uint64_t AutomaticKvBytes(uint64_t available, uint64_t context_bytes) {
+  return std::min(available / 4, std::max(kAutomaticKvBytes, context_bytes));
+}
 
 }  // namespace flotilla

@@ -58,10 +58,12 @@ std::string HttpResponse(std::string_view method, const char* status, const std:
 
 }  // namespace
 
-std::optional<MetricsPage> HealthPage(const std::string& target, bool ready) {
+std::optional<MetricsPage> HealthPage(const std::string& target, const std::function<bool()>& live,
+                                      bool ready) {
+  if (target != "/health/live" && target != "/health/ready") return std::nullopt;
+  if (!live()) return MetricsPage{"its loop hangs\n", false};
   if (target == "/health/live") return MetricsPage{"alive\n"};
-  if (target == "/health/ready") return MetricsPage{ready ? "ready\n" : "not ready\n", ready};
-  return std::nullopt;
+  return MetricsPage{ready ? "ready\n" : "not ready\n", ready};
 }
 
 StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(Options options,

@@ -27,8 +27,10 @@ struct MetricsPage {
   bool ok = true;  // false: 503
 };
 
-// /health/live and /health/ready; nothing for other targets.
-std::optional<MetricsPage> HealthPage(const std::string& target, bool ready);
+// /health/live and /health/ready; nothing for other targets. live: whether the process' loop makes
+// progress, which this server's own thread says nothing of; asked for these two only.
+std::optional<MetricsPage> HealthPage(const std::string& target, const std::function<bool()>& live,
+                                      bool ready);
 
 class MetricsHttpServer {
  public:

@@ -52,6 +52,9 @@ class GgufCheckpoint final : public Checkpoint {
     return digest_;
   }
   void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
+  void ReleaseAllPages() const override {
+    for (const MappedFile& file : files_) MappedFile::ReleasePages(file.bytes());
+  }
 
  private:
   GgufCheckpoint(std::vector<MappedFile> files, ModelConfig config)

@@ -78,6 +78,8 @@ class Checkpoint {
   // The view has been read: its pages no longer count as this process's memory, until it is read
   // again. Does nothing where no file is mapped.
   virtual void ReleasePages(const TensorView& /*view*/) const {}
+  // The same of all files: also what the system mapped around what was read.
+  virtual void ReleaseAllPages() const {}
 };
 
 // Opens a model by path: a .gguf file, or a folder with config.json and model.safetensors. Errors

@@ -96,6 +96,9 @@ class HfCheckpoint final : public Checkpoint {
     return digest_;
   }
   void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
+  void ReleaseAllPages() const override {
+    for (const auto& [name, file] : files_) MappedFile::ReleasePages(file.bytes());
+  }
 
  private:
   explicit HfCheckpoint(ModelConfig config) : config_(std::move(config)) {}

@@ -18,7 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 tag=${TAG:-$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")}
 wait_s=120
 # The volumes of the pods (tests/deploy/manifests_test.py compares), and /dev/shm, of which kubelets give more.
-engine_volumes='run/flotilla=16m var/lib/flotilla=256m'
+engine_volumes='run/flotilla=16m var/lib/flotilla=1040m'
 router_volumes=''
 shm=dev/shm=64k
 export BUILDAH_ISOLATION=chroot

@@ -76,16 +76,17 @@ class Conversation {
     Status status;
     {
       const InterruptNoted noted;
-      status = server_.Answer(options_, messages_, [&](const std::string& text) {
+      const auto on_text = [&](const std::string& text) {
         Say(text);
         answer += text;
-        return !g_interrupted.load();
-      });
+      };
+      status = server_.Answer(options_, messages_, on_text, &g_interrupted);
     }
-    if (!answer.empty()) Say("\n");
-    failed_ = !status.ok();
-    if (failed_) {
-      FailCommand(status);
+    const bool ended = absl::IsCancelled(status);  // by Ctrl-C
+    if (ended || !answer.empty()) Say("\n");
+    failed_ = !status.ok() && !ended;
+    if (failed_) FailCommand(status);
+    if (failed_ || answer.empty()) {
       messages_.pop_back();  // as if it had not been said
       return;
     }
@@ -109,12 +110,12 @@ int Ask(const AskOptions& options) {
   const StatusOr<ChatServer> server = ChatServer::Find(options.chat);
   if (!server.ok()) return FailCommand(server.status());
   bool any = false;
+  const auto on_text = [&](const std::string& text) {
+    Say(text);
+    any = any || !text.empty();
+  };
   const Status status =
-      server->Answer(options.chat, {{"user", options.question}}, [&](const std::string& text) {
-        Say(text);
-        any = any || !text.empty();
-        return true;
-      });
+      server->Answer(options.chat, {{"user", options.question}}, on_text, nullptr);
   if (any) Say("\n");
   return status.ok() ? 0 : FailCommand(status);
 }

@@ -44,8 +44,9 @@ void AddChatFlags(CLI::App* app, ChatOptions* o) {
   app->add_option("--seed", o->seed, "Of the sampling")->capture_default_str();
 }
 
-StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key) {
-  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/v1/models", api_key));
+StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
+                                 const std::atomic<bool>* stop) {
+  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/v1/models", api_key, stop));
   if (answer.status == 401) return absl::InternalError("this server wants a key: --api-key");
   if (answer.status != 200)
     return absl::InternalError(absl::StrCat("/v1/models answered ", answer.status));
@@ -124,26 +125,27 @@ StatusOr<ChatServer> ChatServer::Find(const ChatOptions& options) {
 }
 
 Status ChatServer::Answer(const ChatOptions& options, const std::vector<ChatMessage>& messages,
-                          const std::function<bool(const std::string&)>& on_text) const {
+                          const std::function<void(const std::string&)>& on_text,
+                          const std::atomic<bool>* stop) const {
   SseParser events;
   std::string whole;  // an error comes as one JSON body, not as events
   Status failure;
-  bool wanted = true;
   const auto on_data = [&](std::string_view data) {
-    if (data == "[DONE]" || !failure.ok() || !wanted) return;
+    if (data == "[DONE]" || !failure.ok()) return;
     const StatusOr<std::string> text = TextOfChunk(data);
     failure.Update(text.status());
-    if (text.ok()) wanted = on_text(*text);
+    if (text.ok()) on_text(*text);
   };
   const HttpRequest request = {.method = "POST",
                                .target = "/v1/chat/completions",
                                .body = ChatBody(options, model_, messages),
                                .authorization = BearerToken(api_key_)};
-  ASSIGN_OR_RETURN(const unsigned status, SendHttp(url_, request, [&](std::string_view bytes) {
-                     if (whole.size() < 65536) whole.append(bytes);
-                     events.Append(bytes, on_data);
-                     return failure.ok() && wanted;
-                   }));
+  const auto on_body = [&](std::string_view bytes) {
+    if (whole.size() < 65536) whole.append(bytes);
+    events.Append(bytes, on_data);
+    return failure.ok();
+  };
+  ASSIGN_OR_RETURN(const unsigned status, SendHttp(url_, request, on_body, {.stop = stop}));
   RETURN_IF_ERROR(failure);
   if (status == 200) return OkStatus();
   const std::optional<std::string> message = ErrorMessageOf(whole);

@@ -49,7 +49,8 @@ StatusOr<std::string> TextOfChunk(std::string_view json);
 std::optional<std::string> ErrorMessageOf(std::string_view json);
 
 // The first name in /v1/models. api_key: empty if it wants none.
-StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key);
+StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
+                                 const std::atomic<bool>* stop = nullptr);
 
 struct ChatMessage {
   std::string role, content;
@@ -65,9 +66,10 @@ class ChatServer {
   static StatusOr<ChatServer> Find(const ChatOptions& options);
 
   const std::string& model() const { return model_; }
-  // Hands out each piece of the answer; `on_text` returns false to end it there.
+  // Hands out each piece of the answer. Cancelled: `stop` was set, which may be null.
   Status Answer(const ChatOptions& options, const std::vector<ChatMessage>& messages,
-                const std::function<bool(const std::string&)>& on_text) const;
+                const std::function<void(const std::string&)>& on_text,
+                const std::atomic<bool>* stop) const;
 
  private:
   ChatServer() = default;

@@ -51,10 +51,15 @@ std::string NeedsText(const Machine& machine, const std::optional<ModelNeeds>& n
   if (!needs) return "";
   std::string text =
       StrCat("; ", needs->name, " needs ", FormatBytes(needs->all()), " (weights ",
-             FormatBytes(needs->weight_bytes), ", KV cache ", FormatBytes(needs->kv_bytes),
+             FormatBytes(needs->weight_bytes), ", KV cache ", FormatBytes(needs->cache_bytes()),
              ", processes ", FormatBytes(needs->process_bytes),
              needs->replicas > 1 ? StrCat(", for each of ", needs->replicas) : "", ")");
-  if (needs->all() <= machine.available_bytes) return text;
+  if (needs->all() <= machine.available_bytes) {
+    if (needs->kv_bytes >= needs->context_bytes) return text;
+    return StrCat(text, ": the KV cache would have ", FormatBytes(needs->kv_bytes),
+                  ", less than one context takes; --kv-cache-memory ",
+                  (needs->context_bytes >> 20) + 1, "MiB or lower --context-length");
+  }
   const char* raise = machine.memory_limit_bytes
                           ? ": raise the limit (the cgroup's memory.max, --memory of docker, "
                             "limits.memory in Kubernetes)"
@@ -176,7 +181,7 @@ int Doctor(const ServeOptions& options) {
   }
   std::optional<ModelNeeds> needs;
   if (model.ok() && options.device == "cpu" && !plan->span.several_hosts()) {
-    needs = NeedsOf(**model, ModelNameOfPath(*path), options);
+    needs = NeedsOf(**model, ModelNameOfPath(*path), options, machine.available_bytes);
   }
   std::printf("%s%-17s%s\n", DoctorText(machine, *plan, needs).c_str(), "ports",
               PortsText(options).c_str());

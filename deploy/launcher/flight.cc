@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Names begin with the replica's id, then the time: sorted by name is sorted by age.
-void RemoveOld(const fs::path& dir, const std::string& prefix) {
+void MakeRoomForOne(const fs::path& dir, const std::string& prefix) {
   std::error_code error;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
@@ -22,7 +22,7 @@ void RemoveOld(const fs::path& dir, const std::string& prefix) {
     if (name.starts_with(prefix) && name.ends_with(kFlightSuffix)) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  for (size_t i = 0; i + kKeptFlightRecordings < files.size(); ++i) fs::remove(files[i], error);
+  for (size_t i = 0; i + kKeptFlightRecordings < files.size() + 1; ++i) fs::remove(files[i], error);
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::str
   const std::string prefix = replica + "-";
   const std::string time = absl::FormatTime("%Y%m%dT%H%M%E3SZ", absl::Now(), absl::UTCTimeZone());
   const std::string path = (fs::path(dir) / (prefix + time + kFlightSuffix)).string();
+  MakeRoomForOne(dir, prefix);  // first, since the folder may be a small volume
   RETURN_IF_ERROR(WriteFlightFile(path, *records));
-  RemoveOld(dir, prefix);
   return path;
 }
 

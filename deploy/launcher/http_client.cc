@@ -2,8 +2,13 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "common/base/clock.h"
+#include "common/base/listen.h"
 #include "deploy/launcher/stream_client.h"
 
 namespace flotilla {
@@ -12,6 +17,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr size_t kMostBytes = 64 << 20;  // of an answer that is kept
+constexpr int64_t kPageMs = 10'000;
+constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
 
@@ -45,11 +52,15 @@ StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls) {
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
   parts.host = rest.substr(0, colon);
-  parts.port = colon != std::string::npos ? rest.substr(colon + 1) : secure ? "443" : "80";
+  const std::string port = colon == std::string::npos ? "" : rest.substr(colon + 1);
+  uint32_t number = secure ? 443 : 80;
+  if (colon != std::string::npos &&
+      (!absl::SimpleAtoi(port, &number) || number == 0 || number > UINT16_MAX))
+    return absl::InvalidArgumentError(StrCat("'", url, "': '", port, "' is no port"));
+  parts.port = static_cast<uint16_t>(number);
   if (parts.host.size() >= 2 && parts.host.front() == '[')
     parts.host = parts.host.substr(1, parts.host.size() - 2);
-  if (parts.host.empty() || parts.port.empty())
-    return absl::InvalidArgumentError(StrCat("'", url, "' has no host or port"));
+  if (parts.host.empty()) return absl::InvalidArgumentError(StrCat("'", url, "' has no host"));
   if (!secure) return parts;
   TlsFiles files(kTlsToServer, tls);
   RETURN_IF_ERROR(files.Load());
@@ -58,33 +69,57 @@ StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls) {
 }
 
 StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
-                            const std::function<bool(std::string_view)>& on_body) {
+                            const std::function<bool(std::string_view)>& on_body,
+                            const HttpPatience& patience) {
   asio::io_context io{1};
   boost::system::error_code error;
-  auto found = asio::ip::tcp::resolver(io).resolve(url.host, url.port, error);
+  const std::string server = HostPort(url.host, url.port);
+  auto found = asio::ip::tcp::resolver(io).resolve(url.host, std::to_string(url.port), error);
   const auto failure = [&](const std::string& why) {
-    return StrCat("can't reach ", url.host, ":", url.port, ": ", why);
+    return StrCat("can't reach ", server, ": ", why);
   };
   if (error) return absl::UnavailableError(failure(error.message()));
   StreamClient client(&io, url, std::move(found));
+  Status gave_up;
+  asio::steady_timer timer(io);
+  const int64_t begin_ns = RealClock::Now();
+  const std::function<void(boost::system::error_code)> look = [&](boost::system::error_code ended) {
+    if (ended) return;
+    if (patience.stop != nullptr && patience.stop->load()) {
+      gave_up = absl::CancelledError("interrupted");
+    } else if (patience.timeout_ms > 0 &&
+               RealClock::Now() - begin_ns > patience.timeout_ms * kNsPerMs) {
+      gave_up = absl::DeadlineExceededError(
+          StrCat(server, " does not answer ", request.target, " within ",
+                 static_cast<double>(patience.timeout_ms) / 1000, " s"));
+    }
+    if (!gave_up.ok()) return io.stop();
+    timer.expires_after(kLook);
+    timer.async_wait(look);
+  };
+  if (patience.stop != nullptr || patience.timeout_ms > 0) look({});
   StreamClient::Answer answer;
-  client.Send(request, on_body, [&](const StreamClient::Answer& end) { answer = end; });
+  client.Send(request, on_body, [&](const StreamClient::Answer& end) {
+    answer = end;
+    io.stop();
+  });
   io.run();
+  RETURN_IF_ERROR(gave_up);
   if (!answer.connected) return absl::UnavailableError(failure(answer.error));
   if (!answer.error.empty())
-    return absl::InternalError(
-        StrCat("the connection to ", url.host, ":", url.port, " broke: ", answer.error));
+    return absl::InternalError(StrCat("the connection to ", server, " broke: ", answer.error));
   return answer.status;
 }
 
 StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
-                             const std::string& api_key) {
+                             const std::string& api_key, const std::atomic<bool>* stop) {
   HttpAnswer answer;
   const HttpRequest request = {.target = target, .authorization = BearerToken(api_key)};
-  ASSIGN_OR_RETURN(answer.status, SendHttp(url, request, [&](std::string_view bytes) {
-                     answer.body.append(bytes);
-                     return answer.body.size() <= kMostBytes;
-                   }));
+  const auto on_body = [&](std::string_view bytes) {
+    answer.body.append(bytes);
+    return answer.body.size() <= kMostBytes;
+  };
+  ASSIGN_OR_RETURN(answer.status, SendHttp(url, request, on_body, {stop, kPageMs}));
   if (answer.body.size() > kMostBytes)
     return absl::InternalError(StrCat(target, " is over ", kMostBytes, " bytes"));
   return answer;

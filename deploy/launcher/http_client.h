@@ -2,11 +2,12 @@
 // server that it goes to.
 //
 // Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL,
-// TLS files), Internal (the connection broke, or too large a body). An answer of any status is not
-// an error.
+// TLS files), Internal (the connection broke, or too large a body), DeadlineExceeded, Cancelled
+// (the caller's `stop`). An answer of any status is not an error.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,7 @@ void AddServerFlags(CLI::App* app, const std::string& url_help, ServerFlags* fla
 
 struct HttpUrl {
   std::string host;
-  std::string port;
+  uint16_t port = 0;
   std::shared_ptr<ssl_ctx_st> tls;  // null: plain text
 };
 // "http://host[:port]" or "https://host[:port]"; `tls`: for the latter. What comes after is
@@ -42,17 +43,25 @@ struct HttpRequest {
   std::string authorization = {};  // "Bearer …"
 };
 
+// How long an answer may take.
+struct HttpPatience {
+  const std::atomic<bool>* stop = nullptr;  // set by a signal handler, say; looked at all the time
+  int64_t timeout_ms = 0;                   // of the whole answer; 0: none
+};
+
 // Calls `on_body` with each piece of the body; it returns false to stop early. Returns the status.
 StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
-                            const std::function<bool(std::string_view)>& on_body);
+                            const std::function<bool(std::string_view)>& on_body,
+                            const HttpPatience& patience = {});
 
 struct HttpAnswer {
   unsigned status = 0;
   std::string body;
 };
-// api_key: empty if the server wants none.
+// Of a small page, for which nobody waits longer than some seconds. api_key: empty if the server
+// wants none.
 StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
-                             const std::string& api_key);
+                             const std::string& api_key, const std::atomic<bool>* stop = nullptr);
 // The header of a key; empty of none.
 std::string BearerToken(const std::string& api_key);
 

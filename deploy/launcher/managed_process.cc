@@ -43,7 +43,7 @@ Status ManagedProcess::Start(const ChildSpec& spec, int64_t now_ns) {
   lines_ = LineBuffer();
   killed_ = false;
   child_ = *std::move(child);
-  wiring_.up->Set(1);
+  wiring_.up(true);
   wiring_.loop->Add(child_->output.get(), [this] { PumpOutput(); });
   Log().debug("started {} {}", Kv("name", name_), Kv("pid", child_->pid));
   return OkStatus();
@@ -53,7 +53,7 @@ ProcessExit ManagedProcess::OnExit(int wait_status, int64_t now_ns) {
   PumpOutput();
   CloseOutput();
   child_.reset();
-  wiring_.up->Set(0);
+  wiring_.up(false);
   restart_ns_ = policy_.OnExit(now_ns);
   ProcessExit exit;
   exit.exited = WIFEXITED(wait_status);

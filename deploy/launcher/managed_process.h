@@ -8,6 +8,7 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -33,7 +34,7 @@ class ManagedProcess {
   struct Wiring {
     EventLoop* loop = nullptr;
     const LogMux* logs = nullptr;
-    prometheus::Gauge* up = nullptr;
+    std::function<void(bool)> up = {};
     prometheus::Counter* restarts = nullptr;
     prometheus::Gauge* heartbeat_age = nullptr;  // seconds; null: it has no heartbeat
   };

@@ -31,7 +31,8 @@ uint64_t HeadBytes(const Checkpoint& model, const ServeOptions& options) {
 
 }  // namespace
 
-ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options) {
+ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options,
+                   uint64_t available_bytes) {
   const ModelConfig& config = model.config();
   ModelNeeds needs{.name = name, .replicas = options.replicas};
   for (const TensorView& tensor : model.tensors()) {
@@ -43,8 +44,10 @@ ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const Serve
   needs.context_bytes = (tokens + page - 1) / page * page * 2 * config.num_hidden_layers *
                         config.num_key_value_heads * HeadBytes(model, options);
   const uint64_t chosen = std::stoull(options.kv_cache_memory);
-  needs.kv_bytes = chosen != 0 ? chosen : std::max(kAutomaticKvBytes, needs.context_bytes);
   needs.process_bytes = kReplicaOverheadBytes;
+  const uint64_t loaded = needs.replicas * (needs.weight_bytes + needs.process_bytes);
+  const uint64_t left = available_bytes - std::min(available_bytes, loaded);
+  needs.kv_bytes = chosen != 0 ? chosen : AutomaticKvBytes(left, needs.context_bytes);
   return needs;
 }
 

@@ -4,6 +4,7 @@
 // Units: bytes. Threads: any. Errors: none.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -17,13 +18,15 @@ struct ModelNeeds {
   uint32_t replicas = 1;
   // Of each replica.
   uint64_t weight_bytes = 0;
-  uint64_t kv_bytes = 0;       // --kv-cache-memory, or what is chosen where there is room
-  uint64_t context_bytes = 0;  // of which one context takes; less does not start
+  uint64_t kv_bytes = 0;       // --kv-cache-memory, or what is taken without
+  uint64_t context_bytes = 0;  // what one context takes; less does not start
   uint64_t process_bytes = 0;
 
-  uint64_t all() const { return replicas * (weight_bytes + kv_bytes + process_bytes); }
+  uint64_t cache_bytes() const { return std::max(kv_bytes, context_bytes); }
+  uint64_t all() const { return replicas * (weight_bytes + cache_bytes() + process_bytes); }
 };
 
-ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options);
+ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options,
+                   uint64_t available_bytes);
 
 }  // namespace flotilla

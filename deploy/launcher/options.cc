@@ -160,7 +160,8 @@ void AddFlightFlags(CLI::App* app, ServeOptions* o) {
 }  // namespace
 
 void AddServeFlags(CLI::App* app, ServeOptions* o) {
-  app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
+  app->add_option("--host", o->host, "Address to listen on; \"::\": all, 0.0.0.0: all of IPv4")
+      ->capture_default_str();
   app->add_option("--port", o->port, "HTTP port; 0: any free one")->capture_default_str();
   app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
   app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
@@ -190,14 +191,16 @@ void AddJoinFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--rank", o->rank, "Which rank this host is")->required();
   AddLinkSecretFlag(app, o);
   app->get_option("--link-secret-file")->required();
-  app->add_option("--host", o->host, "Address of /metrics; 0.0.0.0: all")->capture_default_str();
+  app->add_option("--host", o->host, "Address of /metrics; \"::\": all, 0.0.0.0: all of IPv4")
+      ->capture_default_str();
   AddModelFlags(app, o);
   AddStepFlags(app, o);
   AddOperationFlags(app, o);
 }
 
 void AddEngineFlags(CLI::App* app, ServeOptions* o) {
-  app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->capture_default_str();
+  app->add_option("--host", o->host, "Address to listen on; \"::\": all, 0.0.0.0: all of IPv4")
+      ->capture_default_str();
   app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
   AddServerTlsFlags(app, &o->tls);
   AddHeadFlags(app, o);

@@ -37,7 +37,8 @@ ManagedProcess::Wiring ProcessMetrics::Wire(EventLoop* loop, const LogMux* logs,
                           labels});
   labels.erase("rank");
   labels["process"] = process;
-  wiring.up = &up_->Add(labels);
+  // There from its first start on: what was never up is not down.
+  wiring.up = [up = up_, labels](bool is_up) { up->Add(labels).Set(is_up ? 1 : 0); };
   return wiring;
 }
 

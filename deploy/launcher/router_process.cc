@@ -96,13 +96,13 @@ std::optional<RouterProcess::Exit> RouterProcess::OnExit(pid_t pid, int wait_sta
     // It has the sockets already, and goes on alone.
     Log().warn("{} {}", exit.Describe(), Kv("name", "router"));
     current_ = std::move(successor_);
-    wiring_.up->Set(1);
+    wiring_.up(true);
     return Exit{false, exit};
   }
   const auto end = [&](Run* run) {
     CloseNotify(run);
     const ProcessExit exit = run->process.OnExit(wait_status, now_ns);
-    wiring_.up->Set(current_->process.running() ? 1 : 0);
+    wiring_.up(current_->process.running());
     return Exit{false, exit};
   };
   if (successor_ != nullptr && successor_->process.pid() == pid) {

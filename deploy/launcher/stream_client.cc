@@ -3,6 +3,8 @@
 #include <boost/asio/connect.hpp>
 #include <utility>
 
+#include "common/base/listen.h"
+
 namespace flotilla {
 namespace {
 
@@ -18,7 +20,7 @@ void StreamClient::Send(const HttpRequest& request, OnBody on_body, OnEnd on_end
   message_.method(http::string_to_verb(request.method));
   message_.target(request.target);
   message_.version(11);
-  message_.set(http::field::host, url_.host + ":" + url_.port);
+  message_.set(http::field::host, HostPort(url_.host, url_.port));
   message_.set(http::field::user_agent, "flotilla");
   if (!request.authorization.empty())
     message_.set(http::field::authorization, request.authorization);

@@ -24,6 +24,8 @@ constexpr int64_t kSecondSignalNs = 250 * kNsPerMs;
 constexpr int64_t kStageMinNs = 2 * kNsPerSecond;  // even after the grace, for an orderly end
 // A longer gap between ticks means that we did not run either (stopped, frozen, suspended).
 constexpr int64_t kOwnStallNs = 5 * kNsPerSecond;
+// So long without a tick: who watches the others hangs, and somebody else must end it.
+constexpr int64_t kHangsNs = 10 * kNsPerSecond;
 
 sigset_t OurSignals() {
   sigset_t set;
@@ -86,7 +88,9 @@ Status Supervisor::Prepare() {
       o.host, o.metrics_port,
       [this](const std::string& target) -> std::optional<MetricsPage> {
         std::optional<std::string> text = MergedMetrics(metrics_.sources(), target);
-        return text ? std::optional(MetricsPage{*std::move(text)}) : HealthPage(target, ready_);
+        if (text) return MetricsPage{*std::move(text)};
+        return HealthPage(
+            target, [this] { return RealClock::Now() - last_tick_ns_ < kHangsNs; }, ready_);
       },
       kMetricsPagesHint};
   StatusOr<std::unique_ptr<MetricsHttpServer>> http = MetricsHttpServer::Start(pages);

@@ -86,7 +86,7 @@ class Supervisor {
   int64_t stop_began_ns_ = 0;
   int64_t stop_deadline_ns_ = 0;   // of the whole stop
   int64_t stage_deadline_ns_ = 0;  // of this stage
-  int64_t last_tick_ns_ = 0;
+  std::atomic<int64_t> last_tick_ns_{RealClock::Now()};
   int64_t watch_from_ns_ = 0;
 };
 

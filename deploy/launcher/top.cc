@@ -96,7 +96,8 @@ std::string RequestLine(const json::object& request) {
 }
 
 StatusOr<json::object> FetchFleet(const HttpUrl& url, const TopOptions& options) {
-  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/ui/fleet.json", options.server.api_key));
+  ASSIGN_OR_RETURN(const HttpAnswer answer,
+                   GetHttp(url, "/ui/fleet.json", options.server.api_key, &g_top_stopped));
   if (answer.status == 404) return absl::InternalError("this router has --ui off");
   if (answer.status == 401) return absl::InternalError("this router wants a key: --api-key");
   boost::system::error_code error;
@@ -193,6 +194,7 @@ int Top(const TopOptions& options) {
   OtherScreen::Show(TopScreen(*before, nullptr, TerminalSize()));
   for (Wait(options.interval_s); !g_top_stopped.load(); Wait(options.interval_s)) {
     StatusOr<json::object> now = FetchFleet(*url, options);
+    if (absl::IsCancelled(now.status())) break;
     // The last line has no end: it would move the screen.
     const TopSize size = TerminalSize();
     std::string text = now.ok() ? TopScreen(*now, before.ok() ? &*before : nullptr, size)

@@ -63,8 +63,9 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch, St
 
 // Prompts must not make those who decode wait for long, and one long prompt less than several. But
 // their own first tokens are waited for too: where far more wait for their first than for their
-// next, there is no limit.
-StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admits) const {
+// next, or one for long (of those that are not in the background), there is no limit.
+StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admits,
+                                        int64_t now_ns) const {
   StepBudget budget{&step_cost};
   if (decodes.empty() || !step_cost.known()) return budget;
   const int64_t decode_ns = step_cost.Predict(decodes.work);
@@ -75,6 +76,9 @@ StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admit
   int64_t prompts = running_summary->num_prefilling;
   if (admits) prompts += std::min<int64_t>(slots.num_free(), std::ssize(waiting_queue));
   if (prompts > kMostPromptsADecode * std::ssize(decodes.rows)) return budget;
+  const Req* const oldest = admits ? waiting_queue.oldest() : nullptr;
+  if (oldest != nullptr && oldest->spec.priority >= 0 && now_ns - oldest->queued_ns > kLongWaitNs)
+    return budget;
   const auto beside = [decode_ns](double share, int64_t step_ns) {
     return std::max(static_cast<int64_t>(share * static_cast<double>(decode_ns)),
                     step_ns - decode_ns);
@@ -94,7 +98,7 @@ void Scheduler::Impl::GetNewBatchPrefill(int64_t now_ns, ScheduleBatch* batch) {
   if (!admits && batch->rows.size() == running_batch.size()) return;  // all decode
   if (!running_summary.has_value()) SummarizeRunning(*batch);
   PrefillAdder adder(config, &kv, *running_summary, std::span(result_queue).first(num_in_flight),
-                     ChunkBudget(*batch, admits), batch);
+                     ChunkBudget(*batch, admits, now_ns), batch);
   uint32_t num_left = running_summary->num_prefilling;
   for (size_t i = 0; num_left > 0; ++i) {
     Req* req = running_batch[i];

@@ -128,6 +128,8 @@ const SchedulerStats& Scheduler::stats() const {
   stats.free_pages = impl_->kv.allocator().num_free();
   stats.evictable_pages = impl_->kv.cache().evictable_pages();
   stats.queued_tokens = impl_->waiting_queue.num_tokens();
+  const Req* const oldest = impl_->waiting_queue.oldest();
+  stats.oldest_queued_ns = oldest == nullptr ? 0 : oldest->queued_ns;
   stats.new_token_ratio = impl_->new_token_ratio.value();
   stats.running_tokens = 0;
   // By who holds them, so that a lost page is missing in the sum.

@@ -129,6 +129,7 @@ struct SchedulerStats {
   uint32_t ending = 0;  // have ended, but a plan in flight holds their slot and pages
   uint64_t free_pages = 0, evictable_pages = 0, locked_pages = 0, total_pages = 0;
   uint64_t queued_tokens = 0, running_tokens = 0;
+  int64_t oldest_queued_ns = 0;  // when the first of those was queued that have not begun; 0: none
   double new_token_ratio = 0;
   // counters
   // (prompt and cached tokens of first admissions; generated ones as sampled, Truncate or not)

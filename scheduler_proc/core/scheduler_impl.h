@@ -42,6 +42,8 @@ inline constexpr double kPromptShare = 1, kLongPromptShare = 0.35;
 inline constexpr int64_t kPromptStepNs = 33'000'000, kLongPromptStepNs = 15'000'000;
 // So many times as many prompts as decodes are not limited.
 inline constexpr int64_t kMostPromptsADecode = 2;
+// Nor are any while somebody waits so long to begin: short steps have become dear.
+inline constexpr int64_t kLongWaitNs = 3'000'000'000;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.
@@ -98,7 +100,7 @@ struct Scheduler::Impl {
   void SummarizeRunning(const ScheduleBatch& batch);
   bool no_pages() const { return batch_is_full && !new_token_ratio.FellSince(full_at_ratio); }
   bool may_admit() const { return !no_pages() && !waiting_queue.empty() && !slots.full(); }
-  StepBudget ChunkBudget(const ScheduleBatch& decodes, bool admits) const;
+  StepBudget ChunkBudget(const ScheduleBatch& decodes, bool admits, int64_t now_ns) const;
   WaitReason AdmitWaiting(int64_t now_ns, PrefillAdder* adder);
   void Admit(Req* req, int64_t now_ns);
   void Retract(Req* req);

@@ -23,7 +23,7 @@ namespace flotilla {
 // sizes change. (FreeSlots, NewTokenRatio, RadixCache, StepCost, WaitClock, WaitingQueue and the
 // orders have lists of their own.)
 static_assert(sizeof(Req) == 704 && sizeof(BatchRow) == 24 && sizeof(ScheduleBatch) == 96);
-static_assert(sizeof(SchedulerStats) == 144);
+static_assert(sizeof(SchedulerStats) == 152);
 
 template <typename Archive, typename Impl>
 void StateFields(Archive& field, Impl& impl) {

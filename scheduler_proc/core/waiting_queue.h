@@ -38,6 +38,8 @@ class WaitingQueue {
   size_t size() const { return retracted_.size() + order_->size(); }
   bool empty() const { return size() == 0; }
   uint64_t num_tokens() const { return num_tokens_; }
+  // Who has waited longest of those that were never retracted; null: nobody.
+  const Req* oldest() const { return waiting_.empty() ? nullptr : &*waiting_.begin(); }
   // In no order of interest.
   template <typename Visit>
   void ForEach(const Visit& visit) const {

@@ -434,6 +434,9 @@ TEST(RealModelTest, ReleasedPagesTakeNoMemoryAndComeBack) {
   (*checkpoint)->ReleasePages(view);
   EXPECT_LE(ResidentKib(view.data.data()), read_kib - view.data.size() / 1024 + 8);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), view.data.begin()));
+  (*checkpoint)->ReleaseAllPages();
+  EXPECT_LE(ResidentKib(view.data.data()), 4);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), view.data.begin()));
 }
 
 }  // namespace

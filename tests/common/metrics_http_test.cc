@@ -38,7 +38,9 @@ std::string Ask(uint16_t port, const std::string& request) {
 MetricsHttpServer::Options SomePages() {
   const auto page = [](const std::string& target) -> std::optional<MetricsPage> {
     if (target == "/big") return MetricsPage{std::string(3 << 20, 'b')};
-    if (target != "/metrics?names=x") return HealthPage(target, false);
+    if (target != "/metrics?names=x")
+      return HealthPage(
+          target, [] { return true; }, false);
     return MetricsPage{"up 1\n"};
   };
   return {"127.0.0.1", 0, page, "here is /metrics\n"};
@@ -64,8 +66,12 @@ TEST(MetricsHttpTest, AnswersProbes) {
               StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(Ask(server->port(), "GET /health/ready HTTP/1.1\r\n\r\n"),
               AllOf(StartsWith("HTTP/1.1 503 Service Unavailable\r\n"), EndsWith("not ready\n")));
-  EXPECT_TRUE(HealthPage("/health/ready", true)->ok);
-  EXPECT_FALSE(HealthPage("/health", true).has_value());
+  const auto live = [] { return true; };
+  EXPECT_TRUE(HealthPage("/health/ready", live, true)->ok);
+  EXPECT_FALSE(HealthPage("/health", live, true).has_value());
+  const auto hangs = [] { return false; };
+  EXPECT_FALSE(HealthPage("/health/live", hangs, true)->ok);
+  EXPECT_FALSE(HealthPage("/health/ready", hangs, true)->ok);
 }
 
 TEST(MetricsHttpTest, RefusesWhatItHasNot) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -107,6 +108,23 @@ TEST(AskTest, NobodyThere) {
   EXPECT_THAT(err, HasSubstr("can't reach 127.0.0.1"));
 }
 
+TEST(AskTest, NobodyWaitsForAServerThatSaysNothing) {
+  uint16_t port = 0;
+  const UniqueFd listener = ListenTcp("127.0.0.1", 0, &port).value();  // accepts nobody
+  const auto ask = [&](const HttpPatience& patience) {
+    const auto all = [](std::string_view) { return true; };
+    return SendHttp({"127.0.0.1", port, nullptr}, {.target = "/v1/models"}, all, patience).status();
+  };
+  const Status late = ask({.timeout_ms = 30});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late));
+  EXPECT_EQ(late.message(),
+            StrCat("127.0.0.1:", port, " does not answer /v1/models within 0.03 s"));
+  std::atomic<bool> stop{false};
+  std::thread interrupts([&] { stop = true; });
+  EXPECT_TRUE(absl::IsCancelled(ask({.stop = &stop})));
+  interrupts.join();
+}
+
 TEST(AskTest, EventsMayBeCutAnywhere) {
   const std::string stream = "data: {\"a\":1}\r\n\r\n: comment\ndata:two\n\ndata: [DONE]\n\n";
   for (size_t piece = 1; piece <= stream.size(); ++piece) {
@@ -133,14 +151,18 @@ TEST(AskTest, QuestionsAreEscaped) {
 }
 
 TEST(AskTest, Urls) {
-  EXPECT_EQ(ParseHttpUrl("http://h:81/v1")->port, "81");
-  EXPECT_EQ(ParseHttpUrl("http://h")->port, "80");
+  EXPECT_EQ(ParseHttpUrl("http://h:81/v1")->port, 81);
+  EXPECT_EQ(ParseHttpUrl("http://h")->port, 80);
   EXPECT_EQ(ParseHttpUrl("http://[::1]:9")->host, "::1");
   EXPECT_EQ(ParseHttpUrl("http://h")->tls, nullptr);
-  EXPECT_EQ(ParseHttpUrl("https://h")->port, "443");
+  EXPECT_EQ(ParseHttpUrl("https://h")->port, 443);
   EXPECT_NE(ParseHttpUrl("https://h:8443")->tls, nullptr);
   EXPECT_FALSE(ParseHttpUrl("ftp://h").ok());
   EXPECT_FALSE(ParseHttpUrl("http://:80").ok());
+  EXPECT_EQ(ParseHttpUrl("http://h:99999").status().message(),
+            "'http://h:99999': '99999' is no port");
+  EXPECT_FALSE(ParseHttpUrl("http://h:0").ok());
+  EXPECT_FALSE(ParseHttpUrl("http://h:").ok());
   const auto error = [](const std::string& url, const TlsPaths& tls) {
     return std::string(ParseHttpUrl(url, tls).status().message());
   };

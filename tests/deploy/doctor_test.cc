@@ -90,6 +90,13 @@ TEST(DoctorTest, MemoryIsComparedWithWhatTheModelNeeds) {
               AllOf(HasSubstr("600 MiB available, the limit is 800 MiB; m needs 912 MiB"),
                     HasSubstr("): raise the limit (the cgroup's memory.max"),
                     HasSubstr("limits.memory in Kubernetes) or lower --kv-cache-memory")));
+  needs.kv_bytes = 100 * kMiB;
+  machine.available_bytes = 4096 * kMiB;
+  EXPECT_THAT(
+      TextOf(machine, {}, needs),
+      HasSubstr("KV cache 180 MiB, processes 300 MiB): the KV cache would have 100 MiB, less "
+                "than one context takes; --kv-cache-memory 181MiB or lower --context-length\n"));
+  machine.available_bytes = 600 * kMiB;
   needs.kv_bytes = needs.context_bytes;  // is as low as it goes
   needs.replicas = 2;
   EXPECT_THAT(TextOf(machine, {}, needs),
@@ -127,13 +134,20 @@ class NeedsTest : public ::testing::Test {
 TEST_F(NeedsTest, AreThoseOfWeightsCacheAndProcesses) {
   ServeOptions options;
   options.replicas = 2;
-  const ModelNeeds needs = NeedsOf(*model_, "tiny", options);
+  const ModelNeeds needs = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
   EXPECT_GT(needs.weight_bytes, 50'000u);
   EXPECT_EQ(needs.kv_bytes, kAutomaticKvBytes);
   // 512 tokens, 2 layers, keys and values of 3 heads of 16 in bfloat16.
   EXPECT_EQ(needs.context_bytes, 512u * 2 * 2 * 3 * 16 * 2);
   EXPECT_EQ(needs.process_bytes, kReplicaOverheadBytes);
   EXPECT_EQ(needs.all(), 2 * (needs.weight_bytes + needs.kv_bytes + needs.process_bytes));
+  // Of what the weights and processes leave, a quarter at most.
+  const uint64_t loaded = 2 * (needs.weight_bytes + needs.process_bytes);
+  const auto kv_bytes = [&](uint64_t left) {
+    return NeedsOf(*model_, "tiny", options, loaded + left).kv_bytes;
+  };
+  EXPECT_EQ(kv_bytes(400 * kMiB), 100 * kMiB);
+  EXPECT_EQ(NeedsOf(*model_, "tiny", options, loaded / 2).kv_bytes, 0u);
 }
 
 TEST_F(NeedsTest, FollowTheFlags) {
@@ -141,12 +155,12 @@ TEST_F(NeedsTest, FollowTheFlags) {
   options.kv_cache_memory = "1048576";
   options.context_length = 100;  // 7 pages of 16
   options.kv_cache_dtype = "int8";
-  const ModelNeeds small = NeedsOf(*model_, "tiny", options);
+  const ModelNeeds small = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
   EXPECT_EQ(small.kv_bytes, kMiB);
   EXPECT_EQ(small.context_bytes, 112u * 2 * 2 * 3 * (16 + 4));
   options.dtype = "float32";
   options.kv_cache_dtype = "auto";
-  const ModelNeeds floats = NeedsOf(*model_, "tiny", options);
+  const ModelNeeds floats = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
   EXPECT_EQ(floats.context_bytes, 112u * 2 * 2 * 3 * 16 * 4);
   EXPECT_GT(floats.weight_bytes, 3 * small.weight_bytes);
 }

@@ -184,8 +184,8 @@ std::vector<std::string> LauncherTest::RuntimeDirs() const {
 
 std::string HttpGet(int port, const std::string& path) {
   std::string body;
-  const auto status = SendHttp({"127.0.0.1", std::to_string(port), nullptr}, {"GET", path, ""},
-                               [&](std::string_view piece) {
+  const auto status = SendHttp({"127.0.0.1", static_cast<uint16_t>(port), nullptr},
+                               {"GET", path, ""}, [&](std::string_view piece) {
                                  body.append(piece);
                                  return true;
                                });

@@ -167,7 +167,7 @@ class ScriptedServer {
     acceptor_.join();
     for (std::thread& thread : threads_) thread.join();
   }
-  HttpUrl url() const { return {"127.0.0.1", std::to_string(port_), nullptr}; }
+  HttpUrl url() const { return {"127.0.0.1", port_, nullptr}; }
   int connections() const { return connections_; }
   int requests() const { return requests_; }
   std::string last_head() {
@@ -272,7 +272,7 @@ TEST(LoadRunTest, RefusalsAndDeadServersAreInTheAnswers) {
   EXPECT_EQ((*answers)[1].error, "HTTP 429: later");
   uint16_t port = 0;
   { const UniqueFd closed_again = ListenTcp("127.0.0.1", 0, &port).value(); }
-  answers = RunLoad(Requests(2), Options({"127.0.0.1", std::to_string(port), nullptr}, {0, 2}));
+  answers = RunLoad(Requests(2), Options({"127.0.0.1", port, nullptr}, {0, 2}));
   ASSERT_TRUE(answers.ok());
   ASSERT_EQ(answers->size(), 2u);
   EXPECT_THAT((*answers)[0].error, HasSubstr("the connection: "));

@@ -40,9 +40,9 @@ std::string AllMetrics() {
   const PlanLinkMetrics plan_link(&worker, 1);
   const DetokenizerMetrics detokenizer_metrics(&detokenizer);
   ProcessMetrics launcher;
-  launcher.Wire(nullptr, nullptr, "router", "", "");
+  launcher.Wire(nullptr, nullptr, "router", "", "").up(true);
   for (const char* process : {"scheduler", "worker-0", "detokenizer"})
-    launcher.Wire(nullptr, nullptr, process, "r0", "");
+    launcher.Wire(nullptr, nullptr, process, "r0", "").up(true);
 
   const MetricLabels of_replica = {{"replica", "r0"}};
   MetricsMerger merger;

@@ -172,6 +172,22 @@ TEST_F(BadRequestsTest, Prompts) {
   EXPECT_EQ(ErrorField(missing, "param"), "prompt");
 }
 
+// Each choice would take it to its replica.
+TEST_F(BadRequestsTest, TextsOfGrammarsThatNoReplicaTakes) {
+  const size_t submits = harness_->engine().submits().size();
+  const std::string text(ModelHandle().max_grammar_bytes + 1, 'x');
+  for (const char* field : {"guided_json", "guided_regex", "guided_grammar"}) {
+    const HttpAnswer answer = harness_->Complete(
+        StrCat(R"({"model":"smol","prompt":"Hi","n":4,")", field, R"(":")", text, R"("})"));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(ErrorField(answer, "param"), field);
+    EXPECT_NE(ErrorField(answer, "message").find("1048577 bytes, and at most 1048576"),
+              std::string::npos)
+        << answer.body;
+  }
+  EXPECT_EQ(harness_->engine().submits().size(), submits);
+}
+
 TEST_F(BadRequestsTest, TooManyPrompts) {
   std::string prompts = "\"a\"";
   for (int i = 0; i < 128; ++i) prompts += ",\"a\"";

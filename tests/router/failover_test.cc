@@ -334,6 +334,13 @@ TEST(RetryTest, WhenAllAreFullTheClientIsToldWhenToComeBack) {
   EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"replica_full\"}"), 1);
 }
 
+TEST(RetryTest, WhatADrainingReplicaRefusesWaitsForOneThatTakesIt) {
+  RouterHarness harness;
+  harness.engine().RefuseNext(1, 14, "the replica is draining");
+  EXPECT_EQ(harness.Complete(kBody).status, 200);
+  EXPECT_EQ(harness.engine().submits().size(), 2u);
+}
+
 TEST(RetryTest, OtherErrorsAreTheClients) {
   RouterHarness harness(Two());
   harness.engine(0).RefuseNext(1, 13, "step failed");

@@ -272,7 +272,7 @@ class SlowGrpcTest : public GrpcTest {
  protected:
   static HarnessOptions Options() {
     HarnessOptions options;
-    options.grpc.max_stream_buffer_bytes = 16 << 10;
+    options.grpc.streams = {.max_buffer_bytes = 16 << 10, .write_timeout_ms = 200};
     options.engine.max_model_len = 1'000'000;
     options.engine.heartbeat_ms = 5000;  // the flood may delay one
     return options;
@@ -287,7 +287,19 @@ TEST_F(SlowGrpcTest, ASlowReaderIsEnded) {
   v1::GenerateResponse message;
   while (reader->Read(&message)) {
   }
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Or cancelled, if it has not read for write_timeout_ms by now.
+  EXPECT_THAT(reader->Finish().error_code(),
+              testing::AnyOf(grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::CANCELLED));
+}
+
+TEST_F(SlowGrpcTest, AReaderThatReadsNothingMoreIsBrokenOff) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request(100'000));
+  EXPECT_TRUE(harness_.WaitForMetric("flotilla_router_requests_in_flight", 1));
+  EXPECT_TRUE(harness_.WaitForMetric("flotilla_router_requests_in_flight", 0));
+  EXPECT_GT(harness_.Metric("flotilla_router_rejections_total{reason=\"slow_client\"}"), 0);
+  context.TryCancel();
+  EXPECT_FALSE(reader->Finish().ok());
 }
 
 }  // namespace

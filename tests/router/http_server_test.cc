@@ -32,6 +32,18 @@ TEST(HttpRoutesTest, AnswersItsPaths) {
   EXPECT_EQ(ErrorField(Get(harness.port(), "/v1/models/other"), "code"), "model_not_found");
 }
 
+TEST(HttpRoutesTest, TakesATargetAsProxiesAreAsked) {
+  RouterHarness harness;
+  for (const char* target : {"http://any.host/health/live", "https://any:1/health/live?a=/b"}) {
+    HttpConnection connection(harness.port());
+    connection.Send(StrCat("GET ", target, " HTTP/1.1\r\nHost: any\r\n\r\n"));
+    EXPECT_EQ(connection.Read().status, 200) << target;
+  }
+  HttpConnection connection(harness.port());
+  connection.Send("GET http://any.host HTTP/1.1\r\nHost: any\r\n\r\n");
+  EXPECT_EQ(connection.Read().status, 404);
+}
+
 TEST(HttpRoutesTest, WrongPathsAndMethods) {
   RouterHarness harness;
   for (const char* path : {"/", "/v1", "/v1/completion", "/v1/models/", "//v1/models", "*"})

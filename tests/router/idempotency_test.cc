@@ -375,6 +375,22 @@ TEST_F(IdempotencyTest, AnotherBodyUnderTheKeyIsA422) {
   EXPECT_THAT(ErrorField(answer, "message"), HasSubstr("it was used"));
 }
 
+constexpr const char* kTwoPrompts = R"({"model":"smol","prompt":["Hi","Ho"],"max_tokens":4})";
+
+// Another request may have asked for the same, and is given it; not if the key is another's.
+TEST_F(IdempotencyTest, WhatFailsInPartLeavesTheOtherPartToOthers) {
+  Start({});
+  harness_->engine().Hold();
+  harness_->engine().RefuseNext(1, 10 /* ABORTED */, "idempotency_key: too large to be repeated");
+  EXPECT_EQ(Send(KeyHeader("k"), kTwoPrompts).status, 409);
+  EXPECT_TRUE(harness_->engine().WaitForSubmits(2));
+  EXPECT_TRUE(harness_->engine().WaitFor([&] { return !harness_->engine().has_live(); }));
+  EXPECT_EQ(harness_->engine().aborts(), 0u);
+  harness_->engine().RefuseNext(1, 6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
+  EXPECT_EQ(Send(KeyHeader("m"), kTwoPrompts).status, 422);
+  EXPECT_TRUE(harness_->engine().WaitForAborts(1));
+}
+
 TEST_F(IdempotencyTest, ABadKeyIsRefused) {
   Start({});
   for (const std::string& key :

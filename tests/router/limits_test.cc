@@ -119,6 +119,17 @@ TEST(LimitsTest, WhoHoldsRoomWithoutSendingKeepsNobodyOut) {
   EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"timeout\"}"), 1);
 }
 
+// The time is over while reading it waits for --max-body-bytes-per-s.
+TEST(LimitsTest, ABodyHasItsTimeAlsoWhenItsReadingPauses) {
+  HarnessOptions options;
+  options.http.max_body_bytes_per_s = 300'000;
+  options.http.body_timeout_ms = 50;
+  RouterHarness harness(options);
+  HttpConnection connection(harness.port());
+  connection.Send(StrCat(PostHead(400'000), std::string(200'000, ' ')));
+  EXPECT_EQ(connection.Read().status, 408);
+}
+
 // Until it is here it may become as large as any.
 TEST(LimitsTest, AChunkedBodyCountsAsWhatItIs) {
   HarnessOptions options;

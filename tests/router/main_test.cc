@@ -211,13 +211,15 @@ TEST_F(MainTest, APortInUseIsOneClearLineAndExitCode1) {
 TEST_F(MainTest, WrongFlagsAreExitCode2) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{},
                                                {"--replica"},
-                                               {"--replica", "x", "--policy", "fastest"},
-                                               {"--replica", "x", "--port", "70000"},
+                                               {"--replica", "x:1", "--policy", "fastest"},
+                                               {"--replica", "x:1", "--port", "70000"},
                                                {"--replica-dns", "engine"},
                                                {"--replica-service", "engine"},
                                                {"--replica-service", "engine:1"},  // no pod
-                                               {"--replica", "x", "--max-body-bytes", "many"},
-                                               {"--replica", "x", "--nonsense"}}) {
+                                               {"--replica", "x:1", "--max-body-bytes", "many"},
+                                               {"--replica", "x"},
+                                               {"--replica", "x:0"},
+                                               {"--replica", "x:1", "--nonsense"}}) {
     Process router(args);
     EXPECT_NE(router.Errors(), "");
     EXPECT_EQ(router.Wait(), 2);

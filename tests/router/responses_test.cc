@@ -168,6 +168,9 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":0)"), "max_output_tokens");
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":9999)"), "max_output_tokens");
   EXPECT_EQ(Refused(R"("input":"x","n":2)"), "n");
+  EXPECT_EQ(Refused(R"("input":"x","metadata":{"a":1})"), "metadata");
+  EXPECT_EQ(Refused(StrCat(R"("input":"x","metadata":{"a":")", std::string(513, 'v'), "\"}")),
+            "metadata");
   EXPECT_EQ(Refused(R"("input":"x","store":true)", 400), "store");
   EXPECT_EQ(Refused(R"("input":"x","previous_response_id":"resp_1")", 400), "previous_response_id");
   EXPECT_EQ(Refused(R"("input":"x","background":true)", 400), "background");

@@ -163,5 +163,16 @@ TEST(StreamProgressTest, AnAnswerThatEndsTooSoonIsAnError) {
   EXPECT_TRUE(absl::IsInternal(progress.Deliver(&delta)));
 }
 
+TEST(StreamProgressTest, AnAnswerThatIsCutOffEndsWithWhatThereWas) {
+  for (const v1::FinishReason reason : {v1::FINISH_REASON_DEADLINE, v1::FINISH_REASON_ABORT}) {
+    StreamProgress progress = AfterThree();
+    v1::Delta delta = Piece({}, "");
+    delta.set_last(true);
+    delta.mutable_choices(0)->set_finish_reason(reason);
+    EXPECT_TRUE(progress.Deliver(&delta).ok());
+    EXPECT_EQ(delta.usage().completion_tokens(), 3);
+  }
+}
+
 }  // namespace
 }  // namespace flotilla

@@ -124,6 +124,29 @@ TEST_F(CpuWeightsTest, AlikeTensorsMakeOnePart) {
   EXPECT_THAT(part_rows(ComputeType::kInt8), ElementsAre(16, 16, 16, 24, 16));
 }
 
+TEST_F(CpuWeightsTest, EmbeddingsAreReadFromTheHeadThatHasThemWhole) {
+  const auto packed = [&](ComputeType compute, DType dtype, uint64_t begin, uint64_t end) {
+    const OwnedTensor table = MakeTensor(dtype, 40, 96, 5);
+    WeightStore store(compute, &pool_, heartbeat_, {});
+    const auto weight = store.LoadEmbedding(table.view);
+    const auto& embedding = static_cast<const CpuEmbedding&>(*weight);
+    const WeightRows rows[] = {{&table.view, begin, end}};
+    const auto head = Load(&store, rows);
+    if (embedding.packed == nullptr) return false;
+    EXPECT_EQ(embedding.packed, head->parts[0].quant);
+    std::vector<float> row(96), expected(96);
+    UnpackQuantRow(embedding.format, embedding.packed, 96, 39, row.data());
+    DequantizeRows(table.view, 39, 40, expected.data());
+    EXPECT_EQ(row, expected);
+    return true;
+  };
+  EXPECT_TRUE(packed(ComputeType::kInt8, DType::kQ8_0, 0, 40));
+  EXPECT_TRUE(packed(ComputeType::kInt8, DType::kQ4_1, 0, 40));
+  EXPECT_FALSE(packed(ComputeType::kInt8, DType::kQ8_0, 0, 16));  // a rank's share
+  EXPECT_FALSE(packed(ComputeType::kFloat32, DType::kQ8_0, 0, 40));
+  EXPECT_FALSE(packed(ComputeType::kInt8OfFloats, DType::kF32, 0, 40));  // rounded
+}
+
 // The fake's quantiser is written apart from ours.
 TEST_F(CpuWeightsTest, FloatsBecomeQ8_0WhereTheyAreWholeBlocks) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "tests/worker_proc/quant_cases.h"
 
@@ -32,6 +33,18 @@ TEST_P(QuantPackTest, EveryWeightIsTheCheckpoints) {
     std::vector<float> expected(static_cast<size_t>(rows) * cols);
     DequantizeRows(tensor->view, 0, rows, expected.data());
     ExpectSameWeights(PackAll(tensor->view), expected, *QuantFormatOf(GetParam()), cols);
+  }
+}
+
+TEST_P(QuantPackTest, RowsHaveTheBitsOfTheCheckpoints) {
+  const uint32_t cols = testing::WholeBlocks(GetParam(), 96);
+  const auto tensor = RandomTensor(GetParam(), 37, cols, 4);
+  const std::vector<uint8_t> packed = PackAll(tensor->view);
+  std::vector<float> expected(cols), row(cols, NAN);
+  for (uint64_t i = 0; i < 37; ++i) {
+    DequantizeRows(tensor->view, i, i + 1, expected.data());
+    UnpackQuantRow(*QuantFormatOf(GetParam()), packed.data(), cols, i, row.data());
+    ASSERT_EQ(std::memcmp(row.data(), expected.data(), cols * sizeof(float)), 0) << "row " << i;
   }
 }
 

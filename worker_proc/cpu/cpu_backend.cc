@@ -15,6 +15,7 @@
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/cpu_weights.h"
 #include "worker_proc/cpu/paged_attention.h"
+#include "worker_proc/cpu/quant_pack.h"
 
 namespace flotilla {
 namespace {
@@ -210,12 +211,16 @@ AttentionContext CpuBackend::BeginStep(const ForwardBatch& batch) {
 
 void CpuBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                        Tensor out) {
-  const TensorView& view = *static_cast<const cpu::CpuEmbedding&>(weight).view;
+  const auto& w = static_cast<const cpu::CpuEmbedding&>(weight);
   ForRows(context.num_tokens, [&](uint32_t begin, uint32_t end) {
     for (uint32_t t = begin; t < end; ++t) {
       const auto id = static_cast<uint64_t>(context.input_ids[t]);
       float* const row = F32Row(out, t);
-      DequantizeRows(view, id, id + 1, row);
+      if (w.packed != nullptr) {
+        cpu::UnpackQuantRow(w.format, w.packed, w.cols, id, row);
+      } else {
+        DequantizeRows(*w.view, id, id + 1, row);
+      }
       if (scale == 1) continue;
       for (uint32_t i = 0; i < out.cols; ++i) row[i] *= scale;
     }

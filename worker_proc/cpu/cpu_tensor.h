@@ -59,8 +59,12 @@ struct CpuLinear final : LinearWeight {
 struct CpuVector final : VectorWeight {
   std::vector<float> values;
 };
+// Rows are dequantised as they are used: from the output head's panels where it is the same matrix,
+// so that the file's pages need not stay in memory.
 struct CpuEmbedding final : EmbeddingWeight {
-  const TensorView* view = nullptr;  // rows are dequantised as they are used
+  const TensorView* view = nullptr;
+  QuantFormat format;
+  const uint8_t* packed = nullptr;  // all rows; null: they are in `view` alone
 };
 struct CpuRope final : RopeTable {
   std::vector<float> table;

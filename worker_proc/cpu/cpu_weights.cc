@@ -187,6 +187,7 @@ Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight
     part.format = *format;
     part.quant = reinterpret_cast<const uint8_t*>(memory);
     has_quant_ = true;
+    ShareWithEmbedding(rows, stored, part);
   } else {
     part.type = type;
     part.floats = memory;
@@ -252,12 +253,21 @@ std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view, fl
   return weight;
 }
 
-std::unique_ptr<EmbeddingWeight> WeightStore::LoadEmbedding(const TensorView& view) const {
+std::unique_ptr<EmbeddingWeight> WeightStore::LoadEmbedding(const TensorView& view) {
   auto weight = std::make_unique<CpuEmbedding>();
   weight->rows = static_cast<uint32_t>(view.rows);
   weight->cols = static_cast<uint32_t>(view.cols);
   weight->view = &view;
+  embedding_ = weight.get();
   return weight;
+}
+
+void WeightStore::ShareWithEmbedding(std::span<const WeightRows> rows, DType stored,
+                                     const LinearPart& part) {
+  if (embedding_ == nullptr || rows.size() != 1 || rows[0].view != embedding_->view) return;
+  if (stored != rows[0].view->dtype || part.rows != rows[0].view->rows) return;
+  embedding_->format = part.format;
+  embedding_->packed = part.quant;
 }
 
 std::unique_ptr<RopeTable> WeightStore::MakeRope(const RopeSpec& spec) {

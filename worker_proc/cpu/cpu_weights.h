@@ -32,7 +32,8 @@ class WeightStore {
   uint64_t WeightBytes(const TensorView& view) const;
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
   std::unique_ptr<VectorWeight> LoadVector(const TensorView& view, float offset);
-  std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view) const;
+  // Before the matrices: it reads its rows from the one that packs the same tensor whole.
+  std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view);
   std::unique_ptr<RopeTable> MakeRope(const RopeSpec& spec);
 
   // All weights are loaded: what had to be packed is kept for the next start.
@@ -55,11 +56,15 @@ class WeightStore {
                                     const PackPart& part);
   void LoadBias(std::span<const WeightRows> rows, CpuLinear* weight);
 
+  // If `part` is the embeddings' matrix as the file has it, they are read from there.
+  void ShareWithEmbedding(std::span<const WeightRows> rows, DType stored, const LinearPart& part);
+
   const ComputeType compute_;
   ThreadPool* const pool_;
   const Heartbeat heartbeat_;
   Arena matrices_;
-  PackCache cache_;  // reads matrices_ until it is gone
+  PackCache cache_;                    // reads matrices_ until it is gone
+  CpuEmbedding* embedding_ = nullptr;  // the model's, which outlives the loading
   uint64_t other_bytes_ = 0;
   bool has_float_ = false;
   bool has_quant_ = false;

@@ -166,6 +166,39 @@ int UnpackValue(const QuantFormat& format, const uint8_t* values, uint64_t row, 
   return bits(j, 4, 4) << count | bits(plane, first, count);
 }
 
+// A row's part of a block of its panel.
+struct RowBlock {
+  const uint8_t* values;  // the panel's
+  float scale[2];         // of the first and of the last 16 k; exact
+  float min = 0;          // exact
+};
+
+RowBlock FindRowBlock(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
+                      uint64_t row, uint64_t block) {
+  const uint8_t* const group = packed + row / kPanelRows * format.panel_bytes(in_features) +
+                               block / format.group_blocks() * format.group_bytes();
+  block %= format.group_blocks();
+  row %= kPanelRows;
+  const uint8_t* const values = group + block * format.value_bytes();
+  const uint8_t* const scales = format.super_blocks ? group : values + format.value_bytes();
+  const auto half = [&](uint64_t index) {
+    uint16_t bits;
+    std::memcpy(&bits, scales + index * kHalfBytes, kHalfBytes);
+    return HalfToFloat(bits);
+  };
+  const float scale = half(row);
+  const float min = format.has_min ? half(kPanelRows + row) : 0;
+  if (!format.super_blocks) return {values, {scale, scale}, min};
+  const uint8_t* const sub = group + format.half_bytes() + block * kPanelRows * 2;
+  RowBlock found = {values + format.scale_bytes(), {scale, scale}, min};
+  for (uint64_t half16 = 0; half16 < 2; ++half16) {
+    found.scale[half16] *=
+        static_cast<float>(format.has_min ? sub[row] : static_cast<int8_t>(sub[row * 2 + half16]));
+  }
+  if (format.has_min) found.min *= static_cast<float>(sub[kPanelRows + row]);
+  return found;
+}
+
 }  // namespace
 
 std::optional<QuantFormat> QuantFormatOf(DType dtype) {
@@ -220,34 +253,24 @@ void PackQuantPanels(std::span<const WeightRows> rows, uint64_t panel_begin, uin
   }
 }
 
+void UnpackQuantRow(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
+                    uint64_t row, float* out) {
+  for (uint64_t block = 0; block < in_features / kQuantBlock; ++block) {
+    const RowBlock at = FindRowBlock(format, packed, in_features, row, block);
+    for (uint64_t k = 0; k < kQuantBlock; ++k) {
+      const int value = UnpackValue(format, at.values, row % kPanelRows, k) - format.zero_point;
+      const float product = static_cast<float>(value) * at.scale[k / (kQuantBlock / 2)];
+      *out++ = format.has_min ? product + at.min : product;
+    }
+  }
+}
+
 double UnpackQuantWeight(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
                          uint64_t row, uint64_t k) {
-  const uint64_t group_values = uint64_t{kQuantBlock} * format.group_blocks();
-  const uint8_t* group = packed + row / kPanelRows * format.panel_bytes(in_features) +
-                         k / group_values * format.group_bytes();
-  const uint64_t block = k % group_values / kQuantBlock;
-  const uint64_t panel_row = row % kPanelRows;
-  const uint8_t* values = group + block * format.value_bytes();
-  const uint8_t* scales = values + format.value_bytes();
-  if (format.super_blocks) {
-    values += format.scale_bytes();
-    scales = group;
-  }
-  const auto half = [&](uint64_t index) {
-    uint16_t bits;
-    std::memcpy(&bits, scales + index * kHalfBytes, kHalfBytes);
-    return static_cast<double>(HalfToFloat(bits));
-  };
-  double scale = half(panel_row);
-  double min = format.has_min ? half(kPanelRows + panel_row) : 0.0;
+  const RowBlock at = FindRowBlock(format, packed, in_features, row, k / kQuantBlock);
   k %= kQuantBlock;
-  if (format.super_blocks) {
-    const uint8_t* sub = group + format.half_bytes() + block * kPanelRows * 2;
-    scale *= format.has_min ? sub[panel_row]
-                            : static_cast<int8_t>(sub[panel_row * 2 + k / (kQuantBlock / 2)]);
-    if (format.has_min) min *= sub[kPanelRows + panel_row];
-  }
-  return scale * (UnpackValue(format, values, panel_row, k) - format.zero_point) + min;
+  const int value = UnpackValue(format, at.values, row % kPanelRows, k) - format.zero_point;
+  return static_cast<double>(at.scale[k / (kQuantBlock / 2)]) * value + at.min;
 }
 
 }  // namespace flotilla::cpu

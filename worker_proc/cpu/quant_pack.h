@@ -27,6 +27,10 @@ size_t PackedQuantBytes(const QuantFormat& format, uint64_t out_features, uint64
 void PackQuantPanels(std::span<const WeightRows> rows, uint64_t panel_begin, uint64_t panel_end,
                      uint8_t* packed);
 
+// A row of a packed matrix as floats: the bits of DequantizeRows on what was packed.
+void UnpackQuantRow(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
+                    uint64_t row, float* out);
+
 // One weight of a packed matrix, exactly but for the sum with a min: see quant_kernels.h.
 double UnpackQuantWeight(const QuantFormat& format, const uint8_t* packed, uint64_t in_features,
                          uint64_t row, uint64_t k);

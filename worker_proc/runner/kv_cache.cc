@@ -85,8 +85,8 @@ StatusOr<uint64_t> HostKvPages(const HostKvRequest& request) {
       (request.context_length + request.page_size - 1) / request.page_size;
   const uint64_t needed_bytes = needed_pages * page_bytes;
   const bool chosen = request.kv_cache_memory != 0;
-  const uint64_t automatic = std::min(available / 4, std::max(kAutomaticKvBytes, needed_bytes));
-  const uint64_t budget = chosen ? request.kv_cache_memory : automatic;
+  const uint64_t budget =
+      chosen ? request.kv_cache_memory : AutomaticKvBytes(available, needed_bytes);
   if (chosen && budget > available) {
     return absl::ResourceExhaustedError(StrCat(
         "--kv-cache-memory ", FormatBytes(budget), " is more than the ", FormatBytes(available),

@@ -84,8 +84,10 @@ StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(const Deps& deps,
 }
 
 StepPlanLimits ModelRunner::limits() const {
-  return {options_.max_running_requests,
-          options_.chunked_prefill_size + options_.max_running_requests, num_pages_,
+  // Those that run have no more tokens than their contexts take.
+  const uint64_t most = uint64_t{options_.max_running_requests} * context_length_;
+  const uint64_t planned = uint64_t{options_.chunked_prefill_size} + options_.max_running_requests;
+  return {options_.max_running_requests, static_cast<uint32_t>(std::min(planned, most)), num_pages_,
           config_.vocab_size, context_length_};
 }
 

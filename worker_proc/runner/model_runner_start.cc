@@ -42,6 +42,7 @@ Status ModelRunner::LoadModel() {
     WeightLoader loader(deps_.checkpoint, deps_.backend, model_->packed_modules_mapping(),
                         ProgressLine(deps_.clock, deps_.heartbeat));
     RETURN_IF_ERROR(model_->LoadWeights(&loader));
+    deps_.checkpoint->ReleaseAllPages();
     weight_bytes_read_ = loader.bytes_read();
     step.bytes = deps_.backend->memory().weights;
     const BackendMemory memory = deps_.backend->memory();

@@ -213,7 +213,8 @@ StatusOr<std::vector<ServedRequest>> RunLoad(const std::vector<RandomRequest>& r
                                              const LoadRunOptions& options) {
   asio::io_context io;
   boost::system::error_code error;
-  auto addresses = asio::ip::tcp::resolver(io).resolve(options.url.host, options.url.port, error);
+  auto addresses = asio::ip::tcp::resolver(io).resolve(options.url.host,
+                                                       std::to_string(options.url.port), error);
   if (error)
     return absl::UnavailableError(StrCat("can't find ", options.url.host, ": ", error.message()));
   return Load(requests, options, std::move(addresses)).Run();

@@ -125,7 +125,7 @@ StatusOr<boost::json::object> Measure(Flags flags) {
     flags.load.max_concurrency = kDefaultClients;
   options.model = flags.model;
   if (options.model.empty()) {
-    ASSIGN_OR_RETURN(options.model, FirstModel(options.url, flags.server.api_key));
+    ASSIGN_OR_RETURN(options.model, FirstModel(options.url, flags.server.api_key, &g_stop));
   }
   constexpr uint32_t kAnyContext = 1u << 30;  // the server knows
   ASSIGN_OR_RETURN(const std::vector<RandomRequest> requests,
@@ -156,6 +156,7 @@ int Main(int argc, char** argv) {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   StatusOr<boost::json::object> figures = Measure(flags);
+  if (absl::IsCancelled(figures.status())) return kExitInterrupted;
   if (!figures.ok()) return Fail(figures.status());
   if (flags.json) {
     (*figures)["label"] = flags.label;

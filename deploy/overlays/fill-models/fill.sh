@@ -31,8 +31,9 @@ while read -r sum name || [ -n "$sum" ]; do
   url=$(address_of "$name")
   [ -n "$url" ] || die "$name: SOURCES has no address for it"
   case $name in */*) mkdir -p "${name%/*}" ;; esac
+  # A transfer that stalls ends, and is tried again.
   curl --fail --location --silent --show-error --proto '=https' --proto-redir '=https' --retry 5 --retry-all-errors \
-    --output "$name.part" "$url" </dev/null || die "$name: the download failed"
+    --connect-timeout 30 --speed-limit 1024 --speed-time 60 --output "$name.part" "$url" </dev/null || die "$name: the download failed"
   if ! is_right "$name.part" "$sum"; then
     rm -f "$name.part"
     die "$name: what came has another checksum"

@@ -155,10 +155,13 @@ TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
   SchedulerConfig config = SimCluster::SmallConfig();
   config.enable_prefix_cache = false;
   ReqId id = 0;
-  const auto chunks_of = [&](int prompts, uint32_t len) {
+  const auto chunks_of = [&](int prompts, uint32_t len, int64_t waited_ns = 0,
+                             int32_t priority = 0) {
     SimCluster cluster(config);
     const auto add = [&](uint32_t len, uint32_t max_new_tokens) {
-      ASSERT_TRUE(cluster.Add(Spec(++id, len, max_new_tokens)).ok());
+      ReqSpec spec = Spec(++id, len, max_new_tokens);
+      spec.priority = priority;
+      ASSERT_TRUE(cluster.Add(spec).ok());
     };
     for (int i = 0; i < 20; ++i) {  // it learns
       add(4 + 3 * static_cast<uint32_t>(i), 5);
@@ -168,6 +171,7 @@ TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
     add(10, 30);
     cluster.Step();
     for (int i = 0; i < prompts; ++i) add(len, 1);
+    cluster.Pass(waited_ns);
     cluster.Step();
     const size_t tokens = cluster.plan().input_ids.size() - 1;
     cluster.Drain();
@@ -179,6 +183,9 @@ TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
   EXPECT_EQ(chunks_of(1, 70), kMinChunkTokens);
   EXPECT_EQ(chunks_of(2, 70), 8u);
   EXPECT_EQ(chunks_of(3, 70), 64u);
+  EXPECT_EQ(chunks_of(2, 60, kLongWaitNs + 1), 64u) << "somebody has waited for long";
+  EXPECT_EQ(chunks_of(2, 60, kLongWaitNs / 2), 8u);
+  EXPECT_EQ(chunks_of(2, 60, kLongWaitNs + 1, -1), 8u) << "in the background";
 }
 
 // A retraction needs a request's pages, which a plan in flight still writes.

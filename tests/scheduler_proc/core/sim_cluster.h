@@ -91,6 +91,8 @@ class SimCluster {
     CheckLedger();
   }
 
+  void Pass(int64_t ns) { now_ += ns; }
+
   void Expire() {
     std::vector<ReqOutput> outputs;
     Both(&outputs, [&](Scheduler* scheduler, std::vector<ReqOutput>* out) {
@@ -128,7 +130,7 @@ class SimCluster {
       EXPECT_TRUE(scheduler_->plans_in_flight() > 0 || !scheduler_->HasWork());
       return false;
     }
-    promises_.OnPlan(plan_, before, scheduler_->stats());
+    promises_.OnPlan(plan_, before, scheduler_->stats(), now_);
     InFlight& run = in_flight_.emplace_back();
     run.rows = plan_.rows;
     worker_.Run(plan_, &run.result);

@@ -37,7 +37,8 @@ class StepPromises {
   uint64_t times_judged() const { return times_judged_; }
 
   // `before` is how things stood when the plan was made, `after` how they stand with it.
-  void OnPlan(const StepPlan& plan, const SchedulerStats& before, const SchedulerStats& after) {
+  void OnPlan(const StepPlan& plan, const SchedulerStats& before, const SchedulerStats& after,
+              int64_t now_ns) {
     for (const uint32_t slot : plan.closes) holders_.erase(slot);
     std::erase_if(holders_, [this](const auto& entry) { return !live_.contains(entry.second.id); });
     const bool one_alone = holders_.empty() && plan.opens.size() == 1;
@@ -62,7 +63,7 @@ class StepPromises {
     if (opened.size() > 1) {
       ASSERT_LE(tokens.admitted, config_.max_prefill_tokens);
     }
-    ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens, before));
+    ASSERT_NO_FATAL_FAILURE(JudgeTime(tokens, before, now_ns));
     if (!opened.empty() && !one_alone) ASSERT_NO_FATAL_FAILURE(JudgePages(before, after));
     in_flight.mixed = tokens.decodes > 0 && tokens.chunks > 0;
     in_flight.decodes_only = tokens.chunks == 0;
@@ -143,7 +144,7 @@ class StepPromises {
   // Once the scheduler has seen what steps cost, prompts take no more of one than they may. That
   // takes decodes alone: while all chunks are of one length, none can tell it from a step's own
   // cost.
-  void JudgeTime(const Tokens& tokens, const SchedulerStats& before) {
+  void JudgeTime(const Tokens& tokens, const SchedulerStats& before, int64_t now_ns) {
     if (tokens.decodes == 0 || tokens.chunks == 0) return;
     if (results_ < 100 || mixed_results_ < 20 || decode_results_ < 5) return;
     const int64_t decode_ns = SimWorker::StepNs(tokens.decodes);
@@ -159,6 +160,7 @@ class StepPromises {
     const int64_t prompts = int64_t{before.waiting} + before.running - tokens.decodes;
     if (prompts > kMostPromptsADecode * tokens.decodes)
       return;  // at most: some may not be admitted
+    if (before.oldest_queued_ns != 0 && now_ns - before.oldest_queued_ns > kLongWaitNs) return;
     judge(tokens.chunks, kPromptShare, kPromptStepNs);
     judge(tokens.long_chunks, kLongPromptShare,
           std::min(kPromptStepNs, prompts * kLongPromptStepNs));
