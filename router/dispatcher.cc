@@ -288,7 +288,6 @@ void Dispatcher::LeaveReplica(const RequestStream& stream, Leave leave) {
   if (stream.keyed.has_value() && leave == Leave::kToOthers) {
     replica.Detach(stream.id);
   } else {
-    replica.BillLater(stream);
     replica.Abort(stream.id, v1::FINISH_REASON_ABORT);
   }
   UpdateBackendMetrics(replica);
@@ -304,7 +303,10 @@ void Dispatcher::Drop(uint64_t handle, Leave leave) {
   for (const auto& stream : group.streams) {
     if (stream == nullptr) continue;
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
-    if (!stream->parked) LeaveReplica(*stream, leave);
+    if (stream->parked) continue;
+    if (leave == Leave::kEndsForAll || !stream->keyed.has_value())
+      fleet_.at(stream->replica).BillLater(*stream);
+    LeaveReplica(*stream, leave);
   }
   ServeQueueSoon();
 }

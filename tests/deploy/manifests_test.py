@@ -244,7 +244,7 @@ class ManifestsTest(unittest.TestCase):
     def test_images_are_tried_with_the_volumes_of_the_pods(self):
         script = (manifests.DEPLOY / "images/try.sh").read_text(encoding="utf-8")
         self.assertEqual(self.other_volumes(script), {})
-        for wrong in (script.replace("run/flotilla=16m", "run/flotilla=1024m"), script.replace(" var/lib/flotilla=256m", ""),
+        for wrong in (script.replace("run/flotilla=16m", "run/flotilla=1024m"), script.replace(" var/lib/flotilla=1040m", ""),
                       script.replace("router_volumes=''", "router_volumes='tmp=16m'")):
             self.assertEqual(len(self.other_volumes(wrong)), 1)
 
