@@ -285,7 +285,7 @@ void Dispatcher::End(const RequestStream& stream) {
 
 void Dispatcher::LeaveReplica(const RequestStream& stream, Leave leave) {
   ReplicaClient& replica = fleet_.at(stream.replica);
-  if (stream.keyed.has_value() && leave == Leave::kToOthers) {
+  if (LeftToOthers(stream, leave)) {
     replica.Detach(stream.id);
   } else {
     replica.Abort(stream.id, v1::FINISH_REASON_ABORT);
@@ -304,8 +304,7 @@ void Dispatcher::Drop(uint64_t handle, Leave leave) {
     if (stream == nullptr) continue;
     finished_.OnEnd(*stream, LastReplica(*stream), "aborted");
     if (stream->parked) continue;
-    if (leave == Leave::kEndsForAll || !stream->keyed.has_value())
-      fleet_.at(stream->replica).BillLater(*stream);
+    if (!LeftToOthers(*stream, leave)) fleet_.at(stream->replica).BillLater(*stream);
     LeaveReplica(*stream, leave);
   }
   ServeQueueSoon();

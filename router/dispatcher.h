@@ -173,6 +173,9 @@ class Dispatcher final : public ReplicaListener {
   }
   // Ends all choices; the sink hears nothing.
   void Drop(uint64_t handle, Leave leave);
+  static bool LeftToOthers(const RequestStream& stream, Leave leave) {
+    return stream.keyed.has_value() && leave == Leave::kToOthers;
+  }
   // At its replica.
   void LeaveReplica(const RequestStream& stream, Leave leave);
   // False: it has no key, or no replica has had it yet.

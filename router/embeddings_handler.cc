@@ -107,8 +107,7 @@ void EmbeddingsHandler::OnError(const ApiError& error) {
   if (ended_) return;
   ended_ = true;
   LogFailure(exchange_->request_id(), error);
-  for (uint64_t handle : std::exchange(handles_, {}))
-    context_.dispatcher->CancelFailed(handle, error);
+  CancelAll();
   room_->Resize(0);
   exchange_->ReplyError(error);
 }
@@ -117,7 +116,12 @@ void EmbeddingsHandler::OnDisconnect() {
   if (ended_) return;
   ended_ = true;
   context_.metrics->ClientDisconnect();
-  for (uint64_t handle : std::exchange(handles_, {})) context_.dispatcher->Cancel(handle);
+  CancelAll();
+}
+
+void EmbeddingsHandler::CancelAll() {
+  for (uint64_t handle : handles_) context_.dispatcher->Cancel(handle);
+  handles_.clear();
 }
 
 }  // namespace flotilla

@@ -29,6 +29,7 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   void OnDelta(size_t input, v1::Delta&& delta);
   void OnError(const ApiError& error);
   void OnDisconnect();
+  void CancelAll();
 
   const HandlerContext context_;
   const std::shared_ptr<HttpExchange> exchange_;

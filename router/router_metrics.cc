@@ -111,15 +111,19 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
 void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
   duration_.Observe(seconds);
   const std::lock_guard lock(mutex_);
+  CounterLocked(route, code).Increment();
+}
+
+prometheus::Counter& RouterMetrics::CounterLocked(const std::string& route,
+                                                  const std::string& code) {
   prometheus::Counter*& counter = by_route_[route][code];
   if (counter == nullptr) counter = &requests_.Add({{"route", route}, {"code", code}});
-  counter->Increment();
+  return *counter;
 }
 
 void RouterMetrics::Expect(const std::string& route, std::initializer_list<const char*> codes) {
   const std::lock_guard lock(mutex_);
-  for (const char* code : codes)
-    by_route_[route][code] = &requests_.Add({{"route", route}, {"code", code}});
+  for (const char* code : codes) CounterLocked(route, code);
 }
 
 void RouterMetrics::Backend(const std::string& replica, bool healthy, size_t active, int circuit) {

@@ -75,6 +75,9 @@ class RouterMetrics {
     prometheus::Gauge& circuit;
   };
 
+  // There from its first use on.
+  prometheus::Counter& CounterLocked(const std::string& route, const std::string& code);
+
   std::mutex mutex_;
   std::unordered_map<std::string, BackendGauges> backends_;  // guarded by mutex_
   std::unordered_map<std::string, std::unordered_map<std::string, prometheus::Counter*>>
