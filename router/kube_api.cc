@@ -1,34 +1,20 @@
 #include "router/kube_api.h"
 
-#include <netinet/tcp.h>
-#include <openssl/ssl.h>
-
-#include <array>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl/host_name_verification.hpp>
-#include <boost/asio/ssl/stream.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <memory>
-#include <optional>
-#include <type_traits>
 #include <utility>
+
+#include "common/http/http_client.h"
+#include "common/tls/tls_files.h"
 
 namespace flotilla {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using KubeError = boost::system::error_code;
-using KubeTls = asio::ssl::stream<beast::tcp_stream>;
+// As errors call the file of a service account.
+constexpr TlsSide kTlsToKube = {"", "", "the service account's ca.crt", TlsRole::kClientOfOneCa};
 
 constexpr size_t kMaxCredentialBytes = 1 << 20;
-constexpr size_t kMaxRefusalBytes = 64 << 10;
 
 StatusOr<std::string> ReadCredential(const KubeApi& api, const char* name) {
   const std::string path = StrCat(api.credentials, "/", name);
@@ -41,18 +27,6 @@ StatusOr<std::string> ReadCredential(const KubeApi& api, const char* name) {
   return text;
 }
 
-StatusOr<std::unique_ptr<asio::ssl::context>> TlsContext(const KubeApi& api) {
-  ASSIGN_OR_RETURN(const std::string ca, ReadCredential(api, "ca.crt"));
-  auto context = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_client);
-  SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
-  KubeError error;
-  context->add_certificate_authority(asio::buffer(ca), error);
-  if (error) return absl::UnavailableError(StrCat(api.credentials, "/ca.crt: ", error.message()));
-  context->set_verify_mode(asio::ssl::verify_peer);
-  context->set_verify_callback(asio::ssl::host_name_verification(api.address.host));
-  return context;
-}
-
 // What a status other than 200 means to those who operate a router.
 Status Refusal(unsigned status) {
   if (status == 401 || status == 403)
@@ -63,113 +37,6 @@ Status Refusal(unsigned status) {
   if (status == 410) return absl::AbortedError("the API server answers 410: begin with a list");
   return absl::UnavailableError(StrCat("the API server answers ", status));
 }
-
-// A watch may say nothing for minutes; a host that is gone says nothing either. Probed, that one is
-// noticed in half a minute.
-void NoticeSilence(asio::ip::tcp::socket& socket) {
-  const int fd = socket.native_handle();
-  const auto set = [fd](int level, int option, int value) {
-    setsockopt(fd, level, option, &value, sizeof(value));
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);  // seconds
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds
-}
-
-// One GET over a connection of its own.
-template <typename Stream>
-class KubeGet {
- public:
-  KubeGet(const KubeApi& api, Stream stream, const KubeClient::OnBody& on_body)
-      : api_(api), stream_(std::move(stream)), on_body_(on_body) {
-    parser_.body_limit(boost::none);  // a watch goes on; on_body_ bounds what it keeps
-  }
-
-  void Start(const std::string& target, const std::string& token) {
-    request_ = {http::verb::get, target, 11};
-    request_.set(http::field::host, FormatTcpAddress(api_.address));
-    request_.set(http::field::user_agent, "flotilla-router");
-    request_.set(http::field::accept, "application/json");
-    request_.set(http::field::connection, "close");
-    if (!token.empty()) request_.set(http::field::authorization, "Bearer " + token);
-    resolver_.emplace(stream_.get_executor());
-    resolver_->async_resolve(
-        api_.address.host, std::to_string(api_.address.port), [this](KubeError error, auto found) {
-          if (error) return Fail(error);
-          beast::get_lowest_layer(stream_).async_connect(found, [this](KubeError failed, auto) {
-            if (failed) return Fail(failed);
-            OnConnected();
-          });
-        });
-  }
-
-  // Nothing: it has not ended.
-  const std::optional<Status>& result() const { return result_; }
-
- private:
-  void OnConnected() {
-    NoticeSilence(beast::get_lowest_layer(stream_).socket());
-    if constexpr (std::is_same_v<Stream, KubeTls>) {
-      KubeError no_address;
-      asio::ip::make_address(api_.address.host, no_address);
-      if (no_address)  // an address is no server name (RFC 6066)
-        SSL_set_tlsext_host_name(stream_.native_handle(), api_.address.host.c_str());
-      stream_.async_handshake(asio::ssl::stream_base::client, [this](KubeError error) {
-        if (error) return Fail(error);
-        Write();
-      });
-    } else {
-      Write();
-    }
-  }
-
-  void Write() {
-    http::async_write(stream_, request_, [this](KubeError error, size_t) {
-      if (error) return Fail(error);
-      http::async_read_header(stream_, buffer_, parser_, [this](KubeError failed, size_t) {
-        if (failed) return Fail(failed);
-        status_ = parser_.get().result_int();
-        Read();
-      });
-    });
-  }
-
-  void Read() {
-    if (parser_.is_done()) return End(status_ == 200 ? OkStatus() : Refusal(status_));
-    parser_.get().body().data = piece_.data();
-    parser_.get().body().size = piece_.size();
-    http::async_read_some(stream_, buffer_, parser_, [this](KubeError error, size_t) {
-      const size_t size = piece_.size() - parser_.get().body().size;
-      if (error && error != http::error::need_buffer) return Fail(error);
-      if (status_ != 200) {
-        if ((refused_bytes_ += size) > kMaxRefusalBytes) return End(Refusal(status_));
-      } else if (size > 0) {
-        if (Status status = on_body_({piece_.data(), size}); !status.ok()) return End(status);
-      }
-      Read();
-    });
-  }
-
-  void Fail(KubeError error) {
-    End(absl::UnavailableError(
-        StrCat("the API server at ", FormatTcpAddress(api_.address), ": ", error.message())));
-  }
-  void End(Status status) { result_ = std::move(status); }
-
-  const KubeApi& api_;
-  Stream stream_;
-  const KubeClient::OnBody& on_body_;
-  std::optional<asio::ip::tcp::resolver> resolver_;
-  http::request<http::empty_body> request_;
-  beast::flat_buffer buffer_;
-  http::response_parser<http::buffer_body> parser_;
-  std::array<char, 16384> piece_;
-  unsigned status_ = 0;
-  size_t refused_bytes_ = 0;
-  std::optional<Status> result_;
-};
 
 }  // namespace
 
@@ -205,38 +72,32 @@ StatusOr<std::string> KubeNamespace(const KubeApi& api) { return ReadCredential(
 
 Status KubeClient::Get(const std::string& target, std::chrono::milliseconds limit,
                        const OnBody& on_body) {
-  if (!api_.tls) return Run<beast::tcp_stream>(target, "", limit, on_body);
-  ASSIGN_OR_RETURN(const std::string token, ReadCredential(api_, "token"));
-  ASSIGN_OR_RETURN(const std::unique_ptr<asio::ssl::context> context, TlsContext(api_));
-  return Run<KubeTls>(target, token, limit, on_body, *context);
-}
-
-// With a context of its own: what is pending when it ends is destroyed with that, and never called.
-template <typename Stream, typename... StreamArgument>
-Status KubeClient::Run(const std::string& target, const std::string& token,
-                       std::chrono::milliseconds limit, const OnBody& on_body,
-                       StreamArgument&... argument) {
-  asio::io_context io(1);
-  {
-    const std::lock_guard lock(mutex_);
-    if (interrupted_) return absl::CancelledError("interrupted");
-    running_ = &io;
+  HttpUrl server;
+  server.host = api_.address.host;
+  server.port = api_.address.port;
+  HttpCall call = {.target = target};
+  if (api_.tls) {
+    ASSIGN_OR_RETURN(const std::string token, ReadCredential(api_, "token"));
+    call.authorization = "Bearer " + token;
+    TlsPaths paths;
+    paths.ca_file = StrCat(api_.credentials, "/ca.crt");
+    TlsFiles files(kTlsToKube, std::move(paths));
+    RETURN_IF_ERROR(files.Load());
+    server.tls = files.current()->context;
+    server.trust = kTlsToKube.ca_flag;
   }
-  KubeGet<Stream> get(api_, Stream(io, argument...), on_body);
-  get.Start(target, token);
-  io.run_for(limit);
-  const std::lock_guard lock(mutex_);
-  running_ = nullptr;
-  if (get.result()) return *get.result();
-  if (interrupted_) return absl::CancelledError("interrupted");
-  return absl::DeadlineExceededError(
-      StrCat("the API server has not finished its answer within ", limit.count(), " ms"));
-}
-
-void KubeClient::Interrupt() {
-  const std::lock_guard lock(mutex_);
-  interrupted_ = true;
-  if (running_ != nullptr) running_->stop();
+  Status refused;
+  const auto on_piece = [&](unsigned status, std::string_view piece) {
+    refused = status == 200 ? on_body(piece) : Refusal(status);
+    return refused.ok();
+  };
+  const StatusOr<unsigned> status =
+      SendHttp(server, call, on_piece, {.stop = &interrupted_, .timeout_ms = limit.count()});
+  RETURN_IF_ERROR(refused);
+  if (absl::IsInternal(status.status()))
+    return absl::UnavailableError(StrCat("the API server: ", status.status().message()));
+  RETURN_IF_ERROR(status.status());
+  return *status == 200 ? OkStatus() : Refusal(*status);
 }
 
 }  // namespace flotilla

@@ -5,10 +5,9 @@
 // DeadlineExceeded; Aborted: list again; Cancelled: interrupted. Each says what to look at.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
+#include <atomic>
 #include <chrono>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -39,18 +38,12 @@ class KubeClient {
   using OnBody = std::function<Status(std::string_view)>;
   // Until the answer ends, or `limit` has passed. OK: it ended as it should.
   Status Get(const std::string& target, std::chrono::milliseconds limit, const OnBody& on_body);
-  // Get ends at once, now and whenever it is called again.
-  void Interrupt();
+  // Get ends, now and whenever it is called again.
+  void Interrupt() { interrupted_.store(true); }
 
  private:
-  template <typename Stream, typename... StreamArgument>
-  Status Run(const std::string& target, const std::string& token, std::chrono::milliseconds limit,
-             const OnBody& on_body, StreamArgument&... argument);
-
   const KubeApi api_;
-  std::mutex mutex_;
-  boost::asio::io_context* running_ = nullptr;  // guarded by mutex_: of the Get that runs
-  bool interrupted_ = false;                    // guarded by mutex_
+  std::atomic<bool> interrupted_{false};
 };
 
 }  // namespace flotilla

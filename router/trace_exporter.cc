@@ -3,74 +3,18 @@
 #include <unistd.h>
 
 #include <array>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http.hpp>
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "common/base/log.h"
+#include "common/http/http_client.h"
 #include "router/otlp_spans.h"
 
 namespace flotilla {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-
-constexpr uint64_t kMaxAnswerBytes = 64 << 10;
-
-// One POST on a connection of its own, which ends at `timeout`. 0: no answer came.
-class Delivery {
- public:
-  Delivery(const TraceEndpoint& endpoint, std::string body) : endpoint_(endpoint) {
-    request_.method(http::verb::post);
-    request_.target(endpoint.target);
-    request_.version(11);
-    request_.set(http::field::host, endpoint.host + ":" + endpoint.port);
-    request_.set(http::field::user_agent, "flotilla-router");
-    request_.set(http::field::content_type, "application/json");
-    request_.set(http::field::connection, "close");
-    request_.body() = std::move(body);
-    request_.prepare_payload();
-    parser_.body_limit(kMaxAnswerBytes);
-  }
-
-  unsigned Run(std::chrono::milliseconds timeout) {
-    stream_.expires_after(timeout);
-    resolver_.async_resolve(endpoint_.host, endpoint_.port,
-                            [this](const auto& error, const auto& found) {
-                              if (error) return;
-                              stream_.async_connect(found, [this](const auto& failed, const auto&) {
-                                if (!failed) Write();
-                              });
-                            });
-    io_.run_for(timeout);
-    return status_;
-  }
-
- private:
-  void Write() {
-    http::async_write(stream_, request_, [this](const auto& error, size_t) {
-      if (error) return;
-      http::async_read(stream_, buffer_, parser_, [this](const auto& failed, size_t) {
-        if (!failed) status_ = parser_.get().result_int();
-      });
-    });
-  }
-
-  const TraceEndpoint& endpoint_;
-  asio::io_context io_{1};
-  asio::ip::tcp::resolver resolver_{io_};
-  beast::tcp_stream stream_{io_};
-  http::request<http::string_body> request_;
-  beast::flat_buffer buffer_;
-  http::response_parser<http::string_body> parser_;
-  unsigned status_ = 0;
-};
+constexpr size_t kMaxAnswerBytes = 64 << 10;
 
 std::string InstanceName() {
   std::array<char, 256> host = {};
@@ -93,13 +37,15 @@ StatusOr<TraceEndpoint> ParseTraceEndpoint(const std::string& url) {
   const std::string authority = rest.substr(0, slash);
   const size_t colon = authority.rfind(':');
   TraceEndpoint endpoint;
-  endpoint.host = authority.substr(0, colon);
-  endpoint.port = colon == std::string::npos ? "4318" : authority.substr(colon + 1);
+  std::string host = authority.substr(0, colon);
+  const std::string port = colon == std::string::npos ? "4318" : authority.substr(colon + 1);
   endpoint.target = slash == std::string::npos ? "/v1/traces" : rest.substr(slash);
-  if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']'))
-    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-  const bool digits = endpoint.port.find_first_not_of("0123456789") == std::string::npos;
-  if (endpoint.host.empty() || endpoint.port.empty() || !digits) return refuse();
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  uint32_t number = 0;
+  if (host.empty() || !absl::SimpleAtoi(port, &number) || number == 0 || number > UINT16_MAX)
+    return refuse();
+  endpoint.host = std::move(host);
+  endpoint.port = static_cast<uint16_t>(number);
   return endpoint;
 }
 
@@ -162,9 +108,17 @@ void TraceExporter::Run() {
 }
 
 bool TraceExporter::Send(const std::vector<std::string>& spans) {
-  Delivery delivery(endpoint_, OtlpBody(spans, instance_));
-  const unsigned status = delivery.Run(std::chrono::milliseconds(options_.timeout_ms));
-  return status >= 200 && status < 300;
+  size_t answer_bytes = 0;
+  const auto on_body = [&](unsigned, std::string_view piece) {
+    return (answer_bytes += piece.size()) <= kMaxAnswerBytes;
+  };
+  HttpUrl server;
+  server.host = endpoint_.host;
+  server.port = endpoint_.port;
+  const StatusOr<unsigned> status = SendHttp(
+      server, {.method = "POST", .target = endpoint_.target, .body = OtlpBody(spans, instance_)},
+      on_body, {.timeout_ms = options_.timeout_ms});
+  return status.ok() && *status >= 200 && *status < 300;
 }
 
 }  // namespace flotilla

@@ -28,7 +28,9 @@ struct TraceOptions {
 };
 
 struct TraceEndpoint {
-  std::string host, port, target;
+  std::string host;
+  uint16_t port = 0;
+  std::string target = {};
 };
 StatusOr<TraceEndpoint> ParseTraceEndpoint(const std::string& url);
 

@@ -68,12 +68,12 @@ has_time() {
   return 1
 }
 
-# What speaks HTTP or gRPC (the router, the load generator) takes as long under AddressSanitizer as all else with the
-# label asan.
+# What speaks HTTP or gRPC (the router, the load generator) takes up to two and a half times as long under AddressSanitizer
+# as all else with the label asan (on a Zen 3; as long on a Zen 4).
 test_asan_network() {
   local count
   count=$(cd "$root/build/asan" && ctest -N -L '^asan_network$' | sed -n 's/^Total Tests: //p')
-  has_time "$((3 * asan_seconds / 2))" "$count" "tests labelled asan_network" || return 0
+  has_time "$((5 * asan_seconds / 2))" "$count" "tests labelled asan_network" || return 0
   test_preset asan asan_network asan_network
 }
 

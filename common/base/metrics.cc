@@ -1,7 +1,6 @@
 #include "common/base/metrics.h"
 
 #include <dirent.h>
-#include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "common/base/line_writer.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
+#include "common/base/metrics_text.h"
 #include "common/base/write_all.h"
 
 namespace flotilla {
@@ -82,9 +82,7 @@ prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const Metric
 }
 
 std::string RenderMetrics(const prometheus::Registry& registry) {
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, registry.Collect());
-  return out.str();
+  return MetricsText(registry.Collect());
 }
 
 StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(

@@ -46,7 +46,7 @@ void AddChatFlags(CLI::App* app, ChatOptions* o) {
 
 StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
                                  const std::atomic<bool>* stop) {
-  ASSIGN_OR_RETURN(const HttpAnswer answer, GetHttp(url, "/v1/models", api_key, stop));
+  ASSIGN_OR_RETURN(const HttpPage answer, GetHttp(url, "/v1/models", api_key, stop));
   if (answer.status == 401) return absl::InternalError("this server wants a key: --api-key");
   if (answer.status != 200)
     return absl::InternalError(absl::StrCat("/v1/models answered ", answer.status));
@@ -136,11 +136,11 @@ Status ChatServer::Answer(const ChatOptions& options, const std::vector<ChatMess
     failure.Update(text.status());
     if (text.ok()) on_text(*text);
   };
-  const HttpRequest request = {.method = "POST",
-                               .target = "/v1/chat/completions",
-                               .body = ChatBody(options, model_, messages),
-                               .authorization = BearerToken(api_key_)};
-  const auto on_body = [&](std::string_view bytes) {
+  const HttpCall request = {.method = "POST",
+                            .target = "/v1/chat/completions",
+                            .body = ChatBody(options, model_, messages),
+                            .authorization = BearerToken(api_key_)};
+  const auto on_body = [&](unsigned, std::string_view bytes) {
     if (whole.size() < 65536) whole.append(bytes);
     events.Append(bytes, on_data);
     return failure.ok();

@@ -15,8 +15,9 @@
 
 #include "common/base/flags.h"
 #include "common/base/status.h"
-#include "deploy/launcher/http_client.h"
+#include "common/http/http_client.h"
 #include "deploy/launcher/private_cluster.h"
+#include "deploy/launcher/server_flags.h"
 
 namespace flotilla {
 

@@ -11,6 +11,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kMostAddedBytes = 32;  // of labels to a line, as a rule: what is reserved
+constexpr size_t kLineBytes = 64;       // of a page's lines, as a rule
 
 bool IsName(std::string_view name) {
   if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
@@ -34,24 +35,28 @@ struct Sample {
   std::string_view value;   // and a timestamp, if any
 };
 
+// Past the value whose opening quote is at `at`; the end of `text` if nothing closes it.
+size_t SkipValue(std::string_view text, size_t at) {
+  for (++at;; ++at) {
+    at = text.find('"', at);
+    if (at == std::string_view::npos) return text.size();
+    size_t backslashes = 0;
+    while (text[at - 1 - backslashes] == '\\') ++backslashes;
+    if (backslashes % 2 == 0) return at + 1;
+  }
+}
+
 // Where the '}' is that closes labels begun before `at`; quotes may hold one.
 size_t FindLabelsEnd(std::string_view line, size_t at) {
-  for (bool quoted = false; at < line.size(); ++at) {
-    if (quoted && line[at] == '\\') {
-      ++at;
-    } else if (line[at] == '"') {
-      quoted = !quoted;
-    } else if (!quoted && line[at] == '}') {
-      return at;
-    }
-  }
-  return std::string_view::npos;
+  while (at < line.size() && line[at] != '}') at = line[at] == '"' ? SkipValue(line, at) : at + 1;
+  return at < line.size() ? at : std::string_view::npos;
 }
 
 std::optional<Sample> ParseSample(std::string_view line) {
   Sample sample;
-  const size_t name_end = line.find_first_of("{ ");
-  if (name_end == std::string_view::npos) return std::nullopt;
+  size_t name_end = 0;
+  while (name_end < line.size() && line[name_end] != '{' && line[name_end] != ' ') ++name_end;
+  if (name_end == line.size()) return std::nullopt;
   sample.name = line.substr(0, name_end);
   size_t rest = name_end;
   if (line[name_end] == '{') {
@@ -69,18 +74,15 @@ std::optional<Sample> ParseSample(std::string_view line) {
 
 // Names before a '=' outside quotes.
 bool HasLabel(std::string_view labels, std::string_view name) {
-  bool quoted = false;
   size_t begin = 0;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (quoted && labels[i] == '\\') {
-      ++i;
-    } else if (labels[i] == '"') {
-      quoted = !quoted;
-    } else if (!quoted && labels[i] == ',') {
-      begin = i + 1;
-    } else if (!quoted && labels[i] == '=' && labels.substr(begin, i - begin) == name) {
-      return true;
+  for (size_t i = 0; i < labels.size();) {
+    if (labels[i] == '"') {
+      i = SkipValue(labels, i);
+      continue;
     }
+    if (labels[i] == '=' && labels.substr(begin, i - begin) == name) return true;
+    if (labels[i] == ',') begin = i + 1;
+    ++i;
   }
   return false;
 }
@@ -90,6 +92,7 @@ bool HasLabel(std::string_view labels, std::string_view name) {
 void MetricsMerger::Add(std::string_view page, const MetricLabels& labels) {
   Page state;
   bytes_ += page.size();
+  seen_.reserve(bytes_ / kLineBytes);
   while (!page.empty()) {
     const size_t end = std::min(page.find('\n'), page.size());
     const std::string_view line = page.substr(0, end);

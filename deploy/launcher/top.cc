@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
-#include "deploy/launcher/http_client.h"
+#include "common/http/http_client.h"
 #include "deploy/launcher/log_mux.h"
 
 namespace flotilla {
@@ -96,7 +96,7 @@ std::string RequestLine(const json::object& request) {
 }
 
 StatusOr<json::object> FetchFleet(const HttpUrl& url, const TopOptions& options) {
-  ASSIGN_OR_RETURN(const HttpAnswer answer,
+  ASSIGN_OR_RETURN(const HttpPage answer,
                    GetHttp(url, "/ui/fleet.json", options.server.api_key, &g_top_stopped));
   if (answer.status == 404) return absl::InternalError("this router has --ui off");
   if (answer.status == 401) return absl::InternalError("this router wants a key: --api-key");

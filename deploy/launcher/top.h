@@ -8,7 +8,7 @@
 #include <boost/json/object.hpp>
 #include <string>
 
-#include "deploy/launcher/http_client.h"
+#include "deploy/launcher/server_flags.h"
 
 namespace flotilla {
 

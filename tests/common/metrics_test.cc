@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <prometheus/summary.h>
+#include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
+#include <sstream>
 
 #include "tests/support/read_all.h"
 
@@ -40,6 +45,49 @@ TEST(MetricsTest, GaugesAndHistograms) {
   EXPECT_THAT(page, HasSubstr("# HELP b Bs.\n# TYPE b gauge\nb 7\n"));
   EXPECT_THAT(page, HasSubstr("c{kind=\"x\"} 8\n"));
   EXPECT_THAT(page, HasSubstr("d_seconds_bucket{le=\"0.5\"} 0\nd_seconds_bucket{le=\"1\"} 1\n"));
+}
+
+// As prometheus-cpp's own serializer writes it, which is what scrapers have always read.
+TEST(MetricsTest, TheTextIsTheLibrarys) {
+  prometheus::Registry registry;
+  auto& gauges = AddGauges(&registry, "values", "Values \\ of \"all\" kinds.");
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const double values[] = {0,
+                           -0.0,
+                           1,
+                           -1,
+                           0.1,
+                           1.0 / 3,
+                           1e-5,
+                           -2.5,
+                           1e15,
+                           1e16,
+                           1e22,
+                           1e23,
+                           1e300,
+                           5e-324,
+                           999999999999999,
+                           1.2345678901234568e17,
+                           kInfinite,
+                           -kInfinite,
+                           std::nan("")};
+  for (size_t i = 0; i < std::size(values); ++i)
+    gauges.Add({{"n", std::to_string(i)}}).Set(values[i]);
+  gauges.Add({{"text", "a\\b\"c\nd"}, {"two", ""}}).Set(1);
+  AddCounter(&registry, {"plain_total", ""}).Increment(0.5);
+  AddHistogram(&registry, {"h_seconds", "Hs.", {{"kind", "x"}}}, {-1, 1e-3, 1.0 / 3, 1, 1e16})
+      .Observe(0.75);
+  AddHistogram(&registry, {"i_seconds", "Is."}, {1, kInfinite}).Observe(7.25);
+  AddHistogram(&registry, {"none_seconds", "Nothing yet."}, {});
+  prometheus::BuildSummary()
+      .Name("s_seconds")
+      .Help("Ss.")
+      .Register(registry)
+      .Add({}, prometheus::Summary::Quantiles{{0.5, 0.1}});
+  std::ostringstream expected;
+  prometheus::TextSerializer().Serialize(expected, registry.Collect());
+  EXPECT_THAT(expected.str(), HasSubstr("h_seconds_bucket{kind=\"x\",le=\"0.001\"} 0\n"));
+  EXPECT_EQ(RenderMetrics(registry), expected.str());
 }
 
 void Connect(int fd, const std::string& path) {

@@ -10,7 +10,7 @@
 
 #include "common/base/listen.h"
 #include "common/base/unique_fd.h"
-#include "deploy/launcher/http_client.h"
+#include "common/http/http_client.h"
 #include "deploy/launcher/router_process.h"
 
 namespace flotilla {
@@ -112,7 +112,7 @@ TEST(AskTest, NobodyWaitsForAServerThatSaysNothing) {
   uint16_t port = 0;
   const UniqueFd listener = ListenTcp("127.0.0.1", 0, &port).value();  // accepts nobody
   const auto ask = [&](const HttpPatience& patience) {
-    const auto all = [](std::string_view) { return true; };
+    const auto all = [](unsigned, std::string_view) { return true; };
     return SendHttp({"127.0.0.1", port, nullptr}, {.target = "/v1/models"}, all, patience).status();
   };
   const Status late = ask({.timeout_ms = 30});

@@ -16,7 +16,7 @@
 #include <sstream>
 
 #include "common/base/clock.h"
-#include "deploy/launcher/http_client.h"
+#include "common/http/http_client.h"
 
 namespace flotilla {
 namespace {
@@ -185,7 +185,7 @@ std::vector<std::string> LauncherTest::RuntimeDirs() const {
 std::string HttpGet(int port, const std::string& path) {
   std::string body;
   const auto status = SendHttp({"127.0.0.1", static_cast<uint16_t>(port), nullptr},
-                               {"GET", path, ""}, [&](std::string_view piece) {
+                               {"GET", path, ""}, [&](unsigned, std::string_view piece) {
                                  body.append(piece);
                                  return true;
                                });

@@ -18,6 +18,7 @@ ALLOWED = {
     "common/base": set(),
     "common/checkpoint": {"common/base"},
     "common/cli": {"common/base"},
+    "common/http": {"common/base", "common/tls"},
     "common/text": {"common/base", "common/checkpoint", "common/template"},
     "common/rpc": {"common/base", "common/text", "common/template", "common/tls", "proto"},
     "common/template": {"common/base"},

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "deploy/launcher/stream_client.h"
+#include "common/http/stream_client.h"
 
 namespace flotilla {
 namespace {
@@ -93,7 +93,7 @@ class Load {
     ++running_;
     ServedRequest* answer = &answers_[index];
     const auto reader = std::make_shared<AnswerReader>(answer);
-    const auto on_body = [this, reader](std::string_view bytes) {
+    const auto on_body = [this, reader](unsigned, std::string_view bytes) {
       const uint64_t before = reader->pieces();
       reader->OnBody(bytes, RealClock::Now());
       pieces_ += reader->pieces() - before;

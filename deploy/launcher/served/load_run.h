@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/http/http_client.h"
 #include "deploy/launcher/chat_client.h"
-#include "deploy/launcher/http_client.h"
 #include "deploy/launcher/served/served_stats.h"
 #include "deploy/launcher/workload/random_workload.h"
 

@@ -1,4 +1,4 @@
-#include "deploy/launcher/http_client.h"
+#include "common/http/http_client.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "common/base/clock.h"
 #include "common/base/listen.h"
-#include "deploy/launcher/stream_client.h"
+#include "common/http/stream_client.h"
 
 namespace flotilla {
 namespace {
@@ -18,22 +18,9 @@ namespace asio = boost::asio;
 
 constexpr size_t kMostBytes = 64 << 20;  // of an answer that is kept
 constexpr int64_t kPageMs = 10'000;
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace
-
-void AddServerFlags(CLI::App* app, const std::string& url_help, ServerFlags* flags) {
-  app->add_option("--url", flags->url, url_help)->capture_default_str();
-  app->add_option("--api-key", flags->api_key, "If it wants one; better by FLOTILLA_API_KEY");
-  app->add_option(
-      kTlsToServer.ca_flag, flags->tls.ca_file,
-      "PEM file of CAs, one of which an https:// server's certificate must be of. None: "
-      "those that the system trusts");
-  app->add_option(kTlsToServer.cert_flag, flags->tls.cert_file,
-                  "PEM file of a certificate, if the server wants one of its clients");
-  app->add_option(kTlsToServer.key_flag, flags->tls.key_file,
-                  "PEM file of that certificate's private key");
-}
 
 StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls) {
   const bool secure = url.starts_with("https://");
@@ -68,8 +55,7 @@ StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls) {
   return parts;
 }
 
-StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
-                            const std::function<bool(std::string_view)>& on_body,
+StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpCall& request, const OnHttpBody& on_body,
                             const HttpPatience& patience) {
   asio::io_context io{1};
   boost::system::error_code error;
@@ -111,11 +97,11 @@ StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
   return answer.status;
 }
 
-StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
-                             const std::string& api_key, const std::atomic<bool>* stop) {
-  HttpAnswer answer;
-  const HttpRequest request = {.target = target, .authorization = BearerToken(api_key)};
-  const auto on_body = [&](std::string_view bytes) {
+StatusOr<HttpPage> GetHttp(const HttpUrl& url, const std::string& target,
+                           const std::string& api_key, const std::atomic<bool>* stop) {
+  HttpPage answer;
+  const HttpCall request = {.target = target, .authorization = BearerToken(api_key)};
+  const auto on_body = [&](unsigned, std::string_view bytes) {
     answer.body.append(bytes);
     return answer.body.size() <= kMostBytes;
   };

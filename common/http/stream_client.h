@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/http/http_client.h"
 #include "common/tls/maybe_tls_stream.h"
-#include "deploy/launcher/http_client.h"
 
 namespace flotilla {
 
@@ -27,7 +27,6 @@ class StreamClient {
         {};                 // of the connection; empty: the answer is whole, or all that was wanted
     bool connected = true;  // false: nobody listens
   };
-  using OnBody = std::function<bool(std::string_view)>;  // false: no more is wanted
   using OnEnd = std::function<void(const Answer&)>;
 
   StreamClient(boost::asio::io_context* io, HttpUrl url,
@@ -36,7 +35,7 @@ class StreamClient {
   StreamClient(StreamClient&&) = delete;
 
   // Nothing may be under way.
-  void Send(const HttpRequest& request, OnBody on_body, OnEnd on_end);
+  void Send(const HttpCall& request, OnHttpBody on_body, OnEnd on_end);
 
  private:
   using Error = boost::system::error_code;
@@ -53,7 +52,7 @@ class StreamClient {
   const boost::asio::ip::tcp::resolver::results_type addresses_;
   boost::asio::ip::tcp::socket socket_;  // until it is connected
   std::optional<MaybeTlsStream> stream_;
-  OnBody on_body_;
+  OnHttpBody on_body_;
   OnEnd on_end_;
   bool kept_ = false;  // the connection has carried a request before
   boost::beast::http::request<boost::beast::http::string_body> message_;

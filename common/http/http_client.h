@@ -1,12 +1,11 @@
-// A blocking HTTP/1.1 request for `ask` and others, with the body handed out as it comes; the
-// server that it goes to.
+// A blocking HTTP/1.1 request, plain or TLS, with the body handed out as it comes; the server that
+// it goes to. For `ask`, `top` and `chat`, the router's watch of Kubernetes, and its traces.
 //
 // Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL,
 // TLS files), Internal (the connection broke, or too large a body), DeadlineExceeded, Cancelled
 // (the caller's `stop`). An answer of any status is not an error.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -19,24 +18,18 @@
 
 namespace flotilla {
 
-// Which server a person's command calls, and as whom.
-struct ServerFlags {
-  std::string url = "http://127.0.0.1:8000";
-  std::string api_key;  // empty: none
-  TlsPaths tls;
-};
-void AddServerFlags(CLI::App* app, const std::string& url_help, ServerFlags* flags);
-
 struct HttpUrl {
   std::string host;
   uint16_t port = 0;
   std::shared_ptr<ssl_ctx_st> tls;  // null: plain text
+  // What says whose certificates are trusted; errors name it.
+  std::string trust = kTlsToServer.ca_flag;
 };
 // "http://host[:port]" or "https://host[:port]"; `tls`: for the latter. What comes after is
 // ignored.
 StatusOr<HttpUrl> ParseHttpUrl(const std::string& url, const TlsPaths& tls = {});
 
-struct HttpRequest {
+struct HttpCall {
   std::string method = "GET";
   std::string target = "/";
   std::string body = {};           // JSON
@@ -49,19 +42,21 @@ struct HttpPatience {
   int64_t timeout_ms = 0;                   // of the whole answer; 0: none
 };
 
-// Calls `on_body` with each piece of the body; it returns false to stop early. Returns the status.
-StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpRequest& request,
-                            const std::function<bool(std::string_view)>& on_body,
+// Called with each piece of the body, and the answer's status; false: no more is wanted.
+using OnHttpBody = std::function<bool(unsigned status, std::string_view piece)>;
+
+// Returns the status.
+StatusOr<unsigned> SendHttp(const HttpUrl& url, const HttpCall& request, const OnHttpBody& on_body,
                             const HttpPatience& patience = {});
 
-struct HttpAnswer {
+struct HttpPage {
   unsigned status = 0;
   std::string body;
 };
 // Of a small page, for which nobody waits longer than some seconds. api_key: empty if the server
 // wants none.
-StatusOr<HttpAnswer> GetHttp(const HttpUrl& url, const std::string& target,
-                             const std::string& api_key, const std::atomic<bool>* stop = nullptr);
+StatusOr<HttpPage> GetHttp(const HttpUrl& url, const std::string& target,
+                           const std::string& api_key, const std::atomic<bool>* stop = nullptr);
 // The header of a key; empty of none.
 std::string BearerToken(const std::string& api_key);
 

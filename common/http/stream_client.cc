@@ -1,4 +1,6 @@
-#include "deploy/launcher/stream_client.h"
+#include "common/http/stream_client.h"
+
+#include <netinet/tcp.h>
 
 #include <boost/asio/connect.hpp>
 #include <utility>
@@ -11,9 +13,24 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
+// An answer may pause for minutes; a host that is gone says nothing either. Probed, that one is
+// noticed in half a minute.
+void SetOptions(asio::ip::tcp::socket* socket) {
+  const int fd = socket->native_handle();
+  const auto set = [fd](int level, int option, int value) {
+    setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);  // seconds
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds
+}
+
 }  // namespace
 
-void StreamClient::Send(const HttpRequest& request, OnBody on_body, OnEnd on_end) {
+void StreamClient::Send(const HttpCall& request, OnHttpBody on_body, OnEnd on_end) {
   on_body_ = std::move(on_body);
   on_end_ = std::move(on_end);
   message_ = {};
@@ -41,8 +58,7 @@ void StreamClient::Connect() {
       Close();
       return End({.error = error.message(), .connected = false});
     }
-    Error ignored;
-    socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+    SetOptions(&socket_);
     const auto executor = socket_.get_executor();
     stream_.emplace(std::exchange(socket_, asio::ip::tcp::socket(executor)), url_.tls);
     Handshake();
@@ -56,8 +72,8 @@ void StreamClient::Handshake() {
     const std::string why = stream_->WhyUntrusted();
     Close();
     End({.error = why.empty() ? error.message()
-                              : StrCat("its certificate is not trusted: ", why, " (",
-                                       kTlsToServer.ca_flag, " says whose are)")});
+                              : StrCat("its certificate is not trusted: ", why, " (", url_.trust,
+                                       " says whose are)")});
   });
 }
 
@@ -89,7 +105,7 @@ void StreamClient::ReadBody() {
   http::async_read_some(*stream_, buffer_, *parser_, [this, status](Error error, size_t) {
     if (error == http::error::need_buffer) error = {};
     const size_t size = piece_.size() - parser_->get().body().size;
-    if (size > 0 && !on_body_({piece_.data(), size})) {
+    if (size > 0 && !on_body_(status, {piece_.data(), size})) {
       Close();
       return End({.status = status});
     }
