@@ -17,6 +17,7 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
+constexpr size_t kPageBytes = 64 << 10;  // of a process, as a rule
 constexpr double kMostExact =
     1e15;  // up to here 16 digits write a whole number without an exponent
 
@@ -117,6 +118,7 @@ class FamilyText {
 
 std::string MetricsText(const std::vector<MetricFamily>& families) {
   std::string out;
+  out.reserve(kPageBytes);
   for (const MetricFamily& family : families) {
     if (family.type == MetricType::Counter) {
       FamilyText(family, &out).Append("counter");

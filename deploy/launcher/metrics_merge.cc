@@ -10,8 +10,12 @@
 namespace flotilla {
 namespace {
 
-constexpr size_t kMostAddedBytes = 32;  // of labels to a line, as a rule: what is reserved
-constexpr size_t kLineBytes = 64;       // of a page's lines, as a rule
+constexpr size_t kLineBytes = 64;  // of a page's lines, as a rule
+constexpr size_t kRoomBytes = 64 << 10;
+// Of a histogram's or summary's samples, after the family's name.
+constexpr std::string_view kSuffixes[] = {"_bucket", "_sum", "_count"};
+
+bool HasSuffixes(std::string_view type) { return type == "histogram" || type == "summary"; }
 
 bool IsName(std::string_view name) {
   if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
@@ -107,28 +111,37 @@ bool MetricsMerger::AddComment(std::string_view line, Page* page) {
   TakeWord(&line);  // "#"
   const std::string_view kind = TakeWord(&line);
   if (kind != "HELP" && kind != "TYPE") return true;  // a plain comment: dropped on purpose
-  const std::string name(TakeWord(&line));
-  if (!IsName(name)) return false;
+  const std::string_view name = TakeWord(&line);
+  if (page->described == nullptr || page->described->first != name) {
+    if (!IsName(name)) return false;
+    page->described = &*families_.try_emplace(std::string(name)).first;
+  }
   page->name = {};  // it may be another family's now
-  Family& family = families_[name];
+  Family& family = page->described->second;
   if (kind == "HELP") {
     if (family.help.empty()) family.help = line;
     return true;
   }
   if (family.type == "untyped" && family.samples.empty()) family.type = line;
   if (family.type == line) return true;
-  page->refused.insert(name);
+  page->refused.emplace(name);
   return false;
 }
 
 std::string_view MetricsMerger::FamilyOf(std::string_view sample_name) const {
-  for (const std::string_view suffix : {"_bucket", "_sum", "_count"}) {
+  for (const std::string_view suffix : kSuffixes) {
     if (!sample_name.ends_with(suffix)) continue;
     const auto base = families_.find(sample_name.substr(0, sample_name.size() - suffix.size()));
     if (base == families_.end()) continue;
-    if (base->second.type == "histogram" || base->second.type == "summary") return base->first;
+    if (HasSuffixes(base->second.type)) return base->first;
   }
   return sample_name;
+}
+
+std::string* MetricsMerger::Room(size_t bytes) {
+  if (lines_.empty() || lines_.back().capacity() - lines_.back().size() < bytes)
+    lines_.emplace_back().reserve(std::max(bytes, kRoomBytes));
+  return &lines_.back();
 }
 
 bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels, Page* page) {
@@ -141,32 +154,36 @@ bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
     page->family = page->refused.contains(family) ? nullptr : &families_[std::string(family)];
   }
   if (page->family == nullptr) return false;
-  std::string& text = lines_.emplace_back();
-  text.reserve(line.size() + kMostAddedBytes);
-  text.append(sample->name).append("{").append(sample->labels);
+  size_t bytes = line.size() + 3;  // braces and a line's end
+  for (const auto& [name, value] : labels) bytes += name.size() + value.size() + 4;
+  std::string* const text = Room(bytes);
+  const size_t begin = text->size();
+  text->append(sample->name).append("{").append(sample->labels);
   bool labelled = !sample->labels.empty();
   for (const auto& [name, value] : labels) {
     if (HasLabel(sample->labels, name)) continue;
-    absl::StrAppend(&text, std::exchange(labelled, true) ? "," : "", name, "=\"", value, "\"");
+    text->append(std::exchange(labelled, true) ? "," : "").append(name).append("=\"");
+    text->append(value).append("\"");
   }
   if (labelled) {
-    text.push_back('}');
+    text->push_back('}');
   } else {
-    text.pop_back();
+    text->pop_back();
   }
-  const size_t key_bytes = text.size();
-  text.append(" ").append(sample->value).append("\n");
-  if (!seen_.insert(std::string_view(text).substr(0, key_bytes)).second) {
-    lines_.pop_back();
+  const std::string_view key = std::string_view(*text).substr(begin);
+  if (!seen_.insert(key).second) {
+    text->resize(begin);
     return false;
   }
-  page->family->samples.push_back(text);
+  text->append(" ").append(sample->value).append("\n");
+  page->family->samples.push_back(std::string_view(*text).substr(begin));
+  line_bytes_ += text->size() - begin;
   return true;
 }
 
 std::string MetricsMerger::Render() const {
   std::string page;
-  page.reserve(bytes_ + lines_.size() * kMostAddedBytes);
+  page.reserve(bytes_ + line_bytes_);
   for (const auto& [name, family] : families_) {
     if (family.samples.empty()) continue;
     if (!family.help.empty()) absl::StrAppend(&page, "# HELP ", name, " ", family.help, "\n");

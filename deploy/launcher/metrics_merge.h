@@ -36,22 +36,27 @@ class MetricsMerger {
     std::string type = "untyped";
     std::vector<std::string_view> samples;  // lines_
   };
+  using Families = std::map<std::string, Family, std::less<>>;
   // What is added, as far as it goes.
   struct Page {
     std::set<std::string, std::less<>> refused = {};  // families that clash with an earlier page's
     std::string_view name = {};  // of the last sample, and its family; null: refused
     Family* family = nullptr;
+    Families::value_type* described = nullptr;  // by the last comment
   };
   bool AddComment(std::string_view line, Page* page);
   bool AddSample(std::string_view line, const MetricLabels& labels, Page* page);
   // The family a sample belongs to: its name without _bucket, _sum, _count of a declared histogram
   // or summary.
   std::string_view FamilyOf(std::string_view sample_name) const;
+  // Where `bytes` more can be appended to lines_ without moving what is there.
+  std::string* Room(size_t bytes);
 
-  std::map<std::string, Family, std::less<>> families_;
-  std::deque<std::string> lines_;               // of all samples; they stay where they are
+  Families families_;
+  std::deque<std::string> lines_;               // of all samples, many a string, which never grows
   absl::flat_hash_set<std::string_view> seen_;  // name and labels of each line
   size_t bytes_ = 0;                            // of the pages
+  size_t line_bytes_ = 0;                       // of lines_
   uint64_t dropped_lines_ = 0;
 };
 

@@ -97,6 +97,19 @@ void Connect(int fd, const std::string& path) {
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
 }
 
+TEST(MetricsTest, OpenDescriptorsAreCounted) {
+  const auto open_fds = [] {
+    constexpr std::string_view kName = "process_open_fds{process=\"tester\"} ";
+    const std::string page = RenderProcessMetrics("tester");
+    return std::stoi(page.substr(page.find(kName) + kName.size()));
+  };
+  const int before = open_fds();
+  EXPECT_GE(before, 3);
+  const UniqueFd more[] = {UniqueFd(dup(0)), UniqueFd(dup(0)), UniqueFd(dup(0))};
+  ASSERT_TRUE(more[2].valid());
+  EXPECT_EQ(open_fds(), before + 3);
+}
+
 TEST(MetricsTest, TheServerGivesTheRegistryAndTheProcess) {
   const std::string path = testing::TempDir() + StrCat("metrics_test-", getpid());
   auto registry = std::make_shared<prometheus::Registry>();
