@@ -265,13 +265,13 @@ class BootstrapTest(unittest.TestCase):
         self.program(self.bin / "ctest", "#!/bin/bash\necho 'Total Tests: 43'\n")
         script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000 minutes=%s asan_seconds=1200; "
                   "test_asan_network; summarise asan_network")
-        for minutes in ("''", "80"):
+        for minutes in ("''", "100"):
             run = self.shell(script % minutes)
             self.assertEqual(run.stdout, "ran asan asan_network asan_network\n", run.stderr)
             self.assertIn("0 skipped", run.stderr)
-        run = self.shell(script % "79")
+        run = self.shell(script % "99")
         self.assertEqual(run.stdout, "")
-        self.assertIn("left out: 43 tests labelled asan_network, since 50 of 79 minutes are gone", run.stderr)
+        self.assertIn("left out: 43 tests labelled asan_network, since 50 of 99 minutes are gone", run.stderr)
         self.assertIn("0 passed, 0 failed, 43 skipped", run.stderr)
         self.program(self.tree / "tests/fuzz/CMakeLists.txt", "flotilla_fuzz(a)\nflotilla_fuzz(b)\n")
         run = self.shell("failed_presets=(); SECONDS=3000 minutes=60 asan_seconds=900; run_fuzz ''; summarise fuzz")
