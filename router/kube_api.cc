@@ -72,17 +72,16 @@ StatusOr<std::string> KubeNamespace(const KubeApi& api) { return ReadCredential(
 
 Status KubeClient::Get(const std::string& target, std::chrono::milliseconds limit,
                        const OnBody& on_body) {
-  HttpUrl server;
-  server.host = api_.address.host;
-  server.port = api_.address.port;
+  HttpUrl server = {api_.address.host, api_.address.port};
   HttpCall call = {.target = target};
   if (api_.tls) {
     ASSIGN_OR_RETURN(const std::string token, ReadCredential(api_, "token"));
-    call.authorization = "Bearer " + token;
+    call.authorization = BearerToken(token);
     TlsPaths paths;
     paths.ca_file = StrCat(api_.credentials, "/ca.crt");
     TlsFiles files(kTlsToKube, std::move(paths));
-    RETURN_IF_ERROR(files.Load());
+    if (const Status loaded = files.Load(); !loaded.ok())
+      return absl::UnavailableError(loaded.message());
     server.tls = files.current()->context;
     server.trust = kTlsToKube.ca_flag;
   }

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "common/base/log.h"
 #include "common/http/http_client.h"
 #include "router/otlp_spans.h"
@@ -15,6 +14,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kMaxAnswerBytes = 64 << 10;
+constexpr char kDefaultPort[] = ":4318";  // OTLP's over HTTP
 
 std::string InstanceName() {
   std::array<char, 256> host = {};
@@ -35,18 +35,12 @@ StatusOr<TraceEndpoint> ParseTraceEndpoint(const std::string& url) {
   const std::string rest = url.substr(kScheme.size());
   const size_t slash = rest.find('/');
   const std::string authority = rest.substr(0, slash);
-  const size_t colon = authority.rfind(':');
-  TraceEndpoint endpoint;
-  std::string host = authority.substr(0, colon);
-  const std::string port = colon == std::string::npos ? "4318" : authority.substr(colon + 1);
-  endpoint.target = slash == std::string::npos ? "/v1/traces" : rest.substr(slash);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  uint32_t number = 0;
-  if (host.empty() || !absl::SimpleAtoi(port, &number) || number == 0 || number > UINT16_MAX)
-    return refuse();
-  endpoint.host = std::move(host);
-  endpoint.port = static_cast<uint16_t>(number);
-  return endpoint;
+  // One within brackets is of the host.
+  const bool has_port = authority.find(':', authority.rfind(']') + 1) != std::string::npos;
+  StatusOr<TcpAddress> server = ParseTcpAddress(has_port ? authority : authority + kDefaultPort);
+  if (!server.ok() || server->port == 0) return refuse();
+  return TraceEndpoint{*std::move(server),
+                       slash == std::string::npos ? "/v1/traces" : rest.substr(slash)};
 }
 
 Status TraceExporter::Start() {
@@ -112,13 +106,11 @@ bool TraceExporter::Send(const std::vector<std::string>& spans) {
   const auto on_body = [&](unsigned, std::string_view piece) {
     return (answer_bytes += piece.size()) <= kMaxAnswerBytes;
   };
-  HttpUrl server;
-  server.host = endpoint_.host;
-  server.port = endpoint_.port;
+  const HttpUrl server = {endpoint_.server.host, endpoint_.server.port};
   const StatusOr<unsigned> status = SendHttp(
       server, {.method = "POST", .target = endpoint_.target, .body = OtlpBody(spans, instance_)},
       on_body, {.timeout_ms = options_.timeout_ms});
-  return status.ok() && *status >= 200 && *status < 300;
+  return status.ok() && *status >= 200 && *status < 300 && answer_bytes <= kMaxAnswerBytes;
 }
 
 }  // namespace flotilla

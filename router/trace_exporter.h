@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/tcp_address.h"
 #include "router/request_tracer.h"
 #include "router/router_metrics.h"
 
@@ -28,9 +29,8 @@ struct TraceOptions {
 };
 
 struct TraceEndpoint {
-  std::string host;
-  uint16_t port = 0;
-  std::string target = {};
+  TcpAddress server;
+  std::string target;
 };
 StatusOr<TraceEndpoint> ParseTraceEndpoint(const std::string& url);
 

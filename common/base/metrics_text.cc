@@ -18,8 +18,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 constexpr size_t kPageBytes = 64 << 10;  // of a process, as a rule
-constexpr double kMostExact =
-    1e15;  // up to here 16 digits write a whole number without an exponent
+constexpr double kMostExact = 1e15;      // whole numbers below are written without an exponent
 
 void AppendNumber(double value, std::string* out) {
   if (std::isnan(value)) {
@@ -44,6 +43,20 @@ void AppendEscaped(const std::string& text, std::string* out) {
     }
     if (c == '\\' || c == '"') out->push_back('\\');
     out->push_back(c);
+  }
+}
+
+// What FamilyText can write, by its name; null: something else, and none of ours.
+const char* TypeName(MetricType type) {
+  switch (type) {
+    case MetricType::Counter:
+      return "counter";
+    case MetricType::Gauge:
+      return "gauge";
+    case MetricType::Histogram:
+      return "histogram";
+    default:
+      return nullptr;
   }
 }
 
@@ -120,13 +133,9 @@ std::string MetricsText(const std::vector<MetricFamily>& families) {
   std::string out;
   out.reserve(kPageBytes);
   for (const MetricFamily& family : families) {
-    if (family.type == MetricType::Counter) {
-      FamilyText(family, &out).Append("counter");
-    } else if (family.type == MetricType::Gauge) {
-      FamilyText(family, &out).Append("gauge");
-    } else if (family.type == MetricType::Histogram) {
-      FamilyText(family, &out).Append("histogram");
-    } else {  // none of ours
+    if (const char* const type = TypeName(family.type); type != nullptr) {
+      FamilyText(family, &out).Append(type);
+    } else {
       std::ostringstream text;
       prometheus::TextSerializer().Serialize(text, {family});
       out += text.str();

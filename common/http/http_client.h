@@ -1,5 +1,6 @@
 // A blocking HTTP/1.1 request, plain or TLS, with the body handed out as it comes; the server that
-// it goes to. For `ask`, `top` and `chat`, the router's watch of Kubernetes, and its traces.
+// it goes to. For `ask`, `top`, `chat` and `bench serve`, the router's watch of Kubernetes, and its
+// traces.
 //
 // Threads: any, one request at a time. Errors: Unavailable (nobody listens), InvalidArgument (URL,
 // TLS files), Internal (the connection broke, or too large a body), DeadlineExceeded, Cancelled
@@ -21,7 +22,7 @@ namespace flotilla {
 struct HttpUrl {
   std::string host;
   uint16_t port = 0;
-  std::shared_ptr<ssl_ctx_st> tls;  // null: plain text
+  std::shared_ptr<ssl_ctx_st> tls = {};  // null: plain text
   // What says whose certificates are trusted; errors name it.
   std::string trust = kTlsToServer.ca_flag;
 };

@@ -1,11 +1,10 @@
 #include "common/http/stream_client.h"
 
-#include <netinet/tcp.h>
-
 #include <boost/asio/connect.hpp>
 #include <utility>
 
 #include "common/base/listen.h"
+#include "common/base/tcp_options.h"
 
 namespace flotilla {
 namespace {
@@ -13,20 +12,9 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-// An answer may pause for minutes; a host that is gone says nothing either. Probed, that one is
-// noticed in half a minute.
-void SetOptions(asio::ip::tcp::socket* socket) {
-  const int fd = socket->native_handle();
-  const auto set = [fd](int level, int option, int value) {
-    setsockopt(fd, level, option, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);  // seconds
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds
-}
+// An answer may pause for minutes: a host that is gone is noticed in half a minute.
+constexpr TcpProbes kProbes = {
+    .idle_s = 10, .interval_s = 5, .count = 4, .unacknowledged_ms = 30'000};
 
 }  // namespace
 
@@ -58,7 +46,7 @@ void StreamClient::Connect() {
       Close();
       return End({.error = error.message(), .connected = false});
     }
-    SetOptions(&socket_);
+    SetTcpOptions(socket_.native_handle(), kProbes);
     const auto executor = socket_.get_executor();
     stream_.emplace(std::exchange(socket_, asio::ip::tcp::socket(executor)), url_.tls);
     Handshake();

@@ -177,13 +177,14 @@ bool MetricsMerger::AddSample(std::string_view line, const MetricLabels& labels,
   }
   text->append(" ").append(sample->value).append("\n");
   page->family->samples.push_back(std::string_view(*text).substr(begin));
-  line_bytes_ += text->size() - begin;
   return true;
 }
 
 std::string MetricsMerger::Render() const {
   std::string page;
-  page.reserve(bytes_ + line_bytes_);
+  size_t bytes = bytes_;  // more than the comments have
+  for (const std::string& each : lines_) bytes += each.size();
+  page.reserve(bytes);
   for (const auto& [name, family] : families_) {
     if (family.samples.empty()) continue;
     if (!family.help.empty()) absl::StrAppend(&page, "# HELP ", name, " ", family.help, "\n");

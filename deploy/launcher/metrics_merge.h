@@ -56,7 +56,6 @@ class MetricsMerger {
   std::deque<std::string> lines_;               // of all samples, many a string, which never grows
   absl::flat_hash_set<std::string_view> seen_;  // name and labels of each line
   size_t bytes_ = 0;                            // of the pages
-  size_t line_bytes_ = 0;                       // of lines_
   uint64_t dropped_lines_ = 0;
 };
 

@@ -166,6 +166,22 @@ TEST(ServiceWatchTest, AServerOfAnotherCaOrNameGetsNoToken) {
   }
 }
 
+TEST(ServiceWatchTest, AServiceAccountWithoutACaThatCanBeReadIsUnavailable) {
+  const CertificateFolder folder;
+  folder.Write("token", "secret");
+  KubeClient client(FindKubeApi("https://127.0.0.1:1", folder.path()).value());
+  const auto get = [&] {
+    return client.Get("/", std::chrono::seconds(5), [](std::string_view) { return OkStatus(); });
+  };
+  for (const char* ca : {"", "no PEM"}) {
+    if (*ca != '\0') folder.Write("ca.crt", ca);
+    const Status status = get();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << ca;
+    EXPECT_THAT(std::string(status.message()), HasSubstr((folder.path() / "ca.crt").string()))
+        << ca;
+  }
+}
+
 TEST(ServiceWatchTest, StopEndsAWatchAtOnce) {
   FakeKubeApi api;
   Watched watch(api);

@@ -173,10 +173,11 @@ TEST(OtlpSpansTest, ARequestWithoutStagesIsOneSpanAndFailuresAreMarked) {
 TEST(TraceEndpointTest, HasAHostAndDefaults) {
   const auto endpoint = ParseTraceEndpoint("http://collector");
   ASSERT_TRUE(endpoint.ok());
-  EXPECT_EQ(endpoint->host, "collector");
-  EXPECT_EQ(endpoint->port, 4318);
+  EXPECT_EQ(endpoint->server.host, "collector");
+  EXPECT_EQ(endpoint->server.port, 4318);
   EXPECT_EQ(endpoint->target, "/v1/traces");
-  EXPECT_EQ(ParseTraceEndpoint("http://[::1]:9/x")->host, "::1");
+  EXPECT_EQ(ParseTraceEndpoint("http://[::1]:9/x")->server.host, "::1");
+  EXPECT_EQ(ParseTraceEndpoint("http://[::1]/x")->server.port, 4318);
   EXPECT_EQ(ParseTraceEndpoint("http://h:9/x/y")->target, "/x/y");
   for (const char* url : {"", "https://h", "h:4318", "http://", "http://:9",
                           "http://h:", "http://h:x", "http://h:0", "http://h:65536"}) {

@@ -13,12 +13,14 @@
 #include <memory>
 
 #include "common/base/clock.h"
+#include "common/base/tcp_options.h"
 
 namespace flotilla {
 namespace {
 
 constexpr int64_t kSocketTickNs = 100 * kNsPerMs;
-constexpr unsigned kUnacknowledgedMs = 10'000;
+constexpr TcpProbes kProbes = {
+    .idle_s = 2, .interval_s = 2, .count = 4, .unacknowledged_ms = 10'000};
 
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -39,18 +41,6 @@ StatusOr<AddressList> Look(const TcpAddress& address, int flags) {
   return AddressList(found, freeaddrinfo);
 }
 
-void SetOptions(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // A peer whose host has vanished says nothing: probes find out.
-  const int idle_s = 2, interval_s = 2, probes = 4;
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs, sizeof(kUnacknowledgedMs));
-}
-
 Status Gone() { return absl::AbortedError("the peer is gone"); }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -60,7 +50,7 @@ StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait)
   ASSIGN_OR_RETURN(const AddressList found, Look(address, 0));
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return absl::UnavailableError(std::strerror(errno));
-  SetOptions(fd.get());
+  SetTcpOptions(fd.get(), kProbes);
   int error = connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     const SocketWait attempt{std::min(wait.deadline_ns, RealClock::Now() + kNsPerSecond),
@@ -144,7 +134,7 @@ StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
     auto* const to = reinterpret_cast<sockaddr*>(&address);
     UniqueFd fd(accept4(listener, to, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) {
-      SetOptions(fd.get());
+      SetTcpOptions(fd.get(), kProbes);
       char host[NI_MAXHOST] = {};
       getnameinfo(to, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
       return AcceptedSocket{std::move(fd), std::string(WithoutMapping(host))};
