@@ -94,7 +94,12 @@ void CheckModel(const Checkpoint& checkpoint) {
     row.resize(tensor.cols);
     DequantizeRows(tensor, 0, 1, row.data());
     DequantizeRows(tensor, tensor.rows - 1, tensor.rows, row.data());
+    // Pages that were given back are read again when they are needed.
+    const std::string bytes(View(tensor.data));
+    checkpoint.ReleasePages(tensor);
+    CHECK(View(tensor.data) == bytes);
   }
+  checkpoint.ReleaseAllPages();
   CHECK(checkpoint.Digest().size() == 64);
 }
 
