@@ -205,14 +205,12 @@ void Dispatcher::Send(const std::shared_ptr<RequestStream>& stream, ReplicaClien
   if (stream->keyed.has_value()) TellSearches(*stream);
 }
 
-bool Dispatcher::Usable(const ReplicaClient& replica, const RequestStream& stream) const {
-  return replica.ready() && CanTell(replica, stream);
+bool Dispatcher::Usable(const RosterRow& row, const RequestStream& stream) {
+  return row.ready && CanTell(row, stream);
 }
 
-bool Dispatcher::CanTell(const ReplicaClient& replica, const RequestStream& stream) const {
-  return replica.reachable() && replica.model()->name == stream.model->name &&
-         replica.model()->tokenizer_sha256 == stream.model->tokenizer_sha256 &&
-         (!stream.begun() || replica.model()->fingerprint == *stream.fingerprint);
+bool Dispatcher::CanTell(const RosterRow& row, const RequestStream& stream) {
+  return !stream.begun() || row.replica->model()->fingerprint == *stream.fingerprint;
 }
 
 size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
@@ -222,40 +220,29 @@ size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
 
 ReplicaClient* Dispatcher::Pick(RequestStream* stream, bool again) {
   if (stream->keyed.has_value()) return PickHome(*stream, again);
-  std::vector<ReplicaView> candidates = Candidates(*stream, again);
+  Policy& policy = PolicyOf(stream->model->name);
+  const std::vector<ReplicaView> candidates = Candidates(*stream, again, policy);
   if (candidates.empty()) return nullptr;
-  std::unique_ptr<Policy>& policy = policies_[stream->model->name];
-  if (policy == nullptr) policy = MakePolicy(options_.policy);
-  if (policy->uses_cache()) AddCached(*stream, &candidates);
-  const size_t pick = policy->Pick(PolicyRequestOf(stream->request), candidates);
+  const size_t pick = policy.Pick(PolicyRequestOf(stream->request), candidates);
   CHECK(pick < candidates.size());
   stream->cached_tokens = candidates[pick].cached_tokens;
-  if (policy->uses_cache()) metrics_->Routed(stream->prompt_tokens(), stream->cached_tokens);
+  if (policy.uses_cache()) metrics_->Routed(stream->prompt_tokens(), stream->cached_tokens);
   return &fleet_.at(candidates[pick].index);
 }
 
-void Dispatcher::AddCached(const RequestStream& stream,
-                           std::vector<ReplicaView>* candidates) const {
-  const auto& ids = stream.request.token_ids().ids();
-  std::map<uint32_t, std::vector<uint64_t>> hashes;  // by page size: mostly one
-  for (ReplicaView& view : *candidates) {
-    const PageIndex& pages = fleet_.at(view.index).pages();
-    if (pages.size() == 0) continue;
-    const auto [of_size, added] = hashes.try_emplace(pages.page_size());
-    if (added)
-      of_size->second = PromptPageHashes(
-          stream.sink->tenant(), {ids.data(), static_cast<size_t>(ids.size())}, pages.page_size());
-    view.cached_tokens = uint64_t{pages.page_size()} * pages.Match(of_size->second);
-  }
+Policy& Dispatcher::PolicyOf(const std::string& model) {
+  std::unique_ptr<Policy>& policy = policies_[model];
+  if (policy == nullptr) policy = MakePolicy(options_.policy);
+  return *policy;
 }
 
 ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
   RequestGroup& group = groups_.at(stream->handle);
-  ReplicaClient* const moved_to = fleet_.Find(group.replica);
+  const RosterRow* const moved_to = fleet_.roster().Find(*stream->model, group.replica);
   const bool tried = stream->tried.contains(group.replica);
   if (group.replica != stream->replica && moved_to != nullptr && Usable(*moved_to, *stream) &&
-      !moved_to->recovering() && (again || !tried))
-    return moved_to;
+      !moved_to->recovering && (again || !tried))
+    return moved_to->replica;
   ReplicaClient* replica = Pick(stream, again);
   if (replica != nullptr) group.replica = replica->options().index;
   return replica;

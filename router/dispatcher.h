@@ -155,12 +155,12 @@ class Dispatcher final : public ReplicaListener {
   // The home that should take it.
   ReplicaClient* PickHome(const RequestStream& stream, bool again) const;
   // The replicas that should have it, the one that should first.
-  std::vector<ReplicaClient*> HomesOf(const RequestStream& stream) const;
+  std::vector<const RosterRow*> HomesOf(const RequestStream& stream) const;
   // Those that may have it.
-  std::vector<ReplicaClient*> HoldersOf(const RequestStream& stream) const;
-  using MayHave = bool (Dispatcher::*)(const ReplicaClient&, const RequestStream&) const;
-  std::vector<ReplicaClient*> RankedBy(const RequestStream& stream, MayHave may_have,
-                                       size_t most) const;
+  std::vector<const RosterRow*> HoldersOf(const RequestStream& stream) const;
+  using MayHave = bool(const RosterRow&, const RequestStream&);
+  std::vector<const RosterRow*> RankedBy(const RequestStream& stream, MayHave* may_have,
+                                         size_t most) const;
   // What becomes of keyed streams whose request ends here.
   enum class Leave {
     kGoesOn,      // their client has left: what has run goes on, with nobody to tell
@@ -184,10 +184,14 @@ class Dispatcher final : public ReplicaListener {
   ReplicaClient* Pick(RequestStream* stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);
-  // Of those that can take it, the ones that should; all, if none should.
-  std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again);
-  static bool Healthy(const ReplicaClient& replica, int64_t now_ns);
-  double Warmth(const ReplicaClient& replica, int64_t now_ns) const;
+  Policy& PolicyOf(const std::string& model);
+  // Of those that can take it, the ones that should; all, if none should. With what `policy` asks
+  // for.
+  std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again,
+                                      const Policy& policy);
+  static bool Healthy(const RosterRow& row, int64_t now_ns);
+  bool TakesTurn(const RosterRow& row, double warmest, int64_t now_ns);
+  double WarmthOf(const RosterRow& row, int64_t now_ns) const;
   void EjectOutliers(int64_t now_ns);
   void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);
   void Dispatch(RequestGroup* group, ReplicaClient* replica);
@@ -200,7 +204,7 @@ class Dispatcher final : public ReplicaListener {
   std::string LaneOf(const RequestStream& stream) const;
   // Forgets those in which nobody waits; the end: nobody waits in any.
   std::vector<std::string>::iterator NextLane(std::vector<std::string>* lanes);
-  bool MayTakeNew(const ReplicaClient& replica) const;
+  bool MayTakeNew(const RosterRow& row) const;
   // Its turn has come, and there is room for it, once it is known whether it runs already.
   void HoldPlace(RequestGroup* group, ReplicaClient* replica);
   // Gives the room back. False: none was held.
@@ -215,11 +219,13 @@ class Dispatcher final : public ReplicaListener {
   void ArmAdmissionTimer();
   // Choices that a request of this priority may find in flight.
   size_t MostStreams(const v1::GenerateRequest& request) const;
-  // Fills in what each replica has cached of the prompt.
-  void AddCached(const RequestStream& stream, std::vector<ReplicaView>* candidates) const;
-  bool Usable(const ReplicaClient& replica, const RequestStream& stream) const;
+  // Those that answer, for this model.
+  std::span<const RosterRow> RowsFor(const RequestStream& stream) const {
+    return fleet_.roster().Of(*stream.model);
+  }
+  static bool Usable(const RosterRow& row, const RequestStream& stream);
   // It could give the client what it has of the request, also while it takes no new ones.
-  bool CanTell(const ReplicaClient& replica, const RequestStream& stream) const;
+  static bool CanTell(const RosterRow& row, const RequestStream& stream);
   // `same_replica_too`: a replica that lost it (and came back) may run it again, if no other can.
   bool Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
              bool same_replica_too);
@@ -249,6 +255,8 @@ class Dispatcher final : public ReplicaListener {
   void StartDiscovery();
   void OnDiscovered(size_t source, FoundReplicas addresses);
   void UpdateReady();
+  // What this replica serves is listed, and what it served before only if others do.
+  void ListModelOf(const ReplicaClient& replica);
   void RebuildModels();
   // Adds models that only removed replicas had, until their time is over. (One that has another
   // model now has replaced it.)
@@ -282,6 +290,7 @@ class Dispatcher final : public ReplicaListener {
   boost::asio::steady_timer park_timer_;
   AdmissionQueue admission_;  // of groups_
   boost::asio::steady_timer admission_timer_;
+  std::map<uint32_t, std::shared_ptr<const ModelHandle>> models_of_;  // by replica: as listed
   std::map<std::string, int64_t> models_left_ns_;  // when a replica of this model was removed
   boost::asio::steady_timer models_timer_;
   bool serve_posted_ = false, drop_posted_ = false;

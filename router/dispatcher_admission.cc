@@ -21,7 +21,7 @@ std::string Dispatcher::LaneOf(const RequestStream& stream) const {
   std::string lane = StrCat(stream.model->name, " ", stream.model->tokenizer_sha256);
   if (!stream.keyed.has_value()) return lane;
   std::vector<uint32_t> homes;
-  for (const ReplicaClient* home : HomesOf(stream)) homes.push_back(home->options().index);
+  for (const RosterRow* home : HomesOf(stream)) homes.push_back(home->view.index);
   std::sort(homes.begin(), homes.end());
   for (const uint32_t home : homes) StrAppend(&lane, " ", home);
   return lane;
@@ -39,15 +39,16 @@ std::vector<std::string>::iterator Dispatcher::NextLane(std::vector<std::string>
   return std::min_element(lanes->begin(), lanes->end(), before);
 }
 
-bool Dispatcher::MayTakeNew(const ReplicaClient& replica) const {
+bool Dispatcher::MayTakeNew(const RosterRow& row) const {
   const uint32_t most = options_.max_inflight_per_replica;
-  if (most > 0 && replica.active() + replica.held_slots() >= most) return false;
-  return !admission_.enabled() || !replica.full();
+  if (most > 0 && row.view.active_requests + row.held_slots >= most) return false;
+  return !admission_.enabled() || !row.full;
 }
 
 bool Dispatcher::AnyUsable(const RequestStream& stream) const {
-  return std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(),
-                     [&](const auto& each) { return Usable(*each.second, stream); });
+  const std::span<const RosterRow> rows = RowsFor(stream);
+  return std::any_of(rows.begin(), rows.end(),
+                     [&](const RosterRow& row) { return Usable(row, stream); });
 }
 
 std::variant<uint64_t, ApiError> Dispatcher::Wait(RequestGroup group) {

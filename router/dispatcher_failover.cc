@@ -51,10 +51,10 @@ ApiError Dispatcher::TooManyFailovers(const RequestStream& stream) {
 
 bool Dispatcher::CanMove(const RequestStream& stream) const {
   if (stream.attempts >= options_.max_attempts) return false;
-  return std::any_of(fleet_.replicas().begin(), fleet_.replicas().end(), [&](const auto& each) {
-    return !stream.tried.contains(each.first) && each.first != stream.replica &&
-           Usable(*each.second, stream) && !each.second->recovering() &&
-           (stream.begun() || MayTakeNew(*each.second));
+  const std::span<const RosterRow> rows = RowsFor(stream);
+  return std::any_of(rows.begin(), rows.end(), [&](const RosterRow& row) {
+    return !stream.tried.contains(row.view.index) && row.view.index != stream.replica &&
+           Usable(row, stream) && !row.recovering && (stream.begun() || MayTakeNew(row));
   });
 }
 

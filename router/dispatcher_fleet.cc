@@ -11,6 +11,34 @@
 #include "router/dispatcher.h"
 
 namespace flotilla {
+namespace {
+
+// What replicas have cached of a prompt.
+class PromptPages {
+ public:
+  explicit PromptPages(const RequestStream& stream) : stream_(stream) {}
+
+  uint64_t CachedIn(const PageIndex& pages) {
+    if (pages.size() == 0) return 0;
+    return uint64_t{pages.page_size()} * pages.Match(Hashes(pages.page_size()));
+  }
+
+ private:
+  const std::vector<uint64_t>& Hashes(uint32_t page_size) {
+    const auto [of_size, added] = hashes_.try_emplace(page_size);
+    if (added) {
+      const auto& ids = stream_.request.token_ids().ids();
+      of_size->second = PromptPageHashes(stream_.sink->tenant(),
+                                         {ids.data(), static_cast<size_t>(ids.size())}, page_size);
+    }
+    return of_size->second;
+  }
+
+  const RequestStream& stream_;
+  std::map<uint32_t, std::vector<uint64_t>> hashes_;  // by page size: mostly one
+};
+
+}  // namespace
 
 void Dispatcher::StartDiscovery() {
   // Of the watch that is added next.
@@ -58,6 +86,7 @@ void Dispatcher::OnReplicaRemoved(const ReplicaClient& replica) {
     ForgetLabel(label->second);
     backend_labels_.erase(label);
   }
+  models_of_.erase(replica.options().index);
   if (replica.model() != nullptr) models_left_ns_[replica.model()->name] = RealClock::Now();
   RebuildModels();
   UpdateReady();
@@ -86,7 +115,7 @@ std::shared_ptr<const ModelTable> Dispatcher::models() const {
 }
 
 void Dispatcher::OnReplicaChanged(ReplicaClient* replica) {
-  if (replica->ready()) RebuildModels();
+  if (replica->ready()) ListModelOf(*replica);
   UpdateBackendMetrics(*replica);
   UpdateReady();
   if (!replica->ready()) return;
@@ -99,6 +128,15 @@ void Dispatcher::UpdateReady() {
                                [](const auto& each) { return each.second->ready(); });
   ready_.store(any, std::memory_order_release);
   if (on_ready_changed_) on_ready_changed_();
+}
+
+void Dispatcher::ListModelOf(const ReplicaClient& replica) {
+  std::shared_ptr<const ModelHandle>& listed = models_of_[replica.options().index];
+  const bool has_changed = listed != nullptr && listed != replica.model();
+  listed = replica.model();
+  const std::shared_ptr<const ModelTable> table = models();
+  const auto known = table->find(listed->name);
+  if (has_changed || known == table->end() || known->second != listed) RebuildModels();
 }
 
 // What each replica serves, or served last; of two under one name a ready one's.
@@ -160,29 +198,34 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 
 // --- Which of them should take a request -------------------------------------------------------
 
-std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, bool again) {
+std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, bool again,
+                                                const Policy& policy) {
   const int64_t now_ns = RealClock::Now();
   EjectOutliers(now_ns);
-  std::vector<ReplicaClient*> able;
+  const std::span<const RosterRow> rows = RowsFor(stream);
+  const auto able = [&](const RosterRow& row) {
+    return Usable(row, stream) && (again || !stream.tried.contains(row.view.index));
+  };
   double warmest = 0;
-  for (const auto& [index, replica] : fleet_.replicas()) {
-    if (!Usable(*replica, stream) || (!again && stream.tried.contains(index))) continue;
-    able.push_back(replica.get());
-    warmest = std::max(warmest, Warmth(*replica, now_ns));
+  for (const RosterRow& row : rows) {
+    if (able(row)) warmest = std::max(warmest, WarmthOf(row, now_ns));
   }
   // By how much they should: not, but for want of another one; later; now.
   std::array<std::vector<ReplicaView>, 3> candidates;
+  candidates[2].reserve(rows.size());
+  PromptPages prompt(stream);
   bool any_healthy = false;
-  for (ReplicaClient* replica : able) {
+  for (const RosterRow& row : rows) {
+    if (!able(row)) continue;
     // One that opened a moment ago is half open by now, or what it is called has changed.
-    if (replica->health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed)
-      UpdateBackendMetrics(*replica);
-    const double draw = std::uniform_real_distribution<>(0, 1)(random_);
-    const bool healthy = Healthy(*replica, now_ns);
-    const bool now = healthy && TakesItsTurn(Warmth(*replica, now_ns), warmest, draw);
+    if (!row.closed) UpdateBackendMetrics(*row.replica);
+    const bool healthy = Healthy(row, now_ns);
+    const bool now = healthy && TakesTurn(row, warmest, now_ns);
     any_healthy = any_healthy || healthy;
-    if (stream.begun() || MayTakeNew(*replica))
-      candidates[now ? 2 : healthy ? 1 : 0].push_back(replica->view());
+    if (!stream.begun() && !MayTakeNew(row)) continue;
+    ReplicaView& view = candidates[now ? 2 : healthy ? 1 : 0].emplace_back(row.view);
+    if (policy.uses_cache()) view.cached_tokens = prompt.CachedIn(row.replica->pages());
+    if (policy.uses_latency()) view.first_token_s = row.replica->first_token_s(now_ns);
   }
   if (!candidates[2].empty()) return std::move(candidates[2]);
   if (any_healthy) return std::move(candidates[1]);
@@ -190,12 +233,18 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
 }
 
 // It gets requests while there is another one for them.
-bool Dispatcher::Healthy(const ReplicaClient& replica, int64_t now_ns) {
-  return replica.health().Allows(now_ns) && !replica.recovering();
+bool Dispatcher::Healthy(const RosterRow& row, int64_t now_ns) {
+  return !row.recovering && (row.closed || row.replica->health().Allows(now_ns));
 }
 
-double Dispatcher::Warmth(const ReplicaClient& replica, int64_t now_ns) const {
-  return replica.health().Warmth(now_ns, options_.slow_start_ms * kNsPerMs);
+double Dispatcher::WarmthOf(const RosterRow& row, int64_t now_ns) const {
+  return Warmth(now_ns - row.ready_ns, options_.slow_start_ms * kNsPerMs);
+}
+
+bool Dispatcher::TakesTurn(const RosterRow& row, double warmest, int64_t now_ns) {
+  const double warmth = WarmthOf(row, now_ns);
+  if (warmth >= warmest) return true;  // mostly, so without a draw
+  return TakesItsTurn(warmth, warmest, std::uniform_real_distribution<>(0, 1)(random_));
 }
 
 void Dispatcher::EjectOutliers(int64_t now_ns) {
@@ -203,7 +252,7 @@ void Dispatcher::EjectOutliers(int64_t now_ns) {
   outliers_checked_ns_ = now_ns;
   std::map<std::string, std::vector<LatencySample>> by_model;
   for (const auto& [index, replica] : fleet_.replicas()) {
-    const double shortest_s = replica->mutable_health()->TakeShortest();
+    const double shortest_s = replica->TakeShortest();
     if (replica->ready()) by_model[replica->model()->name].push_back({index, shortest_s});
   }
   for (const auto& [model, samples] : by_model) EjectOutliersOf(samples, now_ns);
@@ -215,7 +264,7 @@ void Dispatcher::EjectOutliersOf(const std::vector<LatencySample>& samples, int6
     if (replica.health().circuit(now_ns) != ReplicaHealth::Circuit::kClosed) continue;
     Log().warn("replica is much slower than the others: it gets nothing for a while {}",
                Kv("replica", replica.replica_id()));
-    replica.mutable_health()->Eject(now_ns);
+    replica.Eject(now_ns);
     metrics_->Ejection();
     UpdateBackendMetrics(replica);
   }

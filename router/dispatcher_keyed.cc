@@ -55,27 +55,31 @@ bool Dispatcher::Detach(RequestGroup* group) {
   return true;
 }
 
-std::vector<ReplicaClient*> Dispatcher::HomesOf(const RequestStream& stream) const {
+std::vector<const RosterRow*> Dispatcher::HomesOf(const RequestStream& stream) const {
   return RankedBy(stream, &Dispatcher::Usable, kNumHomes);
 }
 
-std::vector<ReplicaClient*> Dispatcher::HoldersOf(const RequestStream& stream) const {
+std::vector<const RosterRow*> Dispatcher::HoldersOf(const RequestStream& stream) const {
   return RankedBy(stream, &Dispatcher::CanTell, kNumAsked);
 }
 
 // Choice 0's key stands for all, so that they stay together.
-std::vector<ReplicaClient*> Dispatcher::RankedBy(const RequestStream& stream, MayHave may_have,
-                                                 size_t most) const {
+std::vector<const RosterRow*> Dispatcher::RankedBy(const RequestStream& stream, MayHave* may_have,
+                                                   size_t most) const {
+  std::vector<const RosterRow*> rows;
   std::vector<ReplicaView> left;
-  for (const auto& [index, replica] : fleet_.replicas()) {
-    if ((this->*may_have)(*replica, stream)) left.push_back(replica->view());
+  for (const RosterRow& row : RowsFor(stream)) {
+    if (!may_have(row, stream)) continue;
+    rows.push_back(&row);
+    left.push_back(row.view);
   }
   const uint64_t key = Xxh64(stream.keyed->key());
-  std::vector<ReplicaClient*> ranked;
+  std::vector<const RosterRow*> ranked;
   while (ranked.size() < most && !left.empty()) {
-    const auto next = left.begin() + static_cast<std::ptrdiff_t>(PickByRendezvous(key, left));
-    ranked.push_back(fleet_.Find(next->index));
-    left.erase(next);
+    const auto next = static_cast<std::ptrdiff_t>(PickByRendezvous(key, left));
+    ranked.push_back(rows[static_cast<size_t>(next)]);
+    rows.erase(rows.begin() + next);
+    left.erase(left.begin() + next);
   }
   return ranked;
 }
@@ -83,11 +87,11 @@ std::vector<ReplicaClient*> Dispatcher::RankedBy(const RequestStream& stream, Ma
 ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) const {
   const int64_t now_ns = RealClock::Now();
   ReplicaClient* unhealthy = nullptr;
-  for (ReplicaClient* home : HomesOf(stream)) {
-    if (!again && stream.tried.contains(home->options().index)) continue;
+  for (const RosterRow* home : HomesOf(stream)) {
+    if (!again && stream.tried.contains(home->view.index)) continue;
     if (!stream.begun() && !MayTakeNew(*home)) continue;
-    if (Healthy(*home, now_ns)) return home;
-    if (unhealthy == nullptr) unhealthy = home;
+    if (Healthy(*home, now_ns)) return home->replica;
+    if (unhealthy == nullptr) unhealthy = home->replica;
   }
   return unhealthy;
 }
@@ -106,7 +110,8 @@ void Dispatcher::Search(RequestGroup* group) {
     std::optional<uint32_t> home;
   };
   const RequestStream& first = *group->streams[0];
-  const std::vector<ReplicaClient*> holders = HoldersOf(first);
+  std::vector<ReplicaClient*> holders;
+  for (const RosterRow* row : HoldersOf(first)) holders.push_back(row->replica);
   auto answers = std::make_shared<Answers>();
   answers->num_left = holders.size();
   group->located = false;
@@ -155,8 +160,8 @@ void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   const bool parked = first.parked_ns != 0;
   if (!home.has_value()) home = SentTo(first.keyed->key());  // its homes may not have it yet
   if (!home.has_value()) home = group.sent_meanwhile;        // it may have come, and be over
-  ReplicaClient* replica = home.has_value() ? fleet_.Find(*home) : nullptr;
-  if (replica != nullptr && !CanTell(*replica, first)) replica = nullptr;
+  const RosterRow* row = home.has_value() ? fleet_.roster().Find(*first.model, *home) : nullptr;
+  ReplicaClient* replica = row != nullptr && CanTell(*row, first) ? row->replica : nullptr;
   if (replica == nullptr && (queued || parked)) replica = PickHome(first, /*again=*/false);
   if (replica != nullptr) {
     if (queued) CountAdmitted(handle);

@@ -53,8 +53,10 @@ void Fleet::Add(const std::string& address) {
   replica.find_keyed_ms = options_.find_keyed_ms;
   replica.cache_events = options_.cache_events;
   replica.max_index_pages = options_.max_index_pages;
-  auto client = std::make_shared<ReplicaClient>(std::move(replica), deps_.io, deps_.tokenizers,
-                                                deps_.calls, deps_.listener);
+  auto client = std::make_shared<ReplicaClient>(
+      std::move(replica), ReplicaClient::Deps{deps_.io, deps_.tokenizers, &models_, deps_.calls,
+                                              &roster_, deps_.listener});
+  roster_.Add(client.get());
   replicas_.emplace(client->options().index, client);
   deps_.listener->OnReplicaChanged(client.get());
   client->Start();
@@ -72,13 +74,17 @@ bool Fleet::DropRetired() {
                Kv("address", replica->options().address));
     it = replicas_.erase(it);
     replica->Stop();
+    roster_.Remove(replica.get());
     deps_.listener->OnReplicaRemoved(*replica);
   }
   return replicas_.size() < before;
 }
 
 void Fleet::Stop() {
-  for (const auto& [index, replica] : replicas_) replica->Stop();
+  for (const auto& [index, replica] : replicas_) {
+    replica->Stop();
+    roster_.Remove(replica.get());
+  }
 }
 
 ReplicaClient* Fleet::Find(uint32_t index) const {

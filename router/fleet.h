@@ -29,6 +29,7 @@ struct FleetOptions {
 
 class Fleet {
  public:
+  // All outlive the fleet.
   struct Deps {
     boost::asio::io_context* io = nullptr;
     TokenizerCache* tokenizers = nullptr;
@@ -47,6 +48,8 @@ class Fleet {
   void Stop();
 
   const Replicas& replicas() const { return replicas_; }  // by index
+  // Those that answer. Not const: what has changed is looked up first.
+  Roster& roster() const { return roster_; }
   ReplicaClient& at(uint32_t index) const { return *replicas_.at(index); }
   // Null: it is gone.
   ReplicaClient* Find(uint32_t index) const;
@@ -63,6 +66,8 @@ class Fleet {
   const FleetOptions options_;
   const Deps deps_;
   std::map<size_t, std::set<std::string>> named_;  // by source
+  ModelHandles models_;
+  mutable Roster roster_;  // of replicas_
   Replicas replicas_;
   uint32_t next_index_ = 0;
   size_t left_out_ = 0;

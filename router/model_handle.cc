@@ -1,6 +1,7 @@
 #include "router/model_handle.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "common/base/sha256.h"
@@ -37,6 +38,21 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
   // Normalising a text may leave a quarter of its bytes.
   model.max_prompt_bytes = size_t{4} * model.max_model_len * text.max_token_bytes;
   return model;
+}
+
+std::shared_ptr<const ModelHandle> ModelHandles::Share(ModelHandle model) {
+  const auto said = [](const ModelHandle& of) {
+    return std::tie(of.name, of.digest, of.fingerprint, of.tokenizer_sha256, of.max_model_len,
+                    of.vocab_size, of.hidden_size, of.max_grammar_bytes);
+  };
+  std::erase_if(handles_, [](const auto& handle) { return handle.expired(); });
+  for (const auto& handle : handles_) {
+    std::shared_ptr<const ModelHandle> known = handle.lock();
+    if (known != nullptr && said(*known) == said(model)) return known;
+  }
+  auto added = std::make_shared<const ModelHandle>(std::move(model));
+  handles_.push_back(added);
+  return added;
 }
 
 }  // namespace flotilla

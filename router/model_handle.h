@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/text/chat_format.h"
@@ -45,6 +46,16 @@ struct TextModel {
 
 // What a replica says of its model, and what its tokenizer file holds.
 ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text);
+
+// One handle for all replicas that say the same of their model. Threads: one at a time.
+class ModelHandles {
+ public:
+  // The handle that has it, else a new one. (`created` may differ: the first one's stays.)
+  std::shared_ptr<const ModelHandle> Share(ModelHandle model);
+
+ private:
+  std::vector<std::weak_ptr<const ModelHandle>> handles_;
+};
 
 // Checks the digest, parses and builds: some 100 ms, so not on the io thread.
 StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha256);

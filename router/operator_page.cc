@@ -70,7 +70,8 @@ std::string ReplicaJson(const ReplicaClient& replica) {
       ",\"unreported_tokens\":", view.unreported_tokens, ",\"kv_pages_free\":", load.free_pages(),
       ",\"kv_pages_total\":", load.total_pages(),
       ",\"generated_tokens\":", replica.generated_tokens());
-  return out.append(absl::StrFormat(",\"first_token_seconds\":%.6f}", view.first_token_s));
+  return out.append(
+      absl::StrFormat(",\"first_token_seconds\":%.6f}", replica.first_token_s(RealClock::Now())));
 }
 
 std::string SecondsBetween(int64_t begin_ns, int64_t end_ns) {

@@ -10,10 +10,10 @@ namespace {
 
 // The first candidate whose index is above `last`, else the first of all.
 size_t NextAfter(int64_t last, std::span<const ReplicaView> candidates) {
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].index > last) return i;
-  }
-  return 0;
+  const auto next =
+      std::upper_bound(candidates.begin(), candidates.end(), last,
+                       [](int64_t index, const ReplicaView& view) { return index < view.index; });
+  return next == candidates.end() ? 0 : static_cast<size_t>(next - candidates.begin());
 }
 
 // The least of all; of equals the first after `last`.
@@ -22,10 +22,13 @@ size_t LeastAfter(int64_t last, std::span<const ReplicaView> candidates, LessTha
   CHECK(!candidates.empty());
   const size_t start = NextAfter(last, candidates);
   size_t best = start;
-  for (size_t step = 1; step < candidates.size(); ++step) {
-    const size_t i = (start + step) % candidates.size();
-    if (less(candidates[i], candidates[best])) best = i;
-  }
+  const auto look = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (less(candidates[i], candidates[best])) best = i;
+    }
+  };
+  look(start + 1, candidates.size());
+  look(0, start);
   return best;
 }
 

@@ -51,6 +51,7 @@ class PowerOfTwo final : public Policy {
 class LeastLatency final : public Policy {
  public:
   size_t Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) override;
+  bool uses_latency() const override { return true; }
 
  private:
   int64_t last_ = -1;

@@ -31,10 +31,11 @@ struct ReplicaView {
                                        // the policy uses_cache
   uint32_t active_requests = 0;        // of this router
   double first_token_s = 0;            // recent time to a first token, not fading while it has
-                                       // requests; 0: not known
+                                       // requests; 0: not known; if the policy uses_latency
   uint64_t cached_tokens = 0;          // of the request's prompt; if the policy uses_cache
 
   uint64_t load_tokens() const { return queued_tokens + running_tokens + unreported_tokens; }
+  friend bool operator==(const ReplicaView&, const ReplicaView&) = default;
 };
 
 struct PolicyRequest {
@@ -47,6 +48,8 @@ class Policy {
   virtual ~Policy() = default;
   // It asks for cached_tokens, which replicas must tell.
   virtual bool uses_cache() const { return false; }
+  // It asks for first_token_s.
+  virtual bool uses_latency() const { return false; }
   // Position in `candidates` (not empty, ordered by index).
   virtual size_t Pick(const PolicyRequest& request, std::span<const ReplicaView> candidates) = 0;
 };

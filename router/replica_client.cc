@@ -42,24 +42,19 @@ std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options,
 
 }  // namespace
 
-ReplicaClient::ReplicaClient(ReplicaOptions options, boost::asio::io_context* io,
-                             TokenizerCache* tokenizers, CallTracker* calls,
-                             ReplicaListener* listener)
+ReplicaClient::ReplicaClient(ReplicaOptions options, const Deps& deps)
     : options_(std::move(options)),
-      io_(io),
-      tokenizers_(tokenizers),
-      calls_(calls),
-      listener_(listener),
+      deps_(deps),
       tls_(CurrentTls(options_)),
       stub_(MakeStub(options_, tls_)),
       random_(std::random_device{}()),
       identity_(Xxh64(options_.address)),
       replica_id_(options_.address),
       pages_(options_.max_index_pages),
-      reconnect_timer_(*io),
-      watchdog_timer_(*io),
-      reattach_timer_(*io),
-      move_timer_(*io) {}
+      reconnect_timer_(*deps.io),
+      watchdog_timer_(*deps.io),
+      reattach_timer_(*deps.io),
+      move_timer_(*deps.io) {}
 
 template <typename... Args>
 std::function<void(Args...)> ReplicaClient::Guard(void (ReplicaClient::*method)(Args...)) {
@@ -87,17 +82,23 @@ void ReplicaClient::Stop() {
 void ReplicaClient::SetRetired(bool retired) {
   const bool was_ready = ready();
   retired_ = retired;
-  if (was_ready != ready()) listener_->OnReplicaChanged(this);
+  Touch();
+  if (was_ready != ready()) deps_.listener->OnReplicaChanged(this);
 }
 
 void ReplicaClient::TellIfUnused() {
-  if (retired_ && !in_use()) listener_->OnReplicaUnused();
+  if (retired_ && !in_use()) deps_.listener->OnReplicaUnused();
 }
 
 void ReplicaClient::SetState(State state) {
   const bool was_ready = ready();
   state_ = state;
-  if (was_ready != ready()) listener_->OnReplicaChanged(this);
+  Touch();
+  if (was_ready != ready()) deps_.listener->OnReplicaChanged(this);
+}
+
+void ReplicaClient::Touch() {
+  if (state_ != State::kStopped) deps_.roster->Touch(this);
 }
 
 const char* ReplicaClient::state_name() const {
@@ -126,9 +127,9 @@ void ReplicaClient::Connect() {
     if (self == nullptr || self->connection_ != connection) return;
     if (self->state_ != State::kStopped) self->OnEnd(status);
   };
-  stream_ =
-      EngineStream::Start({options_.address, tls_, options_.tls.server_name}, io_->get_executor(),
-                          {Guard(&ReplicaClient::OnFrame), std::move(on_end)});
+  stream_ = EngineStream::Start({options_.address, tls_, options_.tls.server_name},
+                                deps_.io->get_executor(),
+                                {Guard(&ReplicaClient::OnFrame), std::move(on_end)});
   last_frame_ns_ = RealClock::Now();
   SendHello();
   ArmWatchdog();
@@ -176,7 +177,8 @@ void ReplicaClient::OnFrame(v1::EngineFrame frame) {
       Log().info("replica says goodbye {} {}", Kv("replica", replica_id_),
                  Kv("reason", frame.goodbye().reason()));
       draining_ = true;
-      listener_->OnReplicaChanged(this);
+      Touch();
+      deps_.listener->OnReplicaChanged(this);
       break;
     default:
       break;
@@ -203,6 +205,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
+  Touch();
   SetRecovering(welcome.load().recovering());
   pages_.Reset();
   ArmWatchdog();
@@ -221,13 +224,13 @@ void ReplicaClient::OnModelInfo(const v1::GetModelInfoResponse& info) {
     OnTokenizer(info, absl::NotFoundError("the replica offers no tokenizer"));
     return;
   }
-  tokenizers_->Get(*file, stub_,
-                   [weak = weak_from_this(), connection = connection_,
-                    info](const TokenizerCache::Result& result) {
-                     const std::shared_ptr<ReplicaClient> self = weak.lock();
-                     if (self == nullptr || self->connection_ != connection) return;
-                     if (self->state_ == State::kFetching) self->OnTokenizer(info, result);
-                   });
+  deps_.tokenizers->Get(*file, stub_,
+                        [weak = weak_from_this(), connection = connection_,
+                         info](const TokenizerCache::Result& result) {
+                          const std::shared_ptr<ReplicaClient> self = weak.lock();
+                          if (self == nullptr || self->connection_ != connection) return;
+                          if (self->state_ == State::kFetching) self->OnTokenizer(info, result);
+                        });
 }
 
 void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
@@ -240,7 +243,7 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
     stream_->Cancel();
     return;
   }
-  model_ = std::make_shared<ModelHandle>(ModelOf(info, *result));
+  model_ = deps_.models->Share(ModelOf(info, *result));
   if (!model_->chat_format.ok() && !absl::IsNotFound(model_->chat_format.status())) {
     Log().warn("model can't chat {} {}", Kv("model", model_->name),
                Kv("error", std::string(model_->chat_format.status().message())));
@@ -249,7 +252,7 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   max_queued_requests_ = info.max_queued_requests();
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));
-  health_.OnReady(RealClock::Now());
+  ready_ns_ = RealClock::Now();
   SetState(State::kReady);
   LoseUnknown();  // only now, so that they may start again on this very replica
 }
@@ -290,12 +293,13 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
 
 void ReplicaClient::SetRecovering(bool recovering) {
   if (std::exchange(recovering_, recovering) == recovering) return;
+  Touch();
   if (recovering) {
     ArmMove();
   } else {
     move_timer_.cancel();
   }
-  listener_->OnReplicaChanged(this);
+  deps_.listener->OnReplicaChanged(this);
 }
 
 // Again and again: another replica may come, or recover first.
@@ -313,7 +317,7 @@ void ReplicaClient::ArmMove() {
 void ReplicaClient::MoveStreams() {
   std::vector<std::shared_ptr<RequestStream>> movable;
   for (const auto& [id, stream] : streams_) {
-    if (listener_->CanMove(*stream)) movable.push_back(stream);
+    if (deps_.listener->CanMove(*stream)) movable.push_back(stream);
   }
   if (movable.empty()) return;
   Log().info("requests move {} {} {}", Kv("replica", replica_id_), Kv("state", state_name()),
@@ -325,7 +329,7 @@ void ReplicaClient::MoveStreams() {
     } else {
       Abort(stream->id, v1::FINISH_REASON_ABORT);
     }
-    listener_->OnStreamLost(stream);
+    deps_.listener->OnStreamLost(stream);
   }
   TellIfUnused();
 }

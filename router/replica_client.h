@@ -28,10 +28,12 @@
 #include "router/engine_stream.h"
 #include "router/latency_ewma.h"
 #include "router/load_tracker.h"
+#include "router/model_handle.h"
 #include "router/page_index.h"
 #include "router/policy.h"
 #include "router/replica_health.h"
 #include "router/request_stream.h"
+#include "router/roster.h"
 #include "router/tokenizer_cache.h"
 #include "router/unpaid_tokens.h"
 
@@ -74,10 +76,19 @@ struct ReplicaOptions {
   size_t max_index_pages = 1'000'000;  // of the replica's cached pages that are noted
 };
 
-class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
+class ReplicaClient : public RosterMember, public std::enable_shared_from_this<ReplicaClient> {
  public:
-  ReplicaClient(ReplicaOptions options, boost::asio::io_context* io, TokenizerCache* tokenizers,
-                CallTracker* calls, ReplicaListener* listener);
+  // All outlive the client.
+  struct Deps {
+    boost::asio::io_context* io = nullptr;
+    TokenizerCache* tokenizers = nullptr;
+    ModelHandles* models = nullptr;
+    CallTracker* calls = nullptr;
+    Roster* roster = nullptr;  // has it; is told of each change
+    ReplicaListener* listener = nullptr;
+  };
+
+  ReplicaClient(ReplicaOptions options, const Deps& deps);
 
   void Start();
   // Ends the stream for good; requests are not reported as lost.
@@ -106,6 +117,12 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void FetchLargeResult(uint64_t id, LargeResultCallback callback);
 
   ReplicaView view() const;
+  const ModelHandle* answers_for() const override { return reachable() ? model_.get() : nullptr; }
+  RosterRow row() override;
+  // A recent one; fades while it has no requests. 0: not known.
+  double first_token_s(int64_t now_ns) const {
+    return streams_.empty() ? first_token_.Value(now_ns) : first_token_.Unfaded();
+  }
   // By its own bounds it would refuse one more request.
   bool full() const;
   const ReplicaOptions& options() const { return options_; }
@@ -114,8 +131,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   const std::shared_ptr<const ModelHandle>& model() const { return model_; }
   size_t active() const { return streams_.size(); }
   // So many more requests may come: there is room for that many fewer others.
-  void HoldSlots(size_t count) { held_slots_ += count; }
-  void FreeSlots(size_t count) { held_slots_ -= count; }
+  void HoldSlots(size_t count);
+  void FreeSlots(size_t count);
   size_t held_slots() const { return held_slots_; }
   // A request needs it still, if only for a large result, or to be charged for.
   bool in_use() const { return !streams_.empty() || fetches_ > 0 || !unpaid_.empty(); }
@@ -130,7 +147,8 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   const char* state_name() const;
   const PageIndex& pages() const { return pages_; }
   const ReplicaHealth& health() const { return health_; }
-  ReplicaHealth* mutable_health() { return &health_; }
+  double TakeShortest() { return health_.TakeShortest(); }
+  void Eject(int64_t now_ns);
 
  private:
   enum class State { kIdle, kConnecting, kFetching, kReady, kBackoff, kStopped };
@@ -154,15 +172,15 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   void LoseUnknown();  // what its last Welcome did not know
   void TellIfUnused();
   void SetState(State state);
+  // What its row of the roster shows has changed. To be called before anybody else may look.
+  void Touch();
+  void EraseStream(uint64_t stream_id);
   // The handler, run only if this object and connection number `connection_` still are.
   template <typename... Args>
   std::function<void(Args...)> Guard(void (ReplicaClient::*method)(Args...));
 
   const ReplicaOptions options_;
-  boost::asio::io_context* const io_;
-  TokenizerCache* const tokenizers_;
-  CallTracker* const calls_;
-  ReplicaListener* const listener_;
+  const Deps deps_;
   std::shared_ptr<const TlsMaterial> tls_;  // of stub_; null: plain text
   std::shared_ptr<v1::Engine::Stub> stub_;
   std::mt19937_64 random_;
@@ -180,6 +198,7 @@ class ReplicaClient : public std::enable_shared_from_this<ReplicaClient> {
   int64_t heartbeat_ms_ = 1000;
   int64_t reattach_ms_ = 5000;
   int64_t last_frame_ns_ = 0;
+  int64_t ready_ns_ = 0;
   std::string replica_id_;
   std::string last_failure_;
   std::shared_ptr<const ModelHandle> model_;

@@ -23,6 +23,7 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   stream->submitted_ns = RealClock::Now();
   health_.OnSubmit(stream->submitted_ns);
   load_.OnSubmit(stream->id, stream->prompt_tokens(), std::exchange(stream->cached_tokens, 0));
+  Touch();
   v1::RouterFrame frame;
   v1::Submit* submit = frame.mutable_submit();
   submit->set_stream_id(stream->id);
@@ -38,9 +39,14 @@ void ReplicaClient::Submit(const std::shared_ptr<RequestStream>& stream) {
   stream_->Write(std::move(frame));
 }
 
-void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
+void ReplicaClient::EraseStream(uint64_t stream_id) {
   streams_.erase(stream_id);
   load_.OnAnswered(stream_id);
+  Touch();
+}
+
+void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
+  EraseStream(stream_id);
   TellIfUnused();
   if (!welcomed_) {
     aborted_while_down_.push_back(stream_id);
@@ -53,8 +59,7 @@ void ReplicaClient::Abort(uint64_t stream_id, v1::FinishReason reason) {
 }
 
 void ReplicaClient::Detach(uint64_t stream_id) {
-  streams_.erase(stream_id);
-  load_.OnAnswered(stream_id);
+  EraseStream(stream_id);
   TellIfUnused();
   if (!welcomed_) return;  // a Hello without it says the same
   v1::RouterFrame frame;
@@ -66,10 +71,12 @@ void ReplicaClient::Detach(uint64_t stream_id) {
 
 void ReplicaClient::OnStep(v1::Step step) {
   load_.OnStep(step);
+  Touch();
   for (const v1::CacheEvent& event : step.cache_events()) pages_.Apply(event);
   if (draining_ != load_.draining()) {
     draining_ = load_.draining();
-    listener_->OnReplicaChanged(this);
+    Touch();
+    deps_.listener->OnReplicaChanged(this);
   }
   SetRecovering(load_.load().recovering());
   for (v1::Delta& delta : *step.mutable_deltas()) {
@@ -90,15 +97,15 @@ void ReplicaClient::OnStep(v1::Step step) {
     for (const v1::ChoiceDelta& choice : delta.choices())
       generated_tokens_ += static_cast<uint64_t>(choice.token_ids_size());
     if (delta.last() || delta.has_error()) streams_.erase(found);
-    listener_->OnStreamDelta(stream, std::move(delta));
+    Touch();
+    deps_.listener->OnStreamDelta(stream, std::move(delta));
   }
   TellIfUnused();
 }
 
 void ReplicaClient::Lose(const std::shared_ptr<RequestStream>& stream) {
-  streams_.erase(stream->id);
-  load_.OnAnswered(stream->id);
-  listener_->OnStreamLost(stream);
+  EraseStream(stream->id);
+  deps_.listener->OnStreamLost(stream);
   TellIfUnused();
 }
 
@@ -114,7 +121,7 @@ void ReplicaClient::LoseAll() {
 void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) {
   ++fetches_;
   flotilla::FetchLargeResult(
-      {stub_, io_->get_executor(), calls_}, id,
+      {stub_, deps_.io->get_executor(), deps_.calls}, id,
       [self = shared_from_this(), callback = std::move(callback)](const auto& entries) {
         callback(entries);
         --self->fetches_;
@@ -123,8 +130,23 @@ void ReplicaClient::FetchLargeResult(uint64_t id, LargeResultCallback callback) 
 }
 
 void ReplicaClient::FindKeyed(const std::string& key, std::function<void(bool)> callback) {
-  flotilla::FindKeyed({stub_, io_->get_executor(), calls_}, key,
+  flotilla::FindKeyed({stub_, deps_.io->get_executor(), deps_.calls}, key,
                       std::chrono::milliseconds(options_.find_keyed_ms), std::move(callback));
+}
+
+void ReplicaClient::HoldSlots(size_t count) {
+  held_slots_ += count;
+  Touch();
+}
+
+void ReplicaClient::FreeSlots(size_t count) {
+  held_slots_ -= count;
+  Touch();
+}
+
+void ReplicaClient::Eject(int64_t now_ns) {
+  health_.Eject(now_ns);
+  Touch();
 }
 
 bool ReplicaClient::full() const {
@@ -142,9 +164,20 @@ ReplicaView ReplicaClient::view() const {
   view.unreported_tokens = load_.unreported_tokens();
   view.waiting_cached_tokens = load_.cached_tokens();
   view.active_requests = static_cast<uint32_t>(streams_.size());
-  view.first_token_s =
-      streams_.empty() ? first_token_.Value(RealClock::Now()) : first_token_.Unfaded();
   return view;
+}
+
+RosterRow ReplicaClient::row() {
+  RosterRow row;
+  row.view = view();
+  row.replica = this;
+  row.ready_ns = ready_ns_;
+  row.held_slots = held_slots_;
+  row.ready = ready();
+  row.recovering = recovering_;
+  row.full = full();
+  row.closed = health_.closed();
+  return row;
 }
 
 }  // namespace flotilla

@@ -62,10 +62,10 @@ double ReplicaHealth::TakeShortest() {
   return std::exchange(answers_, 0) >= kMinAnswers ? shortest_s_ : 0;
 }
 
-double ReplicaHealth::Warmth(int64_t now_ns, int64_t slow_start_ns) const {
-  if (slow_start_ns <= 0) return 1;
-  const double share = static_cast<double>(now_ns - ready_ns_) / static_cast<double>(slow_start_ns);
-  return std::clamp(share, kColdest, 1.0);
+double Warmth(int64_t ready_for_ns, int64_t slow_start_ns) {
+  if (ready_for_ns >= slow_start_ns) return 1;
+  const double share = static_cast<double>(ready_for_ns) / static_cast<double>(slow_start_ns);
+  return std::max(share, kColdest);
 }
 
 std::vector<uint32_t> FindOutliers(std::span<const LatencySample> samples) {

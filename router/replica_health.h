@@ -28,20 +28,19 @@ class ReplicaHealth {
   static constexpr int64_t kMaxOpenNs = 60 * kNsPerSecond;
   static constexpr uint32_t kMinAnswers = 5;
 
-  void OnReady(int64_t now_ns) { ready_ns_ = now_ns; }
   void OnSubmit(int64_t now_ns);        // it was given a request
   void OnAnswer(double first_token_s);  // the first piece of one came, so long after it was given
   void OnFailure(int64_t now_ns);       // one ended in an error of the replica's making
   void Eject(int64_t now_ns) { Open(now_ns); }
 
   Circuit circuit(int64_t now_ns) const;
+  // The circuit, at any time until something happens.
+  bool closed() const { return open_ns_ == 0; }
   // It may be given a request.
   bool Allows(int64_t now_ns) const;
   // The shortest time to a first token since the last call, which a long prompt does not change;
   // 0 if there were fewer than kMinAnswers.
   double TakeShortest();
-  // Share of the requests that it should get, beside warm ones: rises from 0.1 to 1.
-  double Warmth(int64_t now_ns, int64_t slow_start_ns) const;
 
  private:
   void Open(int64_t now_ns);
@@ -50,10 +49,13 @@ class ReplicaHealth {
   int64_t open_ns_ = 0;    // how long it was opened last; 0: not since it was closed
   int64_t open_until_ns_ = 0;
   int64_t trial_ns_ = 0;  // when the trial began; 0: there is none
-  int64_t ready_ns_ = 0;
   uint32_t answers_ = 0;  // since TakeShortest
   double shortest_s_ = 0;
 };
+
+// Share of the requests that a replica should get that has been ready for so long, beside warm
+// ones: rises from 0.1 to 1.
+double Warmth(int64_t ready_for_ns, int64_t slow_start_ns);
 
 // Whether a replica takes its turn at a request. Half as warm as the warmest is warm: those that
 // start together share evenly. `draw`: from [0, 1).

@@ -44,7 +44,7 @@ inline constexpr SharedFlag kMaxStepMsFlag = {
     "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
     "others. 0: 33, or twice what the others take; a prompt longer than --chunked-prefill-size "
     "alone 15, or 1.35 times; no limit where more than twice as many wait for their first token as "
-    "for their next, or somebody for 3 s to begin; 3600000: no limit",
+    "for their next, or several do and one for 1.5 s; 3600000: no limit",
     0, 3'600'000};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
     "--schedule-max-overtakes",

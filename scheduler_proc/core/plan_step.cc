@@ -63,7 +63,8 @@ void Scheduler::Impl::GetNextBatchToRun(int64_t now_ns, ScheduleBatch* batch, St
 
 // Prompts must not make those who decode wait for long, and one long prompt less than several. But
 // their own first tokens are waited for too: where far more wait for their first than for their
-// next, or one for long (of those that are not in the background), there is no limit.
+// next, or several do and one for long (of those that are not in the background), there is no
+// limit.
 StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admits,
                                         int64_t now_ns) const {
   StepBudget budget{&step_cost};
@@ -76,9 +77,11 @@ StepBudget Scheduler::Impl::ChunkBudget(const ScheduleBatch& decodes, bool admit
   int64_t prompts = running_summary->num_prefilling;
   if (admits) prompts += std::min<int64_t>(slots.num_free(), std::ssize(waiting_queue));
   if (prompts > kMostPromptsADecode * std::ssize(decodes.rows)) return budget;
+  int64_t since_ns = running_summary->waits_since_ns;
   const Req* const oldest = admits ? waiting_queue.oldest() : nullptr;
-  if (oldest != nullptr && oldest->spec.priority >= 0 && now_ns - oldest->queued_ns > kLongWaitNs)
-    return budget;
+  if (oldest != nullptr && oldest->spec.priority >= 0)
+    since_ns = std::min(since_ns, oldest->queued_ns);
+  if (prompts > 1 && since_ns < now_ns - kLongWaitNs) return budget;
   const auto beside = [decode_ns](double share, int64_t step_ns) {
     return std::max(static_cast<int64_t>(share * static_cast<double>(decode_ns)),
                     step_ns - decode_ns);

@@ -77,11 +77,18 @@ inline uint32_t ReservedPages(const SchedulerConfig& config, const KvPool& kv, d
 struct RunningSummary {
   uint64_t reserved_pages = 0;
   uint32_t num_running = 0, num_prefilling = 0;
+  // Since when the first of those waits that have no token yet, but for the background's.
+  int64_t waits_since_ns = INT64_MAX;
 
   void Add(const Req& req, uint32_t reserved) {
     reserved_pages += reserved;
     ++num_running;
-    num_prefilling += !req.is_decode();
+    if (!req.is_decode()) AddPrefilling(req);
+  }
+  void AddPrefilling(const Req& req) {
+    ++num_prefilling;
+    if (req.num_output() == 0 && req.spec.priority >= 0)
+      waits_since_ns = std::min(waits_since_ns, req.queued_ns);
   }
 };
 

@@ -42,8 +42,9 @@ inline constexpr double kPromptShare = 1, kLongPromptShare = 0.35;
 inline constexpr int64_t kPromptStepNs = 33'000'000, kLongPromptStepNs = 15'000'000;
 // So many times as many prompts as decodes are not limited.
 inline constexpr int64_t kMostPromptsADecode = 2;
-// Nor are any while somebody waits so long to begin: short steps have become dear.
-inline constexpr int64_t kLongWaitNs = 3'000'000'000;
+// Nor are several of which one has waited so long for its first token: short steps have become
+// dear.
+inline constexpr int64_t kLongWaitNs = 1'500'000'000;
 
 // The slots of the workers. A freed slot is closed with the next plan, unless that opens it again:
 // opening gives a slot a fresh state whatever it held.

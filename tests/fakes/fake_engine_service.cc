@@ -98,6 +98,13 @@ void FakeEngineService::RefuseNext(int count, int code, const std::string& messa
   refusal_message_ = message;
 }
 
+void FakeEngineService::FailOne(int code, const std::string& message) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto first = live_.begin();
+  SendError(first->first, code, message);
+  live_.erase(first);
+}
+
 void FakeEngineService::FailLive(int code, const std::string& message) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [stream_id, live] : live_) SendError(stream_id, code, message);

@@ -56,6 +56,7 @@ class FakeEngineService final : public v1::Engine::Service {
   void LoseRequests();                // forgets all requests, as a restarted process would
   void RefuseNext(int count, int code, const std::string& message);
   void FailLive(int code, const std::string& message);  // all requests end with it, where they are
+  void FailOne(int code, const std::string& message);   // one of them does
   void EndLiveByDeadline();                             // the same, but as their deadline does
   void SetScript(std::vector<int32_t> ids);             // tokens of every answer, over and over
   void SetExtraLoad(uint64_t queued_tokens);

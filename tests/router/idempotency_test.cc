@@ -39,9 +39,9 @@ class IdempotencyTest : public ::testing::Test {
   }
   double Queued() { return harness_->Metric("flotilla_router_admission_queue_depth"); }
   // On a connection of its own, the last of connections_.
-  void SendOn(const std::string& headers) {
+  void SendOn(const std::string& headers, std::string_view body = kBody) {
     connections_.push_back(std::make_unique<HttpConnection>(harness_->port()));
-    connections_.back()->Send(PostText("/v1/completions", kBody, headers));
+    connections_.back()->Send(PostText("/v1/completions", body, headers));
   }
   // Two replicas that send nothing; one has a request with the key k, the first of connections_.
   // Its index.
@@ -380,15 +380,19 @@ constexpr const char* kTwoPrompts = R"({"model":"smol","prompt":["Hi","Ho"],"max
 // Another request may have asked for the same, and is given it; not if the key is another's.
 TEST_F(IdempotencyTest, WhatFailsInPartLeavesTheOtherPartToOthers) {
   Start({});
-  harness_->engine().Hold();
-  harness_->engine().RefuseNext(1, 10 /* ABORTED */, "idempotency_key: too large to be repeated");
-  EXPECT_EQ(Send(KeyHeader("k"), kTwoPrompts).status, 409);
-  EXPECT_TRUE(harness_->engine().WaitForSubmits(2));
-  EXPECT_TRUE(harness_->engine().WaitFor([&] { return !harness_->engine().has_live(); }));
-  EXPECT_EQ(harness_->engine().aborts(), 0u);
-  harness_->engine().RefuseNext(1, 6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
-  EXPECT_EQ(Send(KeyHeader("m"), kTwoPrompts).status, 422);
-  EXPECT_TRUE(harness_->engine().WaitForAborts(1));
+  FakeEngineService& engine = harness_->engine();
+  engine.Hold();
+  SendOn(KeyHeader("k"), kTwoPrompts);
+  ASSERT_TRUE(engine.WaitForSubmits(2));
+  engine.FailOne(10 /* ABORTED */, "idempotency_key: too large to be repeated");
+  EXPECT_EQ(connections_[0]->Read().status, 409);
+  EXPECT_TRUE(engine.WaitFor([&] { return !engine.has_live(); }));
+  EXPECT_EQ(engine.aborts(), 0u);
+  SendOn(KeyHeader("m"), kTwoPrompts);
+  ASSERT_TRUE(engine.WaitForSubmits(4));
+  engine.FailOne(6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
+  EXPECT_EQ(connections_[1]->Read().status, 422);
+  EXPECT_TRUE(engine.WaitForAborts(1));
 }
 
 TEST_F(IdempotencyTest, ABadKeyIsRefused) {

@@ -81,12 +81,10 @@ TEST(OutlierTest, TheShortestOfSomeAnswersIsWhatCounts) {
 }
 
 TEST(SlowStartTest, AShareThatGrows) {
-  ReplicaHealth health;
-  health.OnReady(kNow);
-  EXPECT_DOUBLE_EQ(health.Warmth(kNow, 10 * kNsPerSecond), 0.1);
-  EXPECT_DOUBLE_EQ(health.Warmth(kNow + 5 * kNsPerSecond, 10 * kNsPerSecond), 0.5);
-  EXPECT_DOUBLE_EQ(health.Warmth(kNow + 60 * kNsPerSecond, 10 * kNsPerSecond), 1);
-  EXPECT_DOUBLE_EQ(health.Warmth(kNow, 0), 1);
+  EXPECT_DOUBLE_EQ(Warmth(0, 10 * kNsPerSecond), 0.1);
+  EXPECT_DOUBLE_EQ(Warmth(5 * kNsPerSecond, 10 * kNsPerSecond), 0.5);
+  EXPECT_DOUBLE_EQ(Warmth(60 * kNsPerSecond, 10 * kNsPerSecond), 1);
+  EXPECT_DOUBLE_EQ(Warmth(0, 0), 1);
 }
 
 TEST(SlowStartTest, OnlyBesideWarmerOnesAndByItsShare) {

@@ -149,32 +149,46 @@ TEST(PlanStepTest, OverlapPlansLate) {
   EXPECT_EQ(scheduler.PlanDueNs(), INT64_MAX);
 }
 
+// A cluster that has learned what steps cost, with one request that decodes.
+struct Experienced {
+  explicit Experienced(const SchedulerConfig& config, int32_t priority = 0)
+      : cluster(config), priority(priority) {
+    for (int i = 0; i < 20; ++i) {
+      Add(4 + 3 * static_cast<uint32_t>(i), 5);
+      cluster.Step();
+    }
+    cluster.Drain();
+    Add(10, 30);
+    cluster.Step();
+  }
+  void Add(uint32_t len, uint32_t max_new_tokens) {
+    ReqSpec spec = Spec(++id, len, max_new_tokens);
+    spec.priority = priority;
+    ASSERT_TRUE(cluster.Add(spec).ok());
+  }
+  // Of the next step, of prompts.
+  size_t ChunkTokens() {
+    cluster.Step();
+    return cluster.plan().input_ids.size() - 1;
+  }
+
+  SimCluster cluster;
+  const int32_t priority;
+  ReqId id = 0;
+};
+
 // A decode takes 12 ms, a prompt's token 2: beside one decode there are 21 ms for prompts, for a
 // long one alone 4.2, for two 18.
 TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
   SchedulerConfig config = SimCluster::SmallConfig();
   config.enable_prefix_cache = false;
-  ReqId id = 0;
   const auto chunks_of = [&](int prompts, uint32_t len, int64_t waited_ns = 0,
                              int32_t priority = 0) {
-    SimCluster cluster(config);
-    const auto add = [&](uint32_t len, uint32_t max_new_tokens) {
-      ReqSpec spec = Spec(++id, len, max_new_tokens);
-      spec.priority = priority;
-      ASSERT_TRUE(cluster.Add(spec).ok());
-    };
-    for (int i = 0; i < 20; ++i) {  // it learns
-      add(4 + 3 * static_cast<uint32_t>(i), 5);
-      cluster.Step();
-    }
-    cluster.Drain();
-    add(10, 30);
-    cluster.Step();
-    for (int i = 0; i < prompts; ++i) add(len, 1);
-    cluster.Pass(waited_ns);
-    cluster.Step();
-    const size_t tokens = cluster.plan().input_ids.size() - 1;
-    cluster.Drain();
+    Experienced with(config, priority);
+    for (int i = 0; i < prompts; ++i) with.Add(len, 1);
+    with.cluster.Pass(waited_ns);
+    const size_t tokens = with.ChunkTokens();
+    with.cluster.Drain();
     return tokens;
   };
   EXPECT_EQ(chunks_of(1, 60), 8u) << "whole pages";
@@ -183,9 +197,24 @@ TEST(PlanStepTest, PromptsTakeTheTimeThatDecodesCanSpare) {
   EXPECT_EQ(chunks_of(1, 70), kMinChunkTokens);
   EXPECT_EQ(chunks_of(2, 70), 8u);
   EXPECT_EQ(chunks_of(3, 70), 64u);
-  EXPECT_EQ(chunks_of(2, 60, kLongWaitNs + 1), 64u) << "somebody has waited for long";
+  EXPECT_EQ(chunks_of(2, 60, kLongWaitNs + 1), 64u) << "two have waited for long";
   EXPECT_EQ(chunks_of(2, 60, kLongWaitNs / 2), 8u);
+  EXPECT_EQ(chunks_of(1, 60, kLongWaitNs + 1), 8u) << "one alone has a rule of its own";
   EXPECT_EQ(chunks_of(2, 60, kLongWaitNs + 1, -1), 8u) << "in the background";
+}
+
+// Who has begun waits for a first token as who has not.
+TEST(PlanStepTest, APromptThatHasTakenLongIsNotLimitedBesideAnother) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.enable_prefix_cache = false;
+  Experienced with(config);
+  with.Add(70, 1);
+  EXPECT_EQ(with.ChunkTokens(), kMinChunkTokens);
+  with.cluster.Pass(kLongWaitNs + 1);
+  EXPECT_EQ(with.ChunkTokens(), kMinChunkTokens) << "it is alone";
+  with.Add(70, 1);
+  EXPECT_EQ(with.ChunkTokens(), 70 - 2 * kMinChunkTokens) << "all that is left of it";
+  with.cluster.Drain();
 }
 
 // A retraction needs a request's pages, which a plan in flight still writes.

@@ -160,10 +160,21 @@ class StepPromises {
     const int64_t prompts = int64_t{before.waiting} + before.running - tokens.decodes;
     if (prompts > kMostPromptsADecode * tokens.decodes)
       return;  // at most: some may not be admitted
-    if (before.oldest_queued_ns != 0 && now_ns - before.oldest_queued_ns > kLongWaitNs) return;
+    if (prompts > 1 && WaitsSinceNs(before) < now_ns - kLongWaitNs) return;
     judge(tokens.chunks, kPromptShare, kPromptStepNs);
     judge(tokens.long_chunks, kLongPromptShare,
           std::min(kPromptStepNs, prompts * kLongPromptStepNs));
+  }
+
+  // Since when the first of those waits that have no token yet.
+  int64_t WaitsSinceNs(const SchedulerStats& before) const {
+    int64_t since_ns = before.oldest_queued_ns == 0 ? INT64_MAX : before.oldest_queued_ns;
+    for (const auto& [slot, holder] : holders_) {
+      const auto [spec, num_tokens] = lookup_(holder.id);
+      if (num_tokens == spec->prompt_ids.size() && spec->priority >= 0)
+        since_ns = std::min(since_ns, spec->arrival_ns);
+    }
+    return since_ns;
   }
 
   // Whoever is admitted finds pages for itself and for what those who run are expected to need.
