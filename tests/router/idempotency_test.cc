@@ -380,19 +380,18 @@ constexpr const char* kTwoPrompts = R"({"model":"smol","prompt":["Hi","Ho"],"max
 // Another request may have asked for the same, and is given it; not if the key is another's.
 TEST_F(IdempotencyTest, WhatFailsInPartLeavesTheOtherPartToOthers) {
   Start({});
-  FakeEngineService& engine = harness_->engine();
-  engine.Hold();
+  harness_->engine().Hold();
   SendOn(KeyHeader("k"), kTwoPrompts);
-  ASSERT_TRUE(engine.WaitForSubmits(2));
-  engine.FailOne(10 /* ABORTED */, "idempotency_key: too large to be repeated");
+  ASSERT_TRUE(harness_->engine().WaitForSubmits(2));
+  harness_->engine().FailOne(10 /* ABORTED */, "idempotency_key: too large to be repeated");
   EXPECT_EQ(connections_[0]->Read().status, 409);
-  EXPECT_TRUE(engine.WaitFor([&] { return !engine.has_live(); }));
-  EXPECT_EQ(engine.aborts(), 0u);
+  EXPECT_TRUE(harness_->engine().WaitFor([&] { return !harness_->engine().has_live(); }));
+  EXPECT_EQ(harness_->engine().aborts(), 0u);
   SendOn(KeyHeader("m"), kTwoPrompts);
-  ASSERT_TRUE(engine.WaitForSubmits(4));
-  engine.FailOne(6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
+  ASSERT_TRUE(harness_->engine().WaitForSubmits(4));
+  harness_->engine().FailOne(6 /* ALREADY_EXISTS */, "idempotency_key: it was used");
   EXPECT_EQ(connections_[1]->Read().status, 422);
-  EXPECT_TRUE(engine.WaitForAborts(1));
+  EXPECT_TRUE(harness_->engine().WaitForAborts(1));
 }
 
 TEST_F(IdempotencyTest, ABadKeyIsRefused) {
