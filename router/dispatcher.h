@@ -190,7 +190,6 @@ class Dispatcher final : public ReplicaListener {
   std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again,
                                       const Policy& policy);
   static bool Healthy(const RosterRow& row, int64_t now_ns);
-  bool TakesTurn(const RosterRow& row, double warmest, int64_t now_ns);
   double WarmthOf(const RosterRow& row, int64_t now_ns) const;
   void EjectOutliers(int64_t now_ns);
   void EjectOutliersOf(const std::vector<LatencySample>& samples, int64_t now_ns);

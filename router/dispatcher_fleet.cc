@@ -214,13 +214,14 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
   std::array<std::vector<ReplicaView>, 3> candidates;
   candidates[2].reserve(rows.size());
   PromptPages prompt(stream);
+  const auto draw = [this] { return std::uniform_real_distribution<>(0, 1)(random_); };
   bool any_healthy = false;
   for (const RosterRow& row : rows) {
     if (!able(row)) continue;
     // One that opened a moment ago is half open by now, or what it is called has changed.
     if (!row.closed) UpdateBackendMetrics(*row.replica);
     const bool healthy = Healthy(row, now_ns);
-    const bool now = healthy && TakesTurn(row, warmest, now_ns);
+    const bool now = healthy && TakesItsTurn(WarmthOf(row, now_ns), warmest, draw);
     any_healthy = any_healthy || healthy;
     if (!stream.begun() && !MayTakeNew(row)) continue;
     ReplicaView& view = candidates[now ? 2 : healthy ? 1 : 0].emplace_back(row.view);
@@ -239,12 +240,6 @@ bool Dispatcher::Healthy(const RosterRow& row, int64_t now_ns) {
 
 double Dispatcher::WarmthOf(const RosterRow& row, int64_t now_ns) const {
   return Warmth(now_ns - row.ready_ns, options_.slow_start_ms * kNsPerMs);
-}
-
-bool Dispatcher::TakesTurn(const RosterRow& row, double warmest, int64_t now_ns) {
-  const double warmth = WarmthOf(row, now_ns);
-  if (warmth >= warmest) return true;  // mostly, so without a draw
-  return TakesItsTurn(warmth, warmest, std::uniform_real_distribution<>(0, 1)(random_));
 }
 
 void Dispatcher::EjectOutliers(int64_t now_ns) {

@@ -123,8 +123,6 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   double first_token_s(int64_t now_ns) const {
     return streams_.empty() ? first_token_.Value(now_ns) : first_token_.Unfaded();
   }
-  // By its own bounds it would refuse one more request.
-  bool full() const;
   const ReplicaOptions& options() const { return options_; }
   const std::string& replica_id() const { return replica_id_; }
   // Null until known; stays while the replica is away.
@@ -133,7 +131,6 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   // So many more requests may come: there is room for that many fewer others.
   void HoldSlots(size_t count);
   void FreeSlots(size_t count);
-  size_t held_slots() const { return held_slots_; }
   // A request needs it still, if only for a large result, or to be charged for.
   bool in_use() const { return !streams_.empty() || fetches_ > 0 || !unpaid_.empty(); }
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
@@ -175,6 +172,8 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   // What its row of the roster shows has changed. To be called before anybody else may look.
   void Touch();
   void EraseStream(uint64_t stream_id);
+  // By its own bounds it would refuse one more request.
+  bool full() const;
   // The handler, run only if this object and connection number `connection_` still are.
   template <typename... Args>
   std::function<void(Args...)> Guard(void (ReplicaClient::*method)(Args...));

@@ -75,7 +75,6 @@ void ReplicaClient::OnStep(v1::Step step) {
   for (const v1::CacheEvent& event : step.cache_events()) pages_.Apply(event);
   if (draining_ != load_.draining()) {
     draining_ = load_.draining();
-    Touch();
     deps_.listener->OnReplicaChanged(this);
   }
   SetRecovering(load_.load().recovering());

@@ -58,9 +58,10 @@ class ReplicaHealth {
 double Warmth(int64_t ready_for_ns, int64_t slow_start_ns);
 
 // Whether a replica takes its turn at a request. Half as warm as the warmest is warm: those that
-// start together share evenly. `draw`: from [0, 1).
-inline bool TakesItsTurn(double warmth, double warmest, double draw) {
-  return 2 * warmth >= warmest || draw < warmth;
+// start together share evenly. `draw()`: from [0, 1); called for cold ones only.
+template <typename Draw>
+bool TakesItsTurn(double warmth, double warmest, Draw draw) {
+  return 2 * warmth >= warmest || draw() < warmth;
 }
 
 struct LatencySample {

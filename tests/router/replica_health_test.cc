@@ -88,10 +88,11 @@ TEST(SlowStartTest, AShareThatGrows) {
 }
 
 TEST(SlowStartTest, OnlyBesideWarmerOnesAndByItsShare) {
-  EXPECT_TRUE(TakesItsTurn(0.1, 0.1, 0.99));
-  EXPECT_TRUE(TakesItsTurn(0.1, 0.2, 0.99));
-  EXPECT_FALSE(TakesItsTurn(0.1, 1, 0.11));
-  EXPECT_TRUE(TakesItsTurn(0.1, 1, 0.09));
+  const auto drawn = [](double draw) { return [draw] { return draw; }; };
+  EXPECT_TRUE(TakesItsTurn(0.1, 0.1, drawn(0.99)));
+  EXPECT_TRUE(TakesItsTurn(0.1, 0.2, drawn(0.99)));
+  EXPECT_FALSE(TakesItsTurn(0.1, 1, drawn(0.11)));
+  EXPECT_TRUE(TakesItsTurn(0.1, 1, drawn(0.09)));
 }
 
 std::vector<LatencySample> Samples(const std::vector<double>& seconds) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <optional>
 #include <random>
 
 namespace flotilla {
@@ -18,12 +17,14 @@ ModelHandle Model(const std::string& name, const std::string& tokenizer = "abc")
 
 class FakeMember final : public RosterMember {
  public:
-  explicit FakeMember(uint32_t index) { row_.view.index = index; }
+  explicit FakeMember(uint32_t index, const ModelHandle* model = nullptr) : model(model) {
+    row_.view.index = index;
+  }
   const ModelHandle* answers_for() const override { return model; }
   RosterRow row() override { return row_; }
 
   RosterRow row_;
-  const ModelHandle* model = nullptr;
+  const ModelHandle* model;
 };
 
 std::vector<uint32_t> Indices(std::span<const RosterRow> rows) {
@@ -53,10 +54,7 @@ TEST(RosterTest, OneThatAnswersIsListedByIndex) {
 
 TEST(RosterTest, ModelsAndTokenizersAreApart) {
   const ModelHandle model = Model("m"), other = Model("n"), retokenized = Model("m", "def");
-  FakeMember first(0), second(1), third(2);
-  first.model = &model;
-  second.model = &other;
-  third.model = &retokenized;
+  FakeMember first(0, &model), second(1, &other), third(2, &retokenized);
   Roster roster;
   for (FakeMember* member : {&first, &second, &third}) roster.Add(member);
   EXPECT_EQ(Indices(roster.Of(model)), Numbers({0}));
@@ -68,8 +66,7 @@ TEST(RosterTest, ModelsAndTokenizersAreApart) {
 
 TEST(RosterTest, WhatIsTouchedIsSeen) {
   const ModelHandle model = Model("m");
-  FakeMember member(0);
-  member.model = &model;
+  FakeMember member(0, &model);
   Roster roster;
   roster.Add(&member);
   EXPECT_EQ(roster.Of(model)[0].view.queued_tokens, 0u);
@@ -83,13 +80,11 @@ TEST(RosterTest, WhatIsTouchedIsSeen) {
 // A touch before it is removed looks at nothing afterwards.
 TEST(RosterTest, WhatIsRemovedIsForgotten) {
   const ModelHandle model = Model("m");
-  FakeMember kept(1);
-  kept.model = &model;
+  FakeMember kept(1, &model);
   Roster roster;
   roster.Add(&kept);
   {
-    FakeMember gone(0);
-    gone.model = &model;
+    FakeMember gone(0, &model);
     roster.Add(&gone);
     EXPECT_EQ(roster.Of(model).size(), 2u);
     roster.Touch(&gone);
