@@ -3,7 +3,6 @@
 // and a large matrix product.
 //
 //   build/cuda/bench/gpu_kernels [filter]        about 20 seconds; Markdown on stdout
-//
 // Shapes are Qwen3-0.6B's: 1,024 wide, 16 heads over 8 of keys, of 128 dimensions, 3,072 in the
 // feed-forward layer, 151,936 tokens, bfloat16. Weights and caches are taken from so many places
 // that no cache of the GPU holds them, as in a step. What a kernel reads of its inputs again is not
@@ -55,6 +54,7 @@ class Bench {
     Products();
     Attention();
     Small();
+    Layers();
     Sampling();
   }
 
@@ -199,61 +199,73 @@ class Bench {
     }
   }
 
-  // seqs sequences of q_len queries behind the last of kv_len keys.
-  void AttentionRow(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
+  // Attention of seqs sequences of q_len queries behind the last of kv_len keys, and its memory.
+  struct AttentionCase {
+    AttentionArgs args;
+    uint64_t cache_bytes = 0;
+    DeviceBuffer page_table, items, counters, part_out, part_max, part_sum;
+  };
+  AttentionCase MakeAttention(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
     const uint32_t pages = CeilDiv(kv_len, kPageSize);
     std::vector<uint32_t> cu(seqs + 1), kv(seqs, kv_len), table(size_t{seqs} * pages);
     for (uint32_t s = 0; s <= seqs; ++s) cu[s] = s * q_len;
     std::iota(table.begin(), table.end(), 0u);
     std::shuffle(table.begin(), table.end(), rng_);
-    AttentionArgs args;
-    const uint64_t cache_bytes = uint64_t{2} * seqs * pages * kPageSize * kKvHeads * kDim * 2;
-    args.kv = {nullptr, nullptr, Element::kBFloat16, kPageSize, kKvHeads, kDim, kDim};
-    AttentionPlanInput input = {.num_seqs = seqs,
-                                .cu_q_lens = cu.data(),
-                                .kv_lens = kv.data(),
-                                .pages_per_seq = pages,
-                                .num_kv_heads = kKvHeads,
-                                .group = kHeads / kKvHeads,
-                                .parallel_blocks = device_->parallel_blocks(),
-                                .max_part_rows = 1 << 15,
-                                .item_rows = kWideItemRows};
+    const AttentionPlanInput input = {.num_seqs = seqs,
+                                      .cu_q_lens = cu.data(),
+                                      .kv_lens = kv.data(),
+                                      .pages_per_seq = pages,
+                                      .num_kv_heads = kKvHeads,
+                                      .group = kHeads / kKvHeads,
+                                      .parallel_blocks = device_->parallel_blocks(),
+                                      .max_part_rows = 1 << 15,
+                                      .item_rows = kWideItemRows};
     AttentionPlan plan;
     MakeAttentionPlan(input, &plan);
-    const DeviceBuffer cu_q_lens = Uploaded(cu), kv_lens = Uploaded(kv),
-                       page_table = Uploaded(table);
-    const DeviceBuffer items = Uploaded(plan.items);
-    const DeviceBuffer counters = Uploaded(std::vector<uint32_t>(plan.num_shares * kKvHeads + 1));
     const uint64_t parts = uint64_t{input.max_part_rows} * kKvHeads;
-    const DeviceBuffer part_out = Allocate(parts * kDim * 4), part_max = Allocate(parts * 4),
-                       part_sum = Allocate(parts * 4);
+    AttentionCase out;
+    out.cache_bytes = uint64_t{2} * seqs * pages * kPageSize * kKvHeads * kDim * 2;
+    out.page_table = Uploaded(table);
+    out.items = Uploaded(plan.items);
+    out.counters = Uploaded(std::vector<uint32_t>(plan.num_shares * kKvHeads + 1));
+    out.part_out = Allocate(parts * kDim * 4);
+    out.part_max = Allocate(parts * 4);
+    out.part_sum = Allocate(parts * 4);
+    AttentionArgs& args = out.args;
+    args.kv = {nullptr, nullptr, Element::kBFloat16, kPageSize, kKvHeads, kDim, kDim};
     args.num_heads = kHeads;
     args.scale = 0.088f;
     args.q = floats_.as<float>();
     args.q_stride = (kHeads + 2 * kKvHeads) * kDim;
-    args.page_indices = page_table.as<uint32_t>();
-    args.items = items.as<AttentionItem>();
+    args.page_indices = out.page_table.as<uint32_t>();
+    args.items = out.items.as<AttentionItem>();
     args.num_items = static_cast<uint32_t>(plan.items.size());
     args.wide_items = plan.wide_items;
     args.narrow_items = plan.narrow_items;
-    args.part_out = part_out.as<float>();
-    args.part_max = part_max.as<float>();
-    args.part_sum = part_sum.as<float>();
-    args.counters = counters.as<uint32_t>();
+    args.part_out = out.part_out.as<float>();
+    args.part_max = out.part_max.as<float>();
+    args.part_sum = out.part_sum.as<float>();
+    args.counters = out.counters.as<uint32_t>();
     args.out = out_.data();
     args.out_type = Element::kBFloat16;
+    return out;
+  }
+  // Over the i-th part of the cache's memory.
+  void Attend(const AttentionCase& attention, uint32_t i) {
+    AttentionArgs args = attention.args;
+    const uint64_t bytes = attention.cache_bytes;
+    args.kv.k = cache_.data() + i * bytes % (kPoolBytes - bytes) / 256 * 256;
+    args.kv.v = static_cast<std::byte*>(args.kv.k) + bytes / 2;
+    device_->kernels().paged_attention(args, device_->stream());
+  }
+  void AttentionRow(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
+    const AttentionCase attention = MakeAttention(seqs, q_len, kv_len);
     const double seen = static_cast<double>(seqs) * q_len * (kv_len - (q_len - 1) / 2.0);
-    const double bytes = static_cast<double>(cache_bytes) + 6.0 * seqs * q_len * kHeads * kDim;
+    const double bytes =
+        static_cast<double>(attention.cache_bytes) + 6.0 * seqs * q_len * kHeads * kDim;
     Row("attention, " + std::to_string(seqs) + " x " + std::to_string(q_len) + " of " +
             std::to_string(kv_len),
-        bytes, 4 * seen * kHeads * kDim, [&](uint32_t i) {
-          AttentionArgs mine = args;
-          std::byte* const k =
-              cache_.data() + i * cache_bytes % (kPoolBytes - cache_bytes) / 256 * 256;
-          mine.kv.k = k;
-          mine.kv.v = k + cache_bytes / 2;
-          device_->kernels().paged_attention(mine, device_->stream());
-        });
+        bytes, 4 * seen * kHeads * kDim, [&](uint32_t i) { Attend(attention, i); });
   }
   void Attention() {
     for (const uint32_t kv_len : {128u, 640u, 4096u, 32768u}) AttentionRow(1, 1, kv_len);
@@ -266,45 +278,98 @@ class Bench {
     AttentionRow(8, 512, 512);
   }
 
-  void Small() {
-    const Stream stream = device_->stream();
+  struct Tokens {
+    DeviceBuffer positions, slots;
+  };
+  Tokens MakeTokens() {
     std::vector<uint32_t> positions(4096);
     std::vector<int64_t> slots(4096);
     std::iota(positions.begin(), positions.end(), 0u);
     std::iota(slots.begin(), slots.end(), 0);
-    const DeviceBuffer at = Uploaded(positions), slot = Uploaded(slots);
+    return {Uploaded(positions), Uploaded(slots)};
+  }
+  void Norm(uint32_t rows) {
+    device_->kernels().rms_norm({floats_.as<float>(), more_floats_.as<float>(), floats_.as<float>(),
+                                 1e-6f, rows, kHidden, out_.data(), Element::kBFloat16},
+                                device_->stream());
+  }
+  void ActMul(uint32_t rows) {
+    device_->kernels().act_mul(
+        {x_.data(), Element::kBFloat16, HiddenAct::kSilu, rows, kFfn, out_.data()},
+        device_->stream());
+  }
+  void Rope(const Tokens& tokens, uint32_t rows) {
+    RopeKvArgs rope;
+    rope.qkv = more_floats_.as<float>();
+    rope.tokens = rows;
+    rope.num_heads = kHeads;
+    rope.kv = {cache_.data(),
+               cache_.data() + (kPoolBytes >> 1),
+               Element::kBFloat16,
+               kPageSize,
+               kKvHeads,
+               kDim,
+               kDim};
+    rope.q_norm = rope.k_norm = floats_.as<float>();
+    rope.eps = 1e-6f;
+    rope.table = floats_.as<float>();
+    rope.rope_dim = kDim;
+    rope.positions = tokens.positions.as<uint32_t>();
+    rope.slot_mapping = tokens.slots.as<int64_t>();
+    device_->kernels().rope_kv(rope, device_->stream());
+  }
+  void Small() {
+    const Tokens tokens = MakeTokens();
     for (const uint32_t rows : {1u, 256u, 4096u}) {
       const std::string of = ", rows: " + std::to_string(rows);
-      Row("add, norm" + of, 14.0 * rows * kHidden, 0, [&](uint32_t) {
-        device_->kernels().rms_norm(
-            {floats_.as<float>(), more_floats_.as<float>(), floats_.as<float>(), 1e-6f, rows,
-             kHidden, out_.data(), Element::kBFloat16},
-            stream);
-      });
-      Row("silu, mul" + of, 6.0 * rows * kFfn, 0, [&](uint32_t) {
-        device_->kernels().act_mul(
-            {x_.data(), Element::kBFloat16, HiddenAct::kSilu, rows, kFfn, out_.data()}, stream);
-      });
-      RopeKvArgs rope;
-      rope.qkv = more_floats_.as<float>();
-      rope.tokens = rows;
-      rope.num_heads = kHeads;
-      rope.kv = {cache_.data(),
-                 cache_.data() + (kPoolBytes >> 1),
-                 Element::kBFloat16,
-                 kPageSize,
-                 kKvHeads,
-                 kDim,
-                 kDim};
-      rope.q_norm = rope.k_norm = floats_.as<float>();
-      rope.eps = 1e-6f;
-      rope.table = floats_.as<float>();
-      rope.rope_dim = kDim;
-      rope.positions = at.as<uint32_t>();
-      rope.slot_mapping = slot.as<int64_t>();
+      Row("add, norm" + of, 14.0 * rows * kHidden, 0, [&](uint32_t) { Norm(rows); });
+      Row("silu, mul" + of, 6.0 * rows * kFfn, 0, [&](uint32_t) { ActMul(rows); });
       Row("norms, RoPE, cache" + of,
           rows * kDim * (8.0 * (kHeads + kKvHeads) + 4.0 * kKvHeads + 4.0 * kKvHeads), 0,
-          [&](uint32_t) { device_->kernels().rope_kv(rope, stream); });
+          [&](uint32_t) { Rope(tokens, rows); });
+    }
+    FillFloats(more_floats_);
+  }
+
+  // All kernels of a layer, as a step of decodes has them.
+  void Layers() {
+    constexpr uint32_t kKeys = 640;
+    constexpr uint32_t kQ = kHeads * kDim, kQkv = kQ + 2 * kKvHeads * kDim;
+    constexpr uint64_t kWeights = uint64_t{kHidden} * (kQkv + kQ + 3 * kFfn);
+    const Tokens tokens = MakeTokens();
+    for (const auto& [rows, gemv] :
+         {std::pair{1u, true}, {1u, false}, {8u, false}, {64u, false}, {256u, false}}) {
+      const AttentionCase attention = MakeAttention(rows, 1, kKeys);
+      const auto layer = [&, rows = rows, gemv = gemv](uint32_t i) {
+        const std::byte* weight =
+            weights_.data() + i * 2 * kWeights % (kPoolBytes - 2 * kWeights) / 256 * 256;
+        const auto product = [&](uint32_t out, uint32_t in, Element y, bool gated) {
+          SkinnyGemmArgs args = {{weight, Element::kBFloat16, out, in, x_.data(), nullptr,
+                                  out_.data(), y, gated, HiddenAct::kSilu},
+                                 rows};
+          weight += uint64_t{2} * out * in * (gated ? 2 : 1);
+          if (gemv) return device_->kernels().gemv(args.matrix, device_->stream());
+          if (!gated) return device_->Gemm({args.matrix, rows, true});
+          if (HasGatedGemm(args)) {
+            return device_->kernels().skinny_gemm(args, device_->stream());
+          }
+          args.matrix.gated = false;
+          args.matrix.out_features *= 2;
+          device_->Gemm({args.matrix, rows, true});
+          ActMul(rows);
+        };
+        Norm(rows);
+        product(kQkv, kHidden, Element::kFloat32, false);
+        Rope(tokens, rows);
+        Attend(attention, i);
+        product(kHidden, kQ, Element::kFloat32, false);
+        Norm(rows);
+        product(kFfn, kHidden, Element::kBFloat16, true);
+        product(kHidden, kFfn, Element::kFloat32, false);
+      };
+      Row("a layer of decodes after " + std::to_string(kKeys) + ", rows: " + std::to_string(rows) +
+              (gemv ? ", gemv" : ""),
+          static_cast<double>(2 * kWeights + attention.cache_bytes), 2.0 * rows * kWeights, layer);
     }
     FillFloats(more_floats_);
   }

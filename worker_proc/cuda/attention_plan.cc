@@ -70,9 +70,10 @@ void ForEachWholeItem(const AttentionPlanInput& in, const std::vector<uint32_t>&
   }
 }
 
-// How many tiles rows of `tokens` tokens of `seqs` sequences have at most: each may begin anew.
+// How many tiles rows of `tokens` tokens of `seqs` sequences have at most: each sequence may begin
+// anew, and no token has more of them than if it were alone.
 uint32_t MaxTiles(uint32_t tokens, uint32_t seqs, uint32_t group, uint32_t item_rows) {
-  return CeilDiv(tokens * group, item_rows) + seqs;
+  return std::min(CeilDiv(tokens * group, item_rows) + seqs, tokens * CeilDiv(group, item_rows));
 }
 
 // With fewer tiles keys are shared: blocks differ in length, and their last round is the shorter
@@ -82,8 +83,10 @@ uint32_t MostToShare(const AttentionPlanInput& in) {
   return CeilDiv(rounds * in.parallel_blocks, in.num_kv_heads);
 }
 
-// Of a launch of fixed size, room for so many items that share keys.
+// Of a launch of fixed size, room for so many items that share keys. With fewer sequences than such
+// a launch is for, the others' tiles are room too.
 uint32_t RoomToShare(const AttentionPlanInput& in, uint32_t seqs) {
+  if (seqs >= MostToShare(in)) return 0;
   const uint32_t one_round = CeilDiv(in.parallel_blocks, in.num_kv_heads);
   return std::clamp(4 * seqs, one_round, 4 * one_round);
 }

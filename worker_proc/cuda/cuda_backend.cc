@@ -133,6 +133,7 @@ class CudaBackend final : public Backend {
     return narrow ? options_.dtype : Element::kFloat32;
   }
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
+  GemvArgs ProductOf(const CudaLinear& w, Tensor x, Tensor out) const;
   void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
   Status CaptureGraphs();
 
@@ -295,12 +296,16 @@ void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, fl
                     stream_);
 }
 
+GemvArgs CudaBackend::ProductOf(const CudaLinear& w, Tensor x, Tensor out) const {
+  DCHECK(x.cols == w.in_features && x.rows == out.rows && TypeOf(x) == options_.dtype);
+  return {w.matrix->data(), options_.dtype,           out.cols,  w.in_features,
+          Data(x),          w.bias.as<const float>(), Data(out), TypeOf(out)};
+}
+
 void CudaBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   const auto& w = static_cast<const CudaLinear&>(weight);
-  DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
-  DCHECK(TypeOf(x) == options_.dtype);
-  const GemvArgs args = {w.matrix->data(), options_.dtype,           w.out_features, w.in_features,
-                         Data(x),          w.bias.as<const float>(), Data(out),      TypeOf(out)};
+  DCHECK(out.cols == w.out_features);
+  const GemvArgs args = ProductOf(w, x, out);
   if (x.rows == 1 && !options_.batch_invariant) {
     kernels_.gemv(args, stream_);
   } else {
@@ -324,6 +329,15 @@ void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionCo
 }
 
 void CudaBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
+  const auto& w = static_cast<const CudaLinear&>(gate.weight);
+  DCHECK(w.out_features == 2 * out.cols);
+  SkinnyGemmArgs args = {ProductOf(w, x, out), x.rows};
+  args.matrix.gated = true;
+  args.matrix.act = gate.act;
+  if (out.cols > 0 && w.bias.data() == nullptr) {
+    if (x.rows == 1 && !options_.batch_invariant) return kernels_.gemv(args.matrix, stream_);
+    if (HasGatedGemm(args)) return kernels_.skinny_gemm(args, stream_);
+  }
   Linear(gate.weight, x, gate_up);
   kernels_.act_mul({Data(gate_up), options_.dtype, gate.act, x.rows, out.cols, Data(out)}, stream_);
 }

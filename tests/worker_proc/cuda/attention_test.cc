@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "tests/worker_proc/cuda/attention_case.h"
 
@@ -236,6 +237,46 @@ TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
       EXPECT_EQ(plan.num_shares, num_items == 2 ? 0u : num_items == 4 ? 1u : 2u) << parallel_blocks;
     }
   }
+}
+
+// Whatever a step of that size has, its tiles find room; and one of decodes only has no item to
+// spare where there are more than enough.
+TEST(AttentionPlanTest, AFixedLaunchHasRoomForEveryStepOfItsSize) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t seqs = 1 + rng() % 20;
+    const uint32_t tokens = seqs + rng() % 40;
+    AttentionPlanInput input = {.group = 1 + static_cast<uint32_t>(rng() % 20),
+                                .parallel_blocks = 1 + static_cast<uint32_t>(rng() % 64),
+                                .max_part_rows = 10000,
+                                .item_rows = kNarrowItemRows};
+    input.num_items = FixedItems(tokens, seqs, input);
+    std::vector<uint32_t> cu = {0};
+    std::vector<uint32_t> kv;
+    for (uint32_t left = tokens; left > 0 && kv.size() < seqs;) {
+      const uint32_t q_len = rng() % 2 == 0 ? 1 : 1 + static_cast<uint32_t>(rng() % left);
+      cu.push_back(cu.back() + q_len);
+      kv.push_back(q_len + static_cast<uint32_t>(rng() % 2000));
+      left -= q_len;
+    }
+    input.num_seqs = static_cast<uint32_t>(kv.size());
+    input.cu_q_lens = cu.data();
+    input.kv_lens = kv.data();
+    input.pages_per_seq = 200;
+    AttentionPlan plan;
+    MakeAttentionPlan(input, &plan);  // ends the process where there is none
+    uint32_t rows = 0;
+    for (const AttentionItem& item : plan.items) {
+      if (item.share_items <= 1 || item.split_begin * kSplitKeys == 0) {
+        rows += item.row_end - item.row_begin;
+      }
+    }
+    EXPECT_EQ(rows, cu.back() * input.group);
+  }
+  const AttentionPlanInput qwen = {
+      .num_kv_heads = 8, .group = 2, .parallel_blocks = 396, .item_rows = kNarrowItemRows};
+  EXPECT_EQ(FixedItems(256, 256, qwen), 256u);
+  EXPECT_EQ(FixedItems(8, 8, qwen), 8u + 50u);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/cuda/kernels/platform.cuh"
 
 namespace flotilla::cuda {
@@ -164,6 +165,66 @@ void TwoOperationsKernel(Args args) {
   } else {
     args.out[0] = __shfl_sync(kAllLanes, 1.0f, 0);
   }
+}
+
+// ---- Kernels that begin early.
+
+constexpr LaunchShape kFourBlocks = {.grid_x = 4, .block = 64};
+
+void AddOneKernel(Args args) {
+  AfterPrevious();
+  args.out[blockIdx.x * 64 + threadIdx.x] += 1;
+}
+// Adds, behind, what it finds of the kernel before; before it waits for it, or after.
+template <bool kTooEarly>
+void AddBeforeKernel(Args args) {
+  const uint32_t i = blockIdx.x * 64 + threadIdx.x;
+  float before = 0;
+  if (kTooEarly) before = args.out[i];
+  AfterPrevious();
+  if (!kTooEarly) before = args.out[i];
+  args.out[args.size + i] += before;
+}
+void NoWaitKernel(Args args) { args.out[blockIdx.x * 64 + threadIdx.x] += 1; }
+
+// Three rounds of both kernels.
+std::vector<float> RunEarly(void (*second)(Args)) {
+  std::vector<float> out(512);
+  emulation::LaunchQueue queue;
+  for (int round = 0; round < 3; ++round) {
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, AddOneKernel, Args{out.data(), 256}, &queue);
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, second, Args{out.data(), 256}, &queue);
+  }
+  queue.Drain();
+  return out;
+}
+
+TEST(LaunchQueueTest, WhoWaitsSeesTheKernelBeforeAndWhoDoesNotIsFound) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    emulation::SetSeed(seed);
+    std::vector<float> expected(256, 3);
+    expected.resize(512, 1 + 2 + 3);
+    EXPECT_EQ(RunEarly(AddBeforeKernel<false>), expected) << seed;
+    EXPECT_NE(RunEarly(AddBeforeKernel<true>), expected) << seed;
+  }
+}
+
+// Some of a block may leave without having waited, not all of it.
+void HalfWaitsKernel(Args args) {
+  if (threadIdx.x % 2 == 0) return;
+  AddOneKernel(args);
+}
+TEST(LaunchQueueTest, AThreadMayLeaveWithoutHavingWaited) {
+  std::vector<float> out(256);
+  {
+    emulation::LaunchQueue queue;
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, HalfWaitsKernel, Args{out.data()}, &queue);
+  }
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(i % 2));
+}
+
+TEST(LaunchQueueDeathTest, ABlockThatNeverWaitsEndsTheProcess) {
+  EXPECT_DEATH(RunEarly(NoWaitKernel), "does not wait for the kernel before");
 }
 
 TEST(BlockDeathTest, WhatAGpuWouldNotForgiveEndsTheProcess) {

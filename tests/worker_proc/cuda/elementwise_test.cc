@@ -167,13 +167,54 @@ TEST(GemvTest, MatchesDoubleInAnyOrderOfThreads) {
   }
 }
 
+// Gates of one row or a few, with the bits of a product and the gate's kernel behind it.
+TEST(GatedProductTest, HasTheBitsOfAProductAndItsGate) {
+  struct Shape {
+    uint32_t out, in;
+  };
+  for (const Shape shape : {Shape{1536, 576}, {40, 1024}, {33, 2048}, {5, 48}, {3, 33}}) {
+    for (const Element type : kElements) {
+      const Values weight(type, RandomFloats(size_t{2} * shape.out * shape.in, 8));
+      const Values x(type, RandomFloats(size_t{kSkinnyRows} * shape.in, 9));
+      for (const HiddenAct act : {HiddenAct::kSilu, HiddenAct::kGeluTanh}) {
+        // rows: 0: the kernel for one vector.
+        for (const uint32_t rows : {0u, 1u, 8u, 9u, kSkinnyRows}) {
+          const uint32_t count = std::max(rows, 1u);
+          Values gate_up(type, size_t{2} * count * shape.out);
+          Values expected(type, size_t{count} * shape.out);
+          Values y(type, size_t{count} * shape.out);
+          GemvArgs product = {weight.data(), type,    2 * shape.out,  shape.in,
+                              x.data(),      nullptr, gate_up.data(), type};
+          GemvArgs gated = {weight.data(), type,     shape.out, shape.in, x.data(),
+                            nullptr,       y.data(), type,      true,     act};
+          if (rows > 0 && !HasGatedGemm({gated, rows})) continue;
+          if (rows == 0) {
+            Table().gemv(product, nullptr);
+            Table().gemv(gated, nullptr);
+          } else {
+            Table().skinny_gemm({product, rows}, nullptr);
+            Table().skinny_gemm({gated, rows}, nullptr);
+          }
+          Table().act_mul({gate_up.data(), type, act, count, shape.out, expected.data()}, nullptr);
+          EXPECT_TRUE(y == expected) << shape.out << " x " << shape.in << ", rows " << rows;
+        }
+      }
+    }
+  }
+  const GemvArgs qwen = {.out_features = 3072, .in_features = 1024, .gated = true};
+  EXPECT_TRUE(HasGatedGemm({qwen, kSkinnyRows}));
+  EXPECT_FALSE(HasGatedGemm({qwen, kSkinnyRows + 1}));
+  const GemvArgs long_rows = {.out_features = 3072, .in_features = 4096, .gated = true};
+  EXPECT_FALSE(HasGatedGemm({long_rows, 1})) << "129 KiB of a block";
+}
+
 // Of few rows, by the tensor cores: each row as if it were alone.
 TEST(SkinnyGemmTest, MatchesDoubleAndARowDoesNotDependOnOthers) {
   struct Shape {
     uint32_t out, in;
   };
   for (const Shape shape :
-       {Shape{960, 576}, {64, 1536}, {5, 48}, {130, 256}, {1, 16}, {12, 4128}}) {
+       {Shape{960, 576}, {64, 1536}, {5, 48}, {130, 256}, {1, 16}, {12, 3072}, {12, 4128}}) {
     for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
       const Values weight(type, RandomFloats(size_t{shape.out} * shape.in, 8));
       const Values x(type, RandomFloats(size_t{kSkinnyRows} * shape.in, 9));

@@ -27,6 +27,7 @@ inline constexpr uint32_t kMaxSharedBytes = 163 << 10;
 
 struct Index {
   uint32_t x = 0, y = 0, z = 0;
+  bool operator==(const Index&) const = default;
 };
 
 struct LaunchShape {
@@ -35,8 +36,12 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic
 };
 
-// Calls `thread` once for each thread of each block. It may be kept for later (CaptureInto).
-void Launch(const LaunchShape& shape, const std::function<void()>& thread);
+class LaunchQueue;
+
+// Calls `thread` once for each thread of each block, on the queue, or at once if there is none. It
+// may be kept for later (CaptureInto).
+void Launch(const LaunchShape& shape, const std::function<void()>& thread,
+            LaunchQueue* queue = nullptr);
 
 // From now on what this thread launches or enqueues is added to *nodes instead of being run; null:
 // no more.
@@ -51,6 +56,7 @@ void SetSeed(uint64_t seed);
 uint64_t Seed();
 
 // ---- Within a kernel.
+void AfterPrevious();
 void BlockBarrier();
 void WarpBarrier(uint32_t mask);
 // Every lane of `mask` gives a value of up to 8 bytes and takes that of lane `from`, which must be

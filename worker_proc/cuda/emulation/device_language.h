@@ -127,9 +127,9 @@ inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }
 
-// One kernel after another here.
+// The device's queue starts kernels early whether they say so or not (launch_queue.h).
 inline void StartNext() {}
-inline void AfterPrevious() {}
+inline void AfterPrevious() { emulation::AfterPrevious(); }
 
 // Between devices, which are threads or processes here.
 inline uint32_t LoadAcquire(const uint32_t* address) {
@@ -181,10 +181,11 @@ void LoadMatrix(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
   }
 }
 template <typename T>
-void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t count, uint32_t (&r)[4]) {
   const uint32_t lane = threadIdx.x % emulation::kWarpSize;
+  const uint32_t row = lane / 4 < count ? lane / 4 : 0;
   for (uint32_t i = 0; i < 4; ++i) {
-    const size_t at = lane / 4 * stride + lane % 4 * 2 + i * 8;
+    const size_t at = row * stride + lane % 4 * 2 + i * 8;
     r[i] = block[at].bits | static_cast<uint32_t>(block[at + 1].bits) << 16;
   }
 }
@@ -202,6 +203,16 @@ float ElementOfPair(uint32_t pair, uint32_t i) {
   const auto bits = static_cast<uint16_t>(pair >> 16 * i);
   if constexpr (std::is_same_v<T, Half>) return HalfToFloat(bits);
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+// The sum of 16 products of elements of 16 bits, which are exact in float: in the order that all
+// that stands for tensor cores has here.
+inline float SumOf16(const float* a, const float* b) {
+  float sums[8];
+  for (uint32_t i = 0; i < 8; ++i) sums[i] = a[i] * b[i] + a[i + 8] * b[i + 8];
+  for (uint32_t n = 4; n > 0; n /= 2) {
+    for (uint32_t i = 0; i < n; ++i) sums[i] += sums[i + n];
+  }
+  return sums[0];
 }
 template <typename T>
 void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -226,9 +237,7 @@ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
       for (uint32_t e = 0; e < 4; ++e) {
         const float* const row = rows[lane / 4 + e / 2 * 8];
         const float* const column = columns[lane % 4 * 2 + e % 2];
-        float sum = 0;
-        for (uint32_t k = 0; k < 16; ++k) sum += row[k] * column[k];
-        of(lane)->d[e] += sum;
+        of(lane)->d[e] += SumOf16(row, column);
       }
     }
   });
@@ -238,9 +247,10 @@ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 namespace FLOTILLA_PLATFORM {
 
 template <typename Args>
-void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream /*stream*/) {
-  emulation::Launch({{shape.grid_x, shape.grid_y, 1}, shape.block, shape.shared_bytes},
-                    [kernel, args] { kernel(args); });
+void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
+  emulation::Launch(
+      {{shape.grid_x, shape.grid_y, 1}, shape.block, shape.shared_bytes},
+      [kernel, args] { kernel(args); }, static_cast<emulation::LaunchQueue*>(stream));
 }
 
 }  // namespace FLOTILLA_PLATFORM

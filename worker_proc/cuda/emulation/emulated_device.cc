@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "worker_proc/cuda/emulation/block.h"
 #include "worker_proc/cuda/emulation/emulated_graphs.h"
+#include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/cuda/emulation/plain_gemm.h"
 #include "worker_proc/cuda/same_process.h"
 
@@ -15,7 +16,7 @@ class EmulatedDevice final : public Device {
  public:
   const char* name() const override { return "cuda-emulated"; }
   const KernelTable& kernels() const override { return emulated::Kernels(); }
-  Stream stream() const override { return nullptr; }
+  Stream stream() const override { return &queue_; }
   uint32_t parallel_blocks() const override { return 32; }  // some, so that keys are shared at all
   GraphApi* graphs() override { return &graphs_; }
 
@@ -25,14 +26,21 @@ class EmulatedDevice final : public Device {
   }
   void Upload(const void* from, uint64_t bytes, void* to) override {
     CHECK(!emulation::Captures());
+    queue_.Drain();
     std::memcpy(to, from, bytes);
   }
   void Download(const void* from, uint64_t bytes, void* to) override { Upload(from, bytes, to); }
   void Gemm(const GemmArgs& args) override {
-    emulation::Enqueue([args] { emulated::PlainGemm(args); });
+    emulation::Enqueue([this, args] {
+      queue_.Drain();
+      emulated::PlainGemm(args);
+    });
   }
-  Status Synchronize() override { return OkStatus(); }
-  bool Idle() override { return true; }
+  Status Synchronize() override { return graphs_.Synchronize(DeviceStream::kCompute); }
+  bool Idle() override {
+    queue_.Drain();
+    return true;
+  }
 
   StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
     const ProcessPointer place = {ThisProcess(), buffer.data()};
@@ -51,7 +59,8 @@ class EmulatedDevice final : public Device {
  private:
   void Free(void* data) override { graphs_.FreeDevice(static_cast<std::byte*>(data)); }
 
-  EmulatedGraphs graphs_;
+  mutable emulation::LaunchQueue queue_;
+  EmulatedGraphs graphs_{&queue_};
 };
 
 }  // namespace

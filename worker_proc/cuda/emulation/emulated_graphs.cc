@@ -32,7 +32,10 @@ StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-void EmulatedGraphs::FreeDevice(std::byte* memory) { ::operator delete(memory, kAlignment); }
+void EmulatedGraphs::FreeDevice(std::byte* memory) {
+  queue_.Drain();
+  ::operator delete(memory, kAlignment);
+}
 
 Status EmulatedGraphs::BeginCapture() {
   CHECK(!emulation::Captures());
@@ -49,7 +52,9 @@ StatusOr<GraphExec> EmulatedGraphs::EndCapture() {
 
 Status EmulatedGraphs::Launch(GraphExec graph) {
   CHECK(!emulation::Captures());
+  queue_.Drain();
   for (const std::function<void()>& node : static_cast<const Graph*>(graph.handle)->nodes) node();
+  queue_.Drain();
   return OkStatus();
 }
 
@@ -58,6 +63,7 @@ void EmulatedGraphs::DestroyGraph(GraphExec graph) { delete static_cast<Graph*>(
 Status EmulatedGraphs::CopyToDevice(std::byte* to, const std::byte* from, size_t bytes,
                                     DeviceStream /*stream*/) {
   CHECK(!emulation::Captures());
+  queue_.Drain();
   std::memcpy(to, from, bytes);
   return OkStatus();
 }

@@ -8,12 +8,16 @@
 #include <functional>
 #include <vector>
 
+#include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/cuda/graph/graph_api.h"
 
 namespace flotilla::cuda {
 
 class EmulatedGraphs final : public GraphApi {
  public:
+  // Whatever is waited for, copied or freed, and each graph, comes behind what the queue has.
+  explicit EmulatedGraphs(emulation::LaunchQueue* queue) : queue_(*queue) {}
+
   StatusOr<DeviceMemoryInfo> Memory() override;
   StatusOr<std::byte*> AllocateDevice(size_t bytes) override;
   StatusOr<std::byte*> AllocatePinned(size_t bytes) override { return AllocateDevice(bytes); }
@@ -30,7 +34,10 @@ class EmulatedGraphs final : public GraphApi {
   Status Record(DeviceEvent /*event*/, DeviceStream /*stream*/) override { return OkStatus(); }
   Status WaitFor(DeviceEvent /*event*/, DeviceStream /*stream*/) override { return OkStatus(); }
   StatusOr<bool> Done(DeviceEvent /*event*/) override { return true; }
-  Status Synchronize(DeviceStream /*stream*/) override { return OkStatus(); }
+  Status Synchronize(DeviceStream /*stream*/) override {
+    queue_.Drain();
+    return OkStatus();
+  }
 
   Status CopyToDevice(std::byte* to, const std::byte* from, size_t bytes,
                       DeviceStream stream) override;
@@ -38,6 +45,7 @@ class EmulatedGraphs final : public GraphApi {
                     DeviceStream stream) override;
 
  private:
+  emulation::LaunchQueue& queue_;
   std::vector<std::function<void()>> nodes_;  // of the capture
 };
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "worker_proc/cuda/kernels/platform.cuh"
+#include "worker_proc/cuda/kernels/skinny_gemm.h"
 
 namespace flotilla::cuda::emulated {
 namespace {
@@ -17,6 +18,13 @@ void ToFloats(const void* from, size_t n, float* to) {
 
 void ToFloats(Element type, const void* from, size_t n, float* to) {
   ForElement(type, [&](auto element) { ToFloats<decltype(element)>(from, n, to); });
+}
+
+// As the kernels for few rows have it, which may compute the same rows in another step.
+float Chain(const float* a, const float* b, uint32_t n) {
+  float sum = 0;
+  for (uint32_t k = 0; k < n; k += 16) sum += SumOf16(a + k, b + k);
+  return sum;
 }
 
 float Dot(const float* a, const float* b, uint32_t n) {
@@ -43,8 +51,10 @@ void PlainGemm(const GemmArgs& args) {
   for (uint32_t n = 0; n < m.out_features; ++n) {
     ToFloats(m.type, rows + n * in * ElementBytes(m.type), in, weights.data());
     for (uint32_t t = 0; t < args.rows; ++t) {
-      const float sum = Dot(weights.data(), x.data() + t * in, m.in_features) +
-                        (m.bias != nullptr ? m.bias[n] : 0.0f);
+      const float* const row = x.data() + t * in;
+      const float product = HasSkinnyGemm(m) ? Chain(weights.data(), row, m.in_features)
+                                             : Dot(weights.data(), row, m.in_features);
+      const float sum = product + (m.bias != nullptr ? m.bias[n] : 0.0f);
       const size_t at = static_cast<size_t>(t) * m.out_features + n;
       ForElement(m.y_type, [&](auto y) {
         using Y = decltype(y);

@@ -1,5 +1,6 @@
 #include "worker_proc/cuda/kernels/act_mul.h"
 
+#include "worker_proc/cuda/kernels/activation.cuh"
 #include "worker_proc/cuda/kernels/launchers.cuh"
 #include "worker_proc/cuda/kernels/runs.cuh"
 
@@ -7,12 +8,6 @@ namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
 constexpr uint32_t kThreads = 128;
-
-__device__ __forceinline__ float Act(HiddenAct act, float x) {
-  if (act == HiddenAct::kSilu) return x / (1 + FastExp(-x));
-  constexpr float kSqrt2OverPi = 0.7978845608028654f;
-  return 0.5f * x * (1 + FastTanh(kSqrt2OverPi * fmaf(0.044715f * x * x, x, x)));
-}
 
 // Block (x, y): the columns from y * kThreads * n on of row x (there may be more rows than y
 // takes).

@@ -1,4 +1,6 @@
-// A matrix times one vector, for batches of one token: y = W x (+ bias). Streams W once.
+// A matrix times one vector, for batches of one token: y = W x (+ bias). Streams W once, and asks
+// for the beginning of each row, mostly all of it, before the kernel before is done: weights are
+// there already.
 //
 // Shapes: weight [out_features, in_features] of any type, row-major; x [in_features] of the same
 // type; y [out_features] of y_type; bias float. A warp a row: lanes take packs of 16 bytes in turn,
@@ -6,6 +8,7 @@
 // stream's. Errors: none. Source: ours.
 #pragma once
 
+#include "common/checkpoint/hidden_act.h"
 #include "worker_proc/cuda/kernels/launch.h"
 
 namespace flotilla::cuda {
@@ -19,6 +22,11 @@ struct GemvArgs {
   const float* bias = nullptr;  // null: none
   void* y = nullptr;
   Element y_type = Element::kFloat32;
+  // A gated product, for gemv and skinny_gemm: the weight has out_features rows of gates and then
+  // as many of what they multiply, y = act(gate) * up, with the bits of a product into `type`,
+  // which y has too, and act_mul.h's kernel behind it. No bias.
+  bool gated = false;
+  HiddenAct act = HiddenAct::kSilu;
 };
 
 }  // namespace flotilla::cuda

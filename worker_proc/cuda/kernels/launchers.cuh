@@ -15,6 +15,7 @@ void MmaAttention(const AttentionArgs& args, Stream stream);  // for PagedAttent
 void ActMul(const ActMulArgs& args, Stream stream);
 void Gemv(const GemvArgs& args, Stream stream);
 void SkinnyGemm(const SkinnyGemmArgs& args, Stream stream);
+void ResidentGemm(const SkinnyGemmArgs& args, Stream stream);  // for SkinnyGemm
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);

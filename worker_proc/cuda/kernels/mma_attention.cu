@@ -19,12 +19,13 @@
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
+constexpr uint32_t kStages = 2;  // tiles in memory: more blocks instead of more of them
+
 // ---- A tile -------------------------------------------------------------------------------------
 
 template <typename Kv, uint32_t dim>
 struct Wide {
   static constexpr uint32_t kItemRows = kWideItemRows;
-  static constexpr uint32_t kStages = 2;
   static constexpr uint32_t kPSize = 0;
   static constexpr uint32_t kMaxima = 0;
   static constexpr uint32_t kColumnTiles = dim / 8;
@@ -58,7 +59,6 @@ struct Wide {
 template <typename Kv, uint32_t dim>
 struct Narrow {
   static constexpr uint32_t kItemRows = kNarrowItemRows;
-  static constexpr uint32_t kStages = 2;  // more blocks instead of more of them
   static constexpr uint32_t kPSize = kRows * (kTile<dim> + kPad);
   static constexpr uint32_t kMaxima = kWarps * kRows;
   static constexpr uint32_t kColumnTiles = dim / 8 / kWarps;
@@ -165,24 +165,24 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   }
   State<Way::kColumnTiles> total;
   State<Way::kColumnTiles> part;
-  constexpr uint32_t kStages = Way::kStages;
   const uint32_t first_tile = keys.begin / kTile<dim>;
   const uint32_t end_tile = (keys.end + kTile<dim> - 1) / kTile<dim>;
   TileKeys<Kv, dim> next(args, item, keys);
   next.Find(first_tile * kTile<dim>);
+  // Keys of steps before this one are there already; this step's the kernel before writes.
+  const bool early = (first_tile + 1) * kTile<dim> <= item.keys_before;
+  if (early) next.Fetch(first_tile % kStages, tiles);
+  AfterPrevious();
+  if (!early) next.Fetch(first_tile % kStages, tiles);
+  CopyCommit();
+  next.Find((first_tile + 1) * kTile<dim>);
   LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
-  for (uint32_t ahead = first_tile; ahead + 1 < first_tile + kStages; ++ahead) {
-    if (ahead < end_tile) next.Fetch(ahead % kStages, tiles);
-    CopyCommit();
-    next.Find((ahead + 1) * kTile<dim>);
-  }
   for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
-    CopyWait<kStages - 2>();
+    CopyWait<0>();
     __syncthreads();  // the tile is there, and nobody computes with the one before any more
-    const uint32_t ahead = tile + kStages - 1;
-    if (ahead < end_tile) next.Fetch(ahead % kStages, tiles);
+    if (tile + 1 < end_tile) next.Fetch((tile + 1) % kStages, tiles);
     CopyCommit();
-    next.Find((ahead + 1) * kTile<dim>);
+    next.Find((tile + 2) * kTile<dim>);
     Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
     if ((tile + 1) % kTilesASplit != 0 && tile + 1 < end_tile) continue;
     if (item.part_row == kNoPart) {
@@ -203,13 +203,16 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
 template <typename Way, typename Kv, typename Out, uint32_t dim>
 __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
   StartNext();
-  AfterPrevious();
+  // Items and page tables are there since before the step's first kernel.
   const AttentionItem item = args.items[blockIdx.x];
-  if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) return;
+  if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) {
+    AfterPrevious();
+    return;
+  }
   DynamicShared shared;
   const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim> - kPad),
-                           shared.Take<Kv>(Way::kStages * kTileSize<dim>),
-                           shared.Take<Kv>(Way::kStages * kTileSize<dim>),
+                           shared.Take<Kv>(kStages * kTileSize<dim>),
+                           shared.Take<Kv>(kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kPSize),
                            shared.Take<float>(Way::kMaxima),
                            shared.Take<uint32_t>(1)};
@@ -220,7 +223,7 @@ template <template <typename, uint32_t> class Way, typename Kv, typename Out, ui
 void RunWay(const AttentionArgs& args, Stream stream) {
   using W = Way<Kv, dim>;
   constexpr uint32_t kHalves =
-      W::kItemRows * kStride<dim> - kPad + 2 * W::kStages * kTileSize<dim> + W::kPSize;
+      W::kItemRows * kStride<dim> - kPad + 2 * kStages * kTileSize<dim> + W::kPSize;
   constexpr uint32_t kBytes = kHalves * 2 + W::kMaxima * sizeof(float) + 16;
   static_assert(kBytes <= 99 << 10, "what a block may have on GPUs that run sm_80's code");
   Launch({.grid_x = args.num_items,

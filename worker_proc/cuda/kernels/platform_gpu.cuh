@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <type_traits>
+#include <unordered_map>
 
 #include "worker_proc/cuda/kernels/launch.h"
 
@@ -144,12 +145,14 @@ __device__ __forceinline__ void LoadMatrix(SharedSpan<T> block, uint32_t stride,
   const uint32_t lane = threadIdx.x % 32;
   LoadBlocks(block + lane % 16 * stride + lane / 16 * 8, r);
 }
-// 8 rows of 32 elements: in r[i] the elements of row l / 4 and columns 2 (l % 4) + 8 i and the
-// next.
+// 8 rows of 32 elements, of which there are `count`, others are the first: in r[i] the elements of
+// row l / 4 and columns 2 (l % 4) + 8 i and the next.
 template <typename T>
-__device__ __forceinline__ void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t (&r)[4]) {
+__device__ __forceinline__ void LoadRows(SharedSpan<T> block, uint32_t stride, uint32_t count,
+                                         uint32_t (&r)[4]) {
   const uint32_t lane = threadIdx.x % 32;
-  LoadBlocks(block + lane % 8 * stride + lane / 8 * 8, r);
+  const uint32_t row = lane % 8 < count ? lane % 8 : 0;
+  LoadBlocks(block + row * stride + lane / 8 * 8, r);
 }
 // The block transposed: in r[i] rows 2 (l % 4) + 8 (i % 2) and the next of column l / 4 + 8 (i /
 // 2). As operand B, whose rows are the block's: r[0] and r[1] are columns 0 to 7, r[2] and r[3] 8
@@ -199,16 +202,25 @@ inline bool MayStartEarly() {
   return may;
 }
 
-template <typename Args>
-void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
+// Once a kernel and size of its memory: a processor runs kernels side by side only while all of
+// them share its memory out alike, so all want as much of it as there is for blocks.
+inline void ShareOut(const void* kernel, uint32_t shared_bytes) {
   constexpr uint32_t kDefaultSharedBytes = 32 << 10;
-  if (shape.shared_bytes > kDefaultSharedBytes) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shape.shared_bytes));
-    // Or there may be room for one block only.
+  thread_local std::unordered_map<const void*, uint32_t> most;
+  const auto [found, is_new] = most.try_emplace(kernel, kDefaultSharedBytes);
+  if (is_new) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                          cudaSharedmemCarveoutMaxShared);
   }
+  if (shared_bytes <= found->second) return;
+  found->second = shared_bytes;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(shared_bytes));
+}
+
+template <typename Args>
+void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
+  ShareOut(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

@@ -41,25 +41,33 @@ __device__ __forceinline__ void RotateHead(const RopeKvArgs& args, const float* 
 }
 
 // A head of 32 n dimensions that all rotate, (i, i + half) together, in one pass: lane l has the
-// dimensions l, l + 32 … As NormHead, RotateHead and WriteRow. to: null: none.
+// dimensions l, l + 32 … As NormHead, RotateHead and WriteRow; weights and angles are there before
+// x is. to: null: none.
 template <typename Kv, uint32_t n>
 __device__ __forceinline__ void OnePass(const RopeKvArgs& args, const float* norm,
                                         const float* angles, float* x, Kv* to) {
   constexpr uint32_t kDim = kWarp * n;
   const uint32_t lane = threadIdx.x % kWarp;
+  float weight[n];
+  for (uint32_t j = 0; j < n; ++j) weight[j] = norm == nullptr ? 1 : norm[j * kWarp + lane];
+  float cos[n / 2];
+  float sin[n / 2];
+  for (uint32_t j = 0; j < n / 2; ++j) {
+    cos[j] = angles[2 * (j * kWarp + lane)];
+    sin[j] = angles[2 * (j * kWarp + lane) + 1];
+  }
+  AfterPrevious();
   float v[n];
   for (uint32_t j = 0; j < n; ++j) v[j] = x[j * kWarp + lane];
   if (norm != nullptr) {
     float squares = 0;
     for (uint32_t j = 0; j < n; ++j) squares = fmaf(v[j], v[j], squares);
     const float scale = ReciprocalSqrt(WarpSum(squares) / static_cast<float>(kDim) + args.eps);
-    for (uint32_t j = 0; j < n; ++j) v[j] *= scale * norm[j * kWarp + lane];
+    for (uint32_t j = 0; j < n; ++j) v[j] *= scale * weight[j];
   }
   for (uint32_t j = 0; j < n / 2; ++j) {
-    const float cos = angles[2 * (j * kWarp + lane)];
-    const float sin = angles[2 * (j * kWarp + lane) + 1];
-    const float rotated = v[j] * cos - v[j + n / 2] * sin;
-    v[j + n / 2] = v[j + n / 2] * cos + v[j] * sin;
+    const float rotated = v[j] * cos[j] - v[j + n / 2] * sin[j];
+    v[j + n / 2] = v[j + n / 2] * cos[j] + v[j] * sin[j];
     v[j] = rotated;
   }
   for (uint32_t j = 0; j < n; ++j) x[j * kWarp + lane] = v[j];
@@ -74,7 +82,7 @@ __device__ __forceinline__ void WriteRow(const float* x, uint32_t dim, Kv* to) {
 template <typename Kv>
 __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
   StartNext();
-  AfterPrevious();
+  // Positions and slots are there since before the step's first kernel.
   const KvPages& kv = args.kv;
   const uint32_t token = blockIdx.x;
   const uint32_t rotated = args.num_heads + kv.num_kv_heads;
@@ -85,8 +93,9 @@ __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
       args.table + static_cast<size_t>(args.positions[token]) * args.rope_dim;
   const int64_t slot = args.writes_kv ? args.slot_mapping[token] : -1;
   const uint32_t head = blockIdx.y * kHeadsABlock + threadIdx.x / kWarp;
-  if (head >= rotated + kv.num_kv_heads) return;
+  if (head >= rotated + kv.num_kv_heads) return;  // not all of a block's
   if (head >= rotated) {
+    AfterPrevious();
     const uint32_t kv_head = head - rotated;
     const float* const v = row + static_cast<size_t>(rotated) * kv.qk_dim + kv_head * kv.v_dim;
     if (slot >= 0) {
@@ -106,6 +115,7 @@ __global__ void __launch_bounds__(kThreads) RopeKvKernel(RopeKvArgs args) {
     if (kv.qk_dim == 128) return OnePass<Kv, 4>(args, norm, angles, x, to);
     if (kv.qk_dim == 256) return OnePass<Kv, 8>(args, norm, angles, x, to);
   }
+  AfterPrevious();
   if (norm != nullptr) NormHead(norm, kv.qk_dim, args.eps, x);
   RotateHead(args, angles, x);
   if (to != nullptr) WriteRow(x, kv.qk_dim, to);

@@ -6,8 +6,8 @@
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
-constexpr uint32_t kColumns = 8;  // of a warp, which is a block
-constexpr uint32_t kChunk = 128;  // of k, that is copied at once
+constexpr uint32_t kColumns = kSkinnyColumns;  // of a warp, which is a block
+constexpr uint32_t kChunk = kSkinnyChunk;
 constexpr uint32_t kStages = 8;
 constexpr uint32_t kPad = 8;  // as mma_tiles.cuh's
 constexpr uint32_t kStride = kChunk + kPad;
@@ -73,9 +73,11 @@ __global__ void __launch_bounds__(kWarp) SkinnyGemmKernel(SkinnyGemmArgs args) {
       uint32_t b[4];
       uint32_t low[4];
       uint32_t high[4] = {};
-      LoadRows(tile + k, kStride, b);
-      LoadRows(rows + k, kStride, low);
-      if constexpr (row_tiles > 1) LoadRows(rows + kTileRows * kStride + k, kStride, high);
+      LoadRows(tile + k, kStride, kColumns, b);
+      LoadRows(rows + k, kStride, kTileRows, low);
+      if constexpr (row_tiles > 1) {
+        LoadRows(rows + kTileRows * kStride + k, kStride, kTileRows, high);
+      }
       for (uint32_t half = 0; half < 4; half += 2) {
         const uint32_t a[4] = {low[half], high[half], low[half + 1], high[half + 1]};
         Mma<T>(d, a, b[half], b[half + 1]);
@@ -114,6 +116,7 @@ void RunRows(const SkinnyGemmArgs& args, Stream stream) {
 
 void SkinnyGemm(const SkinnyGemmArgs& args, Stream stream) {
   if (args.rows == 0) return;
+  if (IsResident(args)) return ResidentGemm(args, stream);
   ForElement(args.matrix.y_type, [&](auto y) {
     using Y = decltype(y);
     if (args.matrix.type == Element::kFloat16) {

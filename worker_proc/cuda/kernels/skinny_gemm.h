@@ -4,10 +4,12 @@
 // cuBLASLt's algorithms that do not split k, whatever their tiles: they give the same bits (seen on
 // sm_90a with cuBLASLt 13.1; gpu/gemm.h looks before it believes that of one).
 //
-// A warp has 8 columns of y. It asks for its weights before the kernel before it is done, since
-// those are there already. Shapes: x [rows, in_features], y [rows, out_features], dense; rows at
-// most kSkinnyRows, in_features a multiple of 16. Threads: the stream's. Errors: none. Source:
-// ours.
+// A block has 8 columns of y. It asks for its weights before the kernel before it is done, since
+// those are there already: for all of them where they and the rows find room in a block's memory
+// (IsResident), so that nothing is left to do then but the chain; else for as many as its ring
+// holds. Shapes: x [rows, in_features], y [rows, out_features], dense; rows at most kSkinnyRows,
+// in_features a multiple of 16; a gated product must be resident. Threads: the stream's. Errors:
+// none. Source: ours.
 #pragma once
 
 #include "worker_proc/cuda/kernels/gemv.h"
@@ -23,6 +25,28 @@ struct SkinnyGemmArgs {
 
 inline constexpr bool HasSkinnyGemm(const GemvArgs& matrix) {
   return matrix.type != Element::kFloat32 && matrix.in_features % 16 == 0;
+}
+
+// Of k: what is copied and loaded at once.
+inline constexpr uint32_t kSkinnyChunk = 128;
+inline constexpr uint32_t kSkinnyColumns = 8;
+// Elements from a row of shared memory to the next: rows are whole chunks, and begin in different
+// banks.
+inline constexpr uint32_t kSkinnyPad = 8;
+inline constexpr uint32_t ResidentStride(uint32_t in_features) {
+  return CeilDiv(in_features, kSkinnyChunk) * kSkinnyChunk + kSkinnyPad;
+}
+inline constexpr uint32_t ResidentBytes(const SkinnyGemmArgs& args) {
+  const uint32_t rows = kSkinnyColumns * (args.matrix.gated ? 2 : 1) + args.rows;
+  return rows * ResidentStride(args.matrix.in_features) * 2;
+}
+inline constexpr bool IsResident(const SkinnyGemmArgs& args) {
+  constexpr uint32_t kMostBytes = 99 << 10;  // of a block on GPUs that run sm_80's code
+  return args.matrix.in_features <= 32 * kSkinnyChunk && ResidentBytes(args) <= kMostBytes;
+}
+
+inline constexpr bool HasGatedGemm(const SkinnyGemmArgs& args) {
+  return args.rows <= kSkinnyRows && HasSkinnyGemm(args.matrix) && IsResident(args);
 }
 
 }  // namespace flotilla::cuda

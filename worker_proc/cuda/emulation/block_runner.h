@@ -1,0 +1,316 @@
+// What block.h and launch_queue.h run kernels with: the fibers, shared memory and barriers of one
+// block at a time. Kernels reach the one that runs them by t_runner.
+//
+// Units, threads, errors: as block.h. A runner's fibers go on where they were stopped, on the same
+// thread.
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "worker_proc/cuda/emulation/device_language.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace flotilla::cuda::emulation {
+
+namespace ctx = boost::context;
+
+inline constexpr size_t kStackBytes = 128 << 10;
+
+class BlockRunner;
+inline thread_local BlockRunner* t_runner = nullptr;
+
+// Of [0, below), by the thread's seed.
+uint32_t Draw(uint32_t below);
+
+// AddressSanitizer must know on which stack we are, and that its frames are gone with the stack.
+#if defined(__SANITIZE_ADDRESS__)
+inline void StartSwitch(void** fake_stack, const void* bottom, size_t size) {
+  __sanitizer_start_switch_fiber(fake_stack, bottom, size);
+}
+inline void FinishSwitch(void* fake_stack, const void** bottom, size_t* size) {
+  __sanitizer_finish_switch_fiber(fake_stack, bottom, size);
+}
+inline void ForgetFrames(const ctx::stack_context& stack) {
+  __asan_unpoison_memory_region(static_cast<std::byte*>(stack.sp) - stack.size, stack.size);
+}
+#else
+inline void StartSwitch(void** /*fake_stack*/, const void* /*bottom*/, size_t /*size*/) {}
+inline void FinishSwitch(void* /*fake_stack*/, const void** /*bottom*/, size_t* /*size*/) {}
+inline void ForgetFrames(const ctx::stack_context& /*stack*/) {}
+#endif
+
+struct Fiber {
+  ctx::stack_context stack;
+  ctx::fiber inside;   // what resuming this fiber continues
+  ctx::fiber outside;  // what it returns to
+  void* fake_stack = nullptr;
+};
+
+// Where a lane waits for others of its warp.
+struct Lane {
+  uint32_t mask = 0;
+  uint64_t value = 0;
+  uint32_t from = 0;
+  uint64_t result = 0;
+  void (*work)(void* const* lanes) = nullptr;  // of Together
+  void (*operation)(struct Warp*, uint32_t) = nullptr;
+};
+struct Warp {
+  Lane lanes[kWarpSize];
+  uint32_t waiting = 0;  // a bit a lane
+};
+
+struct NoStack {
+  void deallocate(ctx::stack_context& /*stack*/) const {}
+};
+
+class BlockRunner {
+ public:
+  BlockRunner() = default;
+  ~BlockRunner() {
+    for (Fiber& fiber : fibers_) {
+      ForgetFrames(fiber.stack);
+      stacks_.deallocate(fiber.stack);
+    }
+  }
+  BlockRunner(const BlockRunner&) = delete;
+  BlockRunner& operator=(const BlockRunner&) = delete;
+
+  void Run(const LaunchShape& shape, const std::function<void()>& thread) {
+    Prepare(shape, thread);
+    ForEachBlock([this](const Index& block) { RunBlock(block); });
+    thread_ = nullptr;
+  }
+
+  // One block, drawn at random, up to where it waits for the kernel before; it must. Then Finish:
+  // all blocks in order, the others by a second runner.
+  void Begin(const LaunchShape& shape, const std::function<void()>& thread) {
+    Prepare(shape, thread);
+    must_wait_ = early_ = true;
+    early_block_ = {Draw(shape.grid.x), Draw(shape.grid.y), Draw(shape.grid.z)};
+    StartBlock(early_block_);
+    Drive();
+    early_ = false;
+  }
+  void Finish(BlockRunner* others) {
+    others->Prepare(shape_, thread_);
+    others->must_wait_ = true;
+    ForEachBlock([this, others](const Index& block) {
+      if (block != early_block_) return others->RunBlock(block);
+      ready_ = std::exchange(held_, {});
+      Drive();
+      EndBlock();
+    });
+    thread_ = others->thread_ = nullptr;
+  }
+
+  void AfterPrevious() {
+    waited_ = true;
+    if (!early_) return;
+    held_.push_back(current_);
+    Yield();
+  }
+
+  void BlockBarrier() {
+    ++at_barrier_;
+    if (at_barrier_ == live_) {
+      ReleaseBarrier();
+    } else {
+      barrier_.push_back(current_);
+      Yield();
+    }
+  }
+
+  // Returns what `finish` has put into the lane's result, once all lanes of `mask` are here.
+  uint64_t Meet(uint32_t mask, const Lane& lane, void (*finish)(Warp*, uint32_t)) {
+    Warp& warp = warps_[current_ / kWarpSize];
+    const uint32_t self = current_ % kWarpSize;
+    if ((mask >> self & 1u) == 0) Fail("a warp's mask lacks the lane that gives it", mask, self);
+    warp.lanes[self] = lane;
+    warp.lanes[self].mask = mask;
+    warp.lanes[self].operation = finish;
+    warp.waiting |= 1u << self;
+    if ((warp.waiting & mask) != mask) {
+      Yield();
+      return warp.lanes[self].result;
+    }
+    finish(&warp, mask);
+    warp.waiting &= ~mask;
+    for (uint32_t i = 0; i < kWarpSize; ++i) {
+      if ((mask >> i & 1u) == 0) continue;
+      if (warp.lanes[i].mask != mask)
+        Fail("lanes of a warp give the masks", warp.lanes[i].mask, mask);
+      if (warp.lanes[i].operation != finish)
+        Fail("lanes of a warp meet in two operations", i, mask);
+      if (i != self) ready_.push_back(current_ / kWarpSize * kWarpSize + i);
+    }
+    return warp.lanes[self].result;
+  }
+
+  std::byte* SharedMemory(const void* key, size_t bytes) {
+    std::vector<std::byte>& memory = shared_[key];
+    if (memory.empty()) {
+      shared_bytes_ += bytes;
+      CheckSharedBytes();
+      memory.assign(bytes, std::byte{0xff});
+    }
+    if (memory.size() != bytes) Fail("a shared array has two sizes", memory.size(), bytes);
+    return memory.data();
+  }
+  std::byte* Dynamic(size_t offset, size_t bytes) {
+    if (offset + bytes > shape_.shared_bytes) {
+      Fail("more dynamic shared memory than launched with", offset + bytes, shape_.shared_bytes);
+    }
+    return dynamic_.data() + offset;
+  }
+
+ private:
+  void Prepare(const LaunchShape& shape, std::function<void()> thread) {
+    if (shape.block == 0 || shape.block > kMaxBlockThreads)
+      Fail("threads of a block", shape.block, 0);
+    constexpr uint32_t kMaxGridYz = 65'535;
+    for (const uint32_t blocks : {shape.grid.y, shape.grid.z}) {
+      if (blocks == 0 || blocks > kMaxGridYz) Fail("blocks along y or z", blocks, kMaxGridYz);
+    }
+    if (shape.grid.x == 0 || shape.grid.x > INT32_MAX) Fail("blocks along x", shape.grid.x, 0);
+    shape_ = shape;
+    thread_ = std::move(thread);
+    while (fibers_.size() < shape.block) {
+      fibers_.emplace_back();
+      fibers_.back().stack = stacks_.allocate();
+    }
+  }
+
+  template <typename Visit>
+  void ForEachBlock(const Visit& visit) {
+    for (uint32_t z = 0; z < shape_.grid.z; ++z) {
+      for (uint32_t y = 0; y < shape_.grid.y; ++y) {
+        for (uint32_t x = 0; x < shape_.grid.x; ++x) visit({x, y, z});
+      }
+    }
+  }
+
+  void CheckSharedBytes() const {
+    if (shared_bytes_ > kMaxSharedBytes)
+      Fail("bytes of shared memory", shared_bytes_, kMaxSharedBytes);
+  }
+
+  void RunBlock(const Index& block) {
+    StartBlock(block);
+    Drive();
+    EndBlock();
+  }
+
+  void StartBlock(const Index& block) {
+    block_ = block;
+    waited_ = false;
+    live_ = shape_.block;
+    at_barrier_ = 0;
+    warps_.assign((shape_.block + kWarpSize - 1) / kWarpSize, {});
+    shared_.clear();
+    shared_bytes_ = shape_.shared_bytes;
+    CheckSharedBytes();
+    dynamic_.assign(shape_.shared_bytes, std::byte{0xff});
+    for (uint32_t i = 0; i < shape_.block; ++i) {
+      Start(&fibers_[i]);
+      ready_.push_back(i);
+    }
+  }
+
+  void Drive() {
+    while (!ready_.empty()) {
+      const size_t pick = Draw(static_cast<uint32_t>(ready_.size()));
+      std::swap(ready_[pick], ready_.back());
+      const uint32_t next = ready_.back();
+      ready_.pop_back();
+      Resume(next);
+    }
+  }
+
+  void EndBlock() const {
+    if (live_ > 0)
+      Fail("threads wait for ever: of them at the block's barrier", live_, at_barrier_);
+    if (must_wait_ && !waited_) Fail("a block does not wait for the kernel before", 0, 0);
+  }
+
+  void Start(Fiber* fiber) {
+    fiber->fake_stack = nullptr;
+    fiber->inside = ctx::fiber(std::allocator_arg,
+                               ctx::preallocated(fiber->stack.sp, fiber->stack.size, fiber->stack),
+                               NoStack(), [this, fiber](ctx::fiber&& outside) {
+                                 FinishSwitch(nullptr, &outside_bottom_, &outside_size_);
+                                 fiber->outside = std::move(outside);
+                                 thread_();
+                                 --live_;
+                                 if (live_ > 0 && at_barrier_ == live_) ReleaseBarrier();
+                                 StartSwitch(nullptr, outside_bottom_, outside_size_);
+                                 return std::move(fiber->outside);
+                               });
+  }
+
+  void Resume(uint32_t index) {
+    current_ = index;
+    threadIdx = {index, 0, 0};
+    blockIdx = block_;
+    blockDim = {shape_.block, 1, 1};
+    gridDim = shape_.grid;
+    BlockRunner* const outer = std::exchange(t_runner, this);
+    Fiber& fiber = fibers_[index];
+    void* fake_stack = nullptr;
+    StartSwitch(&fake_stack, static_cast<std::byte*>(fiber.stack.sp) - fiber.stack.size,
+                fiber.stack.size);
+    fiber.inside = std::move(fiber.inside).resume();
+    FinishSwitch(fake_stack, nullptr, nullptr);
+    t_runner = outer;
+  }
+
+  void Yield() {
+    Fiber& fiber = fibers_[current_];
+    StartSwitch(&fiber.fake_stack, outside_bottom_, outside_size_);
+    fiber.outside = std::move(fiber.outside).resume();
+    FinishSwitch(fiber.fake_stack, &outside_bottom_, &outside_size_);
+  }
+
+  void ReleaseBarrier() {
+    ready_.insert(ready_.end(), barrier_.begin(), barrier_.end());
+    barrier_.clear();
+    at_barrier_ = 0;
+  }
+
+  LaunchShape shape_;
+  std::function<void()> thread_;
+  ctx::protected_fixedsize_stack stacks_{kStackBytes};
+  std::vector<Fiber> fibers_;
+  const void* outside_bottom_ = nullptr;
+  size_t outside_size_ = 0;
+
+  bool must_wait_ = false;
+  bool early_ = false;  // the kernel before is not done
+  Index early_block_;
+
+  // Of the block that runs.
+  Index block_;
+  bool waited_ = false;
+  std::vector<uint32_t> held_;  // that wait for the kernel before
+  uint32_t current_ = 0;
+  uint32_t live_ = 0;
+  uint32_t at_barrier_ = 0;
+  std::vector<uint32_t> ready_, barrier_;
+  std::vector<Warp> warps_;
+  std::map<const void*, std::vector<std::byte>> shared_;
+  size_t shared_bytes_ = 0;
+  std::vector<std::byte> dynamic_;
+};
+
+}  // namespace flotilla::cuda::emulation

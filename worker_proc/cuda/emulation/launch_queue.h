@@ -1,0 +1,45 @@
+// The emulated device's stream: kernels begin before those before them are done, as GPUs from sm_90
+// on let them (programmatic dependent launch; AfterPrevious in kernels/platform_gpu.cuh).
+//
+// When a kernel is launched, one of its blocks, drawn at random, runs at once up to where it waits
+// for the kernel before, while up to kMostBegun kernels before it still lack all their blocks but
+// one. So a kernel that reads too early what one of them writes computes something else, and one
+// whose block never waits ends the process. Graphs, copies and products drain the queue first: to
+// them a GPU gives no start before the end.
+//
+// Units, errors: as block.h. Threads: one. Ownership: drained when it is destroyed.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "worker_proc/cuda/emulation/block.h"
+
+namespace flotilla::cuda::emulation {
+
+class BlockRunner;
+
+class LaunchQueue {
+ public:
+  static constexpr uint32_t kMostBegun = 3;
+
+  LaunchQueue();
+  ~LaunchQueue();
+  LaunchQueue(const LaunchQueue&) = delete;
+  LaunchQueue& operator=(const LaunchQueue&) = delete;
+
+  void Launch(const LaunchShape& shape, const std::function<void()>& thread);
+  // Until all that was launched is done.
+  void Drain() { DrainTo(0); }
+
+ private:
+  void DrainTo(size_t begun);
+
+  const std::unique_ptr<BlockRunner> others_;       // runs the blocks that did not begin early
+  std::deque<std::unique_ptr<BlockRunner>> begun_;  // the oldest first
+  std::vector<std::unique_ptr<BlockRunner>> idle_;
+};
+
+}  // namespace flotilla::cuda::emulation
