@@ -1,5 +1,5 @@
-// Collectives between the tensor-parallel ranks of a replica. The interface is the one that NCCL,
-// CUDA IPC and TCP implement later; ShmCollective is the CPU's.
+// Collectives between the tensor-parallel ranks of a replica, over the host's memory; what GPUs
+// exchange among themselves is worker_proc/cuda/cuda_gather.h's.
 //
 // Every rank calls the same operations in the same order with the same sizes. An operation is
 // exact: all-reduce adds contributions in rank order (0 + 1 + 2 …) on every rank, so all ranks get

@@ -45,6 +45,10 @@ def test_emulated_gpus_answer_as_the_cpu_does(programs):
     assert graphs("flotilla_worker_graph_steps_total", 'graph="none"') == [1]
     assert graphs("flotilla_worker_graph_tokens_total") == [4]
     assert graphs("flotilla_worker_graph_padding_tokens_total") == [0]
+    assert graphs("flotilla_worker_steps_ahead_total")[0] > 0, "no step was begun while another ran"
+    waiting = answer("--device", "cuda", "--bin-dir", programs, "--scheduler-flag=--disable-overlap")
+    assert waiting[:2] == one[:2], "steps that wait for each other have other bits"
+    assert [value for key, value in waiting[3].items() if "steps_ahead" in key] == [0]
     two = answer("--device", "cuda", "--bin-dir", programs, "--tp", "2", "--gpus", "1,0")
     assert two[:2] == one[:2], "a rank more has changed a bit"
 

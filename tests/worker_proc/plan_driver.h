@@ -3,14 +3,18 @@
 //
 // Pages come from a shuffled free list, slots are requests. Prompts are cut into chunks of at most
 // chunk_size tokens a step over all requests; requests whose prompt is done decode in the same
-// steps.
+// steps. What is planned does not depend on what was sampled, so steps may also be begun behind
+// each other (RunAhead): slots and pages then belong to the next request as soon as a plan has its
+// last token.
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -57,44 +61,98 @@ class PlanDriver {
 
   // Runs all requests; their results are in them. Returns the number of steps.
   uint32_t Run(std::vector<DriverRequest>* requests) {
-    std::vector<Running> running;
-    size_t next = 0;
+    Start(requests);
     uint32_t steps = 0;
-    while (next < requests->size() || !running.empty()) {
-      StepPlan plan;
-      plan.step_id = ++step_id_;
-      plan.epoch = options_.epoch;
-      while (running.size() < options_.at_once && next < requests->size()) {
-        running.push_back(Open(&(*requests)[next++], &running, &plan));
-      }
-      uint32_t budget = options_.chunk_size;
-      std::vector<Running*> planned;
-      for (Running& r : running) {
-        if (AddRow(&r, &budget, &plan)) planned.push_back(&r);
-      }
-      const StepResult result = execute_(plan);
-      CHECK(result.code == 0 && result.rows.size() == planned.size());
-      for (size_t i = 0; i < planned.size(); ++i) TakeResult(result.rows[i], planned[i]);
-      std::erase_if(running, [&](Running& r) { return r.done; });
-      ++steps;
-    }
+    for (; !IsOver(); ++steps) ExecuteStep(MakeStep());
     return steps;
+  }
+
+  // The same, with two steps begun where begin(plan, result) says true; end() is the oldest's. The
+  // options must have last_tokens. Returns how many steps were begun while another was.
+  using Begin = std::function<bool(StepPlan*, StepResult*)>;
+  uint32_t RunAhead(std::vector<DriverRequest>* requests, const Begin& begin,
+                    const std::function<void()>& end) {
+    Start(requests);
+    std::deque<Step> begun;
+    const auto end_oldest = [&] {
+      end();
+      Take(begun.front());
+      begun.pop_front();
+    };
+    uint32_t ahead = 0;
+    while (!IsOver()) {
+      begun.push_back(MakeStep());
+      if (!begin(&begun.back().plan, &begun.back().result)) {
+        const Step step = std::move(begun.back());
+        begun.pop_back();
+        while (!begun.empty()) end_oldest();
+        ExecuteStep(step);
+      } else if (begun.size() == 2) {
+        ++ahead;
+        end_oldest();
+      }
+    }
+    while (!begun.empty()) end_oldest();
+    return ahead;
   }
 
  private:
   struct Running {
     DriverRequest* request = nullptr;
     uint32_t slot = 0;
-    uint32_t computed = 0;  // tokens whose KV is there
-    uint32_t planned = 0;   // tokens of this step
+    uint32_t computed = 0;  // tokens whose KV is there when what was planned is done
+    uint32_t sampled = 0;   // the same
     std::vector<uint32_t> pages;
     bool done = false;
   };
+  struct Row {
+    DriverRequest* request;
+    uint32_t slot;
+    bool last_of_prompt_or_later;
+  };
+  struct Step {
+    StepPlan plan;
+    StepResult result;
+    std::vector<Row> rows;
+  };
 
-  Running Open(DriverRequest* request, std::vector<Running>* running, StepPlan* plan) {
+  void Start(std::vector<DriverRequest>* requests) {
+    requests_ = requests;
+    next_ = 0;
+    running_.clear();
+  }
+  bool IsOver() const { return next_ == requests_->size() && running_.empty(); }
+
+  Step MakeStep() {
+    Step step;
+    step.plan.step_id = ++step_id_;
+    step.plan.epoch = options_.epoch;
+    while (running_.size() < options_.at_once && next_ < requests_->size()) {
+      running_.push_back(Open(&(*requests_)[next_++], &step.plan));
+    }
+    uint32_t budget = options_.chunk_size;
+    for (Running& r : running_) AddRow(&r, &budget, &step);
+    for (const Running& r : running_) {
+      if (r.done) free_pages_.insert(free_pages_.end(), r.pages.begin(), r.pages.end());
+    }
+    std::erase_if(running_, [](const Running& r) { return r.done; });
+    return step;
+  }
+
+  void ExecuteStep(Step step) {
+    step.result = execute_(step.plan);
+    Take(step);
+  }
+
+  void Take(const Step& step) {
+    CHECK(step.result.code == 0 && step.result.rows.size() == step.rows.size());
+    for (size_t i = 0; i < step.rows.size(); ++i) TakeResult(step.result.rows[i], step.rows[i]);
+  }
+
+  Running Open(DriverRequest* request, StepPlan* plan) {
     Running r;
     r.request = request;
-    while (std::any_of(running->begin(), running->end(),
+    while (std::any_of(running_.begin(), running_.end(),
                        [&](const Running& other) { return other.slot == r.slot; })) {
       ++r.slot;
     }
@@ -105,18 +163,19 @@ class PlanDriver {
     return r;
   }
 
-  bool AddRow(Running* r, uint32_t* budget, StepPlan* plan) {
+  void AddRow(Running* r, uint32_t* budget, Step* step) {
+    StepPlan* const plan = &step->plan;
     DriverRequest& request = *r->request;
     const auto prompt = static_cast<uint32_t>(request.prompt.size());
     const bool decode = r->computed >= prompt;
-    r->planned = decode ? 1 : std::min(*budget, prompt - r->computed);
-    if (r->planned == 0) return false;
-    if (!decode) *budget -= r->planned;
+    const uint32_t tokens = decode ? 1 : std::min(*budget, prompt - r->computed);
+    if (tokens == 0) return;
+    if (!decode) *budget -= tokens;
     PlanRow row;
     row.slot = r->slot;
     row.start_pos = r->computed;
-    row.num_tokens = r->planned;
-    const uint32_t end = r->computed + r->planned;
+    row.num_tokens = tokens;
+    const uint32_t end = r->computed + tokens;
     while (r->pages.size() * options_.page_size < end) {
       CHECK(!free_pages_.empty());
       r->pages.push_back(free_pages_.back());
@@ -137,34 +196,34 @@ class PlanDriver {
                                             : request.output[p - prompt]);
     }
     plan->rows.push_back(row);
-    if (end >= prompt && request.output.size() + 1 >= request.max_new_tokens) {
-      plan->closes.push_back(r->slot);
-    }
-    return true;
+    step->rows.push_back({&request, r->slot, end >= prompt});
+    r->computed = end;
+    if (end < prompt) return;
+    if (!request.embed) ++r->sampled;
+    r->done = request.embed || r->sampled == request.max_new_tokens;
+    if (r->done) plan->closes.push_back(r->slot);
   }
 
-  void TakeResult(const RowResult& row, Running* r) {
-    DriverRequest& request = *r->request;
-    r->computed += r->planned;
-    CHECK(row.slot == r->slot);
-    for (const PositionLogprobs& p : row.prompt_logprobs) request.prompt_logprobs.push_back(p);
-    if (r->computed < request.prompt.size()) return;
+  static void TakeResult(const RowResult& result, const Row& row) {
+    DriverRequest& request = *row.request;
+    CHECK(result.slot == row.slot);
+    for (const PositionLogprobs& p : result.prompt_logprobs) request.prompt_logprobs.push_back(p);
+    if (!row.last_of_prompt_or_later) return;
     if (request.embed) {
-      request.embedding = row.embedding;
-      r->done = true;
-      free_pages_.insert(free_pages_.end(), r->pages.begin(), r->pages.end());
+      request.embedding = result.embedding;
       return;
     }
-    request.output.push_back(row.token);
-    if (row.has_logprobs) request.logprobs.push_back(row.logprobs);
-    r->done = request.output.size() == request.max_new_tokens;
-    if (r->done) free_pages_.insert(free_pages_.end(), r->pages.begin(), r->pages.end());
+    request.output.push_back(result.token);
+    if (result.has_logprobs) request.logprobs.push_back(result.logprobs);
   }
 
   const DriverOptions options_;
   const Execute execute_;
   std::vector<uint32_t> free_pages_;
   uint64_t step_id_ = 0;
+  std::vector<DriverRequest>* requests_ = nullptr;
+  size_t next_ = 0;
+  std::vector<Running> running_;
 };
 
 }  // namespace flotilla::testing

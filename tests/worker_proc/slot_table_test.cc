@@ -233,6 +233,35 @@ TEST(SlotTableTest, PutsInWhatTheSlotSampledLast) {
   EXPECT_THAT(next.input_ids, ElementsAre(71, 70));
   ASSERT_TRUE(slots.Apply(next).ok());
   EXPECT_EQ(slots.slot(1).history.size(), 3u) << "penalties count it";
+  // A step in flight: its token is put in by the device, unless a later step's is awaited, or the
+  // slot has become another request's.
+  StepPlan ahead;
+  ahead.rows = {Row(0, 4, 1, 2), Row(1, 3, 1, 2)};
+  ahead.input_ids = {kLastToken, kLastToken};
+  ahead.new_pages = {7, 8, 9, 10};
+  const std::vector<int32_t> unknown = ahead.input_ids;
+  slots.AwaitToken(0, 5);
+  ASSERT_TRUE(slots.FillLastTokens(&ahead).ok());
+  EXPECT_THAT(ahead.input_ids, ElementsAre(TokenOfSlot(0), 71));
+  EXPECT_EQ(SlotOfToken(TokenOfSlot(0)), 0);
+  slots.AwaitToken(0, 6);
+  slots.SetAwaitedToken(0, 5, 80);
+  ahead.input_ids = unknown;
+  ASSERT_TRUE(slots.FillLastTokens(&ahead).ok());
+  EXPECT_THAT(ahead.input_ids, ElementsAre(TokenOfSlot(0), 71)) << "the sixth step's is awaited";
+  slots.SetAwaitedToken(0, 6, 81);
+  ahead.input_ids = unknown;
+  ASSERT_TRUE(slots.FillLastTokens(&ahead).ok());
+  EXPECT_THAT(ahead.input_ids, ElementsAre(81, 71));
+  slots.AwaitToken(1, 7);
+  StepPlan taken_over;
+  taken_over.opens = {{1, 0, {}}};
+  taken_over.rows = {Row(1, 0, 1, 1)};
+  taken_over.input_ids = {5};
+  taken_over.new_pages = {11};
+  ASSERT_TRUE(slots.Apply(taken_over).ok());
+  slots.SetAwaitedToken(1, 7, 90);
+  EXPECT_EQ(slots.slot(1).last_token, -1) << "another request's";
   StepPlan gap;
   gap.rows = {Row(0, 3, 1, 0)};
   gap.input_ids = {kLastToken};

@@ -1,5 +1,5 @@
 // A Collective that measures another: seconds by kind of operation, as a metric. What the worker
-// puts around the shared-memory collective, and later around NCCL's.
+// puts around the shared-memory collective.
 //
 // Threads: as the inner one, which it owns. Errors: the inner one's.
 #pragma once

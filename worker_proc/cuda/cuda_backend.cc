@@ -123,7 +123,11 @@ class CudaBackend final : public Backend {
     RETURN_IF_ERROR(device_->Synchronize());
     return gather_.TakeError();
   }
-  StatusOr<DeviceSampler*> MakeSampler(uint32_t max_rows, uint32_t vocab_size,
+  Status TakeError() override {
+    RETURN_IF_ERROR(attention_.TakeError());
+    return device_->Error();
+  }
+  StatusOr<DeviceSampler*> MakeSampler(uint32_t max_rows, uint32_t num_slots, uint32_t vocab_size,
                                        std::span<const int32_t> eos_ids) override;
   StatusOr<std::span<float>> ReadLogits(Tensor logits) override;
 
@@ -283,9 +287,10 @@ void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attent
 void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                         Tensor out) {
   const auto& w = static_cast<const CudaEmbedding&>(weight);
-  kernels_.embedding({w.matrix->data(), options_.dtype, context.input_ids, context.num_tokens,
-                      out.cols, scale, Floats(out)},
-                     stream_);
+  kernels_.embedding(
+      {w.matrix->data(), options_.dtype, context.input_ids, context.num_tokens, out.cols, scale,
+       Floats(out), sampler_ == nullptr ? nullptr : sampler_->last_tokens()},
+      stream_);
 }
 
 void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, float eps,
@@ -349,10 +354,12 @@ void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor ou
       {Data(x), row_indices_.as<const uint32_t>(), out.rows, RowBytes(x), Data(out)}, stream_);
 }
 
-StatusOr<DeviceSampler*> CudaBackend::MakeSampler(uint32_t max_rows, uint32_t vocab_size,
+StatusOr<DeviceSampler*> CudaBackend::MakeSampler(uint32_t max_rows, uint32_t num_slots,
+                                                  uint32_t vocab_size,
                                                   std::span<const int32_t> eos_ids) {
   if (vocab_size > kMaxSampleVocab) return nullptr;
-  ASSIGN_OR_RETURN(sampler_, CudaSampler::Create(device_.get(), max_rows, vocab_size, eos_ids));
+  ASSIGN_OR_RETURN(sampler_,
+                   CudaSampler::Create(device_.get(), max_rows, num_slots, vocab_size, eos_ids));
   return sampler_.get();
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "worker_proc/runner/scratch.h"
 
@@ -48,7 +49,9 @@ Status CudaGather::Reserve(uint64_t bytes) {
 void CudaGather::Forget() {
   for (std::byte* memory : imported_) device_.Unimport(memory);
   imported_.clear();
-  connected_ = false;
+  by_memory_ = false;
+  communicator_.reset();
+  failed_ = OkStatus();
 }
 
 // No operation has begun. The handle's first byte says whether there is one.
@@ -91,30 +94,113 @@ Status CudaGather::Import(std::span<const std::byte> handles, uint32_t rank) {
 Status CudaGather::Connect(Collective& collective) {
   Forget();
   epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
-  const uint32_t ranks = collective.size();
-  if (ranks == 1 || ranks > kMaxGatherRanks) return OkStatus();
+  if (collective.size() == 1) return OkStatus();
   CHECK(slot_bytes_ > 0);
+  std::string by = "host memory";
+  ASSIGN_OR_RETURN(by_memory_, ConnectMemory(collective));
+  if (by_memory_) {
+    by = "device memory";
+  } else {
+    ASSIGN_OR_RETURN(const bool joined, JoinCommunicator(collective));
+    if (joined) by = communicator_->name();
+  }
+  Log().info("ranks exchange {} {}", Kv("by", by), Kv("because", why_not_memory_));
+  return device_.Synchronize();
+}
+
+StatusOr<bool> CudaGather::ConnectMemory(Collective& collective) {
+  why_not_memory_.clear();
+  const uint32_t ranks = collective.size();
+  if (ranks > kMaxGatherRanks) {
+    why_not_memory_ = StrCat("there are more than ", kMaxGatherRanks, " ranks");
+    return false;
+  }
   std::array<std::byte, 1 + sizeof(IpcHandle)> own;
   RETURN_IF_ERROR(Export(own));
   std::vector<std::byte> handles(ranks * own.size());
   RETURN_IF_ERROR(collective.AllGather(own, std::vector<size_t>(ranks, own.size()), handles));
   const Status imported = Import(handles, collective.rank());
+  why_not_memory_ = std::string(imported.message());
   ASSIGN_OR_RETURN(const bool all, AllRanks(collective, imported.ok()));
-  Log().info("ranks exchange {} {}", Kv("by", all ? "device memory" : "host memory"),
-             Kv("because", imported.ok() ? "" : std::string(imported.message())));
-  if (!all) {
+  if (all) {
+    device_.UploadAll(arenas_, table_);
+  } else {
     Forget();
-    return OkStatus();
   }
-  device_.UploadAll(arenas_, table_);
-  connected_ = true;
-  return device_.Synchronize();
+  return all;
+}
+
+// Rank 0's id, behind a byte that says whether there is one.
+StatusOr<bool> CudaGather::JoinCommunicator(Collective& collective) {
+  const uint32_t ranks = collective.size();
+  if (ranks > InterleaveArgs::kMaxRanks) return false;
+  std::array<std::byte, 1 + sizeof(CommunicatorId)> message = {};
+  if (collective.rank() == 0) {
+    const StatusOr<CommunicatorId> id = device_.NewCommunicatorId();
+    if (id.ok()) {
+      message[0] = std::byte{1};
+      std::copy(id->begin(), id->end(), message.begin() + 1);
+    }
+  }
+  RETURN_IF_ERROR(collective.Broadcast(message, 0));
+  if (message[0] == std::byte{0}) return false;
+  CommunicatorId id;
+  std::copy(message.begin() + 1, message.end(), id.begin());
+  waits_since_ns_ = RealClock::Now();
+  auto joined = device_.Join(id, collective.rank(), ranks, [this] {
+    heartbeat_.Beat();
+    return IsOver();
+  });
+  if (!joined.ok()) {
+    Log().warn("ranks' communicator {}", Kv("reason", std::string(joined.status().message())));
+  }
+  ASSIGN_OR_RETURN(const bool all, AllRanks(collective, joined.ok()));
+  if (!all) return false;
+  communicator_ = std::move(*joined);
+  if (by_rank_.bytes() < slot_bytes_) {
+    ASSIGN_OR_RETURN(by_rank_, device_.Allocate(slot_bytes_));
+  }
+  return true;
+}
+
+bool CudaGather::IsOver() const {
+  if (epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
+    return true;
+  }
+  return RealClock::Now() - waits_since_ns_ > static_cast<int64_t>(timeout_ns_);
 }
 
 Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                        uint32_t root, Tensor out) {
-  if (!connected_) return OnHost(collective, cols, local, root, out);
-  return OnDevice(collective, cols, local, root == kAllRanks || root == collective.rank(), out);
+  const bool receives = root == kAllRanks || root == collective.rank();
+  counts_.clear();
+  for (const uint32_t c : cols) {
+    counts_.push_back(size_t{local.rows} * c * ElementBytes(TypeOf(local)));
+  }
+  if (by_memory_) return OnDevice(collective, cols, local, receives, out);
+  if (communicator_ != nullptr) return ByCommunicator(collective, cols, local, receives, out);
+  return OnHost(collective, cols, local, root, out);
+}
+
+// Those that want nothing gather all the same: they would have to send it anyway.
+Status CudaGather::ByCommunicator(const Collective& collective, std::span<const uint32_t> cols,
+                                  Tensor local, bool receives, Tensor out) {
+  if (!failed_.ok()) return OkStatus();  // TakeError says it
+  InterleaveArgs args;
+  args.from = by_rank_.data();
+  if (receives) args.out = Data(out);
+  args.rows = local.rows;
+  args.ranks = collective.size();
+  uint64_t whole = 0;
+  for (uint32_t r = 0; r < args.ranks; ++r) {
+    args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
+    whole += counts_[r];
+  }
+  CHECK(whole <= by_rank_.bytes());
+  waits_since_ns_ = RealClock::Now();
+  RETURN_IF_ERROR(communicator_->AllGather(Data(local), counts_, by_rank_.data()));
+  if (receives) device_.kernels().interleave_columns(args, device_.stream());
+  return OkStatus();
 }
 
 Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32_t> cols,
@@ -143,18 +229,45 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
 }
 
 void CudaGather::Wait() {
-  if (!connected_ || epoch_ == nullptr) return;
+  if (by_memory_ && epoch_ == nullptr) return;
+  if (!connected()) return;
+  waits_since_ns_ = RealClock::Now();
   while (!device_.Idle()) {
-    if (epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
-      std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
+    if (by_memory_) {
+      // The kernels know themselves how long to wait.
+      if (epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
+        std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
+      }
+    } else if (failed_.ok()) {
+      if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
+      if (IsOver()) Fail(OkStatus());
     }
     heartbeat_.Beat();
     usleep(kLookEveryUs);
   }
 }
 
+// The library's wait ends; nothing is exchanged any more until the next Connect.
+void CudaGather::Fail(Status status) {
+  const bool new_epoch =
+      epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_;
+  if (new_epoch) {
+    failed_ = absl::AbortedError("the epoch is over");
+  } else {
+    failed_ = absl::DeadlineExceededError(StrCat("a rank did not come to an exchange of columns",
+                                                 status.ok() ? "" : ": ", status.message()));
+  }
+  communicator_->Abort();
+}
+
 Status CudaGather::TakeError() {
-  if (!connected_) return OkStatus();
+  if (communicator_ != nullptr) {
+    if (failed_.ok()) {
+      if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
+    }
+    return failed_;
+  }
+  if (!by_memory_) return OkStatus();
   if (std::atomic_ref<uint32_t>(*word(kFailed)).load(std::memory_order_acquire) == 0) {
     return OkStatus();
   }
@@ -167,8 +280,6 @@ Status CudaGather::OnHost(Collective& collective, std::span<const uint32_t> cols
                           uint32_t root, Tensor out) {
   const size_t rows = local.rows;
   const uint32_t element = ElementBytes(TypeOf(local));
-  counts_.clear();
-  for (const uint32_t c : cols) counts_.push_back(rows * c * element);
   const bool receives = root == kAllRanks || root == collective.rank();
   local_.resize(counts_[collective.rank()]);
   whole_.resize(receives ? rows * RowBytes(out) : 0);

@@ -1,7 +1,7 @@
 // Backend's gathers on a CUDA device: columns of all ranks put side by side. By the device itself
 // where ranks reach each other's memory (kernels/gather.h; CUDA IPC between processes of a host, or
-// one process), else through the host's memory and the ranks' collective, which is correct
-// everywhere and fast nowhere.
+// one process), else by the vendor's library (communicator.h), else through the host's memory and
+// the ranks' collective, which is correct everywhere and fast nowhere.
 //
 // Units: columns, rows, bytes. Threads: the rank's. Ownership: owns its arena and staging memory,
 // and what it imported of the others'. Errors: Connect: the collective's and the device's; that
@@ -11,7 +11,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shm/collective.h"
@@ -41,7 +43,8 @@ class CudaGather {
   Status Reserve(uint64_t bytes);
   // All ranks, at the beginning of an epoch.
   Status Connect(Collective& collective);
-  bool connected() const { return connected_; }
+  // The devices exchange among themselves, so it may be captured.
+  bool connected() const { return by_memory_ || communicator_ != nullptr; }
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
@@ -58,8 +61,16 @@ class CudaGather {
   // Of all ranks' handles those that are not this rank's own.
   Status Import(std::span<const std::byte> handles, uint32_t rank);
   void Forget();
+  // Of all ranks; false: some do not reach another's memory.
+  StatusOr<bool> ConnectMemory(Collective& collective);
+  StatusOr<bool> JoinCommunicator(Collective& collective);
+  // The epoch has changed, or what is waited for takes too long.
+  bool IsOver() const;
+  void Fail(Status status);
   Status OnDevice(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
                   bool receives, Tensor out);
+  Status ByCommunicator(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                        bool receives, Tensor out);
   Status OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
                 Tensor out);
 
@@ -69,17 +80,25 @@ class CudaGather {
   const uint64_t timeout_ns_;
   uint64_t slot_bytes_ = 0;
 
-  // By the device.
-  bool connected_ = false;
   uint32_t epoch_of_connect_ = 0;
+  std::string why_not_memory_;  // the devices' memory is not reached
+
+  // By the device.
+  bool by_memory_ = false;
   DeviceBuffer arena_, table_;
   DeviceBuffer counters_;           // of each block, and whether this rank has given up
   std::vector<std::byte*> arenas_;  // of each rank
   std::vector<std::byte*> imported_;
   std::byte* words_ = nullptr;  // pinned
 
-  // Through the host.
+  // By the library.
+  std::unique_ptr<Communicator> communicator_;
+  DeviceBuffer by_rank_;  // what it gathered
+  int64_t waits_since_ns_ = 0;
+  Status failed_ = OkStatus();
+
   std::vector<size_t> counts_;  // bytes of each rank, all rows
+  // Through the host.
   std::vector<std::byte> local_, received_, whole_;
 };
 

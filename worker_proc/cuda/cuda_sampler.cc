@@ -18,16 +18,17 @@ constexpr uint32_t kLeastListRoom = 64 * 1024;
 }  // namespace
 
 StatusOr<std::unique_ptr<CudaSampler>> CudaSampler::Create(Device* device, uint32_t max_rows,
-                                                           uint32_t vocab,
+                                                           uint32_t num_slots, uint32_t vocab,
                                                            std::span<const int32_t> eos_ids) {
   static_assert(kMaxLogprobs <= kMaxSampleTop);
   CHECK(vocab <= kMaxSampleVocab);
   std::unique_ptr<CudaSampler> sampler(new CudaSampler(device, vocab));
-  RETURN_IF_ERROR(sampler->Allocate(max_rows, eos_ids));
+  RETURN_IF_ERROR(sampler->Allocate(max_rows, num_slots, eos_ids));
   return sampler;
 }
 
-Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids) {
+Status CudaSampler::Allocate(uint32_t max_rows, uint32_t num_slots,
+                             std::span<const int32_t> eos_ids) {
   for (const int32_t id : eos_ids) {
     if (id >= 0 && static_cast<uint32_t>(id) < vocab_) eos_ids_.push_back(id);
   }
@@ -47,6 +48,8 @@ Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids
   ASSIGN_OR_RETURN(out_, allocate(rows * sizeof(SampledRow)));
   ASSIGN_OR_RETURN(tops_, allocate(rows * 2 * kMaxSampleChunks * sizeof(uint64_t)));
   ASSIGN_OR_RETURN(sums_, allocate(rows * SampleTiles(vocab_) * sizeof(uint64_t)));
+  ASSIGN_OR_RETURN(last_tokens_, allocate(uint64_t{num_slots} * sizeof(int32_t)));
+  ASSIGN_OR_RETURN(ring_, ResultRing::Create(device_.graphs(), rows * sizeof(SampledRow)));
   device_.UploadAll(eos_ids_, banned_);
   packed_rows_.reserve(rows);
   packed_masks_.reserve(rows * MaskWords(vocab_));
@@ -79,6 +82,7 @@ bool CudaSampler::Pack(const SampleQuery& query) {
   SampleRow out;
   out.row = query.row;
   out.given = query.given;
+  if (query.slot != kNoSlot) out.slot = static_cast<int32_t>(query.slot);
   if (query.logprobs != nullptr) out.num_top = query.num_top;
   if (query.given < 0) {
     const std::span<const LogitBias> biases = query.input.logit_bias;
@@ -118,7 +122,14 @@ bool CudaSampler::Pack(const SampleQuery& query) {
   return true;
 }
 
-Status CudaSampler::Launch(Tensor logits) {
+void CudaSampler::ForgetPacked() {
+  packed_rows_.clear();
+  packed_masks_.clear();
+  packed_biases_.clear();
+  packed_penalties_.clear();
+}
+
+void CudaSampler::Launch(Tensor logits) {
   device_.UploadAll(packed_rows_, rows_);
   device_.UploadAll(packed_masks_, masks_);
   device_.UploadAll(packed_biases_, biases_);
@@ -140,6 +151,7 @@ Status CudaSampler::Launch(Tensor logits) {
                            std::min(kMaxSampleChunks, SampleTiles(vocab_)));
   args.tops = tops_.as<uint64_t>();
   args.sums = sums_.as<uint64_t>();
+  args.last_tokens = last_tokens_.as<int32_t>();
   const auto any = [this](const auto& of) {
     return std::any_of(packed_rows_.begin(), packed_rows_.end(), of);
   };
@@ -148,13 +160,7 @@ Status CudaSampler::Launch(Tensor logits) {
   args.any_search = any([](const SampleRow& row) { return row.searches; });
   args.any_simple = any([](const SampleRow& row) { return !row.searches; });
   device_.kernels().sample_rows(args, device_.stream());
-  results_.resize(packed_rows_.size());
-  device_.Download(out_.data(), results_.size() * sizeof(SampledRow), results_.data());
-  packed_rows_.clear();
-  packed_masks_.clear();
-  packed_biases_.clear();
-  packed_penalties_.clear();
-  return device_.Synchronize();
+  ForgetPacked();
 }
 
 Status CudaSampler::Take(const SampleQuery& query, const SampledRow& row, int32_t* token) {
@@ -179,22 +185,67 @@ Status CudaSampler::Take(const SampleQuery& query, const SampledRow& row, int32_
   return OkStatus();
 }
 
+Status CudaSampler::TakeAll(std::span<const SampleQuery> queries, const SampledRow* rows,
+                            std::span<int32_t> tokens) {
+  Status first_error = OkStatus();
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const Status taken = Take(queries[i], rows[i], &tokens[i]);
+    if (first_error.ok()) first_error = taken;
+  }
+  return first_error;
+}
+
 Status CudaSampler::Sample(Tensor logits, std::span<const SampleQuery> queries,
                            std::span<int32_t> tokens) {
   CHECK(logits.cols == vocab_);
+  // What the steps before this one left there is on its way to the host, maybe.
+  if (ring_->in_flight() > 0) {
+    RETURN_IF_ERROR(device_.graphs()->Synchronize(DeviceStream::kCopy));
+  }
   Status first_error = OkStatus();
   for (size_t begin = 0; begin < queries.size();) {
     size_t end = begin;
     while (end < queries.size() && Pack(queries[end])) ++end;
     CHECK(end > begin);  // the lists of one row always have room
-    RETURN_IF_ERROR(Launch(logits));
-    for (size_t i = begin; i < end; ++i) {
-      const Status taken = Take(queries[i], results_[i - begin], &tokens[i]);
-      if (first_error.ok()) first_error = taken;
-    }
+    Launch(logits);
+    results_.resize(end - begin);
+    device_.Download(out_.data(), results_.size() * sizeof(SampledRow), results_.data());
+    RETURN_IF_ERROR(device_.Synchronize());
+    const Status taken = TakeAll(queries.subspan(begin, end - begin), results_.data(),
+                                 tokens.subspan(begin, end - begin));
+    if (first_error.ok()) first_error = taken;
     begin = end;
   }
   return first_error;
+}
+
+StatusOr<bool> CudaSampler::Begin(Tensor logits, std::span<const SampleQuery> queries) {
+  for (const SampleQuery& query : queries) {
+    if (Pack(query)) continue;
+    ForgetPacked();
+    return false;
+  }
+  RETURN_IF_ERROR(ring_->BeginStep());
+  if (!queries.empty()) {
+    CHECK(logits.cols == vocab_);
+    Launch(logits);
+  }
+  RETURN_IF_ERROR(ring_->EndStep(out_.data(), queries.size() * sizeof(SampledRow)));
+  return true;
+}
+
+StatusOr<bool> CudaSampler::Done() {
+  ASSIGN_OR_RETURN(const auto results, ring_->Poll());
+  return results.has_value();
+}
+
+Status CudaSampler::Take(std::span<const SampleQuery> queries, std::span<int32_t> tokens) {
+  ASSIGN_OR_RETURN(const auto results, ring_->Poll());
+  CHECK(results.has_value() && results->size() == queries.size() * sizeof(SampledRow));
+  const Status taken =
+      TakeAll(queries, reinterpret_cast<const SampledRow*>(results->data()), tokens);
+  ring_->Release();
+  return taken;
 }
 
 }  // namespace flotilla::cuda

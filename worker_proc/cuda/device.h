@@ -18,6 +18,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "worker_proc/cuda/communicator.h"
 #include "worker_proc/cuda/graph/graph_api.h"
 #include "worker_proc/cuda/kernels/kernel_table.h"
 
@@ -94,6 +95,7 @@ class Device {
   virtual void Download(const void* from, uint64_t bytes, void* to) = 0;
   virtual void Gemm(const GemmArgs& args) = 0;
   virtual Status Synchronize() = 0;
+  virtual Status Error() = 0;  // Synchronize's, as far as it is known without waiting
   // Everything that was queued is done.
   virtual bool Idle() = 0;
 
@@ -103,6 +105,12 @@ class Device {
   virtual StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) = 0;
   virtual StatusOr<std::byte*> Import(const IpcHandle& handle) = 0;
   virtual void Unimport(std::byte* memory) = 0;
+
+  // Unimplemented: there is no such library here. Join: all ranks, with one id; Aborted: it gave up
+  // waiting for them.
+  virtual StatusOr<CommunicatorId> NewCommunicatorId() = 0;
+  virtual StatusOr<std::unique_ptr<Communicator>> Join(const CommunicatorId& id, uint32_t rank,
+                                                       uint32_t ranks, GiveUp give_up) = 0;
 
  private:
   friend class DeviceBuffer;

@@ -251,9 +251,13 @@ class Backend {
   virtual void WakeSoon(std::atomic<uint32_t>* bell) = 0;
   // Waits for the step's ops; their first error.
   virtual Status Finish() = 0;
-  // For logits of up to max_rows rows; before the KV cache. Null: rows are sampled on the host.
-  // eos_ids: those that min_tokens keeps from being drawn. The backend owns it.
-  virtual StatusOr<DeviceSampler*> MakeSampler(uint32_t /*max_rows*/, uint32_t /*vocab_size*/,
+  // Without waiting: the first error of what was enqueued, as far as it is known.
+  virtual Status TakeError() { return OkStatus(); }
+  // For logits of up to max_rows rows, and slots below num_slots; before the KV cache. Null: rows
+  // are sampled on the host. eos_ids: those that min_tokens keeps from being drawn. The backend
+  // owns it.
+  virtual StatusOr<DeviceSampler*> MakeSampler(uint32_t /*max_rows*/, uint32_t /*num_slots*/,
+                                               uint32_t /*vocab_size*/,
                                                std::span<const int32_t> /*eos_ids*/) {
     return nullptr;
   }

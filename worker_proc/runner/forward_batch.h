@@ -34,12 +34,17 @@ struct LogitsRow {
   bool has_prompt_logprob() const { return prompt_logprobs && target >= 0; }
 };
 
+// In input_ids: what the slot samples in a step that is still in flight. A backend whose sampler
+// keeps it on the device puts it in (device_sampler.h); it is never kLastToken.
+inline constexpr int32_t TokenOfSlot(uint32_t slot) { return -2 - static_cast<int32_t>(slot); }
+inline constexpr int32_t SlotOfToken(int32_t token) { return -2 - token; }
+
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::kIdle;
   uint32_t num_tokens = 0;
   uint32_t num_seqs = 0;
 
-  std::vector<int32_t> input_ids;      // [T]
+  std::vector<int32_t> input_ids;      // [T], or TokenOfSlot
   std::vector<uint32_t> positions;     // [T] absolute, from 0
   std::vector<int64_t> out_cache_loc;  // [T] slot_mapping: page * page_size + offset; -1: no write
   std::vector<uint32_t> cu_q_lens;     // [S + 1] prefix sums of query lengths; cu_q_lens[0] = 0

@@ -173,12 +173,14 @@ StatusOr<uint64_t> ModelRunner::Probe() {
   return hash;
 }
 
+StatusOr<Tensor> ModelRunner::RunForward() {
+  return deps_.backend->RunForward(
+      batch_, [this](const AttentionContext& context) { return model_->Forward(context); });
+}
+
 Status ModelRunner::Run(VisitTile visit) {
   if (batch_.num_tokens == 0) return OkStatus();
-  ASSIGN_OR_RETURN(const Tensor hidden,
-                   deps_.backend->RunForward(batch_, [this](const AttentionContext& context) {
-                     return model_->Forward(context);
-                   }));
+  ASSIGN_OR_RETURN(const Tensor hidden, RunForward());
   Status first_error = OkStatus();  // kept until the ranks have met for the last time
   for (size_t begin = 0; begin < batch_.logits_rows.size(); begin += logits_tile()) {
     const size_t end = std::min(batch_.logits_rows.size(), begin + logits_tile());
@@ -205,7 +207,7 @@ Status ModelRunner::RunOnHost(VisitRow visit) {
   });
 }
 
-Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
+Status ModelRunner::PrepareStep(StepPlan* plan, StepResult* result) {
   results_.Renew(plan->rows.size(), result);
   RETURN_IF_ERROR(slots_.FillLastTokens(plan));
   RETURN_IF_ERROR(slots_.Apply(*plan));
@@ -219,6 +221,21 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   }
   for (size_t i = 0; i < plan->rows.size(); ++i) result->rows[i].slot = plan->rows[i].slot;
   FindMasks(*plan);
+  return OkStatus();
+}
+
+Status ModelRunner::Finished(const Status& status, std::optional<uint32_t> bad_slot,
+                             StepResult* result) {
+  if (status.ok()) return status;
+  result->rows.clear();
+  if (bad_slot.has_value()) result->rows.emplace_back().slot = *bad_slot;
+  return status;
+}
+
+Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
+  CHECK(num_begun() == 0);
+  RETURN_IF_ERROR(PrepareStep(plan, result));
+  last_mode_ = batch_.mode;
   std::optional<uint32_t> bad_slot;
   const auto on_host = [&](const LogitsRow& row, std::span<float> logits) {
     Status used = UseLogits(*plan, row, logits, result);
@@ -226,17 +243,16 @@ Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
     return used;
   };
   const auto on_device = [&](std::span<const LogitsRow> rows, Tensor logits) {
-    return Sample(*plan, rows, logits, result, &bad_slot);
+    AskFor(*plan, rows, result, &draws_);
+    const Status sampled = device_sampler_->Sample(logits, draws_.queries, draws_.tokens);
+    return UseDraws(*plan, &draws_, sampled, result, &bad_slot);
   };
   Status status = device_sampler_ == nullptr ? RunOnHost(on_host) : Run(on_device);
   if (status.ok() && is_root()) status = Pool(*plan, result, &bad_slot);
   // Only rank 0 sees bad logits; the others wait for its tokens.
   if (status.ok() || absl::IsDataLoss(status)) RETURN_IF_ERROR(ShareTokens(*plan, *result));
   slots_.Close(*plan);
-  if (status.ok()) return status;
-  result->rows.clear();
-  if (bad_slot.has_value()) result->rows.emplace_back().slot = *bad_slot;
-  return status;
+  return Finished(status, bad_slot, result);
 }
 
 }  // namespace flotilla

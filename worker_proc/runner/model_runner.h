@@ -86,7 +86,22 @@ class ModelRunner {
   // the caller's business. Replaces kLastToken in the plan, and leaves every rank with the tokens
   // that were sampled.
   Status Execute(StepPlan* plan, StepResult* result);
-  ForwardMode last_mode() const { return batch_.mode; }
+
+  // ---- Steps that a device is given while it still runs the one before, where it samples itself
+  // and is the only rank. Execute, Reset and AllocateKvCache only while none is begun.
+  static constexpr size_t kMaxBegun = 2;
+  // False: the step must be executed, once those begun have ended; nothing has happened. Errors: as
+  // Execute's of a plan that does not fit the slots; it has not begun. Plan and result must live
+  // until End.
+  StatusOr<bool> Begin(StepPlan* plan, StepResult* result);
+  size_t num_begun() const { return num_begun_ - num_ended_; }
+  // Whether the oldest is done.
+  StatusOr<bool> Done() { return device_sampler_->Done(); }
+  // The oldest, which is done, as if Execute had returned.
+  Status End();
+
+  // Of the step that was executed or ended last.
+  ForwardMode last_mode() const { return last_mode_; }
   // Steps whose plan was not prepared.
   uint64_t plan_misses() const { return plan_misses_; }
 
@@ -107,14 +122,30 @@ class ModelRunner {
   // keep it from being called again.
   using VisitTile = absl::FunctionRef<Status(std::span<const LogitsRow>, Tensor)>;
   Status Run(VisitTile visit);
+  StatusOr<Tensor> RunForward();
   // The same for each row: visit(row, logits), which are on the host.
   using VisitRow = absl::FunctionRef<Status(const LogitsRow&, std::span<float>)>;
   Status RunOnHost(VisitRow visit);
   Status UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                    StepResult* result);
-  // UseLogits of a tile by the device's sampler.
-  Status Sample(const StepPlan& plan, std::span<const LogitsRow> rows, Tensor logits,
-                StepResult* result, std::optional<uint32_t>* bad_slot);
+  // What a tile's rows ask of the device's sampler, and its answers.
+  struct Draws {
+    std::vector<LogitsRow> rows;
+    std::vector<SampleQuery> queries;
+    std::vector<int32_t> tokens;                    // of queries
+    std::vector<PositionLogprobs> prompt_logprobs;  // scratch: of rows
+  };
+  void AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, StepResult* result,
+              Draws* draws) const;
+  // `status`: the sampler's.
+  Status UseDraws(const StepPlan& plan, Draws* draws, const Status& status, StepResult* result,
+                  std::optional<uint32_t>* bad_slot);
+  // Slots and batch_ get the plan, the result its rows.
+  Status PrepareStep(StepPlan* plan, StepResult* result);
+  bool MayBegin(const StepPlan& plan) const;
+  // The step's status, and what its result says then.
+  static Status Finished(const Status& status, std::optional<uint32_t> bad_slot,
+                         StepResult* result);
   // The row's draw, of the plan that runs.
   SampleInput InputOf(const StepPlan& plan, const LogitsRow& row) const;
   // After Run, on rank 0: hidden states into the slots' sums and the embeddings that are due.
@@ -141,9 +172,18 @@ class ModelRunner {
   ForwardBatch batch_;
   Sampler sampler_;
   DeviceSampler* device_sampler_ = nullptr;  // null: sampler_ draws
-  std::vector<SampleQuery> queries_;
-  std::vector<int32_t> tokens_;                    // of queries_
-  std::vector<PositionLogprobs> prompt_logprobs_;  // scratch: of a tile's rows
+  Draws draws_;                              // of the step that is executed
+  struct Begun {
+    StepPlan* plan = nullptr;
+    StepResult* result = nullptr;
+    ForwardMode mode = ForwardMode::kIdle;
+    Draws draws;
+    std::optional<Status> sampled;  // at once, since it could not be begun
+  };
+  Begun begun_[kMaxBegun];
+  uint64_t num_begun_ = 0,
+           num_ended_ = 0;  // since the start; a step's number is num_begun_ after it
+  ForwardMode last_mode_ = ForwardMode::kIdle;
   ResultPool results_;
   std::vector<std::span<const uint32_t>> row_masks_;  // of the plan that runs; empty: no mask
   std::optional<LogitsDump> dump_;

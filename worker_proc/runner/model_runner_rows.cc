@@ -44,44 +44,53 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   return OkStatus();
 }
 
-Status ModelRunner::Sample(const StepPlan& plan, std::span<const LogitsRow> rows, Tensor logits,
-                           StepResult* result, std::optional<uint32_t>* bad_slot) {
-  queries_.clear();
-  prompt_logprobs_.resize(rows.size());
+void ModelRunner::AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, StepResult* result,
+                         Draws* draws) const {
+  draws->rows.assign(rows.begin(), rows.end());
+  draws->queries.clear();
+  draws->prompt_logprobs.resize(rows.size());
   for (uint32_t i = 0; i < rows.size(); ++i) {
     const LogitsRow& row = rows[i];
     RowResult& out = result->rows[row.row];
     const SampleInput input = InputOf(plan, row);
     if (row.has_prompt_logprob()) {
-      queries_.push_back({.row = i,
-                          .input = {.params = input.params},
-                          .given = row.target,
-                          .num_top = NumPromptLogprobs(input.params),
-                          .logprobs = &prompt_logprobs_[i]});
+      draws->queries.push_back({.row = i,
+                                .input = {.params = input.params},
+                                .given = row.target,
+                                .num_top = NumPromptLogprobs(input.params),
+                                .logprobs = &draws->prompt_logprobs[i]});
     }
     if (!row.sample) continue;
     out.has_logprobs = input.params.num_logprobs != kNoLogprobs;
-    queries_.push_back({.row = i,
-                        .input = input,
-                        .num_top = input.params.num_logprobs,
-                        .logprobs = out.has_logprobs ? &out.logprobs : nullptr});
+    draws->queries.push_back({.row = i,
+                              .input = input,
+                              .num_top = input.params.num_logprobs,
+                              .slot = plan.rows[row.row].slot,
+                              .logprobs = out.has_logprobs ? &out.logprobs : nullptr});
   }
-  tokens_.assign(queries_.size(), -1);
-  const Status status = device_sampler_->Sample(logits, queries_, tokens_);
+  draws->tokens.assign(draws->queries.size(), -1);
+}
+
+Status ModelRunner::UseDraws(const StepPlan& plan, Draws* draws, const Status& status,
+                             StepResult* result, std::optional<uint32_t>* bad_slot) {
+  const std::vector<int32_t>& tokens = draws->tokens;
+  const auto row_of = [draws](size_t query) -> const LogitsRow& {
+    return draws->rows[draws->queries[query].row];
+  };
   if (absl::IsDataLoss(status)) {
-    const auto bad = std::find(tokens_.begin(), tokens_.end(), -1) - tokens_.begin();
-    *bad_slot = plan.rows[rows[queries_[static_cast<size_t>(bad)].row].row].slot;
+    const auto bad = std::find(tokens.begin(), tokens.end(), -1) - tokens.begin();
+    *bad_slot = plan.rows[row_of(static_cast<size_t>(bad)).row].slot;
   }
   RETURN_IF_ERROR(status);
-  for (size_t q = 0; q < queries_.size(); ++q) {
-    const LogitsRow& row = rows[queries_[q].row];
+  for (size_t q = 0; q < tokens.size(); ++q) {
+    const LogitsRow& row = row_of(q);
     RowResult& out = result->rows[row.row];
-    if (queries_[q].given < 0) {
-      out.token = tokens_[q];
+    if (draws->queries[q].given < 0) {
+      out.token = tokens[q];
       continue;
     }
     if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
-    std::swap(*results_.AddPromptPosition(&out), prompt_logprobs_[queries_[q].row]);
+    std::swap(*results_.AddPromptPosition(&out), draws->prompt_logprobs[draws->queries[q].row]);
   }
   return OkStatus();
 }

@@ -59,7 +59,8 @@ Status ModelRunner::LoadModel() {
   if (is_root() && options_.logits_dump.empty() && !options_.on_logits) {
     ASSIGN_OR_RETURN(device_sampler_,
                      deps_.backend->MakeSampler(std::min(logits_tile(), max_tokens),
-                                                config_.vocab_size, sampler_.eos_ids()));
+                                                options_.max_running_requests, config_.vocab_size,
+                                                sampler_.eos_ids()));
   }
   if (options_.device_memory) RETURN_IF_ERROR(RunLargestStep());
   step.bytes = deps_.backend->memory().activations;

@@ -72,8 +72,20 @@ void SlotTable::Open(const StepPlan& plan) {
     slot.pages.clear();
     slot.num_tokens = 0;
     slot.last_token = -1;
+    slot.awaits = 0;
     slot.pooled_sum.clear();
   }
+}
+
+void SlotTable::AwaitToken(uint32_t slot, uint64_t step) {
+  slots_[slot].last_token = -1;
+  slots_[slot].awaits = step;
+}
+
+void SlotTable::SetAwaitedToken(uint32_t slot, uint64_t step, int32_t token) {
+  if (slots_[slot].awaits != step) return;
+  slots_[slot].last_token = token;
+  slots_[slot].awaits = 0;
 }
 
 Status SlotTable::FillLastTokens(StepPlan* plan) const {
@@ -85,11 +97,12 @@ Status SlotTable::FillLastTokens(StepPlan* plan) const {
     const Slot& slot = slots_[row.slot];
     const bool opened = std::any_of(plan->opens.begin(), plan->opens.end(),
                                     [&](const PlanOpen& open) { return open.slot == row.slot; });
-    if (opened || slot.last_token < 0 || row.start_pos != slot.num_tokens) {
+    const bool known = slot.last_token >= 0;
+    if (opened || (!known && slot.awaits == 0) || row.start_pos != slot.num_tokens) {
       return absl::InvalidArgumentError(
           StrCat("step plan: slot ", row.slot, " is to go on with a token that it did not sample"));
     }
-    first = slot.last_token;
+    first = known ? slot.last_token : TokenOfSlot(row.slot);
   }
   return OkStatus();
 }
@@ -118,7 +131,10 @@ void SlotTable::Close(const StepPlan& plan) {
 }
 
 void SlotTable::Clear() {
-  for (Slot& slot : slots_) slot.open = false;
+  for (Slot& slot : slots_) {
+    slot.open = false;
+    slot.awaits = 0;
+  }
 }
 
 uint32_t SlotTable::num_open() const {

@@ -13,6 +13,7 @@
 
 #include "common/base/status.h"
 #include "shm/step_plan.h"
+#include "worker_proc/runner/forward_batch.h"
 #include "worker_proc/runner/token_history.h"
 
 namespace flotilla {
@@ -26,6 +27,7 @@ struct Slot {
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
   int32_t last_token = -1;      // sampled by the slot's last step that sampled; -1: none
+  uint64_t awaits = 0;          // the step in flight that samples it; 0: none
   // kRowPoolMean, on rank 0: the sum of the hidden states of the first num_tokens positions, added
   // in their order, so that chunks change no bit. Empty: none yet.
   std::vector<float> pooled_sum;
@@ -35,11 +37,16 @@ class SlotTable {
  public:
   SlotTable(uint32_t num_slots, uint32_t page_size, uint32_t max_positions);
 
-  // Puts what a slot sampled last in the place of kLastToken; before Apply.
+  // Puts what a slot sampled last in the place of kLastToken, or TokenOfSlot if a step in flight is
+  // to sample it; before Apply.
   Status FillLastTokens(StepPlan* plan) const;
   Status Apply(const StepPlan& plan);
   // `token` was sampled for the slot; on every rank, after each step that samples.
   void SetLastToken(uint32_t slot, int32_t token) { slots_[slot].last_token = token; }
+  // The step, whose number is not 0, samples the slot's next token, and then has: nothing, if the
+  // slot has been opened anew or a later step samples.
+  void AwaitToken(uint32_t slot, uint64_t step);
+  void SetAwaitedToken(uint32_t slot, uint64_t step, int32_t token);
   std::vector<float>* pooled_sum(uint32_t slot) { return &slots_[slot].pooled_sum; }
   void Close(const StepPlan& plan);
   void Clear();

@@ -1,9 +1,11 @@
 #include "worker_proc/runner/worker_loop.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "common/base/log.h"
+#include "shm/spin.h"
 
 namespace flotilla {
 namespace {
@@ -66,18 +68,20 @@ Status WorkerLoop::Run() {
     const StatusOr<std::string_view> frame = NextFrame(&reader);
     if (absl::IsDeadlineExceeded(frame.status())) continue;
     RETURN_IF_ERROR(Annotate(frame.status(), "step ring"));
-    const Status parsed = ParseStepPlan(*frame, deps_.runner->limits(), &plan_);
+    const Status parsed = ParseStepPlan(*frame, deps_.runner->limits(), &next().plan);
     reader.Release();
     if (!parsed.ok()) {
       deps_.metrics->AddRejectedFrame();
       Log().error("step ring: frame refused {}", Kv("reason", std::string(parsed.message())));
-      plan_ = StepPlan();
-      plan_.epoch = joined_epoch_;  // the scheduler looks at no other's
-      RETURN_IF_ERROR(SendResult(parsed));
+      RETURN_IF_ERROR(EndAllSteps());
+      next().plan = StepPlan();
+      next().plan.epoch = joined_epoch_;  // the scheduler looks at no other's
+      RETURN_IF_ERROR(SendResult(&next(), parsed));
       continue;
     }
     RETURN_IF_ERROR(HandlePlan());
   }
+  RETURN_IF_ERROR(EndAllSteps());
   RingIfOwed();
   SetState(ProcessState::kStopping);
   return OkStatus();
@@ -85,6 +89,16 @@ Status WorkerLoop::Run() {
 
 // With nothing to do, the scheduler is woken first. Otherwise the step that comes does it.
 StatusOr<std::string_view> WorkerLoop::NextFrame(RingReader* reader) {
+  while (IsRunning()) {
+    ASSIGN_OR_RETURN(const std::string_view frame, reader->TryRead());
+    if (!frame.empty()) return frame;
+    ASSIGN_OR_RETURN(const bool done, deps_.runner->Done());
+    if (!done) {
+      CpuRelax();
+      continue;
+    }
+    RETURN_IF_ERROR(EndStep());
+  }
   ASSIGN_OR_RETURN(const std::string_view frame, reader->TryRead());
   if (!frame.empty()) return frame;
   RingIfOwed();
@@ -92,42 +106,37 @@ StatusOr<std::string_view> WorkerLoop::NextFrame(RingReader* reader) {
 }
 
 Status WorkerLoop::HandlePlan() {
-  if (plan_.command != StepCommand::kForward) RingIfOwed();
-  switch (plan_.command) {
-    case StepCommand::kReset:
-      return HandleReset();
-    case StepCommand::kForward:
-      return HandleForward();
-    case StepCommand::kShutdown:
-      shutdown_ = true;
-      return OkStatus();
-  }
+  if (next().plan.command == StepCommand::kForward) return HandleForward();
+  RingIfOwed();
+  RETURN_IF_ERROR(EndAllSteps());
+  if (next().plan.command == StepCommand::kReset) return HandleReset();
+  shutdown_ = true;
   return OkStatus();
 }
 
 Status WorkerLoop::HandleReset() {
   joined_epoch_ = 0;
-  if (plan_.epoch < (*deps_.control)->epoch.load(std::memory_order_acquire)) {
+  if (next().plan.epoch < (*deps_.control)->epoch.load(std::memory_order_acquire)) {
     return OkStatus();  // a newer reset is on its way
   }
   SetState(ProcessState::kWarmup);
-  RETURN_IF_ERROR(Annotate(deps_.runner->AllocateKvCache(plan_.num_pages), "reset"));
+  RETURN_IF_ERROR(Annotate(deps_.runner->AllocateKvCache(next().plan.num_pages), "reset"));
   const Status joined = JoinEpoch();
   const StatusOr<uint64_t> hash = joined.ok() ? deps_.runner->Reset() : joined;
   if (IsLostStep(hash.status())) {
-    Log().warn("reset lost {} {}", Kv("epoch", plan_.epoch),
+    Log().warn("reset lost {} {}", Kv("epoch", next().plan.epoch),
                Kv("reason", std::string(hash.status().message())));
     return OkStatus();
   }
   RETURN_IF_ERROR(Annotate(hash.status(), "reset"));
-  joined_epoch_ = plan_.epoch;
+  joined_epoch_ = next().plan.epoch;
   deps_.metrics->SetMemory(deps_.backend->memory());
   if (rank_ == 0) {
     (*deps_.control)->reports[0].probe_hash.store(*hash, std::memory_order_release);
   }
-  slot_->ready_epoch.store(plan_.epoch, std::memory_order_release);
+  slot_->ready_epoch.store(next().plan.epoch, std::memory_order_release);
   SetState(ProcessState::kReady);
-  Log().info("ready {} {}", Kv("epoch", plan_.epoch),
+  Log().info("ready {} {}", Kv("epoch", next().plan.epoch),
              Kv("pages", deps_.runner->limits().num_pages));
   return OkStatus();
 }
@@ -138,54 +147,94 @@ Status WorkerLoop::JoinEpoch() {
   const std::atomic<uint32_t>& newest = (*deps_.control)->epoch;
   Status joined;
   do {
-    joined = deps_.collective->Reset(plan_.epoch);
-  } while (absl::IsDeadlineExceeded(joined) && newest.load() == plan_.epoch && !deps_.stop->load());
+    joined = deps_.collective->Reset(next().plan.epoch);
+  } while (absl::IsDeadlineExceeded(joined) && newest.load() == next().plan.epoch &&
+           !deps_.stop->load());
   return joined;
 }
 
 Status WorkerLoop::HandleForward() {
-  if (plan_.epoch != joined_epoch_) return OkStatus();
+  if (next().plan.epoch != joined_epoch_) return OkStatus();
   if (std::exchange(owed_ring_, false)) deps_.backend->WakeSoon(&(*deps_.control)->doorbell);
-  result_.start_ns = deps_.clock->NowNs();
-  const Status status = deps_.runner->Execute(&plan_, &result_);
-  result_.end_ns = deps_.clock->NowNs();
+  if (deps_.runner->num_begun() == ModelRunner::kMaxBegun) RETURN_IF_ERROR(EndStep());
+  Step* const step = &next();
+  step->begin_ns = deps_.clock->NowNs();
+  const bool runs_one = IsRunning();
+  const StatusOr<bool> begun = deps_.runner->Begin(&step->plan, &step->result);
+  if (begun.ok() && *begun) {
+    if (runs_one) deps_.metrics->AddStepAhead();
+    next_ = (next_ + 1) % steps_.size();
+    return OkStatus();
+  }
+  RETURN_IF_ERROR(EndAllSteps());
+  if (!begun.ok()) return AnswerStep(step, begun.status());
+  step->begin_ns = deps_.clock->NowNs();
+  return AnswerStep(step, deps_.runner->Execute(&step->plan, &step->result));
+}
+
+// The device works on its own: nothing is beaten here, so that one that hangs is found.
+Status WorkerLoop::EndStep() {
+  const size_t begun = deps_.runner->num_begun();
+  Step* const step = &steps_[(next_ + steps_.size() - begun) % steps_.size()];
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool done, deps_.runner->Done());
+    if (done) break;
+    CpuRelax();
+  }
+  RETURN_IF_ERROR(AnswerStep(step, deps_.runner->End()));
+  RingIfOwed();
+  return OkStatus();
+}
+
+Status WorkerLoop::EndAllSteps() {
+  while (IsRunning()) RETURN_IF_ERROR(EndStep());
+  return OkStatus();
+}
+
+Status WorkerLoop::AnswerStep(Step* step, const Status& status) {
+  StepResult& result = step->result;
+  result.end_ns = deps_.clock->NowNs();
+  // It began when the one before was over.
+  result.start_ns = std::max(step->begin_ns, std::exchange(last_end_ns_, result.end_ns));
   if (IsLostStep(status)) {
     joined_epoch_ = 0;
     owed_ring_ = true;  // the backend may not have come to it
-    Log().warn("step lost {} {}", Kv("step", plan_.step_id),
+    Log().warn("step lost {} {}", Kv("step", step->plan.step_id),
                Kv("reason", std::string(status.message())));
     // Of a rank that hangs the scheduler may not know yet; of a new epoch it does.
-    return absl::IsDeadlineExceeded(status) ? SendResult(status) : OkStatus();
+    return absl::IsDeadlineExceeded(status) ? SendResult(step, status) : OkStatus();
   }
   if (!IsAnswerable(status)) return Annotate(status, "step");
   if (!status.ok()) {
-    Log().error("step failed {} {}", Kv("step", plan_.step_id),
+    Log().error("step failed {} {}", Kv("step", step->plan.step_id),
                 Kv("reason", std::string(status.message())));
   } else {
     deps_.metrics->ObserveStep(deps_.runner->last_mode(),
-                               static_cast<double>(result_.end_ns - result_.start_ns) * 1e-9);
-    deps_.metrics->AddTokens(static_cast<uint32_t>(plan_.input_ids.size()));
+                               static_cast<double>(result.end_ns - result.start_ns) * 1e-9);
+    deps_.metrics->AddTokens(static_cast<uint32_t>(step->plan.input_ids.size()));
     deps_.metrics->SetPlanMisses(deps_.runner->plan_misses());
     deps_.metrics->SetGraphSteps(deps_.backend->graph_steps());
   }
-  return SendResult(status);
+  return SendResult(step, status);
 }
 
-Status WorkerLoop::SendResult(const Status& status) {
+Status WorkerLoop::SendResult(Step* step, const Status& status) {
   if (deps_.result_ring == nullptr) return OkStatus();
-  result_.step_id = plan_.step_id;
-  result_.epoch = plan_.epoch;
-  result_.code = static_cast<uint32_t>(status.code());
-  result_.message.assign(status.message().data(), status.message().size());
-  if (!status.ok() && !absl::IsDataLoss(status)) result_.rows.clear();
-  BuildStepResult(result_, &frame_);
+  StepResult& result = step->result;
+  result.step_id = step->plan.step_id;
+  result.epoch = step->plan.epoch;
+  result.code = static_cast<uint32_t>(status.code());
+  result.message.assign(status.message().data(), status.message().size());
+  if (!status.ok() && !absl::IsDataLoss(status)) result.rows.clear();
+  BuildStepResult(result, &frame_);
   for (;;) {
     const Status written = deps_.result_ring->Write(frame_, deps_.clock->NowNs() + kPollNs);
     if (written.ok()) break;
-    if (absl::IsInvalidArgument(written) && !result_.rows.empty()) {
+    if (absl::IsInvalidArgument(written) && !result.rows.empty()) {
       // Larger than the ring takes: said as a failure, or the same step would come for ever.
-      return SendResult(absl::ResourceExhaustedError(
-          StrCat("the step's result takes ", frame_.size(), " bytes; too many for its ring")));
+      return SendResult(
+          step, absl::ResourceExhaustedError(StrCat("the step's result takes ", frame_.size(),
+                                                    " bytes; too many for its ring")));
     }
     if (!absl::IsDeadlineExceeded(written)) return Annotate(written, "result ring");
     // Full: the scheduler is behind. It may also be gone; then the launcher ends us.

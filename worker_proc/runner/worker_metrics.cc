@@ -50,6 +50,8 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
   graph_tokens_ = counter("flotilla_worker_graph_tokens_total", "Tokens of steps from graphs.");
   padding_tokens_ = counter("flotilla_worker_graph_padding_tokens_total",
                             "Tokens that graphs computed besides, to fill their size.");
+  steps_ahead_ = counter("flotilla_worker_steps_ahead_total",
+                         "Steps that the rank's device was given while it ran the one before.");
   rejected_frames_ = &AddCounter(registry, RejectedFramesSpec("step", {{"rank", label}}));
   if (rank == 0) result_ring_fill_ = &AddGauge(registry, RingFillRatioSpec("result"));
 }

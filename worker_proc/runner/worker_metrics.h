@@ -20,6 +20,7 @@ class WorkerMetrics {
   void ObserveStep(ForwardMode mode, double seconds);
   void SetMemory(const BackendMemory& memory);
   void AddTokens(uint32_t tokens) { tokens_->Increment(tokens); }
+  void AddStepAhead() { steps_ahead_->Increment(); }
   void AddRejectedFrame() { rejected_frames_->Increment(); }
   void SetPlanMisses(uint64_t total) { SetTotal(plan_misses_, total); }
   void SetGraphSteps(const GraphSteps& total);
@@ -34,6 +35,7 @@ class WorkerMetrics {
   prometheus::Gauge* kv_cache_bytes_;
   prometheus::Gauge* packed_weight_bytes_;
   prometheus::Counter* tokens_;
+  prometheus::Counter* steps_ahead_;
   prometheus::Counter* rejected_frames_;
   prometheus::Counter* plan_misses_;
   prometheus::Counter* eager_steps_;

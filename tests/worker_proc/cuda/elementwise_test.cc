@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/worker_proc/cuda/device_values.h"
+#include "worker_proc/runner/forward_batch.h"
 
 namespace flotilla::cuda {
 namespace {
@@ -75,12 +76,22 @@ TEST(EmbeddingTest, GathersAndScales) {
       const Values table(type, RandomFloats(size_t{11} * cols, 4));
       const std::vector<int32_t> ids = {10, 0, 3, 3};
       std::vector<float> out(ids.size() * cols);
-      Table().embedding({table.data(), type, ids.data(), 4, cols, 2.5f, out.data()}, nullptr);
-      for (size_t t = 0; t < ids.size(); ++t) {
-        for (uint32_t c = 0; c < cols; ++c) {
-          ASSERT_EQ(out[t * cols + c], 2.5f * table.At(static_cast<size_t>(ids[t]) * cols + c));
+      const auto expect = [&](const std::vector<size_t>& rows) {
+        for (size_t t = 0; t < ids.size(); ++t) {
+          for (uint32_t c = 0; c < cols; ++c) {
+            ASSERT_EQ(out[t * cols + c], 2.5f * table.At(rows[t] * cols + c)) << t;
+          }
         }
-      }
+      };
+      Table().embedding({table.data(), type, ids.data(), 4, cols, 2.5f, out.data()}, nullptr);
+      expect({10, 0, 3, 3});
+      // What slots 2, 0 and 1 sampled last, of which the last had no finite logits.
+      const std::vector<int32_t> of_slots = {TokenOfSlot(2), 5, TokenOfSlot(0), TokenOfSlot(1)};
+      const std::vector<int32_t> last_tokens = {9, -1, 4};
+      Table().embedding(
+          {table.data(), type, of_slots.data(), 4, cols, 2.5f, out.data(), last_tokens.data()},
+          nullptr);
+      expect({4, 5, 9, 0});
     }
   }
 }

@@ -1,5 +1,6 @@
 // Ranks that put their columns side by side, as threads with an emulated device each: by the
-// devices themselves, and through the host; whatever follows on what; a rank that does not come.
+// devices themselves, by a communicator, and through the host; whatever follows on what; a rank
+// that does not come.
 #include "worker_proc/cuda/cuda_gather.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ constexpr uint32_t kMaxCols = 40;  // of a rank
 
 class Ranks {
  public:
-  Ranks(uint32_t ranks, uint64_t timeout_ns) : segment_(MakeSegment(ranks)) {
+  Ranks(uint32_t ranks, uint64_t timeout_ns, const EmulatedLinks& links = {})
+      : segment_(MakeSegment(ranks)) {
     for (uint32_t r = 0; r < ranks; ++r) {
       Rank& rank = ranks_.emplace_back();
       ShmCollectiveOptions options;
@@ -28,7 +30,7 @@ class Ranks {
       auto collective = AttachShmCollective(segment_.get(), options);
       CHECK_OK(collective.status());
       rank.collective = std::move(*collective);
-      rank.device = MakeEmulatedDevice();
+      rank.device = MakeEmulatedDevice(links);
       rank.gather =
           std::make_unique<CudaGather>(rank.device.get(), nullptr, Heartbeat(), timeout_ns);
       CHECK_OK(rank.gather->Reserve(uint64_t{kMaxRows} * kMaxCols * ranks * sizeof(float)));
@@ -109,6 +111,7 @@ void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
                   ->Run(*rank.collective, op.cols, {&local_tensor, op.rows, op.cols[r]}, op.root,
                         {&out_tensor, op.rows, whole_cols})
                   .ok());
+  ASSERT_TRUE(rank.device->Synchronize().ok());
   ASSERT_TRUE(rank.gather->TakeError().ok());
   if (op.root != CudaGather::kAllRanks && op.root != r) return;
   const std::byte* at = out_buffer->data();
@@ -122,56 +125,93 @@ void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
   }
 }
 
-TEST(CudaGatherTest, ManyExchangesInARowByTheDevices) {
-  for (const uint32_t ranks : {2u, 3u, 8u}) {
-    SCOPED_TRACE(ranks);
-    Ranks all(ranks, CudaGather::kTimeoutNs);
-    for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
-      all.Connect(epoch);
-      all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
-        ASSERT_TRUE(rank.gather->connected());
-        std::mt19937 random(r);
-        for (uint32_t n = 0; n < 120; ++n) {
-          if (random() % 8 == 0) std::this_thread::yield();
-          Exchange(n, r, rank);
-          if (::testing::Test::HasFatalFailure()) return;
-        }
-      });
-    }
+constexpr EmulatedLinks kByCommunicator = {.share_memory = false, .have_communicator = true};
+
+// More ranks than reach each other's memory have a communicator.
+class CudaGatherTest : public ::testing::TestWithParam<std::pair<uint32_t, EmulatedLinks>> {};
+
+TEST_P(CudaGatherTest, ManyExchangesInARow) {
+  const auto& [ranks, links] = GetParam();
+  Ranks all(ranks, CudaGather::kTimeoutNs, links);
+  for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
+    all.Connect(epoch);
+    all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+      ASSERT_TRUE(rank.gather->connected());
+      std::mt19937 random(r);
+      for (uint32_t n = 0; n < 120; ++n) {
+        if (random() % 8 == 0) std::this_thread::yield();
+        Exchange(n, r, rank);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    });
   }
 }
 
-TEST(CudaGatherTest, ThroughTheHostWhereRanksAreNotConnected) {
-  Ranks all(3, CudaGather::kTimeoutNs);
+INSTANTIATE_TEST_SUITE_P(
+    Links, CudaGatherTest,
+    ::testing::Values(std::pair{2u, EmulatedLinks()}, std::pair{3u, EmulatedLinks()},
+                      std::pair{8u, EmulatedLinks()}, std::pair{2u, kByCommunicator},
+                      std::pair{5u, kByCommunicator},
+                      std::pair{9u, EmulatedLinks{.have_communicator = true}}),
+    [](const auto& info) {
+      return StrCat(info.param.second.share_memory ? "Memory" : "Communicator", info.param.first);
+    });
+
+TEST(CudaGatherHostTest, ThroughTheHostWhereNothingElseConnectsThem) {
+  Ranks all(3, CudaGather::kTimeoutNs, {.share_memory = false});
+  all.Connect(1);
   all.OnAll([](uint32_t r, Ranks::Rank& rank) {
-    CHECK_OK(rank.collective->Reset(1));
     for (uint32_t n = 0; n < 40; ++n) Exchange(n, r, rank);
     EXPECT_FALSE(rank.gather->connected());
   });
 }
 
-TEST(CudaGatherTest, ARankThatDoesNotComeIsNotWaitedForForEver) {
+class CudaGatherLostRankTest : public ::testing::TestWithParam<EmulatedLinks> {};
+
+TEST_P(CudaGatherLostRankTest, IsNotWaitedForForEver) {
   constexpr uint64_t kTimeoutNs = 50'000'000;
-  Ranks all(2, kTimeoutNs);
+  EmulatedLinks links = GetParam();
+  links.patience_ns = kTimeoutNs;
+  Ranks all(2, links.share_memory ? kTimeoutNs : CudaGather::kTimeoutNs, links);
   all.Connect(1);
   all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+    ASSERT_TRUE(rank.gather->connected());
     Exchange(0, r, rank);
     if (r == 1) return;
     const Operation op(1, 2);
     auto buffer = rank.device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float));
     ASSERT_TRUE(buffer.ok());
     CudaTensor tensor{buffer->data(), op.type};
-    ASSERT_TRUE(rank.gather
-                    ->Run(*rank.collective, op.cols, {&tensor, op.rows, op.cols[0]},
-                          CudaGather::kAllRanks, {&tensor, op.rows, op.cols[0] + op.cols[1]})
-                    .ok());
-    EXPECT_EQ(rank.gather->TakeError().code(), absl::StatusCode::kDeadlineExceeded);
+    const auto exchange = [&] {
+      return rank.gather->Run(*rank.collective, op.cols, {&tensor, op.rows, op.cols[0]},
+                              CudaGather::kAllRanks, {&tensor, op.rows, op.cols[0] + op.cols[1]});
+    };
+    for (int i = 0; i < 2; ++i) {  // the second waits for nobody any more
+      ASSERT_TRUE(exchange().ok());
+      ASSERT_TRUE(rank.device->Synchronize().ok());
+      EXPECT_EQ(rank.gather->TakeError().code(), absl::StatusCode::kDeadlineExceeded);
+    }
   });
   // The next epoch knows nothing of it.
   all.Connect(2);
   all.OnAll([](uint32_t r, Ranks::Rank& rank) {
     for (uint32_t n = 0; n < 10; ++n) Exchange(n, r, rank);
   });
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, CudaGatherLostRankTest,
+                         ::testing::Values(EmulatedLinks(), kByCommunicator), [](const auto& info) {
+                           return info.param.share_memory ? "Memory" : "Communicator";
+                         });
+
+// One rank joins, the other never does: nobody has a communicator, and the host's memory remains.
+TEST(CudaGatherHostTest, ARankThatDoesNotJoinLeavesTheHostsMemory) {
+  auto device = MakeEmulatedDevice(kByCommunicator);
+  const auto id = device->NewCommunicatorId();
+  ASSERT_TRUE(id.ok());
+  int asked = 0;
+  const auto joined = device->Join(*id, 0, 2, [&] { return ++asked > 3; });
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kAborted);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   CudaSamplerTest()
       : device_(MakeEmulatedDevice()), host_(*cpu::SelectSamplerKernels("auto"), kEos) {
-    auto made = CudaSampler::Create(device_.get(), kRows, vocab(), kEos);
+    auto made = CudaSampler::Create(device_.get(), kRows, kSlots, vocab(), kEos);
     CHECK_OK(made.status());
     sampler_ = std::move(*made);
   }
@@ -106,10 +106,26 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
                          .input = asked[i].input(),
                          .given = asked[i].given,
                          .num_top = n == kNoLogprobs ? 0 : n,
+                         .slot = asked[i].given < 0 ? kRows - i : kNoSlot,
                          .logprobs = n == kNoLogprobs ? nullptr : &logprobs[i]});
     }
     std::vector<int32_t> tokens(asked.size());
-    ASSERT_TRUE(sampler_->Sample({&tensor, kRows, vocab()}, queries, tokens).ok());
+    const Tensor rows = {&tensor, kRows, vocab()};
+    const StatusOr<bool> begun = OneOf({false, true}) ? sampler_->Begin(rows, queries) : false;
+    ASSERT_TRUE(begun.ok());
+    if (*begun) {
+      ++num_begun_;
+      EXPECT_TRUE(*sampler_->Done());
+      ASSERT_TRUE(sampler_->Take(queries, tokens).ok());
+      EXPECT_FALSE(*sampler_->Done()) << "none is left";
+    } else {
+      ASSERT_TRUE(sampler_->Sample(rows, queries, tokens).ok());
+    }
+    for (uint32_t i = 0; i < asked.size(); ++i) {
+      if (asked[i].given < 0) {
+        EXPECT_EQ(LastToken(kRows - i), tokens[i]);
+      }
+    }
     for (uint32_t i = 0; i < asked.size(); ++i) {
       const Asked& a = asked[i];
       SCOPED_TRACE(StrCat("row ", i, ": temperature ", a.params.temperature, " top_p ",
@@ -139,7 +155,15 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
     }
   }
 
+  int32_t LastToken(uint32_t slot) {
+    int32_t token = 0;
+    device_->Download(sampler_->last_tokens() + slot, sizeof(token), &token);
+    return token;
+  }
+
   static constexpr uint32_t kRows = 8;
+  static constexpr uint32_t kSlots = 9;
+  int num_begun_ = 0;
   const std::vector<int32_t> kEos = {2, 5};
   std::mt19937 random_{11};
   std::unique_ptr<Device> device_;
@@ -158,6 +182,7 @@ TEST_P(CudaSamplerTest, DrawsAndLogprobsAreTheHosts) {
       if (HasFatalFailure()) return;
     }
   }
+  EXPECT_GT(num_begun_, 0);
 }
 
 TEST_P(CudaSamplerTest, InfinitiesAndNansFailTheirRowAlone) {
@@ -175,6 +200,7 @@ TEST_P(CudaSamplerTest, InfinitiesAndNansFailTheirRowAlone) {
   PositionLogprobs logprobs;
   std::vector<SampleQuery> queries;
   for (uint32_t i = 0; i < 6; ++i) queries.push_back({.row = i, .input = {.params = params}});
+  queries[1].slot = 3;
   queries[4].num_top = 20;
   queries[4].logprobs = &logprobs;
   std::vector<int32_t> tokens(6);
@@ -182,6 +208,7 @@ TEST_P(CudaSamplerTest, InfinitiesAndNansFailTheirRowAlone) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(tokens, ::testing::ElementsAre(::testing::Ge(0), -1, -1, -1, 0, ::testing::Ge(0)));
   EXPECT_EQ(logprobs.logprob, 0.0f);
+  EXPECT_EQ(LastToken(3), -1);
   ASSERT_EQ(logprobs.top.size(), std::min(20u, vocab()));
   if (vocab() > 1) {
     EXPECT_EQ(logprobs.top[1].logprob, -INFINITY);
@@ -195,7 +222,53 @@ TEST_P(CudaSamplerTest, LongListsTakeSeveralLaunches) {
     a.params.presence_penalty = 0.5f;
     for (uint32_t t = 0; t < vocab(); ++t) a.counts.push_back({static_cast<int32_t>(t), 0, t % 3});
   }
-  Compare(Logits(2, false), asked);
+  for (int round = 0; round < 3; ++round) Compare(Logits(2, false), asked);
+  // Of a small vocabulary all lists fit.
+  if (vocab() * kRows > 256 * 1024) {
+    EXPECT_EQ(num_begun_, 0);
+  }
+}
+
+// Steps behind each other: each has its own results, in their order, also one that asks for none.
+TEST_P(CudaSamplerTest, StepsAreTakenInTheirOrder) {
+  std::vector<float> logits(size_t{kRows} * vocab());
+  const auto token_of = [this](uint32_t row) { return static_cast<int32_t>(row % vocab()); };
+  for (uint32_t r = 0; r < kRows; ++r) {
+    logits[size_t{r} * vocab() + static_cast<size_t>(token_of(r))] = 1;
+  }
+  auto memory = device_->Allocate(logits.size() * sizeof(float));
+  ASSERT_TRUE(memory.ok());
+  device_->Upload(logits.data(), logits.size() * sizeof(float), memory->data());
+  CudaTensor tensor{memory->data(), Element::kFloat32};
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  const auto asks_for = [&](uint32_t row) {
+    return std::vector<SampleQuery>{{.row = row, .input = {.params = greedy}, .slot = row}};
+  };
+  const auto begin = [&](const std::vector<SampleQuery>& queries) {
+    const StatusOr<bool> begun = sampler_->Begin({&tensor, kRows, vocab()}, queries);
+    ASSERT_TRUE(begun.ok() && *begun);
+  };
+  const auto take = [&](const std::vector<SampleQuery>& queries) {
+    std::vector<int32_t> tokens(queries.size());
+    EXPECT_TRUE(sampler_->Take(queries, tokens).ok());
+    return tokens;
+  };
+  begin(asks_for(1));
+  for (uint32_t row = 2; row < kRows; ++row) {
+    begin(row % 3 == 0 ? std::vector<SampleQuery>() : asks_for(row));
+    const uint32_t before = row - 1;
+    if (before % 3 == 0) {
+      EXPECT_TRUE(take({}).empty());
+    } else {
+      EXPECT_THAT(take(asks_for(before)), ::testing::ElementsAre(token_of(before)));
+    }
+  }
+  // What does not fit is sampled at once, while the last is still there to be taken.
+  std::vector<int32_t> tokens(1);
+  EXPECT_TRUE(sampler_->Sample({&tensor, kRows, vocab()}, asks_for(0), tokens).ok());
+  EXPECT_THAT(tokens, ::testing::ElementsAre(token_of(0)));
+  EXPECT_THAT(take(asks_for(kRows - 1)), ::testing::ElementsAre(token_of(kRows - 1)));
 }
 
 // More than the sorted list takes, and just as many; a wide gap that only fine bounds fall into.

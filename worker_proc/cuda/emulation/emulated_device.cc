@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/emulation/emulated_communicator.h"
 #include "worker_proc/cuda/emulation/emulated_graphs.h"
 #include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/cuda/emulation/plain_gemm.h"
@@ -14,6 +15,8 @@ namespace {
 
 class EmulatedDevice final : public Device {
  public:
+  explicit EmulatedDevice(const EmulatedLinks& links) : links_(links) {}
+
   const char* name() const override { return "cuda-emulated"; }
   const KernelTable& kernels() const override { return emulated::Kernels(); }
   Stream stream() const override { return &queue_; }
@@ -37,6 +40,7 @@ class EmulatedDevice final : public Device {
     });
   }
   Status Synchronize() override { return graphs_.Synchronize(DeviceStream::kCompute); }
+  Status Error() override { return OkStatus(); }
   bool Idle() override {
     queue_.Drain();
     return true;
@@ -51,20 +55,31 @@ class EmulatedDevice final : public Device {
   StatusOr<std::byte*> Import(const IpcHandle& handle) override {
     ProcessPointer place;
     std::memcpy(&place, handle.data(), sizeof(place));
-    if (place.process == ThisProcess()) return place.pointer;
+    if (links_.share_memory && place.process == ThisProcess()) return place.pointer;
     return absl::UnimplementedError("an emulated device's memory is its process's");
   }
   void Unimport(std::byte* /*memory*/) override {}
+  StatusOr<CommunicatorId> NewCommunicatorId() override {
+    if (!links_.have_communicator) return absl::UnimplementedError("emulated devices have none");
+    return NewEmulatedId();
+  }
+  StatusOr<std::unique_ptr<Communicator>> Join(const CommunicatorId& id, uint32_t rank,
+                                               uint32_t ranks, GiveUp give_up) override {
+    return JoinEmulated(id, rank, ranks, give_up, links_.patience_ns, &queue_);
+  }
 
  private:
   void Free(void* data) override { graphs_.FreeDevice(static_cast<std::byte*>(data)); }
 
+  const EmulatedLinks links_;
   mutable emulation::LaunchQueue queue_;
   EmulatedGraphs graphs_{&queue_};
 };
 
 }  // namespace
 
-std::unique_ptr<Device> MakeEmulatedDevice() { return std::make_unique<EmulatedDevice>(); }
+std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links) {
+  return std::make_unique<EmulatedDevice>(links);
+}
 
 }  // namespace flotilla::cuda

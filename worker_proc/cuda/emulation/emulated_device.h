@@ -6,12 +6,19 @@
 // Device.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "worker_proc/cuda/device.h"
 
 namespace flotilla::cuda {
 
-std::unique_ptr<Device> MakeEmulatedDevice();
+// How emulated devices of one process reach each other.
+struct EmulatedLinks {
+  bool share_memory = true;
+  bool have_communicator = false;
+  int64_t patience_ns = 20'000'000'000;  // of an exchange by the communicator
+};
+std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links = {});
 
 }  // namespace flotilla::cuda

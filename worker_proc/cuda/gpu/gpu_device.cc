@@ -13,6 +13,7 @@
 #include "worker_proc/cuda/gpu/cuda_graph_api.h"
 #include "worker_proc/cuda/gpu/cuda_status.h"
 #include "worker_proc/cuda/gpu/gemm.h"
+#include "worker_proc/cuda/gpu/nccl_communicator.h"
 #include "worker_proc/cuda/gpu/staging.h"
 #include "worker_proc/cuda/same_process.h"
 
@@ -79,6 +80,10 @@ class GpuDevice final : public Device {
     Note(ToStatus(cudaStreamSynchronize(stream_), "the GPU"));
     return error_;
   }
+  Status Error() override {
+    Note(ToStatus(cudaGetLastError(), "a kernel's launch"));
+    return error_;
+  }
   bool Idle() override { return cudaStreamQuery(stream_) != cudaErrorNotReady; }
 
   StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
@@ -110,6 +115,12 @@ class GpuDevice final : public Device {
   }
   void Unimport(std::byte* memory) override {
     if (opened_.erase(memory) == 1) cudaIpcCloseMemHandle(memory);
+  }
+
+  StatusOr<CommunicatorId> NewCommunicatorId() override { return NewNcclId(); }
+  StatusOr<std::unique_ptr<Communicator>> Join(const CommunicatorId& id, uint32_t rank,
+                                               uint32_t ranks, GiveUp give_up) override {
+    return JoinNccl(id, rank, ranks, std::move(give_up), stream_);
   }
 
  private:

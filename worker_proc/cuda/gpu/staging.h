@@ -17,7 +17,9 @@ namespace flotilla::cuda {
 
 class Staging {
  public:
-  static constexpr size_t kChunkBytes = size_t{4} << 20;
+  static constexpr size_t kChunkBytes = size_t{1} << 20;
+  // More than two steps take: one that is begun behind another must not wait for its copies.
+  static constexpr size_t kChunks = 32;
 
   Staging() = default;
   ~Staging();
@@ -32,7 +34,7 @@ class Staging {
     void* memory = nullptr;      // pinned
     cudaEvent_t read = nullptr;  // the device has it
   };
-  std::array<Chunk, 4> chunks_;
+  std::array<Chunk, kChunks> chunks_;
   size_t next_ = 0;
 };
 

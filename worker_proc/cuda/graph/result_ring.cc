@@ -40,7 +40,7 @@ Status ResultRing::EndStep(const std::byte* device, size_t bytes) {
   slot.bytes = bytes;
   RETURN_IF_ERROR(api_->Record(slot.done, DeviceStream::kCompute));
   RETURN_IF_ERROR(api_->WaitFor(slot.done, DeviceStream::kCopy));
-  RETURN_IF_ERROR(api_->CopyToHost(slot.memory, device, bytes, DeviceStream::kCopy));
+  if (bytes > 0) RETURN_IF_ERROR(api_->CopyToHost(slot.memory, device, bytes, DeviceStream::kCopy));
   RETURN_IF_ERROR(api_->Record(slot.copied, DeviceStream::kCopy));
   ++ended_;
   return OkStatus();

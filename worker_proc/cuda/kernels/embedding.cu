@@ -11,9 +11,11 @@ constexpr uint32_t kThreads = 128;
 template <typename T, uint32_t n>
 __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) {
   StartNext();
+  int32_t id = args.ids[blockIdx.x];
   AfterPrevious();
+  if (id < 0) id = args.last_tokens[-2 - id];
   const T* const from =
-      static_cast<const T*>(args.table) + static_cast<size_t>(args.ids[blockIdx.x]) * args.cols;
+      static_cast<const T*>(args.table) + static_cast<size_t>(id < 0 ? 0 : id) * args.cols;
   float* const to = args.out + static_cast<size_t>(blockIdx.x) * args.cols;
   for (uint32_t c = threadIdx.x * n; c < args.cols; c += blockDim.x * n) {
     float values[n];

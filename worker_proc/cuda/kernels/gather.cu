@@ -79,12 +79,42 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
   }
 }
 
+// A block a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) InterleaveColumnsKernel(InterleaveArgs args) {
+  StartNext();
+  AfterPrevious();
+  size_t whole = 0;
+  for (uint32_t r = 0; r < args.ranks; ++r) whole += args.bytes[r];
+  const size_t row = blockIdx.x;
+  std::byte* to = args.out + row * whole;
+  const std::byte* from = args.from;
+  for (uint32_t r = 0; r < args.ranks; ++r) {
+    CopyRow<T>(from + row * args.bytes[r], args.bytes[r], to);
+    from += static_cast<size_t>(args.rows) * args.bytes[r];
+    to += args.bytes[r];
+  }
+}
+
+template <typename Args>
+bool InPacks(const Args& args) {
+  bool all = true;
+  for (uint32_t r = 0; r < args.ranks; ++r) all = all && args.bytes[r] % sizeof(uint4) == 0;
+  return all;
+}
+
 }  // namespace
+
+void InterleaveColumns(const InterleaveArgs& args, Stream stream) {
+  if (args.rows == 0) return;
+  const LaunchShape shape = {.grid_x = args.rows, .block = kThreads};
+  Launch(shape, InPacks(args) ? InterleaveColumnsKernel<uint4> : InterleaveColumnsKernel<uint16_t>,
+         args, stream);
+}
 
 void GatherColumns(const GatherArgs& args, Stream stream) {
   if (args.rows == 0) return;
-  bool wide = true;
-  for (uint32_t r = 0; r < args.ranks; ++r) wide = wide && args.bytes[r] % sizeof(uint4) == 0;
+  const bool wide = InPacks(args);
   const LaunchShape shape = {.grid_x = kGatherBlocks, .block = kThreads};
   Launch(shape, wide ? GatherColumnsKernel<uint4> : GatherColumnsKernel<uint16_t>, args, stream);
 }

@@ -49,4 +49,15 @@ struct GatherArgs {
   uint32_t* failed = nullptr;
 };
 
+// What a Communicator gathered, each rank's rows one after another, as rows of all ranks' columns:
+// `from` has rank r's `rows` rows of bytes[r] behind those of the ranks before. As for GatherArgs.
+struct InterleaveArgs {
+  static constexpr uint32_t kMaxRanks = 64;
+  const std::byte* from = nullptr;
+  std::byte* out = nullptr;
+  uint32_t rows = 0;
+  uint32_t ranks = 1;
+  uint32_t bytes[kMaxRanks] = {};
+};
+
 }  // namespace flotilla::cuda

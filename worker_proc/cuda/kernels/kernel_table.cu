@@ -16,6 +16,7 @@ const KernelTable& Kernels() {
       .select_rows = SelectRows,
       .soft_cap = SoftCap,
       .gather_columns = GatherColumns,
+      .interleave_columns = InterleaveColumns,
       .sample_rows = SampleRows,
   };
   return kTable;

@@ -19,6 +19,7 @@ void ResidentGemm(const SkinnyGemmArgs& args, Stream stream);  // for SkinnyGemm
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);
+void InterleaveColumns(const InterleaveArgs& args, Stream stream);
 void SearchRows(const SampleArgs& args, Stream stream);  // for SampleRows
 void SampleRows(const SampleArgs& args, Stream stream);
 

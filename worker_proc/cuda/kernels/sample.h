@@ -39,6 +39,7 @@ struct SampleBias {
 // What one row is asked for.
 struct SampleRow {
   uint32_t row = 0;    // of the logits
+  int32_t slot = -1;   // whose last token it becomes; -1: nobody's
   int32_t given = -1;  // this token's logprob is asked for; -1: draw one
   uint32_t num_top =
       kNoTop;             // the most likely beside it, at most kMaxSampleTop; kNoTop: no logprob
@@ -98,6 +99,7 @@ struct SampleArgs {
   uint32_t chunks = 1;
   uint64_t* tops = nullptr;
   uint64_t* sums = nullptr;
+  int32_t* last_tokens = nullptr;  // of each slot; a row that is bad leaves -1
   // Whether there are rows that are adjusted, drawn from all, that search and that do not.
   bool any_adjusted = true;
   bool any_drawn = true;

@@ -354,6 +354,8 @@ __device__ __forceinline__ RowView ViewRow(const SampleArgs& args) {
 
 __device__ __forceinline__ void WriteToken(const SampleArgs& args, int32_t token, bool bad) {
   if (threadIdx.x != 0) return;
+  const int32_t slot = args.rows[blockIdx.x].slot;
+  if (slot >= 0) args.last_tokens[slot] = bad ? -1 : token;
   args.out[blockIdx.x].token = bad ? -1 : token;
   args.out[blockIdx.x].bad = bad ? 1 : 0;
 }
