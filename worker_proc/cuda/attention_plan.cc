@@ -83,10 +83,10 @@ uint32_t MostToShare(const AttentionPlanInput& in) {
   return CeilDiv(rounds * in.parallel_blocks, in.num_kv_heads);
 }
 
-// Of a launch of fixed size, room for so many items that share keys. With fewer sequences than such
-// a launch is for, the others' tiles are room too.
+// Of a launch of fixed size, room for so many items that share keys, if there is any for their
+// parts. With fewer sequences than such a launch is for, the others' tiles are room too.
 uint32_t RoomToShare(const AttentionPlanInput& in, uint32_t seqs) {
-  if (seqs >= MostToShare(in)) return 0;
+  if (in.max_part_rows == 0 || seqs >= MostToShare(in)) return 0;
   const uint32_t one_round = CeilDiv(in.parallel_blocks, in.num_kv_heads);
   return std::clamp(4 * seqs, one_round, 4 * one_round);
 }

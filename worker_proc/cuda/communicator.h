@@ -25,7 +25,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual const char* name() const = 0;  // "NCCL 2.28.9"
   // All ranks: rank r's bytes[r] bytes at `from` come to `to` on all of them, one rank behind the
-  // other. Queued on the device's stream; may be captured.
+  // other. Queued on the device's stream; may be captured, in a graph that is destroyed before
+  // Abort.
   virtual Status AllGather(const void* from, std::span<const size_t> bytes, std::byte* to) = 0;
   virtual Status Error() = 0;
   // What is queued ends, whether others came or not; nothing more can be.

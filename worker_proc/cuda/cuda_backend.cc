@@ -205,19 +205,20 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
 
 // ---- A step -----------------------------------------------------------------------------------
 
-// Ranks replay the same graphs or none: a padded step exchanges more rows than an eager one.
+// Ranks replay the same graphs or none: a padded step exchanges more rows than an eager one. And
+// what a graph has captured of an exchange must still be how they exchange.
 Status CudaBackend::ConnectRanks(Collective& collective) {
   ranks_ = collective.size();
   RETURN_IF_ERROR(gather_.Connect(collective));
   if (ranks_ == 1) return OkStatus();
   ASSIGN_OR_RETURN(const bool all_have_graphs, AllRanks(collective, graphs_ != nullptr));
-  if (!all_have_graphs || !gather_.connected()) graphs_.reset();
+  if (!all_have_graphs || !gather_.may_be_captured()) graphs_.reset();
   return OkStatus();
 }
 
-// No graph waits for an exchange through the host.
+// No graph waits for an exchange through the host, or by the library.
 Status CudaBackend::PrepareGraphs() {
-  const bool may = ranks_ == 1 || gather_.connected();
+  const bool may = ranks_ == 1 || gather_.may_be_captured();
   if (graphs_ != nullptr || !may || options_.graph_mode == GraphMode::kNone) return OkStatus();
   return CaptureGraphs();
 }

@@ -28,8 +28,8 @@ struct CudaBackendOptions {
   // matrix-vector kernel, which reads weights faster; then a request's bits depend on what else is
   // in its step.
   bool batch_invariant = true;
-  // What is captured: never kAuto. With several ranks nothing is, unless they exchange on the
-  // device.
+  // What is captured: never kAuto. With several ranks nothing is, unless they reach each other's
+  // memory.
   GraphMode graph_mode = GraphMode::kNone;
   std::vector<uint32_t> cuda_graph_sizes = {};  // as GraphSizeOptions'
   uint32_t cuda_graph_max_size = 512;

@@ -96,23 +96,17 @@ Status CudaGather::Connect(Collective& collective) {
   epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
   if (collective.size() == 1) return OkStatus();
   CHECK(slot_bytes_ > 0);
-  std::string by = "host memory";
   ASSIGN_OR_RETURN(by_memory_, ConnectMemory(collective));
-  if (by_memory_) {
-    by = "device memory";
-  } else {
-    ASSIGN_OR_RETURN(const bool joined, JoinCommunicator(collective));
-    if (joined) by = communicator_->name();
-  }
-  Log().info("ranks exchange {} {}", Kv("by", by), Kv("because", why_not_memory_));
+  if (!by_memory_) RETURN_IF_ERROR(JoinCommunicator(collective));
+  Log().info("ranks exchange {} {}", Kv("by", by()), Kv("because", why_));
   return device_.Synchronize();
 }
 
 StatusOr<bool> CudaGather::ConnectMemory(Collective& collective) {
-  why_not_memory_.clear();
+  why_.clear();
   const uint32_t ranks = collective.size();
   if (ranks > kMaxGatherRanks) {
-    why_not_memory_ = StrCat("there are more than ", kMaxGatherRanks, " ranks");
+    why_ = StrCat("there are more than ", kMaxGatherRanks, " ranks");
     return false;
   }
   std::array<std::byte, 1 + sizeof(IpcHandle)> own;
@@ -120,7 +114,7 @@ StatusOr<bool> CudaGather::ConnectMemory(Collective& collective) {
   std::vector<std::byte> handles(ranks * own.size());
   RETURN_IF_ERROR(collective.AllGather(own, std::vector<size_t>(ranks, own.size()), handles));
   const Status imported = Import(handles, collective.rank());
-  why_not_memory_ = std::string(imported.message());
+  why_ = std::string(imported.message());
   ASSIGN_OR_RETURN(const bool all, AllRanks(collective, imported.ok()));
   if (all) {
     device_.UploadAll(arenas_, table_);
@@ -130,37 +124,30 @@ StatusOr<bool> CudaGather::ConnectMemory(Collective& collective) {
   return all;
 }
 
-// Rank 0's id, behind a byte that says whether there is one.
-StatusOr<bool> CudaGather::JoinCommunicator(Collective& collective) {
+Status CudaGather::JoinCommunicator(Collective& collective) {
   const uint32_t ranks = collective.size();
-  if (ranks > InterleaveArgs::kMaxRanks) return false;
-  std::array<std::byte, 1 + sizeof(CommunicatorId)> message = {};
-  if (collective.rank() == 0) {
-    const StatusOr<CommunicatorId> id = device_.NewCommunicatorId();
-    if (id.ok()) {
-      message[0] = std::byte{1};
-      std::copy(id->begin(), id->end(), message.begin() + 1);
-    }
+  if (ranks > InterleaveArgs::kMaxRanks) {
+    why_ += StrCat("; more than ", InterleaveArgs::kMaxRanks, " ranks");
+    return OkStatus();
   }
-  RETURN_IF_ERROR(collective.Broadcast(message, 0));
-  if (message[0] == std::byte{0}) return false;
-  CommunicatorId id;
-  std::copy(message.begin() + 1, message.end(), id.begin());
+  // Every rank draws an id, whether it has the library; rank 0's is taken.
+  const StatusOr<CommunicatorId> own = device_.NewCommunicatorId();
+  if (!own.ok()) why_ += StrCat("; ", own.status().message());
+  ASSIGN_OR_RETURN(const bool all_have_it, AllRanks(collective, own.ok()));
+  if (!all_have_it) return OkStatus();
+  CommunicatorId id = *own;
+  RETURN_IF_ERROR(collective.Broadcast(id, 0));
   waits_since_ns_ = RealClock::Now();
-  auto joined = device_.Join(id, collective.rank(), ranks, [this] {
+  // Less patient than the collective, by which the ranks agree on what came of it.
+  const int64_t give_up_ns = waits_since_ns_ + static_cast<int64_t>(timeout_ns_ / 2);
+  auto joined = device_.Join(id, collective.rank(), ranks, [this, give_up_ns] {
     heartbeat_.Beat();
-    return IsOver();
+    return IsOver() || (communicator_ == nullptr && RealClock::Now() > give_up_ns);
   });
-  if (!joined.ok()) {
-    Log().warn("ranks' communicator {}", Kv("reason", std::string(joined.status().message())));
-  }
+  if (!joined.ok()) why_ += StrCat("; ", joined.status().message());
   ASSIGN_OR_RETURN(const bool all, AllRanks(collective, joined.ok()));
-  if (!all) return false;
-  communicator_ = std::move(*joined);
-  if (by_rank_.bytes() < slot_bytes_) {
-    ASSIGN_OR_RETURN(by_rank_, device_.Allocate(slot_bytes_));
-  }
-  return true;
+  if (all) communicator_ = std::move(*joined);
+  return OkStatus();
 }
 
 bool CudaGather::IsOver() const {
@@ -187,7 +174,8 @@ Status CudaGather::ByCommunicator(const Collective& collective, std::span<const 
                                   Tensor local, bool receives, Tensor out) {
   if (!failed_.ok()) return OkStatus();  // TakeError says it
   InterleaveArgs args;
-  args.from = by_rank_.data();
+  std::byte* const by_rank = arena_.data() + kGatherSlotsAt;
+  args.from = by_rank;
   if (receives) args.out = Data(out);
   args.rows = local.rows;
   args.ranks = collective.size();
@@ -196,9 +184,9 @@ Status CudaGather::ByCommunicator(const Collective& collective, std::span<const 
     args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
     whole += counts_[r];
   }
-  CHECK(whole <= by_rank_.bytes());
+  CHECK(whole <= slot_bytes_);
   waits_since_ns_ = RealClock::Now();
-  RETURN_IF_ERROR(communicator_->AllGather(Data(local), counts_, by_rank_.data()));
+  RETURN_IF_ERROR(communicator_->AllGather(Data(local), counts_, by_rank));
   if (receives) device_.kernels().interleave_columns(args, device_.stream());
   return OkStatus();
 }
@@ -229,8 +217,7 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
 }
 
 void CudaGather::Wait() {
-  if (by_memory_ && epoch_ == nullptr) return;
-  if (!connected()) return;
+  if (by_memory_ ? epoch_ == nullptr : communicator_ == nullptr) return;
   waits_since_ns_ = RealClock::Now();
   while (!device_.Idle()) {
     if (by_memory_) {

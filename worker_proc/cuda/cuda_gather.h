@@ -43,8 +43,14 @@ class CudaGather {
   Status Reserve(uint64_t bytes);
   // All ranks, at the beginning of an epoch.
   Status Connect(Collective& collective);
-  // The devices exchange among themselves, so it may be captured.
-  bool connected() const { return by_memory_ || communicator_ != nullptr; }
+  // Whether exchanges may be captured. Not the library's: an abort waits until all graphs that have
+  // them are gone, and the one that runs waits for the rank that is lost.
+  bool may_be_captured() const { return by_memory_; }
+  // By what ranks exchange: "device memory", "host memory" or the library's name.
+  const char* by() const {
+    if (by_memory_) return "device memory";
+    return communicator_ == nullptr ? "host memory" : communicator_->name();
+  }
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
@@ -63,7 +69,8 @@ class CudaGather {
   void Forget();
   // Of all ranks; false: some do not reach another's memory.
   StatusOr<bool> ConnectMemory(Collective& collective);
-  StatusOr<bool> JoinCommunicator(Collective& collective);
+  // Of all ranks or none.
+  Status JoinCommunicator(Collective& collective);
   // The epoch has changed, or what is waited for takes too long.
   bool IsOver() const;
   void Fail(Status status);
@@ -81,7 +88,7 @@ class CudaGather {
   uint64_t slot_bytes_ = 0;
 
   uint32_t epoch_of_connect_ = 0;
-  std::string why_not_memory_;  // the devices' memory is not reached
+  std::string why_;  // nothing faster connects the ranks
 
   // By the device.
   bool by_memory_ = false;
@@ -91,9 +98,8 @@ class CudaGather {
   std::vector<std::byte*> imported_;
   std::byte* words_ = nullptr;  // pinned
 
-  // By the library.
+  // By the library, which gathers into the arena's slots.
   std::unique_ptr<Communicator> communicator_;
-  DeviceBuffer by_rank_;  // what it gathered
   int64_t waits_since_ns_ = 0;
   Status failed_ = OkStatus();
 

@@ -37,7 +37,6 @@ struct LogitsRow {
 // In input_ids: what the slot samples in a step that is still in flight. A backend whose sampler
 // keeps it on the device puts it in (device_sampler.h); it is never kLastToken.
 inline constexpr int32_t TokenOfSlot(uint32_t slot) { return -2 - static_cast<int32_t>(slot); }
-inline constexpr int32_t SlotOfToken(int32_t token) { return -2 - token; }
 
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::kIdle;

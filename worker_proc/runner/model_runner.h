@@ -90,9 +90,9 @@ class ModelRunner {
   // ---- Steps that a device is given while it still runs the one before, where it samples itself
   // and is the only rank. Execute, Reset and AllocateKvCache only while none is begun.
   static constexpr size_t kMaxBegun = 2;
-  // False: the step must be executed, once those begun have ended; nothing has happened. Errors: as
-  // Execute's of a plan that does not fit the slots; it has not begun. Plan and result must live
-  // until End.
+  // False: the step must be executed, once those begun have ended; nothing has happened. Errors:
+  // InvalidArgument as Execute's, of a plan that does not fit the slots: it has not begun; after
+  // any other the runner is of no use any more. Plan and result must live until End.
   StatusOr<bool> Begin(StepPlan* plan, StepResult* result);
   size_t num_begun() const { return num_begun_ - num_ended_; }
   // Whether the oldest is done.

@@ -166,6 +166,7 @@ Status WorkerLoop::HandleForward() {
     next_ = (next_ + 1) % steps_.size();
     return OkStatus();
   }
+  if (!IsAnswerable(begun.status())) return Annotate(begun.status(), "step");
   RETURN_IF_ERROR(EndAllSteps());
   if (!begun.ok()) return AnswerStep(step, begun.status());
   step->begin_ns = deps_.clock->NowNs();

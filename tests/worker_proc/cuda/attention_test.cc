@@ -273,10 +273,16 @@ TEST(AttentionPlanTest, AFixedLaunchHasRoomForEveryStepOfItsSize) {
     }
     EXPECT_EQ(rows, cu.back() * input.group);
   }
-  const AttentionPlanInput qwen = {
-      .num_kv_heads = 8, .group = 2, .parallel_blocks = 396, .item_rows = kNarrowItemRows};
+  AttentionPlanInput qwen = {.num_kv_heads = 8,
+                             .group = 2,
+                             .parallel_blocks = 396,
+                             .max_part_rows = 10000,
+                             .item_rows = kNarrowItemRows};
   EXPECT_EQ(FixedItems(256, 256, qwen), 256u);
   EXPECT_EQ(FixedItems(8, 8, qwen), 8u + 50u);
+  // Where no key is ever shared, no step has more items than the largest.
+  qwen.max_part_rows = 0;
+  for (uint32_t seqs = 1; seqs <= 256; ++seqs) EXPECT_EQ(FixedItems(seqs, seqs, qwen), seqs);
 }
 
 }  // namespace

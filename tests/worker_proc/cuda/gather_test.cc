@@ -127,16 +127,21 @@ void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
 
 constexpr EmulatedLinks kByCommunicator = {.share_memory = false, .have_communicator = true};
 
+const char* WayOf(const EmulatedLinks& links, uint32_t ranks) {
+  return links.share_memory && ranks <= kMaxGatherRanks ? "device memory" : "emulated links";
+}
+
 // More ranks than reach each other's memory have a communicator.
 class CudaGatherTest : public ::testing::TestWithParam<std::pair<uint32_t, EmulatedLinks>> {};
 
 TEST_P(CudaGatherTest, ManyExchangesInARow) {
-  const auto& [ranks, links] = GetParam();
+  const uint32_t ranks = GetParam().first;
+  const EmulatedLinks links = GetParam().second;
   Ranks all(ranks, CudaGather::kTimeoutNs, links);
   for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
     all.Connect(epoch);
     all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
-      ASSERT_TRUE(rank.gather->connected());
+      ASSERT_STREQ(rank.gather->by(), WayOf(links, ranks));
       std::mt19937 random(r);
       for (uint32_t n = 0; n < 120; ++n) {
         if (random() % 8 == 0) std::this_thread::yield();
@@ -162,7 +167,7 @@ TEST(CudaGatherHostTest, ThroughTheHostWhereNothingElseConnectsThem) {
   all.Connect(1);
   all.OnAll([](uint32_t r, Ranks::Rank& rank) {
     for (uint32_t n = 0; n < 40; ++n) Exchange(n, r, rank);
-    EXPECT_FALSE(rank.gather->connected());
+    EXPECT_STREQ(rank.gather->by(), "host memory");
   });
 }
 
@@ -174,8 +179,8 @@ TEST_P(CudaGatherLostRankTest, IsNotWaitedForForEver) {
   links.patience_ns = kTimeoutNs;
   Ranks all(2, links.share_memory ? kTimeoutNs : CudaGather::kTimeoutNs, links);
   all.Connect(1);
-  all.OnAll([](uint32_t r, Ranks::Rank& rank) {
-    ASSERT_TRUE(rank.gather->connected());
+  all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+    ASSERT_STREQ(rank.gather->by(), WayOf(links, 2));
     Exchange(0, r, rank);
     if (r == 1) return;
     const Operation op(1, 2);
@@ -204,8 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Links, CudaGatherLostRankTest,
                            return info.param.share_memory ? "Memory" : "Communicator";
                          });
 
-// One rank joins, the other never does: nobody has a communicator, and the host's memory remains.
-TEST(CudaGatherHostTest, ARankThatDoesNotJoinLeavesTheHostsMemory) {
+TEST(EmulatedCommunicatorTest, WhoJoinsAloneMayGiveUp) {
   auto device = MakeEmulatedDevice(kByCommunicator);
   const auto id = device->NewCommunicatorId();
   ASSERT_TRUE(id.ok());

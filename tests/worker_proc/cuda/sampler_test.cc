@@ -115,7 +115,7 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
     ASSERT_TRUE(begun.ok());
     if (*begun) {
       ++num_begun_;
-      EXPECT_TRUE(*sampler_->Done());
+      AwaitStep();
       ASSERT_TRUE(sampler_->Take(queries, tokens).ok());
       EXPECT_FALSE(*sampler_->Done()) << "none is left";
     } else {
@@ -155,6 +155,10 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
     }
   }
 
+  void AwaitStep() {
+    while (!*sampler_->Done()) {
+    }
+  }
   int32_t LastToken(uint32_t slot) {
     int32_t token = 0;
     device_->Download(sampler_->last_tokens() + slot, sizeof(token), &token);
@@ -251,6 +255,7 @@ TEST_P(CudaSamplerTest, StepsAreTakenInTheirOrder) {
   };
   const auto take = [&](const std::vector<SampleQuery>& queries) {
     std::vector<int32_t> tokens(queries.size());
+    AwaitStep();
     EXPECT_TRUE(sampler_->Take(queries, tokens).ok());
     return tokens;
   };

@@ -88,7 +88,8 @@ class StepsAheadTest : public ::testing::Test {
           return *begun;
         },
         [&] {
-          CHECK(*runner.Done());
+          while (!*runner.Done()) {
+          }
           CHECK_OK(runner.End());
         });
   }
@@ -190,17 +191,21 @@ TEST_F(StepsAheadTest, SeveralRanksAndTheCpuExecute) {
   EXPECT_FALSE(*cpu.runner().Begin(&plan, &result));
 }
 
-// Ranks that do not reach each other's memory: by a communicator, in graphs, with the bits of one.
+// Ranks that do not reach each other's memory: by a communicator, without graphs, with the bits of
+// one rank; in the next epoch too.
 TEST_F(StepsAheadTest, RanksWithACommunicatorHaveTheBitsOfOne) {
   const std::vector<DriverRequest> requests = Requests();
   std::vector<DriverRequest> expected = requests;
   const auto one = Ranks(GraphMode::kNone);
   Driver(one.get(), false).Run(&expected);
   const auto two = Ranks(GraphMode::kFull, 2, {.share_memory = false, .have_communicator = true});
-  std::vector<DriverRequest> got = requests;
-  Driver(two.get(), true).Run(&got);
-  EXPECT_GT(two->backend().graph_steps().full, 0u);
-  ExpectEqual(got, expected);
+  for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
+    if (epoch == 2) two->Respawn(1, epoch);
+    std::vector<DriverRequest> got = requests;
+    Driver(two.get(), true).Run(&got);
+    EXPECT_EQ(two->backend().graph_steps().full, 0u);
+    ExpectEqual(got, expected);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,10 @@
 namespace flotilla::cuda {
 namespace {
 
+// Products of few rows are a kernel, as on a GPU, behind which others begin early; it gives the
+// plain loop's bits. Large ones would take it too long.
+constexpr uint64_t kMostForKernel = 64 << 10;
+
 class EmulatedDevice final : public Device {
  public:
   explicit EmulatedDevice(const EmulatedLinks& links) : links_(links) {}
@@ -34,6 +38,11 @@ class EmulatedDevice final : public Device {
   }
   void Download(const void* from, uint64_t bytes, void* to) override { Upload(from, bytes, to); }
   void Gemm(const GemmArgs& args) override {
+    const SkinnyGemmArgs few = {args.matrix, args.rows};
+    const uint64_t size = uint64_t{args.matrix.out_features} * args.matrix.in_features * args.rows;
+    if (args.rows <= kSkinnyRows && HasSkinnyGemm(args.matrix) && size <= kMostForKernel) {
+      return kernels().skinny_gemm(few, &queue_);
+    }
     emulation::Enqueue([this, args] {
       queue_.Drain();
       emulated::PlainGemm(args);

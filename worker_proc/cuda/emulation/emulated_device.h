@@ -2,7 +2,7 @@
 // a plain loop. For tests and for trying the CUDA backend without a GPU; far slower than the CPU
 // backend.
 //
-// Sums of a matrix product: eight lanes (column mod 8), folded in order. Threads, errors: as
+// Sums of a matrix product: as emulation/plain_gemm.h. Threads, errors: as
 // Device.
 #pragma once
 

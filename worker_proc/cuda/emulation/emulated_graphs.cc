@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/memory_info.h"
-#include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/emulation/block_runner.h"
 
 namespace flotilla::cuda {
 namespace {
@@ -33,7 +33,7 @@ StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
 }
 
 void EmulatedGraphs::FreeDevice(std::byte* memory) {
-  queue_.Drain();
+  RunLate();
   ::operator delete(memory, kAlignment);
 }
 
@@ -60,6 +60,44 @@ Status EmulatedGraphs::Launch(GraphExec graph) {
 
 void EmulatedGraphs::DestroyGraph(GraphExec graph) { delete static_cast<Graph*>(graph.handle); }
 
+void EmulatedGraphs::RunLate() {
+  queue_.Drain();
+  for (const std::function<void()>& work : std::exchange(late_, {})) work();
+}
+
+void EmulatedGraphs::DestroyEvent(DeviceEvent event) {
+  RunLate();
+  delete static_cast<Event*>(event.handle);
+}
+
+Status EmulatedGraphs::Record(DeviceEvent event, DeviceStream stream) {
+  Event* const recorded = static_cast<Event*>(event.handle);
+  recorded->is_late = stream == DeviceStream::kCopy;
+  if (recorded->is_late) late_.push_back([recorded] { recorded->is_late = false; });
+  return OkStatus();
+}
+
+Status EmulatedGraphs::WaitFor(DeviceEvent event, DeviceStream stream) {
+  const bool is_late = static_cast<const Event*>(event.handle)->is_late;
+  if (is_late && stream == DeviceStream::kCompute) RunLate();
+  return OkStatus();
+}
+
+StatusOr<bool> EmulatedGraphs::Done(DeviceEvent event) {
+  const Event* const asked = static_cast<const Event*>(event.handle);
+  if (asked->is_late && emulation::Draw(2) == 0) RunLate();
+  return !asked->is_late;
+}
+
+Status EmulatedGraphs::Synchronize(DeviceStream stream) {
+  if (stream == DeviceStream::kCopy) {
+    RunLate();
+  } else {
+    queue_.Drain();
+  }
+  return OkStatus();
+}
+
 Status EmulatedGraphs::CopyToDevice(std::byte* to, const std::byte* from, size_t bytes,
                                     DeviceStream /*stream*/) {
   CHECK(!emulation::Captures());
@@ -70,7 +108,10 @@ Status EmulatedGraphs::CopyToDevice(std::byte* to, const std::byte* from, size_t
 
 Status EmulatedGraphs::CopyToHost(std::byte* to, const std::byte* from, size_t bytes,
                                   DeviceStream stream) {
-  return CopyToDevice(to, from, bytes, stream);
+  if (stream == DeviceStream::kCompute) return CopyToDevice(to, from, bytes, stream);
+  CHECK(!emulation::Captures());
+  late_.push_back([to, from, bytes] { std::memcpy(to, from, bytes); });
+  return OkStatus();
 }
 
 }  // namespace flotilla::cuda

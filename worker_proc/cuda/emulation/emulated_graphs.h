@@ -1,6 +1,7 @@
-// GraphApi of the emulated device: what is enqueued runs at once, in its order, so events are
-// always done; a graph is the launches and products that its capture was given. What a real device
-// forbids within a capture ends the process.
+// GraphApi of the emulated device: kernels go to its queue, copies on kCompute run at once behind
+// it, and those on kCopy as late as may be: when they are waited for, or at a random question
+// whether they are done. A graph is the launches and products that its capture was given. What a
+// real device forbids within a capture ends the process.
 //
 // Units: bytes. Threads: one. Ownership: as GraphApi. Errors: ResourceExhausted.
 #pragma once
@@ -29,15 +30,12 @@ class EmulatedGraphs final : public GraphApi {
   Status Launch(GraphExec graph) override;
   void DestroyGraph(GraphExec graph) override;
 
-  StatusOr<DeviceEvent> NewEvent() override { return DeviceEvent{}; }
-  void DestroyEvent(DeviceEvent /*event*/) override {}
-  Status Record(DeviceEvent /*event*/, DeviceStream /*stream*/) override { return OkStatus(); }
-  Status WaitFor(DeviceEvent /*event*/, DeviceStream /*stream*/) override { return OkStatus(); }
-  StatusOr<bool> Done(DeviceEvent /*event*/) override { return true; }
-  Status Synchronize(DeviceStream /*stream*/) override {
-    queue_.Drain();
-    return OkStatus();
-  }
+  StatusOr<DeviceEvent> NewEvent() override { return DeviceEvent{new Event}; }
+  void DestroyEvent(DeviceEvent event) override;
+  Status Record(DeviceEvent event, DeviceStream stream) override;
+  Status WaitFor(DeviceEvent event, DeviceStream stream) override;
+  StatusOr<bool> Done(DeviceEvent event) override;
+  Status Synchronize(DeviceStream stream) override;
 
   Status CopyToDevice(std::byte* to, const std::byte* from, size_t bytes,
                       DeviceStream stream) override;
@@ -45,7 +43,13 @@ class EmulatedGraphs final : public GraphApi {
                     DeviceStream stream) override;
 
  private:
+  struct Event {
+    bool is_late = false;  // recorded on kCopy, behind what has not run
+  };
+  void RunLate();
+
   emulation::LaunchQueue& queue_;
+  std::vector<std::function<void()>> late_;   // what kCopy has
   std::vector<std::function<void()>> nodes_;  // of the capture
 };
 

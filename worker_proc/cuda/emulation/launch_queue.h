@@ -4,8 +4,8 @@
 // When a kernel is launched, one of its blocks, drawn at random, runs at once up to where it waits
 // for the kernel before, while up to kMostBegun kernels before it still lack all their blocks but
 // one. So a kernel that reads too early what one of them writes computes something else, and one
-// whose block never waits ends the process. Graphs, copies and products drain the queue first: to
-// them a GPU gives no start before the end.
+// whose block never waits ends the process. Graphs, copies and products that are no kernel drain
+// the queue first.
 //
 // Units, errors: as block.h. Threads: one. Ownership: drained when it is destroyed.
 #pragma once

@@ -1,17 +1,23 @@
 #include "worker_proc/cuda/gpu/nccl_communicator.h"
 
+// The CUDA toolkit does not bring it.
+#if __has_include(<nccl.h>)
 #include <dlfcn.h>
 #include <nccl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace flotilla::cuda {
 namespace {
 
+// What is begun in a step is there at once, mostly; joining takes seconds.
+constexpr std::chrono::microseconds kSpin{200};
 constexpr useconds_t kLookEveryUs = 100;
 
 // The functions of the library that are used; all or none.
@@ -122,10 +128,12 @@ class NcclCommunicator final : public Communicator {
   }
   // Until the call that returned this is done.
   Status Settle(ncclResult_t result, const char* what) {
+    const auto begin = std::chrono::steady_clock::now();
     while (result == ncclInProgress) {
-      if (give_up_()) return absl::AbortedError(StrCat(what, ": other ranks did not come"));
-      usleep(kLookEveryUs);
       RETURN_IF_ERROR(ToStatus(nccl_.get_async_error(communicator_, &result), what));
+      if (result != ncclInProgress) break;
+      if (give_up_()) return absl::AbortedError(StrCat(what, ": other ranks did not come"));
+      if (std::chrono::steady_clock::now() - begin > kSpin) usleep(kLookEveryUs);
     }
     return ToStatus(result, what);
   }
@@ -160,3 +168,19 @@ StatusOr<std::unique_ptr<Communicator>> JoinNccl(const CommunicatorId& id, uint3
 }
 
 }  // namespace flotilla::cuda
+
+#else
+
+namespace flotilla::cuda {
+
+StatusOr<CommunicatorId> NewNcclId() {
+  return absl::UnimplementedError("this was built without nccl.h (package libnccl-dev)");
+}
+StatusOr<std::unique_ptr<Communicator>> JoinNccl(const CommunicatorId& /*id*/, uint32_t /*rank*/,
+                                                 uint32_t /*ranks*/, GiveUp /*give_up*/,
+                                                 cudaStream_t /*stream*/) {
+  return NewNcclId().status();
+}
+
+}  // namespace flotilla::cuda
+#endif

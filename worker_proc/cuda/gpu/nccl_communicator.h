@@ -1,8 +1,8 @@
 // Communicator by NCCL, whose library is looked for when the first rank needs it: the workers of
 // one GPU, or of GPUs that reach each other's memory, do without.
 //
-// Threads: as Communicator. Errors: Unimplemented: there is no libnccl.so.2, or an older one than
-// 2.14, or NCCL refuses these ranks (two on one GPU).
+// Threads: as Communicator. Errors: Unimplemented: there was no nccl.h, there is no libnccl.so.2,
+// or one older than 2.14, or NCCL refuses these ranks (two on one GPU).
 #pragma once
 
 #include <cuda_runtime_api.h>

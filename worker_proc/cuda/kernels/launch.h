@@ -9,7 +9,8 @@
 
 namespace flotilla::cuda {
 
-// cudaStream_t, for those who don't see CUDA's headers. An emulated launch is over when it returns.
+// cudaStream_t, for those who don't see CUDA's headers; emulated, a LaunchQueue, or null: a launch
+// is over when it returns.
 using Stream = void*;
 
 struct LaunchShape {
