@@ -2,6 +2,7 @@
 // samples is put in by the device itself, and read here when it comes.
 #include <utility>
 
+#include "common/base/check.h"
 #include "worker_proc/runner/model_runner.h"
 
 namespace flotilla {
