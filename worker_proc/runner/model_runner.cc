@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "worker_proc/runner/prepare_batch.h"
 #include "worker_proc/runner/scratch.h"
