@@ -137,12 +137,11 @@ Status CudaGather::JoinCommunicator(Collective& collective) {
   if (!all_have_it) return OkStatus();
   CommunicatorId id = *own;
   RETURN_IF_ERROR(collective.Broadcast(id, 0));
-  waits_since_ns_ = RealClock::Now();
   // Less patient than the collective, by which the ranks agree on what came of it.
-  const int64_t give_up_ns = waits_since_ns_ + static_cast<int64_t>(timeout_ns_ / 2);
-  auto joined = device_.Join(id, collective.rank(), ranks, [this, give_up_ns] {
+  waits_since_ns_ = RealClock::Now() - static_cast<int64_t>(timeout_ns_ / 2);
+  auto joined = device_.Join(id, collective.rank(), ranks, [this] {
     heartbeat_.Beat();
-    return IsOver() || (communicator_ == nullptr && RealClock::Now() > give_up_ns);
+    return IsOver();
   });
   if (!joined.ok()) why_ += StrCat("; ", joined.status().message());
   ASSIGN_OR_RETURN(const bool all, AllRanks(collective, joined.ok()));
@@ -150,11 +149,12 @@ Status CudaGather::JoinCommunicator(Collective& collective) {
   return OkStatus();
 }
 
+bool CudaGather::EpochIsOver() const {
+  return epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_;
+}
+
 bool CudaGather::IsOver() const {
-  if (epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
-    return true;
-  }
-  return RealClock::Now() - waits_since_ns_ > static_cast<int64_t>(timeout_ns_);
+  return EpochIsOver() || RealClock::Now() - waits_since_ns_ > static_cast<int64_t>(timeout_ns_);
 }
 
 Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, Tensor local,
@@ -166,7 +166,7 @@ Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, T
   }
   if (by_memory_) return OnDevice(collective, cols, local, receives, out);
   if (communicator_ != nullptr) return ByCommunicator(collective, cols, local, receives, out);
-  return OnHost(collective, cols, local, root, out);
+  return OnHost(collective, cols, local, root, receives, out);
 }
 
 // Those that want nothing gather all the same: they would have to send it anyway.
@@ -222,7 +222,7 @@ void CudaGather::Wait() {
   while (!device_.Idle()) {
     if (by_memory_) {
       // The kernels know themselves how long to wait.
-      if (epoch_->load(std::memory_order_relaxed) != epoch_of_connect_) {
+      if (EpochIsOver()) {
         std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
       }
     } else if (failed_.ok()) {
@@ -235,10 +235,8 @@ void CudaGather::Wait() {
 }
 
 // The library's wait ends; nothing is exchanged any more until the next Connect.
-void CudaGather::Fail(Status status) {
-  const bool new_epoch =
-      epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_;
-  if (new_epoch) {
+void CudaGather::Fail(const Status& status) {
+  if (EpochIsOver()) {
     failed_ = absl::AbortedError("the epoch is over");
   } else {
     failed_ = absl::DeadlineExceededError(StrCat("a rank did not come to an exchange of columns",
@@ -264,10 +262,9 @@ Status CudaGather::TakeError() {
 
 // The collective puts rank after rank; columns of a token must lie side by side.
 Status CudaGather::OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                          uint32_t root, Tensor out) {
+                          uint32_t root, bool receives, Tensor out) {
   const size_t rows = local.rows;
   const uint32_t element = ElementBytes(TypeOf(local));
-  const bool receives = root == kAllRanks || root == collective.rank();
   local_.resize(counts_[collective.rank()]);
   whole_.resize(receives ? rows * RowBytes(out) : 0);
   received_.resize(whole_.size());

@@ -71,15 +71,16 @@ class CudaGather {
   StatusOr<bool> ConnectMemory(Collective& collective);
   // Of all ranks or none.
   Status JoinCommunicator(Collective& collective);
-  // The epoch has changed, or what is waited for takes too long.
+  bool EpochIsOver() const;
+  // Or what is waited for takes too long.
   bool IsOver() const;
-  void Fail(Status status);
+  void Fail(const Status& status);
   Status OnDevice(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
                   bool receives, Tensor out);
   Status ByCommunicator(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
                         bool receives, Tensor out);
   Status OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
-                Tensor out);
+                bool receives, Tensor out);
 
   Device& device_;
   const std::atomic<uint32_t>* const epoch_;

@@ -181,8 +181,8 @@ class ModelRunner {
     std::optional<Status> sampled;  // at once, since it could not be begun
   };
   Begun begun_[kMaxBegun];
-  uint64_t num_begun_ = 0,
-           num_ended_ = 0;  // since the start; a step's number is num_begun_ after it
+  uint64_t num_begun_ = 0;  // since the start; a step's number is num_begun_ after it
+  uint64_t num_ended_ = 0;
   ForwardMode last_mode_ = ForwardMode::kIdle;
   ResultPool results_;
   std::vector<std::span<const uint32_t>> row_masks_;  // of the plan that runs; empty: no mask

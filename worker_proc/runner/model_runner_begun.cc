@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "worker_proc/runner/model_runner.h"
+#include "worker_proc/runner/prepare_batch.h"
 
 namespace flotilla {
 
@@ -19,11 +20,7 @@ bool ModelRunner::MayBegin(const StepPlan& plan) const {
     token += row.num_tokens;
     if ((row.flags & (kRowPoolMean | kRowEmbed)) != 0) return false;
     if (unknown && slot.sampling.has_penalties()) return false;
-    if ((row.flags & kRowPromptLogprobs) != 0) {
-      logits_rows += row.num_tokens;
-    } else if ((row.flags & kRowSample) != 0) {
-      ++logits_rows;
-    }
+    logits_rows += NumLogitsRows(row);
   }
   return logits_rows <= logits_tile();
 }

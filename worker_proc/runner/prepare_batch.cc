@@ -19,7 +19,8 @@ ForwardMode ModeOf(const StepPlan& plan) {
   return decode ? ForwardMode::kDecode : ForwardMode::kIdle;
 }
 
-// The tokens of this row whose logits are wanted. `begin`: index of the row's first token.
+// The tokens of this row whose logits are wanted, NumLogitsRows of them. `begin`: index of the
+// row's first token.
 void AddLogitsRows(const StepPlan& plan, uint32_t row_index, uint32_t begin, ForwardBatch* batch) {
   const PlanRow& row = plan.rows[row_index];
   const bool prompt = (row.flags & kRowPromptLogprobs) != 0;
@@ -52,6 +53,11 @@ const char* ForwardModeName(ForwardMode mode) {
       return "mixed";
   }
   return "unknown";
+}
+
+uint32_t NumLogitsRows(const PlanRow& row) {
+  if ((row.flags & kRowPromptLogprobs) != 0) return row.num_tokens;
+  return (row.flags & kRowSample) != 0 ? 1 : 0;
 }
 
 void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* batch) {

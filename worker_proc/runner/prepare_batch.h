@@ -14,6 +14,9 @@ namespace flotilla {
 
 void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* batch);
 
+// Of how many of the row's tokens logits are wanted.
+uint32_t NumLogitsRows(const PlanRow& row);
+
 // Room for steps of up to `shape`.
 void MakeRoom(const PlanShape& shape, const SlotTable& slots, ForwardBatch* batch);
 

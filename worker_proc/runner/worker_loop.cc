@@ -106,11 +106,19 @@ StatusOr<std::string_view> WorkerLoop::NextFrame(RingReader* reader) {
 }
 
 Status WorkerLoop::HandlePlan() {
-  if (next().plan.command == StepCommand::kForward) return HandleForward();
-  RingIfOwed();
-  RETURN_IF_ERROR(EndAllSteps());
-  if (next().plan.command == StepCommand::kReset) return HandleReset();
-  shutdown_ = true;
+  if (next().plan.command != StepCommand::kForward) {
+    RingIfOwed();
+    RETURN_IF_ERROR(EndAllSteps());
+  }
+  switch (next().plan.command) {
+    case StepCommand::kReset:
+      return HandleReset();
+    case StepCommand::kForward:
+      return HandleForward();
+    case StepCommand::kShutdown:
+      shutdown_ = true;
+      return OkStatus();
+  }
   return OkStatus();
 }
 
@@ -169,7 +177,6 @@ Status WorkerLoop::HandleForward() {
   if (!IsAnswerable(begun.status())) return Annotate(begun.status(), "step");
   RETURN_IF_ERROR(EndAllSteps());
   if (!begun.ok()) return AnswerStep(step, begun.status());
-  step->begin_ns = deps_.clock->NowNs();
   return AnswerStep(step, deps_.runner->Execute(&step->plan, &step->result));
 }
 

@@ -20,6 +20,9 @@ struct LaunchShape {
   uint32_t shared_bytes = 0;  // dynamic shared memory
 };
 
+// What a block may have on GPUs that run sm_80's code.
+inline constexpr uint32_t kMostSharedBytes = 99 << 10;
+
 // Bits only: arithmetic is in float.
 struct BFloat16 {
   uint16_t bits;

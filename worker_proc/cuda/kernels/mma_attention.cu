@@ -225,7 +225,7 @@ void RunWay(const AttentionArgs& args, Stream stream) {
   constexpr uint32_t kHalves =
       W::kItemRows * kStride<dim> - kPad + 2 * kStages * kTileSize<dim> + W::kPSize;
   constexpr uint32_t kBytes = kHalves * 2 + W::kMaxima * sizeof(float) + 16;
-  static_assert(kBytes <= 99 << 10, "what a block may have on GPUs that run sm_80's code");
+  static_assert(kBytes <= kMostSharedBytes);
   Launch({.grid_x = args.num_items,
           .grid_y = args.kv.num_kv_heads,
           .block = kThreads,

@@ -9,8 +9,7 @@ namespace {
 constexpr uint32_t kColumns = kSkinnyColumns;  // of a warp, which is a block
 constexpr uint32_t kChunk = kSkinnyChunk;
 constexpr uint32_t kStages = 8;
-constexpr uint32_t kPad = 8;  // as mma_tiles.cuh's
-constexpr uint32_t kStride = kChunk + kPad;
+constexpr uint32_t kStride = kChunk + kSkinnyPad;
 constexpr uint32_t kTileRows = 8;
 
 // Begins to copy the chunk of rows [first, first + rows) of a matrix of `count` rows; zeros where

@@ -41,8 +41,7 @@ inline constexpr uint32_t ResidentBytes(const SkinnyGemmArgs& args) {
   return rows * ResidentStride(args.matrix.in_features) * 2;
 }
 inline constexpr bool IsResident(const SkinnyGemmArgs& args) {
-  constexpr uint32_t kMostBytes = 99 << 10;  // of a block on GPUs that run sm_80's code
-  return args.matrix.in_features <= 32 * kSkinnyChunk && ResidentBytes(args) <= kMostBytes;
+  return args.matrix.in_features <= 32 * kSkinnyChunk && ResidentBytes(args) <= kMostSharedBytes;
 }
 
 inline constexpr bool HasGatedGemm(const SkinnyGemmArgs& args) {
