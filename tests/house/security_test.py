@@ -15,8 +15,9 @@ HEADING = "## Rules and the tests that hold them"
 RULES = 13  # of design: one may be split, none left out
 # `tests/FILE` Name, Name; `tests/FILE` Name …
 TESTS = re.compile(r"`(tests/[\w/.-]+)` ((?:[\w.]+(?:, )?)+)")
+# A library may be loaded by a name that stands in the source, which no message and no file can change.
 EXECUTABLE = re.compile(r"\bpickle\b|\bcloudpickle\b|\bmarshal\.loads|\bshelve\b|\bdill\b|boost/(?:archive|serialization)"
-                        r"|\bdlopen\s*\(|yaml\.(?:load|unsafe_load)\(|(?<![\w.])(?:eval|exec)\s*\(")
+                        r"|\bdlopen\s*\((?!\"lib\w+\.so\.\d+\",)|yaml\.(?:load|unsafe_load)\(|(?<![\w.])(?:eval|exec)\s*\(")
 
 
 def rules(page):
@@ -103,8 +104,10 @@ class SecurityTest(unittest.TestCase):
                       "| a rule | `tests/house/house_test.py` test_nothing |\n"):
             self.assertEqual(len(list(mistakes(page + wrong))), 1, wrong)
         self.assertEqual(len(list(mistakes("# Security\n"))), 1)
-        for text in ("import pickle", "dlopen(path, 0)", "yaml.load(text)", "#include <boost/archive/text_iarchive.hpp>"):
+        for text in ("import pickle", "dlopen(path, 0)", 'dlopen("/tmp/libnccl.so.2", 0)',
+                     'dlopen(("libnccl.so.2" + name).c_str(), 0)', "yaml.load(text)", "#include <boost/archive/text_iarchive.hpp>"):
             self.assertEqual(executable_serialisation({"a": text}), ["a"], text)
+        self.assertEqual(executable_serialisation({"a": 'dlopen("libnccl.so.2", RTLD_NOW)'}), [])
         self.assertEqual(open_defaults("| `--host` | `0.0.0.0` | |"), ["0.0.0.0"])
         self.assertTrue(ends_early("for (char c : a) {\n    if (c != b[i++]) return false;\n  }\n"))
         self.assertTrue(ends_early("return a == b;"))
