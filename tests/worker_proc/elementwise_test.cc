@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/worker_proc/kernel_cases.h"
 
@@ -120,6 +121,32 @@ TEST(SoftCapTest, MatchesDoubleAndAllTablesAgree) {
         EXPECT_EQ(out.back(), -7.0f) << "written past the end";
         out.pop_back();
         EXPECT_TRUE(testing::SameBits(out, expected)) << table->name << " " << count;
+      }
+    }
+  }
+}
+
+// A damaged weight must end in logits that are refused, not in an answer.
+TEST(NotANumberTest, StaysOneThroughEveryTable) {
+  constexpr uint32_t kCount = 19;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<const KernelTable*> tables = AllTables();
+  tables.push_back(&ReferenceKernels());
+  EXPECT_TRUE(std::isnan(ReferenceExp(nan)));
+  for (const KernelTable* table : tables) {
+    for (const uint32_t at : {0u, 8u, kCount - 1}) {
+      std::vector<float> capped(kCount, 1.0f);
+      capped[at] = nan;
+      table->soft_cap(capped.data(), kCount, 30);
+      std::vector<float> gate_up(2 * kCount, 1.0f);
+      gate_up[at] = nan;
+      std::vector<float> silu(kCount), gelu(kCount);
+      table->silu_mul(gate_up.data(), 1, kCount, silu.data());
+      table->gelu_mul(gate_up.data(), 1, kCount, gelu.data());
+      for (uint32_t i = 0; i < kCount; ++i) {
+        EXPECT_EQ(std::isnan(capped[i]), i == at) << table->name << " " << i;
+        EXPECT_EQ(std::isnan(silu[i]), i == at) << table->name << " " << i;
+        EXPECT_EQ(std::isnan(gelu[i]), i == at) << table->name << " " << i;
       }
     }
   }

@@ -25,6 +25,7 @@ float Fold16(const float* lanes) {
 // e^x within 2 ulp for x in [-87, 88]; clamped outside. x = n ln2 + r, e^r by its Taylor
 // polynomial.
 float Exp(float x) {
+  if (x != x) return x;
   x = x < 88.0f ? x : 88.0f;
   x = x > -87.0f ? x : -87.0f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer

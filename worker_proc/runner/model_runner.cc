@@ -1,6 +1,7 @@
 #include "worker_proc/runner/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -169,7 +170,12 @@ StatusOr<uint64_t> ModelRunner::Probe() {
   uint64_t hash = is_root() ? 0xcbf29ce484222325 : 0;
   RETURN_IF_ERROR(RunOnHost([&](const LogitsRow&, std::span<const float> logits) {
     hash = HashBits(logits, hash);
-    return OkStatus();
+    const bool finite =
+        std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
+    return finite ? OkStatus()
+                  : absl::FailedPreconditionError(
+                        "the model's logits of a fixed prompt are not finite: its weights are "
+                        "damaged, or too large for this type (--dtype float32)");
   }));
   return hash;
 }
