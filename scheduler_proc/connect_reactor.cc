@@ -150,7 +150,7 @@ Status ConnectReactor::OnSubmit(v1::Submit* submit) {
   const ReqId id = deps_->front->NewId();
   const uint32_t resumed =
       submit->resume_size() > 0 ? static_cast<uint32_t>(submit->resume(0).output_ids_size()) : 0;
-  RETURN_IF_ERROR(channel_->Open(stream, id, resumed));
+  RETURN_IF_ERROR(channel_->Open(this, stream, id, resumed));
   KeyedResults::Consumer consumer{channel_, stream, resumed};
   if (submit->resume_size() > 0) consumer.text_bytes = submit->resume(0).emitted_bytes();
   consumer.room = channel_->ReplayRoom();

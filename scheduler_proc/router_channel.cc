@@ -21,7 +21,7 @@ bool RouterChannel::Append(uint64_t stream, v1::Delta&& piece) {
   unsent_bytes_ += it->second.log.Append(std::move(piece));
   if (it->second.log.complete()) it->second.id = 0;
   MarkDirtyLocked(stream, &it->second);
-  if (unsent_bytes_ <= options_.max_unsent_bytes) return true;
+  if (unsent_bytes_ - backlog_bytes_ <= options_.max_unsent_bytes) return true;
   if (connection_ != nullptr)
     DropConnectionLocked(
         absl::ResourceExhaustedError(StrCat("the router left ", unsent_bytes_, " bytes unread")));
@@ -65,6 +65,7 @@ void RouterChannel::Attach(FrameConnection* connection, const v1::Hello& hello,
     MarkDirtyLocked(it->first, &stream);
     ++it;
   }
+  backlog_bytes_ = unsent_bytes_;
   connection_ = connection;
   writing_ = false;
   submits_ = 0;
@@ -92,8 +93,11 @@ void RouterChannel::OnWritten(FrameConnection* connection, bool ok) {
   if (ok) PumpLocked();
 }
 
-Status RouterChannel::Open(uint64_t stream, ReqId id, uint32_t first_token) {
+Status RouterChannel::Open(const FrameConnection* connection, uint64_t stream, ReqId id,
+                           uint32_t first_token) {
   std::lock_guard lock(mutex_);
+  if (connection_ != connection)
+    return absl::AbortedError("a newer connection of this router took over");
   const auto [it, added] = streams_.try_emplace(stream, Stream{StreamLog(stream, first_token), id});
   if (!added) return absl::AlreadyExistsError(StrCat("stream_id: ", stream, " is already in use"));
   return OkStatus();
@@ -111,9 +115,14 @@ void RouterChannel::Drop(uint64_t stream) {
   std::lock_guard lock(mutex_);
   const auto it = streams_.find(stream);
   if (it == streams_.end()) return;
-  unsent_bytes_ -= it->second.log.unsent_bytes();
+  CountLess(it->second.log.unsent_bytes());
   AbandonLocked(it->second);
   streams_.erase(it);
+}
+
+void RouterChannel::CountLess(size_t bytes) {
+  unsent_bytes_ -= bytes;
+  backlog_bytes_ -= std::min(backlog_bytes_, bytes);
 }
 
 void RouterChannel::AbandonLocked(const Stream& stream) {
@@ -224,7 +233,7 @@ void RouterChannel::TakeStepLocked(v1::Step* step) {
     const size_t before = stream.log.unsent_bytes();
     stream.log.Take(budget, step->add_deltas());
     const size_t taken = before - stream.log.unsent_bytes();
-    unsent_bytes_ -= taken;
+    CountLess(taken);
     budget -= std::min(budget, taken);
     if (stream.log.last_sent()) stream.finished_ns = deps_.clock->NowNs();
     MarkDirtyLocked(number, &stream);
@@ -248,6 +257,7 @@ void RouterChannel::DropConnectionLocked(const Status& status) {
 void RouterChannel::AbortAllLocked() {
   for (const auto& [number, stream] : streams_) AbandonLocked(stream);
   streams_.clear();
+  backlog_bytes_ = 0;
   dirty_.clear();
   unsent_bytes_ = 0;
 }

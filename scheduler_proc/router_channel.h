@@ -67,8 +67,9 @@ class RouterChannel final : public OutputSink {
   void Detach(FrameConnection* connection);
   void OnWritten(FrameConnection* connection, bool ok);
 
-  // AlreadyExists: the router used this number before.
-  Status Open(uint64_t stream, ReqId id, uint32_t first_token);
+  // For a Submit of `connection`. AlreadyExists: the router used this number before. Aborted: the
+  // connection is no longer its router's, which asks again for what it was told is lost.
+  Status Open(const FrameConnection* connection, uint64_t stream, ReqId id, uint32_t first_token);
   // The stream shows request `id`, which others may be given too: it goes on when this router
   // leaves.
   void Share(uint64_t stream, ReqId id);
@@ -105,6 +106,7 @@ class RouterChannel final : public OutputSink {
   bool NextFrameLocked(v1::EngineFrame* frame);
   void TakeStepLocked(v1::Step* step);
   void AbandonLocked(const Stream& stream);
+  void CountLess(size_t bytes);
   void MarkDirtyLocked(uint64_t number, Stream* stream);
   void DropConnectionLocked(const Status& status);
   void AbortAllLocked();
@@ -120,7 +122,8 @@ class RouterChannel final : public OutputSink {
   int64_t last_frame_ns_ = 0;
   int64_t detached_ns_ = 0;
   size_t unsent_bytes_ = 0;
-  uint64_t submits_ = 0;  // Submit frames of connection_
+  size_t backlog_bytes_ = 0;  // of them: from before connection_, which may take its time with them
+  uint64_t submits_ = 0;      // Submit frames of connection_
   std::unordered_map<uint64_t, Stream> streams_;
   std::deque<uint64_t> dirty_;
   std::deque<v1::EngineFrame> control_;

@@ -62,9 +62,9 @@ TEST_F(RouterChannelTest, OneFrameAtATimeAndTheRestMerges) {
   EXPECT_EQ(wakes_, 1);
   ASSERT_EQ(c.frames.size(), 1u);
   EXPECT_TRUE(c.frames[0].has_welcome());
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
-  ASSERT_TRUE(channel->Open(2, 12, 0).ok());
-  EXPECT_FALSE(channel->Open(2, 13, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 2, 12, 0).ok());
+  EXPECT_FALSE(channel->Open(&c, 2, 13, 0).ok());
   FakeConnection former;
   for (const FakeConnection* of : {&c, &former, &c}) channel->CountSubmit(of);
   for (int i = 0; i < 3; ++i) {
@@ -110,7 +110,7 @@ TEST_F(RouterChannelTest, ReplaysLeaveHalfOfTheRoom) {
   FakeConnection c;
   auto channel = Attach(&c);
   EXPECT_EQ(channel->ReplayRoom(), 500u);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 1, 11, 0).ok());
   for (int i = 0; i < 20; ++i) channel->Append(1, Piece(i));
   EXPECT_EQ(channel->ReplayRoom(), 500 - channel->unsent_bytes());
   for (int i = 0; i < 50; ++i) channel->Append(1, Piece(i));
@@ -121,7 +121,7 @@ TEST_F(RouterChannelTest, ReplaysLeaveHalfOfTheRoom) {
 TEST_F(RouterChannelTest, OverflowDropsTheConnectionThenTheRequests) {
   FakeConnection c;
   auto channel = Attach(&c);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 1, 11, 0).ok());
   for (int i = 0; i < 200; ++i) channel->Append(1, Piece(i));
   EXPECT_EQ(c.closed.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(channel->connected());
@@ -133,10 +133,30 @@ TEST_F(RouterChannelTest, OverflowDropsTheConnectionThenTheRequests) {
   EXPECT_EQ(c.frames.size(), 1u);
 }
 
+TEST_F(RouterChannelTest, ARouterThatComesBackForMuchIsGivenTheTimeForIt) {
+  FakeConnection first, second;
+  auto channel = Attach(&first);
+  ASSERT_TRUE(channel->Open(&first, 1, 11, 0).ok());
+  for (int i = 0; i < 200; ++i) channel->Append(1, Piece(i));
+  ASSERT_FALSE(channel->connected());
+  Reattaches list;
+  list.Add()->set_stream_id(1);
+  Attach(&second, list);
+  for (int i = 0; i < 50; ++i) channel->Append(1, Piece(i));
+  EXPECT_TRUE(channel->connected());
+  channel->OnWritten(&second, true);
+  channel->Flush();
+  EXPECT_EQ(channel->unsent_bytes(), 0u);
+  // What it had before is through: from now on its room is as large as anybody's.
+  for (int i = 0; i < 200; ++i) channel->Append(1, Piece(i));
+  EXPECT_FALSE(channel->connected());
+  EXPECT_EQ(second.closed.code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST_F(RouterChannelTest, DetachedRequestsLiveForReattachMs) {
   FakeConnection c;
   auto channel = Attach(&c);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 1, 11, 0).ok());
   channel->Detach(&c);
   EXPECT_EQ(hub_->Tick(clock_.NowNs()), clock_.NowNs() + 5 * kNsPerSecond);
   clock_.AdvanceNs(5 * kNsPerSecond - 1);
@@ -151,7 +171,8 @@ TEST_F(RouterChannelTest, DetachedRequestsLiveForReattachMs) {
 TEST_F(RouterChannelTest, SharedRequestsAreNotAborted) {
   FakeConnection c;
   auto channel = Attach(&c);
-  for (const uint64_t stream : {1, 2, 3}) ASSERT_TRUE(channel->Open(stream, 10 + stream, 0).ok());
+  for (const uint64_t stream : {1, 2, 3})
+    ASSERT_TRUE(channel->Open(&c, stream, 10 + stream, 0).ok());
   channel->Share(1, 50);
   channel->Share(2, 51);
   EXPECT_EQ(channel->Find(1), 50u);
@@ -173,8 +194,8 @@ TEST_F(RouterChannelTest, SharedRequestsAreNotAborted) {
 TEST_F(RouterChannelTest, ANewConnectionTakesOver) {
   FakeConnection old, fresh;
   auto channel = Attach(&old);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
-  ASSERT_TRUE(channel->Open(2, 12, 0).ok());
+  ASSERT_TRUE(channel->Open(&old, 1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&old, 2, 12, 0).ok());
   channel->Append(1, Piece(5));
   channel->Append(1, Piece(6));
   Reattaches list;
@@ -193,21 +214,24 @@ TEST_F(RouterChannelTest, ANewConnectionTakesOver) {
   EXPECT_EQ(fresh.frames[1].step().deltas(0).choices(0).token_ids(0), 6);
   channel->Detach(&old);  // late: the new one stays
   EXPECT_TRUE(channel->connected());
+  // What it had sent and nobody had looked at: its router was told that it is lost.
+  EXPECT_EQ(channel->Open(&old, 3, 13, 0).code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(channel->Open(&fresh, 3, 14, 0).ok());
 }
 
 TEST_F(RouterChannelTest, FinishedStreamsAreForgottenAfterReattachMs) {
   FakeConnection c;
   auto channel = Attach(&c);
   channel->OnWritten(&c, true);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&c, 1, 11, 0).ok());
   EXPECT_EQ(channel->Find(1), 11u);
   channel->Append(1, Piece(1, true));
   EXPECT_EQ(channel->Find(1), 0u);
   channel->Flush();
-  EXPECT_FALSE(channel->Open(1, 12, 0).ok());
+  EXPECT_FALSE(channel->Open(&c, 1, 12, 0).ok());
   clock_.AdvanceNs(5 * kNsPerSecond);
   hub_->Tick(clock_.NowNs());
-  EXPECT_TRUE(channel->Open(1, 12, 0).ok());
+  EXPECT_TRUE(channel->Open(&c, 1, 12, 0).ok());
 }
 
 TEST_F(RouterChannelTest, RoutersAreBounded) {
@@ -218,7 +242,7 @@ TEST_F(RouterChannelTest, RoutersAreBounded) {
   ASSERT_TRUE(hub.Attach(&a, HelloOf("a"), {}, &channel).ok());
   EXPECT_EQ(hub.Attach(&b, HelloOf("b"), {}, &channel).code(),
             absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&a, 1, 11, 0).ok());
   channel->Detach(&a);
   EXPECT_FALSE(hub.Attach(&b, HelloOf("b"), {}, &channel).ok())
       << "it may come back for its stream";
@@ -276,7 +300,7 @@ TEST(RouterChannelThreads, AppendAckTickAndAttachRace) {
   ASSERT_TRUE(hub.Attach(&connection, HelloOf("r"), {}, &channel).ok());
   constexpr uint64_t kStreams = 20;
   constexpr int kTokens = 200;
-  for (uint64_t s = 1; s <= kStreams; ++s) ASSERT_TRUE(channel->Open(s, s, 0).ok());
+  for (uint64_t s = 1; s <= kStreams; ++s) ASSERT_TRUE(channel->Open(&connection, s, s, 0).ok());
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     for (int t = 0; t < kTokens; ++t) {
@@ -326,7 +350,7 @@ TEST_F(RouterChannelTest, WhoAsksGetsWhatIsCachedAtOnceAndThenTheEventsWithItsSt
 
   log = {{PageEvent::Kind::kRemoved, 5}};
   board.Publish(&log);
-  ASSERT_TRUE(channel->Open(1, 11, 0).ok());
+  ASSERT_TRUE(channel->Open(&asks, 1, 11, 0).ok());
   channel->Append(1, Piece(1));
   channel->Flush();
   ASSERT_EQ(asks.frames.size(), 3u);
