@@ -11,7 +11,6 @@ namespace {
 
 constexpr size_t kHashDigits = 64;
 constexpr size_t kRecordBytes = 1024;  // of a record without output
-constexpr size_t kPieceBytes = 32;     // of a piece's place in a StreamLog
 
 prometheus::Counter& Requests(prometheus::Registry* registry, prometheus::Labels labels,
                               const char* outcome) {
@@ -56,9 +55,10 @@ struct KeyedResults::Record final : OutputSink, std::enable_shared_from_this<Rec
     first_text = told ? 0 : consumer.text_bytes;
     log.emplace(/*stream_id=*/0, told ? 0 : consumer.first_token);
     if (!told) return;
-    bytes += before.SpaceUsedLong() + kPieceBytes;
     log->Append(v1::Delta(before));
   }
+
+  size_t KeptBytes() const { return kRecordBytes + log->kept_bytes(); }
 
   // False: it has not all yet that the consumer has.
   bool RewindFor(const Consumer& consumer, StreamLog* copy) const {
@@ -67,19 +67,18 @@ struct KeyedResults::Record final : OutputSink, std::enable_shared_from_this<Rec
   }
 
   bool Append(uint64_t, v1::Delta&& piece) override {
-    owner->OnPiece(shared_from_this(), std::move(piece));
-    return true;  // it is kept, whoever waits for it
+    return owner->OnPiece(shared_from_this(), std::move(piece));
   }
   void Flush() override { owner->OnFlush(this); }
 
   KeyedResults* const owner;
   const std::string key, digest;
   const ReqId id;
-  uint64_t first_text = 0;  // bytes of text before what the log has
-  bool kept = true;         // it is in records_
-  bool ended = false;       // its last delta has come
-  int64_t ended_ns = 0;     // when
-  size_t bytes = kRecordBytes;
+  uint64_t first_text = 0;       // bytes of text before what the log has
+  bool kept = true;              // it is in records_
+  bool ended = false;            // its last delta has come
+  int64_t ended_ns = 0;          // when
+  size_t bytes = 0;              // counted in bytes_
   std::optional<StreamLog> log;  // of a kept one
   std::vector<Attached> attached;
 };
@@ -101,7 +100,6 @@ StatusOr<KeyedResults::Place> KeyedResults::AttachOrBegin(const v1::Keyed& keyed
   auto record = std::make_shared<Record>(this, keyed, id, consumer, before);
   record->attached.push_back({consumer, /*began=*/true});
   records_.emplace(keyed.key(), record);
-  bytes_ += record->bytes;
   metrics_.begun.Increment();
   MakeRoomLocked(record);
   return Place{std::move(record), id};
@@ -155,7 +153,7 @@ bool KeyedResults::Contains(const std::string& key) {
   return records_.contains(key);
 }
 
-void KeyedResults::OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
+bool KeyedResults::OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
   std::lock_guard lock(mutex_);
   std::erase_if(record->attached, [&piece](const Attached& each) {
     if (each.waits) return false;
@@ -169,6 +167,7 @@ void KeyedResults::OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& pi
   record->ended = record->ended || piece.last();
   if (record->kept) KeepLocked(record, std::move(piece));
   ServeWaitingLocked(record.get());
+  return record->kept || !record->attached.empty();
 }
 
 // Those that can't be served any more ask again, and another replica may have what they need.
@@ -197,9 +196,6 @@ void KeyedResults::ServeWaitingLocked(Record* record) {
 void KeyedResults::KeepLocked(const std::shared_ptr<Record>& record, v1::Delta&& piece) {
   if (piece.large_result_id() != 0 || (piece.last() && !IsWhole(piece)))
     return ForgetLocked(record);
-  const size_t bytes = piece.SpaceUsedLong() + kPieceBytes;
-  record->bytes += bytes;
-  bytes_ += bytes;
   if (piece.last()) {
     record->ended_ns = clock_->NowNs();
     ended_.push_back(record);
@@ -226,6 +222,8 @@ void KeyedResults::ExpireLocked(int64_t now_ns) {
 }
 
 void KeyedResults::MakeRoomLocked(const std::shared_ptr<Record>& growing) {
+  const size_t bytes = growing->KeptBytes();
+  bytes_ += bytes - std::exchange(growing->bytes, bytes);
   while (bytes_ > options_.max_bytes && !ended_.empty()) ForgetLocked(ended_.front());
   if (bytes_ > options_.max_bytes) ForgetLocked(growing);
   TellLocked();

@@ -4,12 +4,12 @@
 // A record is the sink of its request: it hands every delta on to all that are attached, and keeps
 // it. A request that ended by itself is kept for ttl_ns; one that was aborted, failed or ran into
 // its deadline is forgotten, so that asking again runs it again. All records together take at most
-// max_bytes: the longest ended go first, then the one that grows (it goes on, for those attached).
-// Timing is told to who began it: for the others it would be of another time, and what they are
-// given is marked as a repeat. A request that goes on here from what another replica gave is kept
-// with that, if it is told, so that also those who have nothing of it yet are given it. Who has
-// more than there is yet waits. Prompt logprobs that were too large for a frame can be fetched
-// once, so such a request is forgotten too.
+// max_bytes: the longest ended go first, then the one that grows (it goes on for those attached,
+// and ends early without any). Timing is told to who began it: for the others it would be of
+// another time, and what they are given is marked as a repeat. A request that goes on here from
+// what another replica gave is kept with that, if it is told, so that also those who have nothing
+// of it yet are given it. Who has more than there is yet waits. Prompt logprobs that were too large
+// for a frame can be fetched once, so such a request is forgotten too.
 //
 // Threads: any. Its lock is held while a sink's methods are called, so a sink must not call back
 // with a lock of its own held that Append or Flush take. Times: CLOCK_MONOTONIC ns.
@@ -86,7 +86,8 @@ class KeyedResults {
 
   StatusOr<Place> AttachLocked(const std::shared_ptr<Record>& record, const v1::Keyed& keyed,
                                const Consumer& consumer);
-  void OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece);
+  // False: nobody is given what comes next.
+  bool OnPiece(const std::shared_ptr<Record>& record, v1::Delta&& piece);
   void OnFlush(Record* record);
   static void ServeWaitingLocked(Record* record);
   static void CatchUp(StreamLog log, const Consumer& consumer);

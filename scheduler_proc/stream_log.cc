@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace flotilla {
 namespace {
 
@@ -14,8 +16,7 @@ constexpr size_t kTailBytes = 128;  // usage, timing, finish
 size_t StreamLog::Append(v1::Delta&& piece) {
   const size_t before = unsent_bytes_;
   for (int i = 0; i < piece.prompt_logprobs_size(); ++i) {
-    unsent_bytes_ += piece.prompt_logprobs(i).ByteSizeLong();
-    prompt_logprobs_.push_back(std::move(*piece.mutable_prompt_logprobs(i)));
+    Keep(piece.prompt_logprobs(i), &prompt_logprobs_);
   }
   piece.clear_prompt_logprobs();
   if (piece.large_result_id() != 0) large_result_id_ = piece.large_result_id();
@@ -26,14 +27,14 @@ size_t StreamLog::Append(v1::Delta&& piece) {
     unsent_bytes_ += choice.text().size();
     const int count = choice.token_ids_size();
     for (int i = 0; i < count; ++i) {
-      const bool final_token = i + 1 == count;
-      tokens_.push_back(
-          {choice.token_ids(i), final_token ? static_cast<uint32_t>(text_.size()) : text_before});
+      const bool ends_piece = i + 1 == count;
+      tokens_.push_back({choice.token_ids(i),
+                         ends_piece ? static_cast<uint32_t>(text_.size()) : text_before,
+                         ends_piece});
       unsent_bytes_ += kTokenBytes;
     }
     for (int i = 0; i < choice.logprobs_size(); ++i) {
-      unsent_bytes_ += choice.logprobs(i).ByteSizeLong();
-      logprobs_.push_back(std::move(*choice.mutable_logprobs(i)));
+      Keep(choice.logprobs(i), &logprobs_);
     }
     choice.clear_text();
     choice.clear_token_ids();
@@ -45,26 +46,39 @@ size_t StreamLog::Append(v1::Delta&& piece) {
   return unsent_bytes_ - before;
 }
 
+void StreamLog::Keep(const v1::TokenLogprobs& entry, Logprobs* entries) {
+  const std::string& kept = entries->emplace_back(entry.SerializeAsString());
+  unsent_bytes_ += kept.size();
+  logprob_bytes_ += kept.size() + 1;
+}
+
+size_t StreamLog::kept_bytes() const {
+  return sizeof(*this) + tokens_.capacity() * sizeof(Token) + text_.capacity() + logprob_bytes_ +
+         (logprobs_.capacity() + prompt_logprobs_.capacity()) * sizeof(std::string) +
+         tail_.SpaceUsedLong();
+}
+
 bool StreamLog::HasUnsent() const {
   return sent_tokens_ < tokens_.size() || (complete_ && !last_sent_);
 }
 
 // Without its text.
 size_t StreamLog::TokenBytes(size_t index) const {
-  return kTokenBytes + (logprobs_.empty() ? 0 : logprobs_[index].ByteSizeLong());
+  return kTokenBytes + (logprobs_.empty() ? 0 : logprobs_[index].size());
 }
 
 void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
   v1::ChoiceDelta* choice = delta->add_choices();
   size_t bytes = 0, text_begin = sent_text_, end = sent_tokens_;
-  while (end < tokens_.size() && (end == sent_tokens_ || bytes < max_bytes)) {
+  const auto may_stop = [&] { return end > sent_tokens_ && tokens_[end - 1].ends_piece; };
+  while (end < tokens_.size() && (bytes < max_bytes || !may_stop())) {
     const size_t token_bytes = TokenBytes(end);
     unsent_bytes_ -= token_bytes;
     bytes +=
         token_bytes + tokens_[end].text_end - std::min<size_t>(text_begin, tokens_[end].text_end);
     text_begin = tokens_[end].text_end;
     choice->add_token_ids(tokens_[end].id);
-    if (!logprobs_.empty()) *choice->add_logprobs() = logprobs_[end];
+    if (!logprobs_.empty()) CHECK(choice->add_logprobs()->ParseFromString(logprobs_[end]));
     ++end;
   }
   const bool everything = end == tokens_.size();
@@ -79,8 +93,9 @@ void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
 void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
   delta->set_stream_id(stream_id_);
   while (sent_prompt_ < prompt_logprobs_.size()) {
-    unsent_bytes_ -= prompt_logprobs_[sent_prompt_].ByteSizeLong();
-    *delta->add_prompt_logprobs() = prompt_logprobs_[sent_prompt_++];
+    const std::string& entry = prompt_logprobs_[sent_prompt_++];
+    unsent_bytes_ -= entry.size();
+    CHECK(delta->add_prompt_logprobs()->ParseFromString(entry));
   }
   if (!large_result_sent_ && large_result_id_ != 0) {
     delta->set_large_result_id(large_result_id_);
@@ -140,7 +155,7 @@ size_t StreamLog::CountUnsent() const {
   bytes += text_.size() - std::min(sent_text_, text_.size());
   for (size_t i = sent_tokens_; i < tokens_.size(); ++i) bytes += TokenBytes(i);
   for (size_t i = sent_prompt_; i < prompt_logprobs_.size(); ++i)
-    bytes += prompt_logprobs_[i].ByteSizeLong();
+    bytes += prompt_logprobs_[i].size();
   return bytes;
 }
 

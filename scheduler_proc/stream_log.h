@@ -2,7 +2,9 @@
 //
 // Pieces are appended; Take() builds the next Delta from the cursor on, so unsent pieces merge by
 // themselves and a re-attached router gets whatever lies past its token offset by moving the
-// cursor. prompt_logprobs travel with the first token (or the end).
+// cursor. Of a piece with several tokens only the last one's text is known, so such a piece is not
+// divided. prompt_logprobs travel with the first token (or the end). Log probabilities are kept as
+// they are on the wire, a sixth of what they take as messages.
 //
 // Units: tokens (those of Submit.resume count), bytes. Threads: the owner's lock guards it.
 #pragma once
@@ -25,7 +27,7 @@ class StreamLog {
   // Returns how many bytes are unsent because of it.
   size_t Append(v1::Delta&& piece);
   bool HasUnsent() const;
-  // The next Delta, of about max_bytes at most (at least one token). Call only if HasUnsent().
+  // The next Delta, of about max_bytes at most (at least one piece). Call only if HasUnsent().
   void Take(size_t max_bytes, v1::Delta* delta);
   // What lies past `token_offset` tokens and `prompt_logprobs` entries is unsent again. False: no
   // such offset.
@@ -39,12 +41,16 @@ class StreamLog {
   bool complete() const { return complete_; }  // `last` was appended
   bool last_sent() const { return last_sent_; }
   size_t unsent_bytes() const { return unsent_bytes_; }
+  size_t kept_bytes() const;  // memory, of all of it
 
  private:
   struct Token {
     int32_t id = 0;
     uint32_t text_end = 0;  // bytes of text_ that are certain with this token
+    bool ends_piece = true;
   };
+  using Logprobs = std::vector<std::string>;  // each a v1::TokenLogprobs
+  void Keep(const v1::TokenLogprobs& entry, Logprobs* entries);
   void TakeTokens(size_t max_bytes, v1::Delta* delta);
   size_t TokenBytes(size_t index) const;
   size_t CountTail() const;
@@ -53,8 +59,9 @@ class StreamLog {
   const uint64_t stream_id_;
   const uint32_t first_token_;
   std::vector<Token> tokens_;
-  std::vector<v1::TokenLogprobs> logprobs_;  // empty, or one a token
-  std::vector<v1::TokenLogprobs> prompt_logprobs_;
+  Logprobs logprobs_;  // empty, or one a token
+  Logprobs prompt_logprobs_;
+  size_t logprob_bytes_ = 0;      // of both
   uint64_t large_result_id_ = 0;  // instead of prompt_logprobs_
   std::string text_;
   v1::Delta tail_;  // held_back, usage, timing, error, finish_reason, embedding

@@ -79,6 +79,7 @@ class KeyedResultsTest : public testing::Test {
         {"alone", metrics.alone.Value()}};
     return values.at(outcome);
   }
+  double Bytes() { return KeyedMetrics(&registry_, {}).bytes.Value(); }
   void Limit(KeyedResultsOptions options) {
     results_.emplace(options, &clock_, KeyedMetrics(&registry_, {}));
   }
@@ -278,8 +279,16 @@ TEST_F(KeyedResultsTest, AttachBeginsNothing) {
   EXPECT_EQ(sink->text, "2 3 ");
 }
 
+TEST_F(KeyedResultsTest, WhatIsKeptIsCountedAsWhatItTakes) {
+  Run(Key('a'), 10'000, v1::FINISH_REASON_LENGTH);
+  EXPECT_GT(Bytes(), 10'000 * 8);
+  EXPECT_LT(Bytes(), 10'000 * 40);
+}
+
 TEST_F(KeyedResultsTest, TheLongestEndedGoesFirst) {
-  Limit({.max_bytes = 16 << 10});
+  Run(Key('a'), 16, v1::FINISH_REASON_LENGTH);
+  const auto limit = static_cast<uint64_t>(2.5 * Bytes());
+  Limit({.max_bytes = limit});
   Run(Key('a'), 16, v1::FINISH_REASON_LENGTH);
   clock_.AdvanceNs(1);
   Run(Key('b'), 16, v1::FINISH_REASON_LENGTH);
@@ -288,11 +297,24 @@ TEST_F(KeyedResultsTest, TheLongestEndedGoesFirst) {
   Run(Key('c'), 16, v1::FINISH_REASON_LENGTH);
   EXPECT_FALSE(results_->Contains(Key('a').key()));
   EXPECT_TRUE(results_->Contains(Key('c').key()));
-  EXPECT_LE(KeyedMetrics(&registry_, {}).bytes.Value(), 16 << 10);
+  EXPECT_LE(Bytes(), static_cast<double>(limit));
+}
+
+TEST_F(KeyedResultsTest, OneThatGrowsTooLargeEndsWhenNobodyWaits) {
+  Limit({.max_bytes = 4 << 10});
+  const auto sink = std::make_shared<FakeSink>();
+  const auto place = Ask(Key('a'), sink);
+  EXPECT_TRUE(place.sink->Append(0, Piece(0)));
+  sink->wants = false;
+  EXPECT_TRUE(place.sink->Append(0, Piece(1))) << "it is kept for those who ask again";
+  bool wanted = true;
+  for (int i = 2; i < 300 && wanted; ++i) wanted = place.sink->Append(0, Piece(i));
+  EXPECT_FALSE(wanted);
+  EXPECT_FALSE(results_->Contains(Key('a').key()));
 }
 
 TEST_F(KeyedResultsTest, OneThatGrowsTooLargeGoesOnForThoseAttached) {
-  Limit({.max_bytes = 16 << 10});
+  Limit({.max_bytes = 4 << 10});
   const auto sink = std::make_shared<FakeSink>();
   const auto place = Ask(Key('a'), sink);
   for (int i = 0; i < 200; ++i) place.sink->Append(0, Piece(i));

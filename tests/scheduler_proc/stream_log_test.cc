@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 namespace flotilla {
 namespace {
@@ -98,6 +99,27 @@ TEST(StreamLog, OffsetsCountResumedTokens) {
   v1::Delta delta;
   log.Take(1 << 20, &delta);
   EXPECT_EQ(Tokens(delta), (std::vector<int32_t>{2}));
+}
+
+// Of its tokens only the last one's text is known: whoever goes on elsewhere from its midst would
+// say that it has tokens without their text.
+TEST(StreamLog, APieceIsNotDivided) {
+  StreamLog log(1, 0);
+  log.Append(Piece({1}, "x", true));
+  log.Append(Piece({2, 3, 4}, "abc", true));
+  log.Append(Piece({5}, "y", true));
+  const std::vector<std::pair<std::vector<int32_t>, std::string>> expected = {
+      {{1}, "x"}, {{2, 3, 4}, "abc"}, {{5}, "y"}};
+  for (const auto& [tokens, text] : expected) {
+    v1::Delta delta;
+    log.Take(/*max_bytes=*/1, &delta);
+    EXPECT_EQ(Tokens(delta), tokens);
+    EXPECT_EQ(delta.choices(0).text(), text);
+    ASSERT_EQ(delta.choices(0).logprobs_size(), static_cast<int>(tokens.size()));
+    EXPECT_EQ(delta.choices(0).logprobs(0).token_id(), tokens[0]);
+  }
+  EXPECT_FALSE(log.HasUnsent());
+  EXPECT_EQ(log.unsent_bytes(), 0u);
 }
 
 // Whatever is appended, taken and rewound: what the consumer has is a prefix, and in the end all.
