@@ -31,7 +31,7 @@ namespace flotilla {
 
 // Backstops; the scheduler's own limits are lower.
 struct DetokLimits {
-  size_t max_streams = 65536;
+  size_t max_streams = 2 << 20;
   size_t max_stop_bytes = 64 << 10;  // of all stop strings of a stream
   // Streams that ended here and may still get tokens that the scheduler sent before it heard.
   size_t max_ended = 8192;

@@ -1,11 +1,11 @@
 #include "router/model_handle.h"
 
-#include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "common/base/sha256.h"
 #include "common/text/model_text.h"
+#include "common/text/prompt_bytes.h"
 
 namespace flotilla {
 
@@ -13,10 +13,7 @@ StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha25
   if (Sha256Hex(bytes) != sha256)
     return absl::DataLossError("the tokenizer file does not have the digest the replica named");
   ASSIGN_OR_RETURN(ModelText text, ParseModelText(bytes));
-  const Tokenizer& tokenizer = *text.tokenizer;
-  size_t max_token_bytes = 0;
-  for (TokenId id = 0; id < static_cast<TokenId>(tokenizer.vocab_size()); ++id)
-    max_token_bytes = std::max(max_token_bytes, tokenizer.TokenBytes(id).size());
+  const size_t max_token_bytes = MaxTokenBytes(*text.tokenizer);
   return TextModel{std::move(text.tokenizer), max_token_bytes, std::move(text.chat_format)};
 }
 
@@ -35,8 +32,7 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
   model.created = info.created();
   model.tokenizer = text.tokenizer;
   model.chat_format = text.chat_format;
-  // Normalising a text may leave a quarter of its bytes.
-  model.max_prompt_bytes = size_t{4} * model.max_model_len * text.max_token_bytes;
+  model.max_prompt_bytes = MaxPromptBytes(model.max_model_len, text.max_token_bytes);
   return model;
 }
 

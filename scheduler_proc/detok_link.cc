@@ -145,13 +145,14 @@ void DetokLink::Tick(int64_t now_ns) {
     } else if (stream.waiting_since_ns == 0 || stream.waiting_at != stream.emitted) {
       stream.waiting_since_ns = now_ns;
       stream.waiting_at = stream.emitted;
-    } else if (now_ns - stream.waiting_since_ns >= kDetokAnswerNs) {
+    } else if (now_ns - stream.waiting_since_ns >= patience_ns_) {
       lost = true;
     }
   }
   if (!lost) return;
   Log().warn("detokenizer does not answer, opening its streams again {}",
              Kv("streams", streams_.size()));
+  patience_ns_ *= 2;
   for (auto& [id, stream] : streams_) stream.waiting_since_ns = 0;
   OpenAll();
 }
@@ -169,6 +170,7 @@ void DetokLink::Receive(std::vector<DetokText>* texts) {
       } else if (reply.kind == DetokReply::Kind::kHello) {
         Hello(reply.incarnation);
       } else if (reply.generation == generation_) {
+        patience_ns_ = kDetokAnswerNs;
         for (DetokText& text : reply.texts)
           if (Take(text)) texts->push_back(std::move(text));
       }
@@ -202,18 +204,25 @@ void DetokLink::Hello(uint32_t incarnation) {
     Log().info("detokenizer connected {}", Kv("incarnation", incarnation));
   }
   stuck_ = false;
+  patience_ns_ = kDetokAnswerNs;
   OpenAll();
 }
 
 void DetokLink::OpenAll() {
   ++generation_;
   pending_.events.clear();
+  size_t tokens = 0;
   for (const auto& [id, stream] : streams_) {
     DetokStreamEvent event = OpenEvent(id, stream.options);
     event.emitted_tokens = stream.emitted;
     event.tokens.assign(stream.tokens.begin(), stream.tokens.end());
     event.last = stream.last;
+    tokens += event.tokens.size();
     pending_.events.push_back(std::move(event));
+    if (tokens < kDetokFrameTokens) continue;
+    Send();
+    if (stuck_) return;  // all of it again, later
+    tokens = 0;
   }
   if (!pending_.events.empty()) Send();
 }

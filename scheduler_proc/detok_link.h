@@ -5,7 +5,10 @@
 // again with its history, under a new generation; replies of an older generation are dropped, so
 // each text arrives exactly once. A send queue that is full is treated the same way once it
 // drains, and so is a stream that was not answered for kDetokAnswerNs (a frame can be lost between
-// the end of one detokenizer and the hello of the next). Nothing is sent before the first hello.
+// the end of one detokenizer and the hello of the next); twice as long each time, until an answer
+// comes, since to begin anew does not help one that is slow. Nothing is sent before the first
+// hello. Histories go in frames of some kDetokFrameTokens, so that the detokenizer can say that it
+// lives between them.
 //
 // Bounds: a stream's history is at most the context length; send and receive queues hold
 // kDetokQueueFrames frames. Units: tokens. Threads: one, the output thread; it polls
@@ -31,6 +34,7 @@ namespace flotilla {
 
 inline constexpr int kDetokQueueFrames = 4096;
 inline constexpr int64_t kDetokAnswerNs = 5 * kNsPerSecond;
+inline constexpr size_t kDetokFrameTokens = 256 << 10;
 
 class DetokLink {
  public:
@@ -85,6 +89,7 @@ class DetokLink {
   std::string frame_;
   uint64_t generation_ = 0;
   bool stuck_ = false;
+  int64_t patience_ns_ = kDetokAnswerNs;
   uint64_t restarts_ = 0;
   uint64_t bad_frames_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/text/prompt_bytes.h"
 #include "shm/ring_metrics.h"
 
 namespace flotilla {
@@ -53,7 +54,8 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options, In
   deps.channel = options.channel;
   deps.max_call_unsent_bytes = options.max_call_unsent_bytes;
   engine->server_ = std::make_unique<EngineServer>(deps);
-  RETURN_IF_ERROR(engine->server_->Listen(options.listen, engine->inputs_.tls));
+  RETURN_IF_ERROR(
+      engine->server_->Listen(options.listen, engine->inputs_.tls, options.keepalive_ms));
   engine->output_side_->Start();
   engine->loop_thread_ = std::thread([e = engine.get()] { e->RunLoop(); });
   return engine;
@@ -96,11 +98,11 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
   SchedulerLoop::Options loop;
   loop.core = options.core;
   loop_ = std::make_unique<SchedulerLoop>(
-      loop, SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_,
-                                &inbox_, &outputs_, &load_, &metrics_,
-                                flight_.has_value() ? &*flight_ : nullptr, &cache_,
-                                [this](bool serving, uint32_t pages) { OnServing(serving, pages); },
-                                [this] { hub_.TellLoad(); }});
+      loop,
+      SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,
+                          &outputs_, &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr,
+                          &cache_, [this](uint32_t num_pages) { return OnServing(num_pages); },
+                          [this] { OnLost(); }, [this] { hub_.TellLoad(); }});
 }
 
 Engine::~Engine() { Stop(); }
@@ -113,9 +115,19 @@ void Engine::RunLoop() {
 }
 
 // On the loop's thread.
-void Engine::OnServing(bool serving, uint32_t num_pages) {
-  metrics_.OnServing(serving, num_pages);
-  if (serving) TakeRequests(num_pages);  // before anyone is told
+Status Engine::OnServing(uint32_t num_pages) {
+  RETURN_IF_ERROR(TakeRequests(num_pages));  // before anyone is told
+  metrics_.OnServing(true, num_pages);
+  TellServing(true);
+  return OkStatus();
+}
+
+void Engine::OnLost() {
+  metrics_.OnServing(false, epochs_.num_pages());
+  TellServing(false);
+}
+
+void Engine::TellServing(bool serving) {
   std::lock_guard lock(mutex_);
   if (!draining_) {
     ReplicaControl::SetState(&inputs_.control->scheduler,
@@ -128,20 +140,30 @@ void Engine::OnServing(bool serving, uint32_t num_pages) {
   ready_changed_.notify_all();
 }
 
-void Engine::TakeRequests(uint32_t num_pages) {
+Status Engine::TakeRequests(uint32_t num_pages) {
   const uint64_t in_cache = static_cast<uint64_t>(num_pages) * options_.core.page_size;
   const uint32_t context =
       static_cast<uint32_t>(std::min<uint64_t>(options_.core.context_length, in_cache));
   const uint64_t probe = inputs_.control->reports[0].probe_hash.load(std::memory_order_acquire);
   const std::string backend = ReplicaControl::BackendName(inputs_.control->reports[0]);
+  const std::string fingerprint = Fingerprint(inputs_.model_digest, probe, backend);
+  // A rank that came back opened the model's files as they are now. Streams that go on with others
+  // would change silently; a new start of the whole replica has all of it from one model again.
+  if (!fingerprint_.empty() && fingerprint != fingerprint_)
+    return absl::FailedPreconditionError(
+        StrCat("the ranks no longer compute what they did: ", fingerprint, " instead of ",
+               fingerprint_, "; have the model's files been replaced?"));
+  fingerprint_ = fingerprint;
   v1::GetModelInfoResponse measured;
-  measured.set_fingerprint(Fingerprint(inputs_.model_digest, probe, backend));
+  measured.set_fingerprint(fingerprint);
   measured.set_backend(backend);
   measured.set_total_pages(num_pages);
   measured.set_max_model_len(context);
   info_.Complete(measured);
-  front_.SetServing(
-      {options_.model_name, options_.core.vocab_size, context, options_.max_grammar_bytes});
+  front_.SetServing({options_.model_name, options_.core.vocab_size, context,
+                     options_.max_grammar_bytes,
+                     MaxPromptBytes(context, MaxTokenBytes(*inputs_.tokenizer))});
+  return OkStatus();
 }
 
 bool Engine::WaitReady(int64_t deadline_ns) {

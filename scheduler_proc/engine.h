@@ -34,6 +34,7 @@ struct EngineOptions {
   KeyedResultsOptions keyed;
   size_t max_call_unsent_bytes = 4 << 20;
   uint64_t max_grammar_bytes = 64 << 10;  // of a text
+  int keepalive_ms = kKeepaliveMs;        // of connections
 };
 
 class Engine {
@@ -77,8 +78,10 @@ class Engine {
  private:
   Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, RingReader results,
          std::unique_ptr<DetokLink> detok);
-  void OnServing(bool serving, uint32_t num_pages);
-  void TakeRequests(uint32_t num_pages);
+  Status OnServing(uint32_t num_pages);
+  void OnLost();
+  void TellServing(bool serving);
+  Status TakeRequests(uint32_t num_pages);
   void RunLoop();
 
   const EngineOptions options_;
@@ -100,6 +103,7 @@ class Engine {
   std::unique_ptr<OutputSide> output_side_;
   std::optional<FlightRingWriter> flight_;
   std::unique_ptr<SchedulerLoop> loop_;
+  std::string fingerprint_;  // of what the ranks compute; the loop's
   std::unique_ptr<EngineServer> server_;
   std::thread loop_thread_;
   std::mutex mutex_;

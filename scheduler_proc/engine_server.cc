@@ -9,12 +9,12 @@
 #include "common/base/listen.h"
 #include "common/rpc/grpc_library.h"
 #include "common/rpc/message_limits.h"
-#include "common/rpc/ping_limits.h"
 #include "common/rpc/tls_credentials.h"
 
 namespace flotilla {
 
-Status EngineServer::Listen(const std::vector<std::string>& addresses, const TlsFiles* tls) {
+Status EngineServer::Listen(const std::vector<std::string>& addresses, const TlsFiles* tls,
+                            int keepalive_ms) {
   PrepareGrpc();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   ports_.assign(addresses.size(), -1);
@@ -22,6 +22,7 @@ Status EngineServer::Listen(const std::vector<std::string>& addresses, const Tls
   // Two replicas must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   LimitPings(&builder);
+  DetectLostClients(&builder, keepalive_ms);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   credentials_ = MakeServerCredentials(tls);
   for (size_t i = 0; i < addresses.size(); ++i)

@@ -16,6 +16,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/health_service.h"
+#include "common/rpc/ping_limits.h"
 #include "common/tls/tls_files.h"
 #include "scheduler_proc/engine_service.h"
 #include "scheduler_proc/inference_service.h"
@@ -27,9 +28,11 @@ class EngineServer {
   explicit EngineServer(const ServiceDeps& deps) : engine_(deps), inference_(deps) {}
   ~EngineServer();  // Shutdown at once
 
-  // Once. Calls come in from now on. `tls` may be null: plain text. Unavailable: an address can't
-  // be listened on (named).
-  Status Listen(const std::vector<std::string>& addresses, const TlsFiles* tls);
+  // Once. Calls come in from now on. `tls` may be null: plain text. A connection whose other end
+  // says nothing is asked after keepalive_ms, and closed after as long again. Unavailable: an
+  // address can't be listened on (named).
+  Status Listen(const std::vector<std::string>& addresses, const TlsFiles* tls,
+                int keepalive_ms = kKeepaliveMs);
   void SetServing(bool serving) { health_.SetServing(serving); }
   // Calls that still run get until deadline_ns (CLOCK_MONOTONIC), then they are cancelled.
   void Shutdown(int64_t deadline_ns);

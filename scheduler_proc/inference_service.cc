@@ -25,6 +25,7 @@ Status Tokenize(const RequestFront& front, const v1::TokenizeRequest& request,
                 v1::TokenizeResponse* response) {
   RETURN_IF_ERROR(front.Ready());
   RETURN_IF_ERROR(CheckModel(request.model(), front.limits().model_name));
+  RETURN_IF_ERROR(CheckPromptBytes("text", request.text(), front.limits()));
   Tokenizer::EncodeOptions options;
   if (request.has_add_special_tokens()) options.add_special = request.add_special_tokens();
   StatusOr<std::vector<TokenId>> ids = front.tokenizer().Encode(request.text(), options);
@@ -46,6 +47,7 @@ StatusOr<v1::ApplyTemplateResponse> Render(const RequestFront& front, const v1::
   if (front.chat_format() == nullptr)
     return absl::InvalidArgumentError("model: has no chat template that works; use Generate");
   ASSIGN_OR_RETURN(std::string text, RenderChat(chat, *front.chat_format(), LocalTime()));
+  RETURN_IF_ERROR(CheckPromptBytes("messages", text, front.limits()));
   StatusOr<std::vector<TokenId>> ids =
       front.tokenizer().Encode(text, {.parse_special = true, .add_special = false});
   if (!ids.ok()) return Annotate(ids.status(), "messages");

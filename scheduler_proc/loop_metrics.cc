@@ -107,6 +107,7 @@ void LoopMetrics::OnServing(bool serving, uint32_t num_pages) {
         &Gauge("serving", "1 while every rank of the epoch is ready; absent until the first time.");
   }
   serving_->Set(serving ? 1 : 0);
+  last_end_ns_ = 0;  // what lies between is no gap between steps
   Gauge(
       "cache_config_info", "The KV cache's shape.",
       {{"num_pages", std::to_string(num_pages)}, {"page_size", std::to_string(options_.page_size)}})

@@ -38,8 +38,8 @@ void OutputSide::Run() {
 void OutputSide::Round() {
   // Hellos first: a new detokenizer gets the streams as they were before this round's events.
   texts_.clear();
-  deps_.assembler.detok->Tick(deps_.assembler.clock->NowNs());
   deps_.assembler.detok->Receive(&texts_);
+  deps_.assembler.detok->Tick(deps_.assembler.clock->NowNs());
   for (DetokText& text : texts_) assembler_.OnText(std::move(text));
   events_.clear();
   deps_.queue->Drain(&events_);

@@ -92,9 +92,9 @@ Status SchedulerLoop::PollEpoch(int64_t now_ns) {
   }
   core_->BeginEpoch(deps_.epochs->epoch(), num_pages);
   deps_.load->Publish(core_->core().stats(), taken_, taken_tokens_);
+  deps_.metrics->OnStats(core_->core().stats());
   Log().info("serving {} {}", Kv("epoch", deps_.epochs->epoch()), Kv("pages", num_pages));
-  deps_.on_serving(true, num_pages);
-  return OkStatus();
+  return deps_.on_serving(num_pages);
 }
 
 // Many that come at once, long prompts or resumed outputs with grammars, are no reason to leave the
@@ -182,7 +182,7 @@ StatusOr<bool> SchedulerLoop::TakeResults(int64_t now_ns) {
 
 void SchedulerLoop::OnRestart(const std::string& reason) {
   deps_.epochs->Restart(reason);
-  deps_.on_serving(false, deps_.epochs->num_pages());
+  deps_.on_lost();
 }
 
 // A rank that another epoch overtook, or that is stopped, answers nothing.
@@ -210,7 +210,7 @@ void SchedulerLoop::OnStepFailed(const std::string& reason, std::span<const RowR
 
 // What the worker computed when it died may be what it died of.
 void SchedulerLoop::OnWorkerLost() {
-  deps_.on_serving(false, deps_.epochs->num_pages());
+  deps_.on_lost();
   if (core_ != nullptr) CountLostSteps();
 }
 

@@ -51,9 +51,11 @@ class SchedulerLoop {
     LoopMetrics* metrics = nullptr;
     FlightRingWriter* flight = nullptr;  // null: nothing is recorded
     CacheBoard* cache = nullptr;         // null: nobody wants to know what is cached
-    // The replica began (true) or stopped (false) serving; before the first true the core is
-    // not there and nothing may be submitted.
-    std::function<void(bool serving, uint32_t num_pages)> on_serving;
+    // The replica begins to serve; before the first time the core is not there and nothing may be
+    // submitted. An error ends Run, before anything is computed.
+    std::function<Status(uint32_t num_pages)> on_serving;
+    // It stopped.
+    std::function<void()> on_lost;
     // LoadBoard's `recovering` has changed.
     std::function<void()> on_recovering;
   };

@@ -142,6 +142,7 @@ Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits& limi
     }
     case v1::GenerateRequest::kText: {
       if (tokenizer == nullptr) return Bad("text", "this call takes token_ids");
+      RETURN_IF_ERROR(CheckPromptBytes("text", request.text(), limits));
       StatusOr<std::vector<TokenId>> ids = tokenizer->Encode(request.text());
       if (!ids.ok()) return Bad("text", std::string(ids.status().message()));
       *prompt = *std::move(ids);
@@ -265,6 +266,13 @@ StatusOr<CheckedRequest> CheckEmbed(const v1::GenerateRequest& request,
   out.options.embeds = true;
   out.options.normalize = embed.normalize();
   return out;
+}
+
+Status CheckPromptBytes(const std::string& field, const std::string& text,
+                        const RequestLimits& limits) {
+  if (text.size() <= limits.max_prompt_bytes) return OkStatus();
+  return Bad(field, StrCat(text.size(), " bytes are more than the context of ",
+                           limits.context_length, " tokens can hold"));
 }
 
 CheckedRequest ForCandidate(const CheckedRequest& checked, size_t index) {

@@ -22,7 +22,12 @@ struct RequestLimits {
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;  // tokens of prompt and output together
   size_t max_grammar_bytes = 64 << 10;
+  size_t max_prompt_bytes = SIZE_MAX;  // of a text, before it is tokenised
 };
+
+// A longer one is certainly more than the context.
+Status CheckPromptBytes(const std::string& field, const std::string& text,
+                        const RequestLimits& limits);
 
 struct CheckedRequest {
   std::string request_id;  // never empty

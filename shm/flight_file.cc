@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -33,10 +34,16 @@ Status WriteFlight(int fd, const std::vector<std::string>& records) {
 }
 
 Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
-  const UniqueFd fd(open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
-  const Status status =
+  if (access(path.c_str(), F_OK) == 0) return absl::AlreadyExistsError(StrCat(path, " exists"));
+  // Under its own name there is never a part of one.
+  const std::string temporary = path + ".tmp";
+  const UniqueFd fd(open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  Status status =
       fd.valid() ? WriteFlight(fd.get(), records) : absl::UnavailableError(std::strerror(errno));
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = absl::UnavailableError(std::strerror(errno));
   if (status.ok()) return status;
+  if (fd.valid()) unlink(temporary.c_str());
   return absl::UnavailableError(StrCat("can't write ", path, ": ", std::string(status.message())));
 }
 

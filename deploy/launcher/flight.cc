@@ -13,8 +13,9 @@ namespace flotilla {
 namespace fs = std::filesystem;
 namespace {
 
-// Names begin with the replica's id, then the time: sorted by name is sorted by age.
-void MakeRoomForOne(const fs::path& dir, const std::string& prefix) {
+// Removes the oldest but so many; false: there are no more. Names begin with the replica's id, then
+// the time: sorted by name is sorted by age.
+bool KeepAtMost(size_t most, const fs::path& dir, const std::string& prefix) {
   std::error_code error;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
@@ -22,7 +23,8 @@ void MakeRoomForOne(const fs::path& dir, const std::string& prefix) {
     if (name.starts_with(prefix) && name.ends_with(kFlightSuffix)) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  for (size_t i = 0; i + kKeptFlightRecordings < files.size() + 1; ++i) fs::remove(files[i], error);
+  for (size_t i = 0; i + most < files.size(); ++i) fs::remove(files[i], error);
+  return files.size() > most;
 }
 
 }  // namespace
@@ -53,8 +55,13 @@ StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::str
   const std::string prefix = replica + "-";
   const std::string time = absl::FormatTime("%Y%m%dT%H%M%E3SZ", absl::Now(), absl::UTCTimeZone());
   const std::string path = (fs::path(dir) / (prefix + time + kFlightSuffix)).string();
-  MakeRoomForOne(dir, prefix);  // first, since the folder may be a small volume
-  RETURN_IF_ERROR(WriteFlightFile(path, *records));
+  Status written = WriteFlightFile(path, *records);
+  if (!written.ok()) {  // the folder may be a small volume
+    if (absl::IsAlreadyExists(written) || !KeepAtMost(kKeptFlightRecordings - 1, dir, prefix))
+      return written;
+    RETURN_IF_ERROR(WriteFlightFile(path, *records));
+  }
+  KeepAtMost(kKeptFlightRecordings, dir, prefix);
   return path;
 }
 

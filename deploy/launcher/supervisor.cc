@@ -176,8 +176,9 @@ Status Supervisor::StartRouterIfDue(int64_t now_ns) {
   if (!std::all_of(replicas_.begin(), replicas_.end(), settled) ||
       !std::any_of(replicas_.begin(), replicas_.end(), ready))
     return OkStatus();
+  RETURN_IF_ERROR(router_->Start(now_ns));
   router_started_ = true;
-  return router_->Start(now_ns);
+  return OkStatus();
 }
 
 void Supervisor::AnnounceIfReady() {

@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,6 +153,9 @@ StatusOr<std::string> CompileSandbox::CompileOnce(const GrammarSpec& spec, uint3
   ASSIGN_OR_RETURN(SocketPair job, MakeSocketPair(SOCK_STREAM));
   ASSIGN_OR_RETURN(const uint64_t process, SendJob(job.theirs.get()));
   job.theirs.reset();
+  // A long text does not fit into the socket, and a sandbox that hangs takes nothing out of it.
+  const timeval patience = {time_ms / 1000, static_cast<suseconds_t>(time_ms % 1000) * 1000};
+  setsockopt(job.ours.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   WriteAll(job.ours.get(),
            BuildCompileRequest({spec, time_ms, options_.memory_bytes, options_.compiled_bytes}));
   shutdown(job.ours.get(), SHUT_WR);

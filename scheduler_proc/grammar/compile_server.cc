@@ -8,7 +8,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -94,7 +96,13 @@ int ServeCompiles(int control_fd) {
     }
     if (vocabulary == nullptr) return 1;
     const pid_t server = getpid();
-    if (fork() != 0) continue;  // without a process the socket just closes
+    const pid_t child = fork();
+    if (child < 0) {
+      CompileReply reply;
+      reply.status = absl::UnavailableError(StrCat("no process for it: ", std::strerror(errno)));
+      WriteAll(message->fd.get(), BuildCompileReply(reply));
+    }
+    if (child != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != server) _exit(1);  // it ended before that
     close(control_fd);

@@ -126,7 +126,8 @@ GrammarCompiler::Entry GrammarCompiler::CompileNow(const Job& job) {
   Entry entry;
   entry.result = Busy();
   entry.expires_ns = 0;
-  const int64_t left_ns = job.deadline_ns - begin_ns - kReserveNs;
+  const int64_t reserve_ns = std::min(kReserveNs, int64_t{options_.timeout_ms} * kNsPerMs / 4);
+  const int64_t left_ns = job.deadline_ns - begin_ns - reserve_ns;
   if (left_ns < kLeastNs) {
     metrics_.busy.Increment();
     return entry;

@@ -47,6 +47,7 @@ FakeEngine::FakeEngine(FakeEngineOptions options)
   inputs.tokenizer_file = std::string(600'000, 't');
   inputs.registry = &registry_;
   inputs.grammars = options_.grammars;
+  inputs.on_fatal = options_.on_fatal;
   auto started = Engine::Start(engine, std::move(inputs));
   CHECK_OK(started.status());
   engine_ = *std::move(started);

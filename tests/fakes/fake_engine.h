@@ -5,6 +5,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,7 @@ struct FakeEngineOptions {
   EngineOptions engine;  // sockets and model limits are filled in
   bool start_detokenizer = true;
   GrammarCompiler* grammars = nullptr;  // null: no structured output
+  std::function<void(const Status&)> on_fatal = {};
 };
 
 class FakeEngine {

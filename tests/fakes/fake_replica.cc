@@ -170,7 +170,7 @@ class FakeReplica::Rank {
     kv_.assign(static_cast<size_t>(replica_->options_.num_pages) * replica_->options_.page_size,
                -1);
     replica_->open_slots_.store(0);
-    replica_->control_->reports[rank_].probe_hash.store(0x5eed);
+    replica_->control_->reports[rank_].probe_hash.store(replica_->probe_hash_.load());
     slot().ready_epoch.store(epoch_);
     ReplicaControl::SetState(&slot(), ProcessState::kReady);
     ReplicaControl::Ring(&replica_->control_->doorbell);

@@ -77,6 +77,8 @@ class FakeReplica {
   }
   // Every step that has this token among its input does, with DATA_LOSS and the row.
   void FailStepsWith(int32_t token) { fail_token_.store(token); }
+  // Ranks that begin an epoch from now on say that they compute this.
+  void SetProbeHash(uint64_t hash) { probe_hash_.store(hash); }
   uint64_t steps() const { return steps_.load(); }
   // Slots that are open on rank 0 (by its plans), after the last answered step.
   uint32_t open_slots() const { return open_slots_.load(); }
@@ -95,6 +97,7 @@ class FakeReplica {
   std::atomic<uint32_t> fail_steps_{0};
   std::atomic<uint32_t> fail_code_{0};
   std::atomic<int32_t> fail_token_{INT32_MIN};  // no token
+  std::atomic<uint64_t> probe_hash_{0x5eed};
   std::atomic<uint64_t> steps_{0};
   std::atomic<uint32_t> open_slots_{0};
   std::atomic<uint64_t> bad_plans_{0};

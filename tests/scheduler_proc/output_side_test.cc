@@ -309,6 +309,11 @@ TEST(DetokLinkTest, AStreamThatIsNotAnsweredIsOpenedAgain) {
   ASSERT_EQ(request.events.size(), 1u);
   EXPECT_EQ(request.events[0].kind, DetokStreamEvent::Kind::kOpen);
   EXPECT_EQ(request.events[0].tokens, (std::vector<TokenId>{'a'}));
+  // One that is slow is given twice as long.
+  now += kDetokAnswerNs + 1;
+  link->Tick(now);
+  link->Tick(now + 2 * kDetokAnswerNs - 1);
+  EXPECT_EQ(in.recv(message, zmq::recv_flags::dontwait), std::nullopt);
   // The late answer of the first generation is dropped, that of the second taken; so is one that
   // names a stop string which the stream does not have.
   DetokReply reply;

@@ -79,6 +79,30 @@ TEST(Recovery, AWorkerThatDiesComesBackWithoutALostToken) {
   }
 }
 
+// A rank that came back with another model's weights: no stream may go on with them, and nothing
+// that is asked now may have the old fingerprint.
+TEST(Recovery, RanksThatComputeSomethingElseEndTheEngine) {
+  std::promise<Status> fatal;
+  FakeEngineOptions options;
+  options.on_fatal = [&](const Status& status) { fatal.set_value(status); };
+  FakeEngine engine(std::move(options));
+  TestRouter router(engine.Channel());
+  router.Hello(TestRouter::MakeHello());
+  engine.replica().Hold(true);
+  router.Submit(1, Request(1));
+  while (engine.engine().front().live() < 1) std::this_thread::yield();
+  engine.replica().Kill(0);
+  const uint64_t steps = engine.replica().steps();
+  engine.replica().SetProbeHash(0xbad);
+  engine.replica().Hold(false);
+  engine.replica().Restart(0);
+  const Status status = fatal.get_future().get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("have the model's files been replaced"), std::string::npos);
+  EXPECT_EQ(engine.replica().steps(), steps);
+  EXPECT_EQ(HealthClient(engine.Channel()).Check(""), HealthClient::kNotServing);
+}
+
 TEST(Recovery, HealthIsFalseWhileARankIsAway) {
   FakeEngine engine;
   HealthClient health(engine.Channel());

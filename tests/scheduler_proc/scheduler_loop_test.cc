@@ -44,10 +44,13 @@ class LoopTest : public testing::Test {
     loop.core.eos_ids = {options.model.eos_id};
     loop.core.chunked_prefill_size = 64;
     loop_ = std::make_unique<SchedulerLoop>(
-        loop,
-        SchedulerLoop::Deps{&clock_, control_, epochs_.get(), port_.get(), results_.get(),
-                            inbox_.get(), &outputs_, &load_, &metrics_, nullptr, nullptr,
-                            [this](bool serving, uint32_t) { serving_.store(serving); }, [] {}});
+        loop, SchedulerLoop::Deps{&clock_, control_, epochs_.get(), port_.get(), results_.get(),
+                                  inbox_.get(), &outputs_, &load_, &metrics_, nullptr, nullptr,
+                                  [this](uint32_t) {
+                                    serving_.store(true);
+                                    return OkStatus();
+                                  },
+                                  [this] { serving_.store(false); }, [] {}});
     thread_ = std::thread([this] { EXPECT_TRUE(loop_->Run().ok()); });
     while (!serving_.load()) std::this_thread::yield();
   }

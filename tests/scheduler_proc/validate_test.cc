@@ -16,7 +16,7 @@ namespace {
 using Code = absl::StatusCode;
 using Resume = google::protobuf::RepeatedPtrField<v1::ResumeChoice>;
 
-const RequestLimits kLimits{"model", 512, 100};
+const RequestLimits kLimits{"model", 512, 100, 64 << 10, 400};
 
 v1::GenerateRequest Good() {
   v1::GenerateRequest request;
@@ -133,6 +133,8 @@ const Case kCases[] = {
     {"prompt", Code::kInvalidArgument, [](auto* r) { r->clear_prompt(); }},
     {nullptr, Code::kOk, [](auto* r) { r->set_text("hello"); }},
     {"text", Code::kInvalidArgument, [](auto* r) { r->set_text(""); }},
+    {"prompt", Code::kInvalidArgument, [](auto* r) { r->set_text(std::string(400, 'a')); }},
+    {"text", Code::kInvalidArgument, [](auto* r) { r->set_text(std::string(401, 'a')); }},
     {nullptr, Code::kOk, [](auto* r) { r->set_model("model"); }},
     {"model", Code::kNotFound, [](auto* r) { r->set_model("another"); }},
     {"request_id", Code::kInvalidArgument,
