@@ -19,15 +19,6 @@ else()
 endif()
 set(XGRAMMAR_ARCHIVE ${cache}/xgrammar-${XGRAMMAR_VERSION}.tar.gz
   CACHE FILEPATH "xgrammar's source archive; ./flotilla fetches it")
-if(NOT EXISTS ${XGRAMMAR_ARCHIVE})
-  message(FATAL_ERROR "xgrammar's source is missing: ${XGRAMMAR_ARCHIVE}. './flotilla help' fetches it; "
-    "without a network put PyPI's xgrammar-${XGRAMMAR_VERSION}.tar.gz there.")
-endif()
-file(SHA256 ${XGRAMMAR_ARCHIVE} sha256)
-if(NOT sha256 STREQUAL XGRAMMAR_SHA256)
-  message(FATAL_ERROR "${XGRAMMAR_ARCHIVE} has another SHA-256 than cmake/xgrammar.lock says; not used")
-endif()
-
 # Unpacked once; again if the archive or the patch is another one.
 set(patch ${CMAKE_CURRENT_LIST_DIR}/xgrammar.patch)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
@@ -35,8 +26,16 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
 file(SHA256 ${patch} patch_sha256)
 set(unpacked ${CMAKE_BINARY_DIR}/xgrammar)
 set(source ${unpacked}/xgrammar-${XGRAMMAR_VERSION})
-set(stamp ${unpacked}/${sha256}-${patch_sha256})
+set(stamp ${unpacked}/${XGRAMMAR_SHA256}-${patch_sha256})  # ./flotilla looks for it, too
+if(NOT EXISTS ${stamp} AND NOT EXISTS ${XGRAMMAR_ARCHIVE})
+  message(FATAL_ERROR "xgrammar's source is missing: ${XGRAMMAR_ARCHIVE}. './flotilla help' fetches it; "
+    "without a network put PyPI's xgrammar-${XGRAMMAR_VERSION}.tar.gz there.")
+endif()
 if(NOT EXISTS ${stamp})
+  file(SHA256 ${XGRAMMAR_ARCHIVE} sha256)
+  if(NOT sha256 STREQUAL XGRAMMAR_SHA256)
+    message(FATAL_ERROR "${XGRAMMAR_ARCHIVE} has another SHA-256 than cmake/xgrammar.lock says; not used")
+  endif()
   file(REMOVE_RECURSE ${unpacked})
   file(ARCHIVE_EXTRACT INPUT ${XGRAMMAR_ARCHIVE} DESTINATION ${unpacked} PATTERNS
     */cpp/* */include/* */3rdparty/picojson/* */3rdparty/dlpack/include/* */LICENSE */NOTICE)

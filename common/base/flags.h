@@ -157,7 +157,7 @@ inline constexpr SharedText kPackCacheDirFlag = {
     "--pack-cache-dir",
     "Where packed weights are kept, so that the next start need not pack them: a folder; auto: "
     "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
-    "a worker on; off"};
+    "a worker on; off. With a GPU also which algorithms multiply fastest"};
 inline constexpr SharedText kApiKeysFileFlag = {
     "--api-keys-file",
     "File with a line a key: a tenant, the key's SHA-256, limits (docs/api_keys.md). Read again "

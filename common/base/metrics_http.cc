@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "common/base/listen.h"
 
@@ -18,30 +18,20 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = 8192;
 
-bool WaitFor(int fd, int16_t events, int64_t deadline_ns) {
-  const int64_t left_ms = (deadline_ns - RealClock::Now() + kNsPerMs - 1) / kNsPerMs;
-  pollfd entry{fd, events, 0};
-  return poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left_ms, 0, 60'000))) > 0;
+int PollMs(int64_t until_ns) {
+  if (until_ns == INT64_MAX) return -1;
+  const int64_t left_ms = (until_ns - RealClock::Now() + kNsPerMs - 1) / kNsPerMs;
+  return static_cast<int>(std::clamp<int64_t>(left_ms, 0, 60'000));
 }
 
-// Up to the header's end; empty if that did not come in time or within kMaxRequestBytes.
-std::string ReadRequest(int fd) {
-  const int64_t deadline = RealClock::Now() + kMetricsClientTimeoutNs;
-  std::string request;
-  std::array<char, kMaxRequestBytes> buffer;
-  while (request.find("\r\n\r\n") == std::string::npos) {
-    if (!WaitFor(fd, POLLIN, deadline)) return {};
-    const ssize_t n = recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n <= 0 || request.size() + static_cast<size_t>(n) > kMaxRequestBytes) return {};
-    request.append(buffer.data(), static_cast<size_t>(n));
-  }
-  return request;
+bool WaitToSend(int fd, int64_t deadline_ns) {
+  pollfd entry{fd, POLLOUT, 0};
+  return poll(&entry, 1, PollMs(deadline_ns)) > 0;
 }
 
 void SendAll(int fd, std::string_view bytes) {
   const int64_t deadline = RealClock::Now() + kMetricsClientTimeoutNs;
-  while (!bytes.empty() && WaitFor(fd, POLLOUT, deadline)) {
+  while (!bytes.empty() && WaitToSend(fd, deadline)) {
     const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno != EAGAIN && errno != EINTR) return;
     if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
@@ -93,18 +83,39 @@ MetricsHttpServer::~MetricsHttpServer() {
 }
 
 void MetricsHttpServer::Run() {
-  pollfd waits[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  std::vector<pollfd> waits;
   for (;;) {
-    if (poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return;
-    if (waits[1].revents != 0) return;
-    const UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client.valid()) {
-      if (errno != EAGAIN && !OutlastAcceptError(errno)) return;
-      continue;
-    }
-    const std::string request = ReadRequest(client.get());
-    if (!request.empty()) SendAll(client.get(), Respond(request));
+    waits.assign({{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+    for (const Client& client : clients_) waits.push_back({client.fd.get(), POLLIN, 0});
+    const int64_t until_ns = clients_.empty() ? INT64_MAX : clients_.front().deadline_ns;
+    if (poll(waits.data(), waits.size(), PollMs(until_ns)) < 0 && errno != EINTR) return;
+    if (waits[0].revents != 0) return;
+    size_t i = 2;  // those who send are served in the order in which they came
+    std::erase_if(clients_, [&](Client& client) {
+      return waits[i++].revents != 0 ? Serve(&client) : RealClock::Now() >= client.deadline_ns;
+    });
+    if (waits[1].revents != 0 && !Accept()) return;
   }
+}
+
+bool MetricsHttpServer::Accept() {
+  UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!client.valid()) return errno == EAGAIN || OutlastAcceptError(errno);
+  if (clients_.size() == kMetricsClients) clients_.pop_front();
+  clients_.push_back({std::move(client), RealClock::Now() + kMetricsClientTimeoutNs});
+  return true;
+}
+
+// True: nothing more is due to it.
+bool MetricsHttpServer::Serve(Client* client) const {
+  std::array<char, kMaxRequestBytes> buffer;
+  const ssize_t n = recv(client->fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n <= 0 || client->request.size() + static_cast<size_t>(n) > kMaxRequestBytes) return true;
+  client->request.append(buffer.data(), static_cast<size_t>(n));
+  if (client->request.find("\r\n\r\n") == std::string::npos) return false;
+  SendAll(client->fd.get(), Respond(client->request));
+  return true;
 }
 
 std::string MetricsHttpServer::Respond(const std::string& request) const {

@@ -1,13 +1,15 @@
 // /metrics over HTTP/1.1, for Prometheus: a small server for a port that only scrapers reach, and
 // probes, which have no certificate where clients need one.
 //
-// Threads: one of its own, which sleeps in poll; a scrape is answered before the next is taken,
-// so `page` is called by one thread at a time. Errors: Start fails if the port can't be bound. A
-// client that does not send its request, or take its answer, within kMetricsClientTimeoutNs is
-// dropped.
+// Threads: one of its own, which sleeps in poll; a scrape is answered before the next is, so `page`
+// is called by one thread at a time. Errors: Start fails if the port can't be bound. A client that
+// does not send its request, or take its answer, within kMetricsClientTimeoutNs is dropped; one
+// that says nothing holds nobody up, and of more than kMetricsClients the first goes for the next.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 namespace flotilla {
 
 inline constexpr int64_t kMetricsClientTimeoutNs = 2 * kNsPerSecond;
+inline constexpr size_t kMetricsClients = 64;  // that may be sending their requests at once
 
 struct MetricsPage {
   std::string text;
@@ -52,13 +55,21 @@ class MetricsHttpServer {
 
  private:
   MetricsHttpServer(UniqueFd listener, UniqueFd stop, Options options);
+  struct Client {
+    UniqueFd fd;
+    int64_t deadline_ns = 0;
+    std::string request = {};
+  };
   void Run();
+  bool Accept();
+  bool Serve(Client* client) const;
   std::string Respond(const std::string& request) const;
 
   const UniqueFd listener_;
   const uint16_t port_;
   const Options options_;
-  const UniqueFd stop_;  // an event
+  const UniqueFd stop_;         // an event
+  std::deque<Client> clients_;  // the thread's
   std::thread thread_;
 };
 

@@ -20,7 +20,9 @@ StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
     const std::string message = StrCat("cannot open model file ", path, ": ", std::strerror(error));
     if (error == ENOENT) return absl::NotFoundError(message);
     if (error == EACCES) return absl::PermissionDeniedError(message);
-    return absl::InvalidArgumentError(message);
+    if (error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG)
+      return absl::InvalidArgumentError(message);
+    return absl::UnavailableError(message);  // of the disk, or for now: another try may do
   }
   struct stat info;
   if (::fstat(fd.get(), &info) != 0) {

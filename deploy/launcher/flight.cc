@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -13,6 +14,9 @@ namespace flotilla {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kTimeFormat = "%Y%m%dT%H%M%E3SZ";
+constexpr size_t kTimeBytes = std::string_view("20261128T005130.123Z").size();
+
 // Removes the oldest but so many; false: there are no more. Names begin with the replica's id, then
 // the time: sorted by name is sorted by age.
 bool KeepAtMost(size_t most, const fs::path& dir, const std::string& prefix) {
@@ -20,7 +24,10 @@ bool KeepAtMost(size_t most, const fs::path& dir, const std::string& prefix) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(kFlightSuffix)) files.push_back(entry.path());
+    // Exactly: "gpu-" is also what those of "gpu-2" begin with.
+    if (name.size() == prefix.size() + kTimeBytes + std::string_view(kFlightSuffix).size() &&
+        name.starts_with(prefix) && name.ends_with(kFlightSuffix))
+      files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   for (size_t i = 0; i + most < files.size(); ++i) fs::remove(files[i], error);
@@ -53,7 +60,7 @@ StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::str
   fs::create_directories(dir, error);
   if (error) return absl::UnavailableError(StrCat("can't make ", dir, ": ", error.message()));
   const std::string prefix = replica + "-";
-  const std::string time = absl::FormatTime("%Y%m%dT%H%M%E3SZ", absl::Now(), absl::UTCTimeZone());
+  const std::string time = absl::FormatTime(kTimeFormat, absl::Now(), absl::UTCTimeZone());
   const std::string path = (fs::path(dir) / (prefix + time + kFlightSuffix)).string();
   Status written = WriteFlightFile(path, *records);
   if (!written.ok()) {  // the folder may be a small volume

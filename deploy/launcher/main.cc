@@ -13,6 +13,7 @@
 #include "common/base/flags.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/cli/flag_sources.h"
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/doctor.h"
@@ -20,7 +21,9 @@
 #include "deploy/launcher/flight_command.h"
 #include "deploy/launcher/host_plan.h"
 #include "deploy/launcher/log_mux.h"
+#include "deploy/launcher/machine.h"
 #include "deploy/launcher/model.h"
+#include "deploy/launcher/model_needs.h"
 #include "deploy/launcher/options.h"
 #include "deploy/launcher/programs.h"
 #include "deploy/launcher/reference.h"
@@ -75,7 +78,14 @@ StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& opt
   resolved.vocab_size = config.vocab_size;
   ASSIGN_OR_RETURN(const HostSpan span,
                    mode == Supervisor::Mode::kJoin ? SpanOfJoin(options) : SpanOfHead(options));
-  ASSIGN_OR_RETURN(const HostPlan host, PlanHost(ThisMachine(), options, span, &config));
+  const Machine machine = ThisMachine();
+  ASSIGN_OR_RETURN(const HostPlan host, PlanHost(machine, options, span, &config));
+  if (options.device == "cpu" && options.replicas > 1 && !host.span.several_hosts()) {
+    ASSIGN_OR_RETURN(const auto model, OpenCheckpoint(resolved.model_path));
+    RETURN_IF_ERROR(
+        ShareMemory(NeedsOf(*model, resolved.model_name, options, machine.available_bytes),
+                    machine.available_bytes, &resolved.options));
+  }
   const CorePlan& plan = host.cores;
   resolved.span = host.span;
   resolved.tp = host.tp;

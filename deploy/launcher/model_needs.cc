@@ -2,15 +2,21 @@
 
 #include <algorithm>
 
+#include "common/base/flags.h"
 #include "common/base/memory_info.h"
 
 namespace flotilla {
 namespace {
 
-// As the CPU backend has it: --dtype float32 makes floats of all but F16 and BF16.
+// As the CPU backend has it: --dtype float32 makes floats of all but F16 and BF16, int8 makes
+// blocks of 32 with a scale of all matrices that have none.
 uint64_t WeightBytes(const TensorView& tensor, const std::string& dtype) {
   const bool halves = tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
-  return dtype == "float32" && !halves ? tensor.rows * tensor.cols * 4 : tensor.data.size();
+  if (dtype == "float32" && !halves) return tensor.rows * tensor.cols * 4;
+  const bool floats = Traits(tensor.dtype).block_values == 1;
+  if (dtype == "int8" && floats && tensor.rows > 1 && tensor.cols % 32 == 0)
+    return tensor.rows * tensor.cols / 32 * 34;
+  return tensor.data.size();
 }
 
 bool IsQuantised(const Checkpoint& model) {
@@ -47,8 +53,25 @@ ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const Serve
   needs.process_bytes = kReplicaOverheadBytes;
   const uint64_t loaded = needs.replicas * (needs.weight_bytes + needs.process_bytes);
   const uint64_t left = available_bytes - std::min(available_bytes, loaded);
-  needs.kv_bytes = chosen != 0 ? chosen : AutomaticKvBytes(left, needs.context_bytes);
+  // All of them together at most half of what is left.
+  needs.kv_bytes = chosen != 0 ? chosen
+                               : std::min(AutomaticKvBytes(left, needs.context_bytes),
+                                          left / 2 / needs.replicas);
   return needs;
+}
+
+Status ShareMemory(const ModelNeeds& needs, uint64_t available_bytes, ServeOptions* options) {
+  if (needs.replicas == 1) return OkStatus();
+  if (needs.all() > available_bytes) {
+    return absl::FailedPreconditionError(StrCat(
+        "--replicas ", needs.replicas, " need ", FormatBytes(needs.all()), " of memory (each ",
+        FormatBytes(needs.weight_bytes), " of weights, ", FormatBytes(needs.cache_bytes()),
+        " of KV cache and ", FormatBytes(needs.process_bytes), " of processes), ",
+        FormatBytes(available_bytes),
+        " are available; use fewer replicas, or a smaller --kv-cache-memory or --context-length"));
+  }
+  options->kv_cache_memory = StrCat(needs.cache_bytes());
+  return OkStatus();
 }
 
 }  // namespace flotilla

@@ -1,13 +1,14 @@
 // The memory that replicas of a model take on this host, about: what `flotilla doctor` compares
 // with what there is. `flotilla size` computes it exactly, rank by rank.
 //
-// Units: bytes. Threads: any. Errors: none.
+// Units: bytes. Threads: any.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 
+#include "common/base/status.h"
 #include "common/checkpoint/checkpoint.h"
 #include "deploy/launcher/options.h"
 
@@ -28,5 +29,10 @@ struct ModelNeeds {
 
 ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options,
                    uint64_t available_bytes);
+
+// Replicas that start at the same time each find free what all of them want: so several are told
+// the size of their KV caches, and refused if they do not fit together. FailedPrecondition: with
+// what each needs.
+Status ShareMemory(const ModelNeeds& needs, uint64_t available_bytes, ServeOptions* options);
 
 }  // namespace flotilla

@@ -99,7 +99,22 @@ TEST(MetricsHttpTest, AHeadHasNoBody) {
 TEST(MetricsHttpTest, AClientThatSaysNothingIsDropped) {
   const auto server = *MetricsHttpServer::Start(SomePages());
   const UniqueFd silent = Connect(server->port());
-  EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"));
+  char byte;
+  EXPECT_EQ(recv(silent.get(), &byte, 1, 0), 0);
+}
+
+TEST(MetricsHttpTest, ClientsThatSayNothingHoldNobodyUp) {
+  const auto server = *MetricsHttpServer::Start(SomePages());
+  std::vector<UniqueFd> silent;
+  const int64_t begin_ns = RealClock::Now();
+  for (size_t i = 0; i < kMetricsClients + 5; ++i) {
+    silent.push_back(Connect(server->port()));
+    ASSERT_EQ(send(silent.back().get(), "GET /", 5, 0), 5);
+    EXPECT_THAT(Ask(server->port(), "GET /metrics?names=x HTTP/1.1\r\n\r\n"), EndsWith("up 1\n"));
+  }
+  // Of so many one after the other each would have had its time.
+  EXPECT_LT(RealClock::Now() - begin_ns,
+            static_cast<int64_t>(silent.size()) * kMetricsClientTimeoutNs / 4);
 }
 
 TEST(MetricsHttpTest, ASocketOfTwoOutlivesOne) {

@@ -150,6 +150,37 @@ TEST_F(NeedsTest, AreThoseOfWeightsCacheAndProcesses) {
   EXPECT_EQ(NeedsOf(*model_, "tiny", options, loaded / 2).kv_bytes, 0u);
 }
 
+TEST_F(NeedsTest, ManyReplicasTakeHalfOfWhatIsLeftTogether) {
+  ServeOptions options;
+  options.replicas = 8;
+  const ModelNeeds any = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
+  const uint64_t loaded = 8 * (any.weight_bytes + any.process_bytes);
+  EXPECT_EQ(NeedsOf(*model_, "tiny", options, loaded + 1600 * kMiB).kv_bytes, 100 * kMiB);
+}
+
+TEST_F(NeedsTest, ReplicasThatDoNotFitTogetherAreRefused) {
+  ServeOptions options;
+  options.kv_cache_memory = std::to_string(3072 * kMiB);
+  const auto share = [&](uint32_t replicas) {
+    options.replicas = replicas;
+    ServeOptions given = options;
+    const Status status =
+        ShareMemory(NeedsOf(*model_, "tiny", options, 4096 * kMiB), 4096 * kMiB, &given);
+    EXPECT_EQ(given.kv_cache_memory, options.kv_cache_memory);
+    return status;
+  };
+  EXPECT_TRUE(share(1).ok()) << "it finds out by itself, exactly";
+  const Status refused = share(2);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("--replicas 2 need "), HasSubstr("3.0 GiB of KV cache"),
+                    HasSubstr("4.0 GiB are available; use fewer replicas")));
+  options.kv_cache_memory = "0";
+  ASSERT_TRUE(
+      ShareMemory(NeedsOf(*model_, "tiny", options, 4096 * kMiB), 4096 * kMiB, &options).ok());
+  EXPECT_EQ(options.kv_cache_memory, std::to_string(kAutomaticKvBytes));
+}
+
 TEST_F(NeedsTest, FollowTheFlags) {
   ServeOptions options;
   options.kv_cache_memory = "1048576";

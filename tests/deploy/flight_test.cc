@@ -22,6 +22,7 @@ TEST(FlightTest, SavesAndKeepsTheNewestOfEachReplica) {
   EXPECT_TRUE(absl::IsNotFound(SaveFlightRecording(*segment, dir, "r0").status()));
   ASSERT_TRUE(ring.Append("what happened"));
   ASSERT_TRUE(SaveFlightRecording(*segment, dir, "r1").ok());
+  ASSERT_TRUE(SaveFlightRecording(*segment, dir, "r0-2").ok());
   std::set<std::string> paths;
   std::string newest;
   while (paths.size() < kKeptFlightRecordings + 3) {  // a name a millisecond
@@ -30,10 +31,10 @@ TEST(FlightTest, SavesAndKeepsTheNewestOfEachReplica) {
   }
   size_t kept = 0, others = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {
-    (entry.path().filename().string().starts_with("r0-") ? kept : others) += 1;
+    (entry.path().filename().string().starts_with("r0-20") ? kept : others) += 1;
   }
   EXPECT_EQ(kept, kKeptFlightRecordings);
-  EXPECT_EQ(others, 1u);
+  EXPECT_EQ(others, 2u);
   EXPECT_EQ(*ReadFlightFile(newest), std::vector<std::string>{"what happened"});
   fs::remove_all(dir.parent_path());
 }

@@ -1,11 +1,17 @@
 // What dies is replaced, and the client sees the same tokens, text and logprobs: workers,
 // detokenizer, failed steps. Health follows.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 
+#include <cerrno>
+#include <cstring>
 #include <future>
 #include <set>
 #include <thread>
 
+#include "common/base/unique_fd.h"
 #include "scheduler_proc/engine.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/scheduler_proc/engine_client.h"
@@ -133,6 +139,33 @@ TEST(Recovery, RoutersAreToldWhileARankOrTheDetokenizerIsAway) {
     ReplicaControl::Ring(&control->doorbell);
     EXPECT_TRUE(router.Wait([&] { return !router.load_.recovering(); }));
   }
+}
+
+// A host that lost its power closes nothing: whoever does not answer a ping is taken for gone.
+TEST(Recovery, AConnectionWhoseOtherEndIsSilentIsClosed) {
+  FakeEngineOptions options;
+  options.engine.keepalive_ms = 200;
+  FakeEngine engine(std::move(options));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string path = engine.address().substr(std::string("unix:").size());
+  ASSERT_LT(path.size(), sizeof(address.sun_path));
+  path.copy(address.sun_path, path.size());
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  // HTTP/2's preface with SETTINGS, and the acknowledgement of the server's.
+  static constexpr char kHello[] =
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0";
+  ASSERT_EQ(send(fd.get(), kHello, sizeof(kHello) - 1, 0), ssize_t{sizeof(kHello) - 1});
+  const timeval patience = {kPatience.count(), 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const int64_t begin_ns = RealClock::Now();
+  char bytes[512];
+  ssize_t got = 0;
+  while ((got = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0) {
+  }
+  EXPECT_EQ(got, 0) << std::strerror(errno);
+  EXPECT_GE(RealClock::Now() - begin_ns, 300 * kNsPerMs) << "it was not asked first";
 }
 
 TEST(Recovery, NotHealthyBeforeTheWorkersAre) {

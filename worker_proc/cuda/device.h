@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -122,6 +123,7 @@ inline DeviceBuffer::~DeviceBuffer() {
 }
 
 // ordinal: among those that this process may see.
-StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal);
+// cache_dir: where it keeps what it finds out about itself from start to start; empty: nowhere.
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal, const std::string& cache_dir = "");
 
 }  // namespace flotilla::cuda

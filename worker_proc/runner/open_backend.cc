@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
+#include "common/base/default_model.h"
 #include "common/base/log.h"
 #include "common/base/memory_info.h"
 #include "worker_proc/cpu/cpu_backend.h"
@@ -46,6 +47,14 @@ StatusOr<cuda::Element> ElementOf(const char* flag, const std::string& name,
       StrCat(flag, " ", name, ": --device cuda has auto, bfloat16, float16 and float32"));
 }
 
+// As for packed weights; what a device keeps belongs to no model.
+std::string DeviceCacheDir(const std::string& pack_cache_dir) {
+  if (pack_cache_dir == "off") return "";
+  if (pack_cache_dir != "auto") return pack_cache_dir;
+  const StatusOr<std::string> user = UserCacheDir();
+  return user.ok() ? *user : "";
+}
+
 StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& place) {
   cuda::CudaBackendOptions options;
   ASSIGN_OR_RETURN(options.dtype, ElementOf("--dtype", flags.cpu.dtype, options.dtype));
@@ -65,7 +74,8 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   options.batch_invariant = !flags.gpu_flags.disable_batch_invariance;
   options.heartbeat = place.heartbeat;
   options.epoch = place.epoch;
-  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned, cuda::OpenDevice(flags.gpu));
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned,
+                   cuda::OpenDevice(flags.gpu, DeviceCacheDir(flags.cpu.pack_cache_dir)));
   cuda::Device* const device = owned.get();
   const uint64_t free_at_start = device->memory().free;
   OpenedBackend opened;

@@ -4,6 +4,9 @@
 
 namespace flotilla::cuda {
 
-StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t /*ordinal*/) { return MakeEmulatedDevice(); }
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t /*ordinal*/,
+                                             const std::string& /*cache_dir*/) {
+  return MakeEmulatedDevice();
+}
 
 }  // namespace flotilla::cuda

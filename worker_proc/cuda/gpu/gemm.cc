@@ -4,20 +4,18 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <random>
+#include <filesystem>
+#include <system_error>
 
 #include "common/base/log.h"
 #include "worker_proc/cuda/gpu/cuda_status.h"
-#include "worker_proc/cuda/plan/algo_cache.h"
+#include "worker_proc/cuda/gpu/gemm_tuning.h"
 
 namespace flotilla::cuda {
 namespace {
 
 // Of what all steps multiply with one algorithm: a tile that suits decodes and prompts alike.
 constexpr uint32_t kInvariantRows = 64;
-// The library's candidates are asked for these rows, so many of each.
-constexpr uint32_t kCandidatesOf[] = {1, 16, 64, 256, 1024, 4096};
-constexpr int kCandidates = 8;
 // Rows up to this are chosen for at once.
 constexpr uint32_t kLeastTunedRows = 256;
 
@@ -41,6 +39,27 @@ cudaDataType_t TypeOf(Element element) {
       return CUDA_R_16F;
   }
   return CUDA_R_32F;
+}
+
+// Of elements and epilogue.
+uint32_t TypeCode(const GemvArgs& matrix) {
+  return static_cast<uint32_t>(matrix.type) << 16 | static_cast<uint32_t>(matrix.y_type) << 8 |
+         (matrix.bias != nullptr ? 1 : 0);
+}
+
+// All zeros, which are none of the library's: our kernel.
+std::optional<cublasLtMatmulAlgo_t> FromCache(const GemmAlgo& bytes) {
+  if (bytes == GemmAlgo{}) return std::nullopt;
+  cublasLtMatmulAlgo_t algo;
+  static_assert(sizeof(algo) == sizeof(bytes));
+  std::memcpy(&algo, bytes.data(), sizeof(algo));
+  return algo;
+}
+
+GemmAlgo ForCache(const std::optional<cublasLtMatmulAlgo_t>& algo) {
+  GemmAlgo bytes = {};
+  if (algo.has_value()) std::memcpy(bytes.data(), &*algo, sizeof(bytes));
+  return bytes;
 }
 
 // The library's descriptors are destroyed with this.
@@ -104,9 +123,19 @@ LtGemm::~LtGemm() {
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-Status LtGemm::Open(uint64_t l2_bytes) {
-  l2_bytes_ = l2_bytes;
+Status LtGemm::Open(const Options& options) {
+  l2_bytes_ = options.l2_bytes;
   RETURN_IF_ERROR(LtStatus(cublasLtCreate(&handle_), "cublasLtCreate"));
+  cache_.emplace(options.gpu, StrCat("cuBLASLt ", cublasLtGetVersion()));
+  if (!options.cache_dir.empty()) {
+    std::string gpu = options.gpu;
+    std::replace_if(
+        gpu.begin(), gpu.end(), [](char c) { return c == ' ' || c == '/'; }, '-');
+    cache_path_ = StrCat(options.cache_dir, "/algorithms-", gpu, ".bin");
+    const Status loaded = cache_->Load(cache_path_);
+    Log().info("algorithms of matrix products {} {} {}", Kv("file", cache_path_),
+               Kv("known", cache_->size()), Kv("status", std::string(loaded.message())));
+  }
   return ToStatus(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of matrix products");
 }
 
@@ -176,194 +205,6 @@ Status LtGemm::Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
                          " for ", rows, " rows"));
 }
 
-// Memory to multiply in and the times of candidates, of one matrix.
-class LtGemm::Tuning {
- public:
-  Tuning(const LtGemm& gemm, const GemvArgs& matrix, cudaStream_t stream)
-      : gemm_(gemm),
-        matrix_(matrix),
-        weight_bytes_(uint64_t{matrix.out_features} * matrix.in_features *
-                      ElementBytes(matrix.type)),
-        stream_(stream) {}
-  ~Tuning() {
-    for (void* memory : {x_, y_, copies_}) cudaFree(memory);
-    for (cudaEvent_t event : {begin_, end_}) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-  }
-  Tuning(const Tuning&) = delete;
-  Tuning& operator=(const Tuning&) = delete;
-
-  Status Prepare(uint32_t most_rows);
-  // The fastest with our kernel's bits.
-  StatusOr<Algo> Fastest(uint32_t rows);
-
- private:
-  struct Timed {
-    Algo algo;
-    float ms = 0;
-  };
-  static constexpr int kRuns = 8;
-  static constexpr int kLaunches = 3;
-  // Rows of which bits are compared, and fewer of very long ones.
-  uint32_t RowsToCompare(uint32_t rows) const {
-    constexpr uint32_t kLong = 32 << 10;
-    return std::min(rows, matrix_.out_features > kLong ? 1 : kSkinnyRows);
-  }
-  StatusOr<std::vector<std::byte>> ResultOf(uint32_t rows, const Algo& algo) const;
-  // Of one product, several behind each other in a graph, as steps have them.
-  StatusOr<float> MillisecondsOf(uint32_t rows, const Algo& algo);
-  StatusOr<float> MillisecondsOf(cudaGraphExec_t graph);
-  // The matrix with rows and results in this memory; the next copy of the weight.
-  GemvArgs Here() const;
-  GemvArgs Next();
-
-  const LtGemm& gemm_;
-  const GemvArgs matrix_;
-  const uint64_t weight_bytes_;
-  const cudaStream_t stream_;
-  std::vector<cublasLtMatmulAlgo_t> candidates_;
-  void* x_ = nullptr;
-  void* y_ = nullptr;
-  void* copies_ = nullptr;
-  uint32_t num_copies_ = 0;  // beside the weight itself
-  uint32_t next_ = 0;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
-
-Status LtGemm::Tuning::Prepare(uint32_t most_rows) {
-  for (const uint32_t rows : kCandidatesOf) {
-    ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> algos,
-                     gemm_.Heuristics(matrix_, rows, kCandidates));
-    for (const cublasLtMatmulAlgo_t& algo : algos) {
-      const bool known = std::any_of(candidates_.begin(), candidates_.end(),
-                                     [&](const cublasLtMatmulAlgo_t& other) {
-                                       return std::memcmp(&algo, &other, sizeof(algo)) == 0;
-                                     });
-      if (!known) candidates_.push_back(algo);
-    }
-  }
-  for (cudaEvent_t* event : {&begin_, &end_}) {
-    RETURN_IF_ERROR(ToStatus(cudaEventCreate(event), "cudaEventCreate"));
-  }
-  num_copies_ =
-      weight_bytes_ > 2 * gemm_.l2_bytes_ ? 0 : WeightCopies(weight_bytes_, gemm_.l2_bytes_);
-  const uint64_t x_values = uint64_t{most_rows} * matrix_.in_features;
-  const auto allocate = [](void** memory, uint64_t bytes) {
-    return ToStatus(cudaMalloc(memory, std::max<uint64_t>(bytes, 1)),
-                    "memory to time matrix products in");
-  };
-  RETURN_IF_ERROR(allocate(&x_, x_values * ElementBytes(matrix_.type)));
-  RETURN_IF_ERROR(
-      allocate(&y_, uint64_t{most_rows} * matrix_.out_features * ElementBytes(matrix_.y_type)));
-  RETURN_IF_ERROR(allocate(&copies_, num_copies_ * weight_bytes_));
-  for (uint32_t i = 0; i < num_copies_; ++i) {
-    RETURN_IF_ERROR(
-        ToStatus(cudaMemcpyAsync(static_cast<std::byte*>(copies_) + i * weight_bytes_,
-                                 matrix_.weight, weight_bytes_, cudaMemcpyDeviceToDevice, stream_),
-                 "copy of a weight"));
-  }
-  // Both types of 16 bits have numbers around 1 there.
-  std::vector<uint16_t> values(x_values);
-  std::minstd_rand random(1);
-  const uint32_t one = matrix_.type == Element::kBFloat16 ? 0x3f00 : 0x3800;
-  for (uint16_t& value : values) {
-    const auto bits = static_cast<uint32_t>(random());
-    value = static_cast<uint16_t>((bits & 0x8000) | (one + (bits & 0xff)));
-  }
-  RETURN_IF_ERROR(ToStatus(
-      cudaMemcpyAsync(x_, values.data(), x_values * 2, cudaMemcpyHostToDevice, stream_), "rows"));
-  return ToStatus(cudaStreamSynchronize(stream_), "the GPU");
-}
-
-GemvArgs LtGemm::Tuning::Here() const {
-  GemvArgs matrix = matrix_;
-  matrix.x = x_;
-  matrix.y = y_;
-  return matrix;
-}
-
-GemvArgs LtGemm::Tuning::Next() {
-  GemvArgs matrix = Here();
-  if (next_ > 0) {
-    matrix.weight = static_cast<const std::byte*>(copies_) + (next_ - 1) * weight_bytes_;
-  }
-  next_ = next_ == num_copies_ ? 0 : next_ + 1;
-  return matrix;
-}
-
-StatusOr<std::vector<std::byte>> LtGemm::Tuning::ResultOf(uint32_t rows, const Algo& algo) const {
-  RETURN_IF_ERROR(gemm_.Multiply(Here(), rows, algo, stream_));
-  std::vector<std::byte> result(uint64_t{RowsToCompare(rows)} * matrix_.out_features *
-                                ElementBytes(matrix_.y_type));
-  RETURN_IF_ERROR(
-      ToStatus(cudaMemcpyAsync(result.data(), y_, result.size(), cudaMemcpyDeviceToHost, stream_),
-               "copy to the host"));
-  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "a matrix product"));
-  return result;
-}
-
-StatusOr<float> LtGemm::Tuning::MillisecondsOf(uint32_t rows, const Algo& algo) {
-  RETURN_IF_ERROR(gemm_.Multiply(Next(), rows, algo, stream_));  // its code is loaded
-  RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-                           "capture of matrix products"));
-  Status status = OkStatus();
-  for (int run = 0; run < kRuns && status.ok(); ++run) {
-    status = gemm_.Multiply(Next(), rows, algo, stream_);
-  }
-  cudaGraph_t graph = nullptr;
-  const cudaError_t captured = cudaStreamEndCapture(stream_, &graph);
-  if (status.ok()) status = ToStatus(captured, "capture of matrix products");
-  cudaGraphExec_t launchable = nullptr;
-  if (status.ok()) {
-    status = ToStatus(cudaGraphInstantiate(&launchable, graph, 0), "cudaGraphInstantiate");
-  }
-  float best = 0;
-  for (int launch = 0; launch < kLaunches && status.ok(); ++launch) {
-    const StatusOr<float> ms = MillisecondsOf(launchable);
-    status = ms.status();
-    if (ms.ok() && (launch == 0 || *ms < best)) best = *ms;
-  }
-  if (launchable != nullptr) cudaGraphExecDestroy(launchable);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  RETURN_IF_ERROR(status);
-  return best / kRuns;
-}
-
-StatusOr<float> LtGemm::Tuning::MillisecondsOf(cudaGraphExec_t graph) {
-  RETURN_IF_ERROR(ToStatus(cudaEventRecord(begin_, stream_), "cudaEventRecord"));
-  RETURN_IF_ERROR(ToStatus(cudaGraphLaunch(graph, stream_), "cudaGraphLaunch"));
-  RETURN_IF_ERROR(ToStatus(cudaEventRecord(end_, stream_), "cudaEventRecord"));
-  RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(end_), "a matrix product"));
-  float ms = 0;
-  RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime"));
-  return ms;
-}
-
-StatusOr<LtGemm::Algo> LtGemm::Tuning::Fastest(uint32_t rows) {
-  std::vector<Timed> timed;
-  for (const cublasLtMatmulAlgo_t& candidate : candidates_) {
-    const StatusOr<float> ms = MillisecondsOf(rows, candidate);
-    if (absl::IsUnimplemented(ms.status())) continue;  // not for so many rows
-    RETURN_IF_ERROR(ms.status());
-    timed.push_back({candidate, *ms});
-  }
-  if (rows <= kSkinnyRows) {
-    ASSIGN_OR_RETURN(const float ms, MillisecondsOf(rows, std::nullopt));
-    timed.push_back({std::nullopt, ms});
-  }
-  std::sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.ms < b.ms; });
-  ASSIGN_OR_RETURN(const std::vector<std::byte> expected,
-                   ResultOf(RowsToCompare(rows), std::nullopt));
-  for (const Timed& candidate : timed) {
-    if (!candidate.algo.has_value()) return candidate.algo;
-    ASSIGN_OR_RETURN(const std::vector<std::byte> result, ResultOf(rows, candidate.algo));
-    if (result == expected) return candidate.algo;
-  }
-  return Algo();
-}
-
 StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
                                                          cudaStream_t stream) {
   const GemvArgs& matrix = args.matrix;
@@ -375,14 +216,38 @@ StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
   RETURN_IF_ERROR(tuning.Prepare(most_rows));
   std::string ours;
   while (choices.size() <= BucketOf(most_rows)) {
-    ASSIGN_OR_RETURN(const Algo algo, tuning.Fastest(1u << choices.size()));
+    ASSIGN_OR_RETURN(const Algo algo, Choose(matrix, 1u << choices.size(), &tuning));
     if (!algo.has_value()) ours += StrCat(ours.empty() ? "" : ",", 1u << choices.size());
     choices.push_back(algo);
   }
   Log().info("matrix product timed {} {} {} {}", Kv("out", matrix.out_features),
              Kv("in", matrix.in_features), Kv("up_to_rows", most_rows),
              Kv("own_kernel_for_rows", ours));
+  KeepChoices();
   return &choices;
+}
+
+StatusOr<LtGemm::Algo> LtGemm::Choose(const GemvArgs& matrix, uint32_t rows, Tuning* tuning) {
+  const GemmKey key = {rows, matrix.out_features, matrix.in_features, TypeCode(matrix)};
+  if (const GemmAlgo* known = cache_->Find(key)) {
+    const Algo algo = FromCache(*known);
+    ASSIGN_OR_RETURN(const bool good, tuning->HasOurBits(rows, algo));
+    if (good) return algo;
+  }
+  ASSIGN_OR_RETURN(const Algo algo, tuning->Fastest(rows));
+  cache_->Remember(key, ForCache(algo));
+  return algo;
+}
+
+void LtGemm::KeepChoices() {
+  if (cache_path_.empty() || !cache_->changed()) return;
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(cache_path_).parent_path(), error);
+  const Status saved = cache_->Save(cache_path_);
+  if (saved.ok()) return;
+  Log().warn("algorithms of matrix products are not kept {}",
+             Kv("error", std::string(saved.message())));
+  cache_path_.clear();
 }
 
 Status LtGemm::Run(const GemmArgs& args, cudaStream_t stream) {

@@ -4,7 +4,9 @@
 // so any algorithm that has these bits may be taken. At a matrix's first use the library's
 // candidates are timed for 1, 2, 4 … rows, over copies of the weight that no cache holds, and the
 // fastest is taken whose result equals our kernel's bit for bit; if none does, our kernel. So time
-// decides about speed alone, and two processes may choose differently. Of other elements, or where
+// decides about speed alone, and two processes may choose differently. What was chosen is kept in a
+// file, algorithms-GPU.bin; a later start times nothing, but compares the bits again. Of other
+// elements, or where
 // the shape is none of that kernel's, a matrix has one algorithm for all rows, the library's
 // choice. Not batch-invariant: the library's first choice for each power of two of rows.
 //
@@ -20,10 +22,12 @@
 #include <compare>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "worker_proc/cuda/device.h"
+#include "worker_proc/cuda/plan/algo_cache.h"
 
 namespace flotilla::cuda {
 
@@ -36,7 +40,12 @@ class LtGemm {
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
 
-  Status Open(uint64_t l2_bytes);
+  struct Options {
+    uint64_t l2_bytes = 0;
+    std::string gpu = {};        // its name: what is timed on one says nothing of another
+    std::string cache_dir = {};  // empty: nothing is kept
+  };
+  Status Open(const Options& options);
   // Within a capture only what has been run before with as many rows.
   Status Run(const GemmArgs& args, cudaStream_t stream);
 
@@ -61,6 +70,8 @@ class LtGemm {
   StatusOr<cublasLtMatmulAlgo_t> FirstChoice(const Key& key, const GemvArgs& matrix);
   // What rows up to the i-th power of two take.
   StatusOr<const std::vector<Algo>*> Tuned(const GemmArgs& args, cudaStream_t stream);
+  StatusOr<Algo> Choose(const GemvArgs& matrix, uint32_t rows, Tuning* tuning);
+  void KeepChoices();
   Status Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
                   cudaStream_t stream) const;
 
@@ -69,6 +80,8 @@ class LtGemm {
   uint64_t l2_bytes_ = 0;
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
   std::map<Shape, std::vector<Algo>> tuned_;
+  std::string cache_path_;  // empty: none
+  std::optional<AlgoCache> cache_;
 };
 
 }  // namespace flotilla::cuda

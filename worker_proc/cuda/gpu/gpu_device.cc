@@ -33,7 +33,7 @@ class GpuDevice final : public Device {
   GpuDevice(const GpuDevice&) = delete;
   GpuDevice& operator=(const GpuDevice&) = delete;
 
-  Status Open(uint32_t ordinal) {
+  Status Open(uint32_t ordinal, const std::string& cache_dir) {
     int count = 0;
     if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
       return absl::NotFoundError(StrCat("--device cuda: ", cudaGetErrorString(error),
@@ -52,7 +52,7 @@ class GpuDevice final : public Device {
     name_ = StrCat("cuda-sm", properties.major, properties.minor);
     parallel_blocks_ = static_cast<uint32_t>(properties.multiProcessorCount) * kBlocksAProcessor;
     RETURN_IF_ERROR(staging_.Open());
-    return gemm_.Open(static_cast<uint64_t>(properties.l2CacheSize));
+    return gemm_.Open({static_cast<uint64_t>(properties.l2CacheSize), properties.name, cache_dir});
   }
 
   const char* name() const override { return name_.c_str(); }
@@ -146,9 +146,9 @@ class GpuDevice final : public Device {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal) {
+StatusOr<std::unique_ptr<Device>> OpenDevice(uint32_t ordinal, const std::string& cache_dir) {
   auto device = std::make_unique<GpuDevice>();
-  RETURN_IF_ERROR(device->Open(ordinal));
+  RETURN_IF_ERROR(device->Open(ordinal, cache_dir));
   return std::unique_ptr<Device>(std::move(device));
 }
 

@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -21,21 +19,9 @@ constexpr uint64_t kMagic = 0x314f474c41544c46;  // "FLTALGO1"
 constexpr uint32_t kVersion = 1;
 constexpr uint32_t kMaxChoices = 1 << 16;
 constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
-// The median of so many runs is a candidate's time.
-constexpr int kRuns = 5;
 
 Status Damaged(const char* what) {
   return absl::DataLossError(StrCat("cache of algorithms: ", what));
-}
-
-StatusOr<int64_t> MedianTime(const GemmKey& key, const GemmAlgo& algo,
-                             const AlgoCache::Timer& timer) {
-  std::array<int64_t, kRuns> times;
-  for (int64_t& time : times) {
-    ASSIGN_OR_RETURN(time, timer(key, algo));
-  }
-  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-  return times[kRuns / 2];
 }
 
 }  // namespace
@@ -45,27 +31,10 @@ const GemmAlgo* AlgoCache::Find(const GemmKey& key) const {
   return at == choices_.end() ? nullptr : &at->second;
 }
 
-StatusOr<GemmAlgo> AlgoCache::Choose(const GemmKey& key, std::span<const GemmAlgo> candidates,
-                                     const Timer& timer) {
-  if (const GemmAlgo* known = Find(key)) return *known;
-  int64_t best_ns = std::numeric_limits<int64_t>::max();
-  const GemmAlgo* best = nullptr;
-  for (const GemmAlgo& candidate : candidates) {
-    const StatusOr<int64_t> ns = MedianTime(key, candidate, timer);
-    if (absl::IsResourceExhausted(ns.status()) || absl::IsUnimplemented(ns.status())) continue;
-    RETURN_IF_ERROR(ns.status());
-    if (*ns >= best_ns) continue;
-    best_ns = *ns;
-    best = &candidate;
-  }
-  if (best == nullptr) {
-    return absl::InvalidArgumentError(StrCat("none of ", candidates.size(),
-                                             " algorithms multiplies [", key.m, ", ", key.k,
-                                             "] by [", key.n, ", ", key.k, "] here"));
-  }
-  if (choices_.size() < kMaxChoices) choices_[key] = *best;
+void AlgoCache::Remember(const GemmKey& key, const GemmAlgo& algo) {
+  if (choices_.size() >= kMaxChoices && !choices_.contains(key)) return;
+  choices_[key] = algo;
   changed_ = true;
-  return *best;
 }
 
 // Of body: key, then entries by rising GemmKey.
@@ -133,7 +102,7 @@ Status AlgoCache::Load(const std::string& path) {
   return Parse(bytes);
 }
 
-Status AlgoCache::Save(const std::string& path) const {
+Status AlgoCache::Save(const std::string& path) {
   // A name of its own: of several that write at once, the last rename counts, and each is whole.
   const std::string temporary = StrCat(path, ".", getpid(), ".tmp");
   const std::string bytes = Build();
@@ -150,19 +119,8 @@ Status AlgoCache::Save(const std::string& path) const {
   }
   file.close();
   if (rename(temporary.c_str(), path.c_str()) != 0) return failed("can't rename");
+  changed_ = false;
   return OkStatus();
-}
-
-Status AlgoCache::Share(Collective* collective) {
-  if (collective->size() == 1) return OkStatus();
-  std::string bytes;
-  if (collective->rank() == 0) bytes = Build();
-  uint64_t size = bytes.size();
-  RETURN_IF_ERROR(collective->Broadcast(std::as_writable_bytes(std::span(&size, 1)), 0));
-  if (size > kMaxBytes) return Damaged("rank 0's is too large");
-  bytes.resize(size);
-  RETURN_IF_ERROR(collective->Broadcast(std::as_writable_bytes(std::span(bytes)), 0));
-  return collective->rank() == 0 ? OkStatus() : Annotate(Parse(bytes), "of rank 0");
 }
 
 uint32_t WeightCopies(uint64_t weight_bytes, uint64_t l2_bytes) {

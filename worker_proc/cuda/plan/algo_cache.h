@@ -1,30 +1,26 @@
-// Which of a library's algorithms multiplies a matrix fastest: timed once, kept in a file, alike on
-// all ranks.
+// Which of a library's algorithms multiplies a matrix fastest: timed once, kept in a file.
 //
 // An algorithm is 64 bytes that only the library understands (cuBLASLt's cublasLtMatmulAlgo_t);
 // they mean the same on the same device with the same version of the library, which are the file's
-// key. Rank 0 looks into its cache, times what is missing and tells the others, so that all ranks
-// run the same and have the same bits.
+// key. Ranks may have different ones: all that are chosen have the same bits (gpu/gemm.h).
 //
 // File: magic, version, size and XXH64 of the rest; key; entries. Everything is checked before one
 // entry is believed. Writing: to a temporary name, then renamed.
 //
-// Units: rows, columns, bytes, ns. Threads: one. Errors: Load: NotFound: there is none; DataLoss:
-// damaged; FailedPrecondition: of another device or version. What a timer says. A file that can't
-// be used costs only the time to measure again.
+// Units: rows, columns, bytes. Threads: one. Errors: Load: NotFound: there is none; DataLoss:
+// damaged; FailedPrecondition: of another device or version. A file that can't be used costs only
+// the time to measure again.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <utility>
 
 #include "common/base/status.h"
-#include "shm/collective.h"
 
 namespace flotilla::cuda {
 
@@ -43,20 +39,13 @@ class AlgoCache {
       : device_(std::move(device)), version_(std::move(version)) {}
 
   Status Load(const std::string& path);
-  Status Save(const std::string& path) const;
+  Status Save(const std::string& path);
 
-  // How long one run of an algorithm takes; ResourceExhausted or Unimplemented: it can't run here.
-  using Timer = std::function<StatusOr<int64_t>(const GemmKey&, const GemmAlgo&)>;
-  // The known choice, or the fastest of `candidates` (the first of equals), which is known then.
-  // InvalidArgument: none can run.
-  StatusOr<GemmAlgo> Choose(const GemmKey& key, std::span<const GemmAlgo> candidates,
-                            const Timer& timer);
-  const GemmAlgo* Find(const GemmKey& key) const;
-  // All ranks: rank 0's choices become everyone's.
-  Status Share(Collective* collective);
+  const GemmAlgo* Find(const GemmKey& key) const;  // null: it is not known
+  void Remember(const GemmKey& key, const GemmAlgo& algo);
 
   size_t size() const { return choices_.size(); }
-  bool changed() const { return changed_; }  // since Load: to be saved
+  bool changed() const { return changed_; }  // since Load or Save
 
  private:
   std::string Build() const;
