@@ -18,6 +18,11 @@ constexpr uint64_t kClosed = uint64_t{1} << 31;
 constexpr uint64_t kInside = kClosed - 1;
 
 uint64_t GenerationOf(uint64_t state) { return state / kGeneration; }
+// Of a Share: [begin : 32 | end : 32].
+constexpr uint64_t kOneOffTheFront = uint64_t{1} << 32;
+uint32_t BeginOf(uint64_t left) { return static_cast<uint32_t>(left >> 32); }
+uint32_t EndOf(uint64_t left) { return static_cast<uint32_t>(left); }
+
 bool IsOpen(uint64_t state) { return (state & kClosed) == 0; }
 
 // A CPU that is gone, or not ours any more, is no reason not to compute.
@@ -31,7 +36,7 @@ void Pin(pthread_t thread, uint32_t cpu) {
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : spin_ns_(options.spin_ns), state_(kClosed) {
+    : spin_ns_(options.spin_ns), state_(kClosed), shares_(options.threads) {
   CHECK(options.threads >= 1);
   CPU_ZERO(&unpinned_);
   sched_getaffinity(0, sizeof(unpinned_), &unpinned_);
@@ -83,7 +88,9 @@ void ThreadPool::WakeIfOwed() {
 
 void ThreadPool::RunRegion(const Region& region) {
   region_ = region;
-  next_item_.store(0, std::memory_order_relaxed);
+  for (uint32_t share = 0; share < shares_.size(); ++share) {
+    shares_[share].left.store(PiecesOf(region, share), std::memory_order_relaxed);
+  }
   const uint64_t generation = GenerationOf(state_.load(std::memory_order_relaxed)) + 1;
   // seq_cst here and in WaitForRegion: we see the sleeper, or it sees the open region.
   state_.store(generation * kGeneration, std::memory_order_seq_cst);
@@ -107,13 +114,35 @@ void ThreadPool::RunRegion(const Region& region) {
   caller_sleeps_.store(0, std::memory_order_relaxed);
 }
 
+uint32_t ThreadPool::PiecesOf(const Region& region, uint32_t share) const {
+  const auto shares = static_cast<uint32_t>(shares_.size());
+  if (region.grain == 1) return (region.pieces + shares - 1 - share) / shares;
+  return FirstOf(region, share + 1) - FirstOf(region, share);
+}
+
+void ThreadPool::RunPiece(const Region& region, uint32_t share, uint32_t index,
+                          uint32_t worker) const {
+  const uint64_t piece =
+      region.grain == 1 ? share + index * shares_.size() : FirstOf(region, share) + index;
+  const uint64_t begin = piece * region.grain;
+  const uint64_t end = std::min<uint64_t>(region.count, begin + region.grain);
+  region.call(region.context, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), worker);
+}
+
 void ThreadPool::ClaimItems(uint32_t worker) {
   const Region region = region_;
-  for (;;) {
-    const uint64_t begin = next_item_.fetch_add(region.grain, std::memory_order_relaxed);
-    if (begin >= region.count) return;
-    const uint64_t end = std::min<uint64_t>(region.count, begin + region.grain);
-    region.call(region.context, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), worker);
+  const auto num_shares = static_cast<uint32_t>(shares_.size());
+  for (uint32_t i = 0; i < num_shares; ++i) {
+    const uint32_t share = (worker + i) % num_shares;
+    const bool own = i == 0;
+    std::atomic<uint64_t>& left = shares_[share].left;
+    uint64_t seen = left.load(std::memory_order_relaxed);
+    while (BeginOf(seen) < EndOf(seen)) {
+      const uint64_t rest = own ? seen + kOneOffTheFront : seen - 1;
+      if (!left.compare_exchange_weak(seen, rest, std::memory_order_relaxed)) continue;
+      RunPiece(region, share, own ? BeginOf(seen) : EndOf(rest), worker);
+      seen = left.load(std::memory_order_relaxed);
+    }
   }
 }
 

@@ -1,9 +1,11 @@
 // The CPU backend's compute threads: a parallel for over items, hundreds of times a step.
 //
-// The caller is worker 0. Items are claimed a few at a time as workers come free, so a thread that
-// the system takes off its core delays no more than the items it holds, and one that is still
-// asleep when the others have finished is not waited for. Which worker runs an item never matters
-// to the result: `worker` only names scratch memory that no one else uses meanwhile.
+// The caller is worker 0. Each worker has a share of the items, which it claims a few at a time
+// from the front; whoever is through with its own takes from the backs of the others'. So a worker
+// reads what lies beside each other, as the hardware's prefetchers like it, a thread that the
+// system takes off its core delays no more than the items it holds, and one that is still asleep
+// when the others have finished is not waited for. Which worker runs an item never matters to the
+// result: `worker` only names scratch memory that no one else uses meanwhile.
 //
 // A worker without work spins for spin_ns, then sleeps on a futex: regions of one step meet by
 // spinning, between steps nothing runs. spin_ns must be 0 where compute threads outnumber the cores
@@ -42,8 +44,9 @@ class ThreadPool {
   uint32_t threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
 
   // f(begin, end, worker) for pieces that together are [0, count), each item once; worker <
-  // threads(). Pieces have at most `grain` items, unless one worker takes all in one piece. Returns
-  // when all are done.
+  // threads(). Pieces have at most `grain` items, unless one worker takes all in one piece. With a
+  // grain of 1, the shares are of every threads()-th item: where the first ones take longest, each
+  // worker begins with one of those. Returns when all are done.
   template <typename F>
   void ParallelFor(uint32_t count, uint32_t grain, const F& f) {
     if (workers_.empty() || count <= grain) {
@@ -53,7 +56,7 @@ class ThreadPool {
     const auto call = [](const void* context, uint32_t begin, uint32_t end, uint32_t worker) {
       (*static_cast<const F*>(context))(begin, end, worker);
     };
-    RunRegion({count, grain, call, &f});
+    RunRegion({count, grain, (count + grain - 1) / grain, call, &f});
   }
 
   // Adds 1 to *bell and wakes who waits there, where it holds up the work the least: waking a
@@ -72,6 +75,7 @@ class ThreadPool {
   struct Region {
     uint32_t count = 0;
     uint32_t grain = 1;
+    uint32_t pieces = 0;
     void (*call)(const void*, uint32_t, uint32_t, uint32_t) = nullptr;
     const void* context = nullptr;
   };
@@ -80,7 +84,17 @@ class ThreadPool {
   void WorkerMain(uint32_t worker);
   // Sleeps or spins until a region after `seen` is open (true) or the pool ends (false).
   bool WaitForRegion(uint64_t seen);
+  // [begin, end) of a worker's pieces that nobody has claimed, as one number.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left{0};
+  };
+  // How many pieces the shares before this one have, of several items each.
+  uint32_t FirstOf(const Region& region, uint32_t share) const {
+    return static_cast<uint32_t>(uint64_t{region.pieces} * share / shares_.size());
+  }
+  uint32_t PiecesOf(const Region& region, uint32_t share) const;
   void ClaimItems(uint32_t worker);
+  void RunPiece(const Region& region, uint32_t share, uint32_t index, uint32_t worker) const;
   void WakeIfOwed();
   void Leave();
 
@@ -90,9 +104,9 @@ class ThreadPool {
 
   // [generation : 32 | closed : 1 | workers inside : 31]. A worker enters by adding 1 while the
   // region is open; the caller closes it once no item is unclaimed and waits until nobody is
-  // inside. region_ is written only while the last region is closed and empty.
+  // inside. region_ and shares_ are written only while the last region is closed and empty.
   alignas(64) std::atomic<uint64_t> state_;
-  alignas(64) std::atomic<uint64_t> next_item_{0};
+  std::vector<Share> shares_;                      // of each worker
   alignas(64) std::atomic<uint32_t> sleepers_{0};  // workers that sleep on bell_ or are about to
   std::atomic<uint32_t> bell_{0};                  // futex: a region opened, or the end
   std::atomic<uint32_t> caller_sleeps_{0};
