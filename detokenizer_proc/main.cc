@@ -87,7 +87,8 @@ int Run(Flags flags) {
   ReplicaControl::SetState(slot, ProcessState::kLoading);
 
   const StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(flags.model);
-  if (!tokenizer.ok()) return Fail(tokenizer.status(), 2);
+  if (!tokenizer.ok())
+    return Fail(tokenizer.status(), absl::IsUnavailable(tokenizer.status()) ? 1 : 2);
 
   const auto registry = std::make_shared<prometheus::Registry>();
   DetokenizerMetrics metrics(registry.get());

@@ -22,6 +22,13 @@ DetokStreamEvent OpenEvent(uint64_t id, const StreamOptions& options) {
   return event;
 }
 
+// In a frame, about.
+size_t EventBytes(const DetokStreamEvent& event) {
+  size_t bytes = 64 + event.request_id.size() + event.tokens.size() * sizeof(TokenId);
+  for (const std::string& stop : event.stop) bytes += stop.size();
+  return bytes;
+}
+
 }  // namespace
 
 DetokLink::DetokLink() = default;
@@ -138,7 +145,7 @@ void DetokLink::Send() {
 
 void DetokLink::Tick(int64_t now_ns) {
   if (!connected() || stuck_) return;
-  bool lost = false;
+  bool lost = false, waiting = false;
   for (auto& [id, stream] : streams_) {
     if (!stream.last && stream.emitted == stream.tokens.size()) {
       stream.waiting_since_ns = 0;
@@ -148,12 +155,13 @@ void DetokLink::Tick(int64_t now_ns) {
     } else if (now_ns - stream.waiting_since_ns >= patience_ns_) {
       lost = true;
     }
+    waiting = waiting || stream.waiting_since_ns != 0;
   }
+  if (!waiting) patience_ns_ = kDetokAnswerNs;
   if (!lost) return;
   Log().warn("detokenizer does not answer, opening its streams again {}",
              Kv("streams", streams_.size()));
   patience_ns_ *= 2;
-  for (auto& [id, stream] : streams_) stream.waiting_since_ns = 0;
   OpenAll();
 }
 
@@ -170,7 +178,6 @@ void DetokLink::Receive(std::vector<DetokText>* texts) {
       } else if (reply.kind == DetokReply::Kind::kHello) {
         Hello(reply.incarnation);
       } else if (reply.generation == generation_) {
-        patience_ns_ = kDetokAnswerNs;
         for (DetokText& text : reply.texts)
           if (Take(text)) texts->push_back(std::move(text));
       }
@@ -211,18 +218,19 @@ void DetokLink::Hello(uint32_t incarnation) {
 void DetokLink::OpenAll() {
   ++generation_;
   pending_.events.clear();
-  size_t tokens = 0;
-  for (const auto& [id, stream] : streams_) {
+  size_t bytes = 0;
+  for (auto& [id, stream] : streams_) {
+    stream.waiting_since_ns = 0;
     DetokStreamEvent event = OpenEvent(id, stream.options);
     event.emitted_tokens = stream.emitted;
     event.tokens.assign(stream.tokens.begin(), stream.tokens.end());
     event.last = stream.last;
-    tokens += event.tokens.size();
+    bytes += EventBytes(event);
     pending_.events.push_back(std::move(event));
-    if (tokens < kDetokFrameTokens) continue;
+    if (bytes < kDetokFrameBytes) continue;
     Send();
     if (stuck_) return;  // all of it again, later
-    tokens = 0;
+    bytes = 0;
   }
   if (!pending_.events.empty()) Send();
 }

@@ -5,9 +5,9 @@
 // again with its history, under a new generation; replies of an older generation are dropped, so
 // each text arrives exactly once. A send queue that is full is treated the same way once it
 // drains, and so is a stream that was not answered for kDetokAnswerNs (a frame can be lost between
-// the end of one detokenizer and the hello of the next); twice as long each time, until an answer
-// comes, since to begin anew does not help one that is slow. Nothing is sent before the first
-// hello. Histories go in frames of some kDetokFrameTokens, so that the detokenizer can say that it
+// the end of one detokenizer and the hello of the next); twice as long each time, until all are
+// answered, since to begin anew does not help one that is slow. Nothing is sent before the first
+// hello. Histories go in frames of some kDetokFrameBytes, so that the detokenizer can say that it
 // lives between them.
 //
 // Bounds: a stream's history is at most the context length; send and receive queues hold
@@ -34,7 +34,7 @@ namespace flotilla {
 
 inline constexpr int kDetokQueueFrames = 4096;
 inline constexpr int64_t kDetokAnswerNs = 5 * kNsPerSecond;
-inline constexpr size_t kDetokFrameTokens = 256 << 10;
+inline constexpr size_t kDetokFrameBytes = 1 << 20;
 
 class DetokLink {
  public:

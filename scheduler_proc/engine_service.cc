@@ -10,7 +10,6 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kChunkBytes = 256 << 10;
-constexpr int64_t kMaxGraceMs = 3'600'000;
 
 // Streams a file that outlives the call.
 class FileReactor final : public grpc::ServerWriteReactor<v1::FileChunk> {
@@ -104,12 +103,8 @@ grpc::ServerUnaryReactor* EngineService::GetLoad(grpc::CallbackServerContext* co
 }
 
 grpc::ServerUnaryReactor* EngineService::Drain(grpc::CallbackServerContext* context,
-                                               const v1::DrainRequest* request,
+                                               const v1::DrainRequest*,
                                                v1::DrainResponse* response) {
-  if (request->grace_ms() < 0 || request->grace_ms() > kMaxGraceMs)
-    return Answer(context,
-                  {grpc::StatusCode::INVALID_ARGUMENT,
-                   StrCat("grace_ms: ", request->grace_ms(), " is not within 0 … ", kMaxGraceMs)});
   deps_.on_drain();
   response->set_running_requests(static_cast<uint32_t>(deps_.front->live()));
   return Answer(context, grpc::Status::OK);

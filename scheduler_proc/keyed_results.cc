@@ -136,7 +136,7 @@ StatusOr<KeyedResults::Place> KeyedResults::AttachLocked(const std::shared_ptr<R
   return Place{nullptr, record->ended ? 0 : record->id};
 }
 
-// Token by token, so that the consumer's own log knows the text of each.
+// Piece by piece, so that the consumer's own log knows the text of each.
 void KeyedResults::CatchUp(StreamLog log, const Consumer& consumer) {
   while (log.HasUnsent()) {
     v1::Delta piece;

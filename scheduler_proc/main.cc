@@ -204,7 +204,8 @@ int Run(Flags flags) {
                     "--tp ", options.tp_size, ": the control segment is for ", control->tp_size)),
                 2);
   StatusOr<Model> model = LoadModel(flags, &control->scheduler, &options);
-  if (!model.ok()) return Fail(Annotate(model.status(), "--model"), 2);
+  if (!model.ok())
+    return Fail(Annotate(model.status(), "--model"), absl::IsUnavailable(model.status()) ? 1 : 2);
   std::string& sandbox = flags.grammar.sandbox.program;
   if (sandbox.empty()) {
     const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");

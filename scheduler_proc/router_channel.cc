@@ -21,11 +21,12 @@ bool RouterChannel::Append(uint64_t stream, v1::Delta&& piece) {
   unsent_bytes_ += it->second.log.Append(std::move(piece));
   if (it->second.log.complete()) it->second.id = 0;
   MarkDirtyLocked(stream, &it->second);
-  if (unsent_bytes_ - backlog_bytes_ <= options_.max_unsent_bytes) return true;
+  const size_t fresh = unsent_bytes_ - backlog_bytes_;
+  if (fresh <= options_.max_unsent_bytes) return true;
   if (connection_ != nullptr)
     DropConnectionLocked(
         absl::ResourceExhaustedError(StrCat("the router left ", unsent_bytes_, " bytes unread")));
-  if (unsent_bytes_ > kAbandonFactor * options_.max_unsent_bytes) AbortAllLocked();
+  if (fresh > kAbandonFactor * options_.max_unsent_bytes) AbortAllLocked();
   return true;
 }
 
@@ -80,9 +81,13 @@ void RouterChannel::Attach(FrameConnection* connection, const v1::Hello& hello,
 
 void RouterChannel::Detach(FrameConnection* connection) {
   std::lock_guard lock(mutex_);
-  if (connection_ != connection) return;
+  if (connection_ == connection) ForgetConnectionLocked();
+}
+
+void RouterChannel::ForgetConnectionLocked() {
   connection_ = nullptr;
   writing_ = false;
+  backlog_bytes_ = 0;
   detached_ns_ = deps_.clock->NowNs();
 }
 
@@ -194,7 +199,8 @@ size_t RouterChannel::unsent_bytes() {
 
 size_t RouterChannel::ReplayRoom() {
   std::lock_guard lock(mutex_);
-  return options_.max_unsent_bytes / 2 - std::min(unsent_bytes_, options_.max_unsent_bytes / 2);
+  const size_t room = options_.max_unsent_bytes / 2;
+  return room - std::min(unsent_bytes_ - backlog_bytes_, room);
 }
 
 void RouterChannel::PumpLocked() {
@@ -249,9 +255,7 @@ void RouterChannel::MarkDirtyLocked(uint64_t number, Stream* stream) {
 void RouterChannel::DropConnectionLocked(const Status& status) {
   Log().warn("router dropped {}", Kv("reason", std::string(status.message())));
   connection_->Close(status);
-  connection_ = nullptr;
-  writing_ = false;
-  detached_ns_ = deps_.clock->NowNs();
+  ForgetConnectionLocked();
 }
 
 void RouterChannel::AbortAllLocked() {

@@ -109,6 +109,7 @@ class RouterChannel final : public OutputSink {
   void CountLess(size_t bytes);
   void MarkDirtyLocked(uint64_t number, Stream* stream);
   void DropConnectionLocked(const Status& status);
+  void ForgetConnectionLocked();
   void AbortAllLocked();
   void PurgeFinishedLocked(int64_t now_ns);
 

@@ -27,6 +27,8 @@ Status WriteFlight(int fd, const std::vector<std::string>& records) {
   while (!rest.empty()) {
     const ssize_t written = write(fd, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && (errno == ENOSPC || errno == EDQUOT))
+      return absl::ResourceExhaustedError(std::strerror(errno));
     if (written < 0) return absl::UnavailableError(std::strerror(errno));
     rest.remove_prefix(static_cast<size_t>(written));
   }
@@ -36,7 +38,7 @@ Status WriteFlight(int fd, const std::vector<std::string>& records) {
 Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records) {
   if (access(path.c_str(), F_OK) == 0) return absl::AlreadyExistsError(StrCat(path, " exists"));
   // Under its own name there is never a part of one.
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = StrCat(path, kFlightPartSuffix);
   const UniqueFd fd(open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
   Status status =
       fd.valid() ? WriteFlight(fd.get(), records) : absl::UnavailableError(std::strerror(errno));
@@ -44,7 +46,7 @@ Status WriteFlightFile(const std::string& path, const std::vector<std::string>& 
     status = absl::UnavailableError(std::strerror(errno));
   if (status.ok()) return status;
   if (fd.valid()) unlink(temporary.c_str());
-  return absl::UnavailableError(StrCat("can't write ", path, ": ", std::string(status.message())));
+  return Annotate(status, StrCat("can't write ", path));
 }
 
 StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path) {

@@ -51,7 +51,10 @@ StatusOr<std::vector<std::string>> ReadFlightRing(const Segment& segment);
 // The same to a descriptor, such as a pipe. Unavailable: it can't be written to.
 Status WriteFlight(int fd, const std::vector<std::string>& records);
 
-// The same in a file that only its owner may read (prompts are in it). Errors name the file.
+// The same in a file that only its owner may read (prompts are in it), which appears when it is
+// whole; until then its name has this behind it. Errors name the file; ResourceExhausted: no room
+// for it.
+inline constexpr char kFlightPartSuffix[] = ".part";
 Status WriteFlightFile(const std::string& path, const std::vector<std::string>& records);
 StatusOr<std::vector<std::string>> ReadFlightFile(const std::string& path);
 

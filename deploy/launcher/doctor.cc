@@ -181,7 +181,7 @@ int Doctor(const ServeOptions& options) {
   }
   std::optional<ModelNeeds> needs;
   if (model.ok() && options.device == "cpu" && !plan->span.several_hosts()) {
-    needs = NeedsOf(**model, ModelNameOfPath(*path), options, machine.available_bytes);
+    needs = NeedsOf(**model, ModelNameOfPath(*path), options, plan->tp, machine.available_bytes);
   }
   std::printf("%s%-17s%s\n", DoctorText(machine, *plan, needs).c_str(), "ports",
               PortsText(options).c_str());

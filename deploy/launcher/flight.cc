@@ -24,6 +24,8 @@ bool KeepAtMost(size_t most, const fs::path& dir, const std::string& prefix) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(kFlightPartSuffix))
+      fs::remove(entry.path(), error);  // of a launcher that ended meanwhile
     // Exactly: "gpu-" is also what those of "gpu-2" begin with.
     if (name.size() == prefix.size() + kTimeBytes + std::string_view(kFlightSuffix).size() &&
         name.starts_with(prefix) && name.ends_with(kFlightSuffix))
@@ -64,7 +66,7 @@ StatusOr<std::string> SaveFlightRecording(const Segment& segment, const std::str
   const std::string path = (fs::path(dir) / (prefix + time + kFlightSuffix)).string();
   Status written = WriteFlightFile(path, *records);
   if (!written.ok()) {  // the folder may be a small volume
-    if (absl::IsAlreadyExists(written) || !KeepAtMost(kKeptFlightRecordings - 1, dir, prefix))
+    if (!absl::IsResourceExhausted(written) || !KeepAtMost(kKeptFlightRecordings - 1, dir, prefix))
       return written;
     RETURN_IF_ERROR(WriteFlightFile(path, *records));
   }

@@ -83,7 +83,7 @@ StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& opt
   if (options.device == "cpu" && options.replicas > 1 && !host.span.several_hosts()) {
     ASSIGN_OR_RETURN(const auto model, OpenCheckpoint(resolved.model_path));
     RETURN_IF_ERROR(
-        ShareMemory(NeedsOf(*model, resolved.model_name, options, machine.available_bytes),
+        ShareMemory(NeedsOf(*model, resolved.model_name, options, host.tp, machine.available_bytes),
                     machine.available_bytes, &resolved.options));
   }
   const CorePlan& plan = host.cores;

@@ -8,21 +8,34 @@
 namespace flotilla {
 namespace {
 
-// As the CPU backend has it: --dtype float32 makes floats of all but F16 and BF16, int8 makes
-// blocks of 32 with a scale of all matrices that have none.
-uint64_t WeightBytes(const TensorView& tensor, const std::string& dtype) {
-  const bool halves = tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
-  if (dtype == "float32" && !halves) return tensor.rows * tensor.cols * 4;
-  const bool floats = Traits(tensor.dtype).block_values == 1;
-  if (dtype == "int8" && floats && tensor.rows > 1 && tensor.cols % 32 == 0)
-    return tensor.rows * tensor.cols / 32 * 34;
-  return tensor.data.size();
-}
+// From so many on, packed weights may be mapped from a file, which is one copy for all replicas.
+constexpr uint64_t kLeastPackBytes = uint64_t{1} << 30;
 
 bool IsQuantised(const Checkpoint& model) {
   return std::any_of(model.tensors().begin(), model.tensors().end(), [](const TensorView& tensor) {
     return Traits(tensor.dtype).block_values > 1;
   });
+}
+
+// As the CPU backend has it: --dtype float32 makes floats of all but F16 and BF16, int8 makes
+// blocks of 32 with a scale of the matrices of a model that has no quantised ones.
+uint64_t WeightBytes(const Checkpoint& model, const std::string& dtype) {
+  // An embedding that is not the head, too, stays in the file.
+  const bool untied = model.Find("lm_head.weight") != nullptr;
+  const bool to_int8 = dtype == "int8" && !IsQuantised(model);
+  uint64_t bytes = 0;
+  for (const TensorView& tensor : model.tensors()) {
+    if (untied && tensor.name == "model.embed_tokens.weight") continue;
+    const bool halves = tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
+    if (dtype == "float32" && !halves) {
+      bytes += tensor.rows * tensor.cols * 4;
+    } else if (to_int8 && tensor.rows > 1 && tensor.cols % 32 == 0) {
+      bytes += tensor.rows * tensor.cols / 32 * 34;
+    } else {
+      bytes += tensor.data.size();
+    }
+  }
+  return bytes;
 }
 
 // A token's key, or value, of one head.
@@ -38,17 +51,15 @@ uint64_t HeadBytes(const Checkpoint& model, const ServeOptions& options) {
 }  // namespace
 
 ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options,
-                   uint64_t available_bytes) {
+                   uint32_t tp, uint64_t available_bytes) {
   const ModelConfig& config = model.config();
   ModelNeeds needs{.name = name, .replicas = options.replicas};
-  for (const TensorView& tensor : model.tensors()) {
-    needs.weight_bytes += WeightBytes(tensor, options.dtype);
-  }
+  needs.weight_bytes = WeightBytes(model, options.dtype);
   const uint64_t tokens =
       options.context_length != 0 ? options.context_length : config.max_position_embeddings;
   const uint64_t page = std::max<uint64_t>(1, options.page_size);
   needs.context_bytes = (tokens + page - 1) / page * page * 2 * config.num_hidden_layers *
-                        config.num_key_value_heads * HeadBytes(model, options);
+                        std::max(config.num_key_value_heads, tp) * HeadBytes(model, options);
   const uint64_t chosen = std::stoull(options.kv_cache_memory);
   needs.process_bytes = kReplicaOverheadBytes;
   const uint64_t loaded = needs.replicas * (needs.weight_bytes + needs.process_bytes);
@@ -62,15 +73,17 @@ ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const Serve
 
 Status ShareMemory(const ModelNeeds& needs, uint64_t available_bytes, ServeOptions* options) {
   if (needs.replicas == 1) return OkStatus();
-  if (needs.all() > available_bytes) {
-    return absl::FailedPreconditionError(StrCat(
+  const bool one_copy = options->pack_cache_dir != "off" && needs.weight_bytes >= kLeastPackBytes;
+  const uint64_t copies = one_copy ? (needs.replicas - 1) * needs.weight_bytes : 0;
+  if (needs.all() - copies > available_bytes) {
+    return absl::ResourceExhaustedError(StrCat(
         "--replicas ", needs.replicas, " need ", FormatBytes(needs.all()), " of memory (each ",
         FormatBytes(needs.weight_bytes), " of weights, ", FormatBytes(needs.cache_bytes()),
         " of KV cache and ", FormatBytes(needs.process_bytes), " of processes), ",
         FormatBytes(available_bytes),
         " are available; use fewer replicas, or a smaller --kv-cache-memory or --context-length"));
   }
-  options->kv_cache_memory = StrCat(needs.cache_bytes());
+  if (options->kv_cache_memory == "0") options->kv_cache_memory = StrCat(needs.kv_bytes);
   return OkStatus();
 }
 

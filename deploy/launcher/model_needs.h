@@ -27,12 +27,13 @@ struct ModelNeeds {
   uint64_t all() const { return replicas * (weight_bytes + cache_bytes() + process_bytes); }
 };
 
+// tp: ranks of a replica.
 ModelNeeds NeedsOf(const Checkpoint& model, const std::string& name, const ServeOptions& options,
-                   uint64_t available_bytes);
+                   uint32_t tp, uint64_t available_bytes);
 
 // Replicas that start at the same time each find free what all of them want: so several are told
-// the size of their KV caches, and refused if they do not fit together. FailedPrecondition: with
-// what each needs.
+// the size of their KV caches, unless that was chosen, and refused if they do not fit together.
+// ResourceExhausted: with what each needs.
 Status ShareMemory(const ModelNeeds& needs, uint64_t available_bytes, ServeOptions* options);
 
 }  // namespace flotilla

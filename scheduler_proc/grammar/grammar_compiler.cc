@@ -143,6 +143,8 @@ GrammarCompiler::Entry GrammarCompiler::CompileNow(const Job& job) {
     metrics_.timeout.Increment();
     status = absl::InvalidArgumentError(
         StrCat("too complex: compiling it takes more than ", time_ms, " ms"));
+  } else if (absl::IsUnavailable(status)) {
+    metrics_.busy.Increment();  // the machine's
   } else {
     metrics_.invalid.Increment();
     if (absl::IsResourceExhausted(status))

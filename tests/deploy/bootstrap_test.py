@@ -135,6 +135,20 @@ class BootstrapTest(unittest.TestCase):
         self.assertEqual(run.stderr.count("fetching the default model"), 1)
         self.assertEqual([p.name for p in self.model.parent.iterdir()], [self.model.name])
 
+    def test_what_is_unpacked_is_not_fetched_again(self):
+        for name in ("xgrammar.lock", "xgrammar.patch"):
+            self.program(self.tree / "cmake" / name, (ROOT / "cmake" / name).read_text())
+        digest = (ROOT / "cmake/xgrammar.lock").read_text().rpartition("sha256:")[2].strip()
+        patch = hashlib.sha256((ROOT / "cmake/xgrammar.patch").read_bytes()).hexdigest()
+        code = "need_venv() { echo fetches; exit 0; }\nneed_xgrammar release\necho goes on"
+        self.assertEqual(self.shell(code).stdout, "fetches\n")
+        # The name that cmake/xgrammar.cmake gives it.
+        self.assertIn("stamp ${unpacked}/${XGRAMMAR_SHA256}-${patch_sha256}", (ROOT / "cmake/xgrammar.cmake").read_text())
+        (self.tree / "build/release/xgrammar").mkdir(parents=True)
+        (self.tree / "build/release/xgrammar" / f"{digest}-{patch}").touch()
+        self.assertEqual(self.shell(code).stdout, "goes on\n")
+        self.assertEqual(self.shell(code.replace("release", "asan")).stdout, "fetches\n")
+
     def test_refuses_a_model_with_another_digest(self):
         self.fake_model(b"other weights")
         run = self.shell("need_model")

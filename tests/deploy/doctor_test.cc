@@ -134,28 +134,31 @@ class NeedsTest : public ::testing::Test {
 TEST_F(NeedsTest, AreThoseOfWeightsCacheAndProcesses) {
   ServeOptions options;
   options.replicas = 2;
-  const ModelNeeds needs = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
+  const ModelNeeds needs = NeedsOf(*model_, "tiny", options, 1, 8192 * kMiB);
   EXPECT_GT(needs.weight_bytes, 50'000u);
   EXPECT_EQ(needs.kv_bytes, kAutomaticKvBytes);
   // 512 tokens, 2 layers, keys and values of 3 heads of 16 in bfloat16.
   EXPECT_EQ(needs.context_bytes, 512u * 2 * 2 * 3 * 16 * 2);
   EXPECT_EQ(needs.process_bytes, kReplicaOverheadBytes);
   EXPECT_EQ(needs.all(), 2 * (needs.weight_bytes + needs.kv_bytes + needs.process_bytes));
+  // More ranks than heads have one each.
+  EXPECT_EQ(NeedsOf(*model_, "tiny", options, 5, 8192 * kMiB).context_bytes,
+            512u * 2 * 2 * 5 * 16 * 2);
   // Of what the weights and processes leave, a quarter at most.
   const uint64_t loaded = 2 * (needs.weight_bytes + needs.process_bytes);
   const auto kv_bytes = [&](uint64_t left) {
-    return NeedsOf(*model_, "tiny", options, loaded + left).kv_bytes;
+    return NeedsOf(*model_, "tiny", options, 1, loaded + left).kv_bytes;
   };
   EXPECT_EQ(kv_bytes(400 * kMiB), 100 * kMiB);
-  EXPECT_EQ(NeedsOf(*model_, "tiny", options, loaded / 2).kv_bytes, 0u);
+  EXPECT_EQ(NeedsOf(*model_, "tiny", options, 1, loaded / 2).kv_bytes, 0u);
 }
 
 TEST_F(NeedsTest, ManyReplicasTakeHalfOfWhatIsLeftTogether) {
   ServeOptions options;
   options.replicas = 8;
-  const ModelNeeds any = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
+  const ModelNeeds any = NeedsOf(*model_, "tiny", options, 1, 8192 * kMiB);
   const uint64_t loaded = 8 * (any.weight_bytes + any.process_bytes);
-  EXPECT_EQ(NeedsOf(*model_, "tiny", options, loaded + 1600 * kMiB).kv_bytes, 100 * kMiB);
+  EXPECT_EQ(NeedsOf(*model_, "tiny", options, 1, loaded + 1600 * kMiB).kv_bytes, 100 * kMiB);
 }
 
 TEST_F(NeedsTest, ReplicasThatDoNotFitTogetherAreRefused) {
@@ -165,19 +168,19 @@ TEST_F(NeedsTest, ReplicasThatDoNotFitTogetherAreRefused) {
     options.replicas = replicas;
     ServeOptions given = options;
     const Status status =
-        ShareMemory(NeedsOf(*model_, "tiny", options, 4096 * kMiB), 4096 * kMiB, &given);
+        ShareMemory(NeedsOf(*model_, "tiny", options, 1, 4096 * kMiB), 4096 * kMiB, &given);
     EXPECT_EQ(given.kv_cache_memory, options.kv_cache_memory);
     return status;
   };
   EXPECT_TRUE(share(1).ok()) << "it finds out by itself, exactly";
   const Status refused = share(2);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("--replicas 2 need "), HasSubstr("3.0 GiB of KV cache"),
                     HasSubstr("4.0 GiB are available; use fewer replicas")));
   options.kv_cache_memory = "0";
   ASSERT_TRUE(
-      ShareMemory(NeedsOf(*model_, "tiny", options, 4096 * kMiB), 4096 * kMiB, &options).ok());
+      ShareMemory(NeedsOf(*model_, "tiny", options, 1, 4096 * kMiB), 4096 * kMiB, &options).ok());
   EXPECT_EQ(options.kv_cache_memory, std::to_string(kAutomaticKvBytes));
 }
 
@@ -186,12 +189,12 @@ TEST_F(NeedsTest, FollowTheFlags) {
   options.kv_cache_memory = "1048576";
   options.context_length = 100;  // 7 pages of 16
   options.kv_cache_dtype = "int8";
-  const ModelNeeds small = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
+  const ModelNeeds small = NeedsOf(*model_, "tiny", options, 1, 8192 * kMiB);
   EXPECT_EQ(small.kv_bytes, kMiB);
   EXPECT_EQ(small.context_bytes, 112u * 2 * 2 * 3 * (16 + 4));
   options.dtype = "float32";
   options.kv_cache_dtype = "auto";
-  const ModelNeeds floats = NeedsOf(*model_, "tiny", options, 8192 * kMiB);
+  const ModelNeeds floats = NeedsOf(*model_, "tiny", options, 1, 8192 * kMiB);
   EXPECT_EQ(floats.context_bytes, 112u * 2 * 2 * 3 * 16 * 4);
   EXPECT_GT(floats.weight_bytes, 3 * small.weight_bytes);
 }

@@ -36,7 +36,7 @@ void Pin(pthread_t thread, uint32_t cpu) {
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : spin_ns_(options.spin_ns), state_(kClosed), shares_(options.threads) {
+    : spin_ns_(options.spin_ns), shares_(options.threads), state_(kClosed) {
   CHECK(options.threads >= 1);
   CPU_ZERO(&unpinned_);
   sched_getaffinity(0, sizeof(unpinned_), &unpinned_);

@@ -56,7 +56,8 @@ class ThreadPool {
     const auto call = [](const void* context, uint32_t begin, uint32_t end, uint32_t worker) {
       (*static_cast<const F*>(context))(begin, end, worker);
     };
-    RunRegion({count, grain, (count + grain - 1) / grain, call, &f});
+    const auto pieces = static_cast<uint32_t>((uint64_t{count} + grain - 1) / grain);
+    RunRegion({count, grain, pieces, call, &f});
   }
 
   // Adds 1 to *bell and wakes who waits there, where it holds up the work the least: waking a
@@ -99,6 +100,7 @@ class ThreadPool {
   void Leave();
 
   const int64_t spin_ns_;
+  std::vector<Share> shares_;  // of each worker
   cpu_set_t unpinned_;
   std::vector<std::thread> workers_;  // 1 … threads() - 1
 
@@ -106,7 +108,6 @@ class ThreadPool {
   // region is open; the caller closes it once no item is unclaimed and waits until nobody is
   // inside. region_ and shares_ are written only while the last region is closed and empty.
   alignas(64) std::atomic<uint64_t> state_;
-  std::vector<Share> shares_;                      // of each worker
   alignas(64) std::atomic<uint32_t> sleepers_{0};  // workers that sleep on bell_ or are about to
   std::atomic<uint32_t> bell_{0};                  // futex: a region opened, or the end
   std::atomic<uint32_t> caller_sleeps_{0};

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "common/base/build_revision.h"
 #include "common/base/log.h"
 #include "worker_proc/cuda/gpu/cuda_status.h"
 #include "worker_proc/cuda/gpu/gemm_tuning.h"
@@ -126,7 +127,8 @@ LtGemm::~LtGemm() {
 Status LtGemm::Open(const Options& options) {
   l2_bytes_ = options.l2_bytes;
   RETURN_IF_ERROR(LtStatus(cublasLtCreate(&handle_), "cublasLtCreate"));
-  cache_.emplace(options.gpu, StrCat("cuBLASLt ", cublasLtGetVersion()));
+  cache_.emplace(options.gpu,
+                 StrCat("cuBLASLt ", cublasLtGetVersion(), ", kernels of ", BuildRevision()));
   if (!options.cache_dir.empty()) {
     std::string gpu = options.gpu;
     std::replace_if(
@@ -231,8 +233,8 @@ StatusOr<LtGemm::Algo> LtGemm::Choose(const GemvArgs& matrix, uint32_t rows, Tun
   const GemmKey key = {rows, matrix.out_features, matrix.in_features, TypeCode(matrix)};
   if (const GemmAlgo* known = cache_->Find(key)) {
     const Algo algo = FromCache(*known);
-    ASSIGN_OR_RETURN(const bool good, tuning->HasOurBits(rows, algo));
-    if (good) return algo;
+    const StatusOr<bool> good = tuning->HasOurBits(rows, algo);  // whatever is wrong: timed again
+    if (good.ok() && *good) return algo;
   }
   ASSIGN_OR_RETURN(const Algo algo, tuning->Fastest(rows));
   cache_->Remember(key, ForCache(algo));

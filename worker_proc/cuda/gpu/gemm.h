@@ -5,10 +5,10 @@
 // candidates are timed for 1, 2, 4 … rows, over copies of the weight that no cache holds, and the
 // fastest is taken whose result equals our kernel's bit for bit; if none does, our kernel. So time
 // decides about speed alone, and two processes may choose differently. What was chosen is kept in a
-// file, algorithms-GPU.bin; a later start times nothing, but compares the bits again. Of other
-// elements, or where
-// the shape is none of that kernel's, a matrix has one algorithm for all rows, the library's
-// choice. Not batch-invariant: the library's first choice for each power of two of rows.
+// file, algorithms-GPU.bin; a later start of the same program times nothing, but compares the bits
+// again. Of other elements, or where the shape is none of that kernel's, a matrix has one algorithm
+// for all rows, the library's choice. Not batch-invariant: the library's first choice for each
+// power of two of rows.
 //
 // Units: elements, rows, bytes. Threads: the stream's. Ownership: owns the library's handle and its
 // workspace; the stream outlives it. Errors: Internal with the library's code; Unimplemented: no

@@ -1,5 +1,6 @@
 #include "worker_proc/cuda/plan/algo_cache.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,6 +95,10 @@ Status AlgoCache::Parse(std::string_view bytes) {
 Status AlgoCache::Load(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(StrCat("no cache of algorithms in ", path));
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return Damaged("it is gone");
+  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & S_IWOTH) != 0)
+    return absl::PermissionDeniedError("cache of algorithms: others may write it");
   const std::streamoff size = file.tellg();
   if (size < 0 || static_cast<uint64_t>(size) > kMaxBytes) return Damaged("its size");
   std::string bytes(static_cast<size_t>(size), '\0');

@@ -8,8 +8,8 @@
 // entry is believed. Writing: to a temporary name, then renamed.
 //
 // Units: rows, columns, bytes. Threads: one. Errors: Load: NotFound: there is none; DataLoss:
-// damaged; FailedPrecondition: of another device or version. A file that can't be used costs only
-// the time to measure again.
+// damaged; FailedPrecondition: of another device or version; PermissionDenied: others may write it.
+// A file that can't be used costs only the time to measure again.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ using GemmAlgo = std::array<uint64_t, 8>;
 
 class AlgoCache {
  public:
-  // device: name and compute capability; version: of the library.
+  // device: its name; version: of the library, and of the kernels it competes with.
   AlgoCache(std::string device, std::string version)
       : device_(std::move(device)), version_(std::move(version)) {}
 

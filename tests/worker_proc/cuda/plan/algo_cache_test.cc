@@ -89,6 +89,13 @@ TEST_F(AlgoCacheTest, NoDamageIsBelieved) {
   EXPECT_TRUE(AlgoCache(kDevice, kLibrary).Load(path_).ok());
 }
 
+TEST_F(AlgoCacheTest, WhatOthersMayWriteIsNotTrusted) {
+  SaveTwo();
+  std::filesystem::permissions(path_, std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  EXPECT_TRUE(absl::IsPermissionDenied(AlgoCache(kDevice, kLibrary).Load(path_)));
+}
+
 TEST_F(AlgoCacheTest, AFolderThatCantBeWrittenIsSaid) {
   const Status status = AlgoCache(kDevice, kLibrary).Save("/proc/algos");
   EXPECT_THAT(std::string(status.message()), HasSubstr("can't create /proc/algos"));
