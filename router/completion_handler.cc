@@ -19,6 +19,7 @@ class CompletionHandler::Sink final : public GenerateSink {
  public:
   Sink(std::shared_ptr<CompletionHandler> handler, size_t prompt)
       : handler_(std::move(handler)), prompt_(prompt) {}
+  void OnBegun(const std::string& fingerprint) override { handler_->OnBegun(fingerprint); }
   void OnDelta(size_t choice, v1::Delta&& delta) override {
     handler_->OnDelta(prompt_, choice, std::move(delta));
   }
@@ -126,6 +127,11 @@ std::string CompletionHandler::Digest() const {
   std::vector<std::span<const int32_t>> prompts;
   for (const CompletionPrompt& prompt : request_.prompts) prompts.emplace_back(prompt.ids);
   return RequestDigest(request_.params, prompts);
+}
+
+// The replica that takes a request may have come since it arrived.
+void CompletionHandler::OnBegun(const std::string& fingerprint) {
+  if (!ttft_seen_) envelope_.system_fingerprint = fingerprint;
 }
 
 void CompletionHandler::OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta) {

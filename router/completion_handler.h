@@ -38,6 +38,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void OnParsed(Parsed parsed);
   void SubmitAll();
   std::string Digest() const;
+  void OnBegun(const std::string& fingerprint);
   void OnDelta(size_t prompt, size_t candidate, v1::Delta&& delta);
   void OnMerged(size_t prompt, const v1::Delta& delta);
   // More of the answer is kept. False: it may not be, and the request has failed.

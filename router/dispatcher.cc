@@ -374,7 +374,10 @@ void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta
     return;
   }
   if (IsEmpty(delta)) return;
-  if (!stream->begun()) stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
+  if (!stream->begun()) {
+    stream->fingerprint = fleet_.at(stream->replica).model()->fingerprint;
+    stream->sink->OnBegun(*stream->fingerprint);
+  }
   if (stream->progress.num_tokens() > tokens_before) OnProgress(stream.get());
   if (delta.last()) {
     finished_.OnLast(*stream, LastReplica(*stream), &delta);

@@ -26,6 +26,8 @@ namespace flotilla {
 class GenerateSink {
  public:
   virtual ~GenerateSink() = default;
+  // Before the first piece of a candidate: what computes it, by the fingerprint of its replica.
+  virtual void OnBegun(const std::string& /*fingerprint*/) {}
   // The next piece of candidate `choice`, in order; nothing of it follows delta.last(). Never
   // carries an error.
   virtual void OnDelta(size_t choice, v1::Delta&& delta) = 0;

@@ -50,6 +50,29 @@ def test_a_killed_process_is_not_noticed(victim):
         assert any(f"name={victim}" in line for line in c.complaints())
 
 
+def test_a_worker_that_finds_another_model_does_not_go_on_with_it(tmp_path):
+    """The files were replaced under a replica: it starts anew as a whole, and what it says is the new model's."""
+    path, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    shutil.copy(MODEL, path)
+    weights = bytearray(path.read_bytes())
+    middle = slice(len(weights) // 2, len(weights) // 2 + (1 << 20))
+    weights[middle] = bytes(byte ^ 1 for byte in weights[middle])  # other weights, which are numbers all the same
+    other.write_bytes(weights)
+    with Cluster("--tp", "1", "--kv-cache-memory", "256MiB", model=str(path), disturbed=True) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
+        model = client.models.list().data[0].id
+        before = complete(client, model, 0)
+        fingerprint = client.completions.create(model=model, prompt="x", max_tokens=1).system_fingerprint
+        other.replace(path)
+        schedulers = c.pids("scheduler")
+        os.kill(c.pids("worker")[0], signal.SIGKILL)
+        wait_until(lambda: "the ranks no longer compute what they did" in c.logs_text(), 60, "it is noticed")
+        wait_until(lambda: c.pids("scheduler") not in ([], schedulers), 60, "the replica starts anew")
+        answer = client.completions.create(model=model, prompt="x", max_tokens=1)
+        assert answer.system_fingerprint != fingerprint
+        assert complete(client, model, 0) != before
+
+
 def test_a_retraction_is_not_noticed():
     """More output than the KV cache holds: the last to come are put back and computed again."""
     with Cluster("--tp", "1", "--kv-cache-memory", "12MiB", "--context-length", "256") as c:

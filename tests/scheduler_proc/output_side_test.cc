@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <zmq.hpp>
 
@@ -337,6 +338,47 @@ TEST(DetokLinkTest, AStreamThatIsNotAnsweredIsOpenedAgain) {
   EXPECT_EQ(texts[0].stop_index, -1);
   EXPECT_EQ(link->bad_frames(), 1u);
   EXPECT_EQ(link->live_streams(), 1u);
+  std::filesystem::remove_all(folder);
+}
+
+// One frame of all would keep the detokenizer from saying that it lives, or be too large to be
+// taken.
+TEST(DetokLinkTest, LongHistoriesGoInSeveralFrames) {
+  std::string folder = (std::filesystem::temp_directory_path() / "detok-link-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  auto link = *DetokLink::Bind("ipc://" + folder + "/q", "ipc://" + folder + "/p");
+  zmq::context_t context;
+  zmq::socket_t in(context, zmq::socket_type::pull), out(context, zmq::socket_type::push);
+  in.set(zmq::sockopt::rcvtimeo, 10'000);
+  in.connect("ipc://" + folder + "/q");
+  out.connect("ipc://" + folder + "/p");
+  const std::vector<int32_t> history(kDetokFrameBytes / sizeof(int32_t) * 3 / 4, 'a');
+  for (uint64_t stream = 1; stream <= 5; ++stream) link->Open(stream, {}, history);
+  DetokReply hello;
+  hello.kind = DetokReply::Kind::kHello;
+  std::string frame;
+  BuildDetokReply(hello, &frame);
+  out.send(zmq::buffer(frame), zmq::send_flags::none);
+  std::vector<DetokText> texts;
+  while (!link->connected()) link->Receive(&texts);
+  std::set<uint64_t> opened;
+  std::set<uint64_t> generations;
+  size_t frames = 0;
+  while (opened.size() < 5) {
+    zmq::message_t message;
+    DetokRequest request;
+    ASSERT_TRUE(in.recv(message)) << opened.size() << " came";
+    ASSERT_TRUE(ParseDetokRequest(message.to_string_view(), &request).ok());
+    EXPECT_LE(request.events.size(), 2u);
+    generations.insert(request.generation);
+    for (const DetokStreamEvent& event : request.events) {
+      EXPECT_EQ(event.tokens.size(), history.size());
+      opened.insert(event.stream);
+    }
+    ++frames;
+  }
+  EXPECT_EQ(frames, 3u);
+  EXPECT_EQ(generations.size(), 1u) << "another one would begin anew";
   std::filesystem::remove_all(folder);
 }
 
