@@ -115,7 +115,8 @@ class Replica {
     const ReqId id = next_id_++;
     const uint32_t resumed =
         submit.resume_size() > 0 ? static_cast<uint32_t>(submit.resume(0).output_ids_size()) : 0;
-    if (!channel_->Open(submit.stream_id(), id, resumed).ok()) return Disconnect();
+    if (!channel_->Open(connection_.get(), submit.stream_id(), id, resumed).ok())
+      return Disconnect();
     CHECK(channel_->ReplayRoom() <= options_.max_unsent_bytes);
     if (submit.has_keyed()) channel_->Share(submit.stream_id(), id);
     live_[id] = {channel_, submit.stream_id(), 0};
