@@ -63,9 +63,12 @@ class Replica {
     clock_.AdvanceNs(600 * kNsPerMs);
     for (auto& [id, live] : live_) {
       if (live.tokens > 5) continue;
-      live.channel->Append(live.stream, Piece(id, ++live.tokens));
-      live.channel->Append(live.stream, Piece(id, ++live.tokens));
+      for (int i = 0; i < 2; ++i) {
+        live.kept.Append(Piece(id, ++live.tokens));
+        live.channel->Append(live.stream, Piece(id, live.tokens));
+      }
       live.channel->Flush();
+      Repeat(&live.kept);
     }
     hub_.Tick(clock_.NowNs());
     CHECK(hub_.size() <= options_.max_routers);
@@ -79,7 +82,19 @@ class Replica {
     std::shared_ptr<RouterChannel> channel;
     uint64_t stream = 0;
     int32_t tokens = 0;
+    StreamLog kept{0, 0};  // as of a request with an idempotency key
   };
+
+  // All of it once more, for somebody who has nothing of it.
+  static void Repeat(StreamLog* kept) {
+    CHECK(kept->RewindTo(0, 0));
+    CHECK(kept->kept_bytes() >= kept->unsent_bytes());
+    while (kept->HasUnsent()) {
+      v1::Delta delta;
+      kept->Take(/*max_bytes=*/1, &delta);
+    }
+    CHECK(kept->unsent_bytes() == 0);
+  }
 
   void TakeOne(const v1::RouterFrame& frame) {
     if (channel_ == nullptr || connection_->closed()) {
@@ -119,7 +134,7 @@ class Replica {
       return Disconnect();
     CHECK(channel_->ReplayRoom() <= options_.max_unsent_bytes);
     if (submit.has_keyed()) channel_->Share(submit.stream_id(), id);
-    live_[id] = {channel_, submit.stream_id(), 0};
+    live_.try_emplace(id, Live{channel_, submit.stream_id()});
     for (const Tokenizer* tokenizer : {static_cast<const Tokenizer*>(nullptr), &Vocabulary()}) {
       const auto checked =
           submit.has_embed() ? CheckEmbed(submit.request(), submit.embed(), limits_, tokenizer)
