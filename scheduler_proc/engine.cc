@@ -65,6 +65,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
                std::unique_ptr<DetokLink> detok)
     : options_(options),
       inputs_(std::move(inputs)),
+      max_token_bytes_(MaxTokenBytes(*inputs_.tokenizer)),
       port_(std::move(steps), inputs_.collective, inputs_.clock,
             &AddGauge(inputs_.registry, RingFillRatioSpec("step"))),
       results_(std::move(results)),
@@ -161,8 +162,7 @@ Status Engine::TakeRequests(uint32_t num_pages) {
   measured.set_max_model_len(context);
   info_.Complete(measured);
   front_.SetServing({options_.model_name, options_.core.vocab_size, context,
-                     options_.max_grammar_bytes,
-                     MaxPromptBytes(context, MaxTokenBytes(*inputs_.tokenizer))});
+                     options_.max_grammar_bytes, MaxPromptBytes(context, max_token_bytes_)});
   return OkStatus();
 }
 

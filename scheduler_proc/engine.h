@@ -86,6 +86,7 @@ class Engine {
 
   const EngineOptions options_;
   Inputs inputs_;  // constant but for what info_ takes of it
+  const size_t max_token_bytes_;
   RingStepPort port_;
   RingReader results_;
   std::unique_ptr<DetokLink> detok_;

@@ -19,6 +19,9 @@ std::optional<uint64_t> MemoryLimitBytes(const std::string& root = "/");
 // What the processes of a replica take besides weights and KV cache: programs, libraries, heaps,
 // buffers (docs/deploying.md; docs/sizing.md has it measured).
 inline constexpr uint64_t kReplicaOverheadBytes = uint64_t{300} << 20;
+// Fewer bytes of weights a worker are packed in no time. From so many on they may be mapped from a
+// file (worker_proc/cpu/pack_cache.h), which is one copy for all replicas.
+inline constexpr uint64_t kLeastPackBytes = uint64_t{1} << 30;
 // The KV cache that nobody chose, where one context does not take more. Fresh memory can take
 // seconds a GiB to touch, and the start waits for it.
 inline constexpr uint64_t kAutomaticKvBytes = uint64_t{512} << 20;

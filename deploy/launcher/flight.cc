@@ -24,12 +24,14 @@ bool KeepAtMost(size_t most, const fs::path& dir, const std::string& prefix) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(kFlightPartSuffix))
-      fs::remove(entry.path(), error);  // of a launcher that ended meanwhile
     // Exactly: "gpu-" is also what those of "gpu-2" begin with.
-    if (name.size() == prefix.size() + kTimeBytes + std::string_view(kFlightSuffix).size() &&
-        name.starts_with(prefix) && name.ends_with(kFlightSuffix))
-      files.push_back(entry.path());
+    const auto is = [&](const std::string& suffix) {
+      return name.size() == prefix.size() + kTimeBytes + suffix.size() &&
+             name.starts_with(prefix) && name.ends_with(suffix);
+    };
+    if (is(kFlightSuffix)) files.push_back(entry.path());
+    // Of a launcher that ended meanwhile.
+    if (is(StrCat(kFlightSuffix, kFlightPartSuffix))) fs::remove(entry.path(), error);
   }
   std::sort(files.begin(), files.end());
   for (size_t i = 0; i + most < files.size(); ++i) fs::remove(files[i], error);

@@ -8,9 +8,6 @@
 namespace flotilla {
 namespace {
 
-// From so many on, packed weights may be mapped from a file, which is one copy for all replicas.
-constexpr uint64_t kLeastPackBytes = uint64_t{1} << 30;
-
 bool IsQuantised(const Checkpoint& model) {
   return std::any_of(model.tensors().begin(), model.tensors().end(), [](const TensorView& tensor) {
     return Traits(tensor.dtype).block_values > 1;

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/memory_info.h"
 #include "common/checkpoint/checkpoint.h"
 #include "worker_proc/cpu/pack_file.h"
 
@@ -32,8 +33,8 @@ struct PackCacheOptions {
   std::string model_identity;  // ModelIdentity(); empty: off
   uint32_t rank = 0;
   uint32_t ranks = 1;
-  // Fewer bytes are packed in no time. auto only: who names a folder wants the file.
-  uint64_t min_bytes = uint64_t{1} << 30;
+  // auto only: who names a folder wants the file.
+  uint64_t min_bytes = kLeastPackBytes;
 };
 
 // Names and places of the model's files, with their sizes and times, and of its tensors, with some

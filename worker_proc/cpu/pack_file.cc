@@ -14,8 +14,8 @@
 #include <fstream>
 #include <span>
 
-#include "absl/strings/str_format.h"
 #include "common/base/flags.h"
+#include "common/base/trusted_file.h"
 #include "common/base/unique_fd.h"
 #include "common/base/xxh64.h"
 #include "worker_proc/cpu/pack_format.h"
@@ -77,12 +77,7 @@ StatusOr<Opened> OpenChecked(const std::string& path, const std::string& key) {
   if (fstat(opened.fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::DataLossError(StrCat(path, " is not a regular file"));
   }
-  // Whoever made it decides what the model says, and its checksums are no secret. Ours is 0644.
-  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & S_IWOTH) != 0) {
-    return absl::PermissionDeniedError(StrCat(
-        "user ", info.st_uid, "'s, mode ", absl::StrFormat("%03o", info.st_mode & 0777),
-        ": only what this user or root has written, and nobody else may change, is trusted"));
-  }
+  RETURN_IF_ERROR(CheckTrusted(info));  // ours is 0644
   const auto size = static_cast<uint64_t>(info.st_size);
   std::string bytes(kPackPreambleBytes, '\0');
   const Status cut_off = absl::DataLossError("packed weights: the file is cut off");

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/trusted_file.h"
 #include "common/base/wire.h"
 #include "common/base/xxh64.h"
 
@@ -97,8 +98,7 @@ Status AlgoCache::Load(const std::string& path) {
   if (!file) return absl::NotFoundError(StrCat("no cache of algorithms in ", path));
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return Damaged("it is gone");
-  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & S_IWOTH) != 0)
-    return absl::PermissionDeniedError("cache of algorithms: others may write it");
+  RETURN_IF_ERROR(CheckTrusted(info));
   const std::streamoff size = file.tellg();
   if (size < 0 || static_cast<uint64_t>(size) > kMaxBytes) return Damaged("its size");
   std::string bytes(static_cast<size_t>(size), '\0');
