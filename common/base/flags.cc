@@ -120,6 +120,14 @@ void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
       ->check(CLI::Range(0.05, 1.0))
       ->capture_default_str();
   app->add_option(
+         "--gpu-weights", flags->gpu_weights,
+         "Matrices that the file has in blocks of 4 to 8 bits, on a GPU. expanded: to --dtype when "
+         "they are loaded; packed: when they are multiplied, with the same tokens in a third of "
+         "the "
+         "memory; auto: packed where the others would take more than half of it")
+      ->check(CLI::IsMember({"auto", "expanded", "packed"}))
+      ->capture_default_str();
+  app->add_option(
          "--graph-mode", flags->graph_mode,
          "On a GPU: what part of a step is replayed from CUDA graphs, which are captured at "
          "the start. auto: all of it (full), else what can be")

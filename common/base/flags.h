@@ -213,12 +213,13 @@ CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 // With --device cuda.
 struct GpuFlags {
   double gpu_memory_utilization = 0.9;  // share of the device's memory
+  std::string gpu_weights = "auto";
   bool disable_batch_invariance = false;
   std::string graph_mode = "auto";
   std::vector<uint32_t> cuda_graph_sizes;
   uint32_t cuda_graph_max_size = 512;
 };
-// --gpu-memory-utilization, --graph-mode and its sizes, --disable-batch-invariance
+// --gpu-memory-utilization, --gpu-weights, --graph-mode and its sizes, --disable-batch-invariance
 void AddGpuFlags(CLI::App* app, GpuFlags* flags);
 
 // --log-level, --log-format

@@ -15,34 +15,10 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/checkpoint/dtype.h"
 #include "common/checkpoint/model_config.h"
 
 namespace flotilla {
-
-// Element types as GGUF numbers them. Block types hold 32 values a block along the last dimension,
-// K types a super-block of 256: blocks with small scales of their own.
-enum class DType : uint32_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ5_0 = 6,
-  kQ5_1 = 7,
-  kQ8_0 = 8,
-  kQ4_K = 12,
-  kQ5_K = 13,
-  kQ6_K = 14,
-  kBF16 = 30,
-};
-
-struct DTypeTraits {
-  const char* name;       // "Q4_1"
-  uint32_t block_values;  // values a block: 1, 32 or 256
-  uint32_t block_bytes;   // bytes a block
-};
-// Null for an unknown type.
-const DTypeTraits* FindDType(uint32_t dtype);
-const DTypeTraits& Traits(DType dtype);
 
 // A row-major matrix [rows, cols] (vectors: rows = 1). Each row is whole blocks of dtype, rows
 // follow each other without gaps.

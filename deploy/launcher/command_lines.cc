@@ -56,6 +56,7 @@ class Argv {
     Flag("--device", o.device);
     if (o.device == "cpu") return *this;
     return Flag("--gpu-memory-utilization", o.gpu.gpu_memory_utilization)
+        .Flag("--gpu-weights", o.gpu.gpu_weights)
         .Flag("--gpu", o.gpus.empty() ? worker : o.gpus.at(worker))
         .Flag("--graph-mode", o.gpu.graph_mode)
         .List("--cuda-graph-sizes", o.gpu.cuda_graph_sizes)

@@ -9,9 +9,8 @@ namespace flotilla {
 namespace {
 
 bool IsQuantised(const Checkpoint& model) {
-  return std::any_of(model.tensors().begin(), model.tensors().end(), [](const TensorView& tensor) {
-    return Traits(tensor.dtype).block_values > 1;
-  });
+  return std::any_of(model.tensors().begin(), model.tensors().end(),
+                     [](const TensorView& tensor) { return IsQuantised(tensor.dtype); });
 }
 
 // As the CPU backend has it: --dtype float32 makes floats of all but F16 and BF16, int8 makes

@@ -8,17 +8,14 @@
 // that no cache of the GPU holds them, as in a step. What a kernel reads of its inputs again is not
 // counted.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <numeric>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/base/check.h"
+#include "tests/bench/gpu_bench_device.h"
 #include "worker_proc/cuda/attention_plan.h"
 #include "worker_proc/cuda/device.h"
 #include "worker_proc/runner/logits_scan.h"
@@ -31,14 +28,10 @@ constexpr uint32_t kHidden = 1024, kHeads = 16, kKvHeads = 8, kDim = 128, kFfn =
                    kVocab = 151936;
 constexpr uint32_t kPageSize = 16;
 constexpr uint64_t kPoolBytes = uint64_t{2} << 30;
-constexpr uint32_t kLaunches = 32;  // of a graph
 
-class Bench {
+class Bench : BenchDevice {
  public:
   explicit Bench(std::string_view filter) : filter_(filter) {
-    auto device = OpenDevice(0);
-    CHECK_OK(device.status());
-    device_ = std::move(*device);
     weights_ = Filled(kPoolBytes, 0.02f);
     cache_ = Filled(kPoolBytes, 1.0f);
     x_ = Filled(uint64_t{64} << 20, 1.0f);
@@ -59,69 +52,6 @@ class Bench {
   }
 
  private:
-  // ---- Memory and time.
-  DeviceBuffer Allocate(uint64_t bytes) {
-    auto buffer = device_->Allocate(bytes);
-    CHECK_OK(buffer.status());
-    return std::move(*buffer);
-  }
-  template <typename T>
-  DeviceBuffer Uploaded(const std::vector<T>& values) {
-    DeviceBuffer buffer = Allocate(values.size() * sizeof(T));
-    device_->UploadAll(values, buffer);
-    CHECK_OK(device_->Synchronize());
-    return buffer;
-  }
-  template <typename T, typename Draw>
-  void Fill(const DeviceBuffer& buffer, const Draw& draw) {
-    std::vector<T> block((4 << 20) + 4096 / sizeof(T));
-    for (T& value : block) value = draw();
-    uint64_t shift = 0;  // each block begins elsewhere
-    for (uint64_t at = 0; at < buffer.bytes();
-         at += uint64_t{4} << 20, shift = (shift + 61) % 512) {
-      const uint64_t bytes = std::min<uint64_t>(buffer.bytes() - at, 4 << 20);
-      device_->Upload(block.data() + shift, bytes, buffer.data() + at);
-    }
-    CHECK_OK(device_->Synchronize());
-  }
-  DeviceBuffer Filled(uint64_t bytes, float deviation) {
-    DeviceBuffer buffer = Allocate(bytes);
-    std::normal_distribution<float> normal(0, deviation);
-    Fill<uint16_t>(buffer, [&] {
-      const float value = normal(rng_);
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof(bits));
-      return static_cast<uint16_t>(bits >> 16);
-    });
-    return buffer;
-  }
-  void FillFloats(const DeviceBuffer& buffer) {
-    std::normal_distribution<float> normal(0, 2);
-    Fill<float>(buffer, [&] { return normal(rng_); });
-  }
-
-  // Of one of kLaunches launches, launch(0) …, which a graph has behind each other.
-  double Microseconds(const std::function<void(uint32_t)>& launch) {
-    GraphApi* const api = device_->graphs();
-    launch(0);  // what a library loads at its first use
-    CHECK_OK(device_->Synchronize());
-    CHECK_OK(api->BeginCapture());
-    for (uint32_t i = 0; i < kLaunches; ++i) launch(i);
-    const auto graph = api->EndCapture();
-    CHECK_OK(graph.status());
-    double best = 1e30;
-    for (int round = 0; round < 5; ++round) {
-      const auto begin = std::chrono::steady_clock::now();
-      CHECK_OK(api->Launch(*graph));
-      CHECK_OK(api->Synchronize(DeviceStream::kCompute));
-      const std::chrono::duration<double, std::micro> took =
-          std::chrono::steady_clock::now() - begin;
-      if (round > 0) best = std::min(best, took.count() / kLaunches);
-    }
-    api->DestroyGraph(*graph);
-    return best;
-  }
-
   // ---- Rows.
   void Row(const std::string& what, double bytes, double flops,
            const std::function<void(uint32_t)>& launch) {
@@ -192,11 +122,30 @@ class Bench {
             device_->kernels().skinny_gemm({args(i), rows}, device_->stream());
           });
         }
-        if (rows == 1)
+        if (rows == 1) {
           Row(what + ", gemv", bytes, flops,
               [&](uint32_t i) { device_->kernels().gemv(args(i), device_->stream()); });
+        }
+        // In blocks of 256 values, 144 bytes.
+        const double fewer_bytes = static_cast<double>(weight_bytes) * (1 - 144.0 / 512);
+        Row(what + ", in Q4_K", bytes - fewer_bytes, flops, [&](uint32_t i) {
+          Packed({args(i), DType::kQ4_K, rows, m.out});
+        });
       }
     }
+  }
+
+  // As cuda_products.cc has it: many rows by an expanded copy.
+  void Packed(const PackedGemmArgs& args) {
+    if (args.rows <= kMostPackedRows)
+      return device_->kernels().packed_gemm(args, device_->stream());
+    const uint64_t values = uint64_t{args.matrix.out_features} * args.matrix.in_features;
+    device_->kernels().expand(
+        {args.matrix.weight, args.weight_dtype, values, floats_.data(), args.matrix.type},
+        device_->stream());
+    GemvArgs matrix = args.matrix;
+    matrix.weight = floats_.data();
+    device_->Gemm({matrix, args.rows, true});
   }
 
   // Attention of seqs sequences of q_len queries behind the last of kv_len keys, and its memory.
@@ -434,8 +383,6 @@ class Bench {
   }
 
   const std::string filter_;
-  std::minstd_rand rng_{7};
-  std::unique_ptr<Device> device_;
   DeviceBuffer weights_, cache_, x_, floats_, more_floats_, out_;
   double bytes_a_us_ = 1e30;
   double flops_a_us_ = 1e30;

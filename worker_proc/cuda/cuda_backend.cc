@@ -13,6 +13,7 @@
 #include "shm/futex.h"
 #include "worker_proc/cuda/cuda_attention.h"
 #include "worker_proc/cuda/cuda_gather.h"
+#include "worker_proc/cuda/cuda_products.h"
 #include "worker_proc/cuda/cuda_sampler.h"
 #include "worker_proc/cuda/cuda_weights.h"
 #include "worker_proc/cuda/graph/graph_runner.h"
@@ -32,7 +33,8 @@ class CudaBackend final : public Backend {
         options_(options),
         name_(StrCat(device_->name(), "-", ElementName(options.dtype), "-kv-",
                      ElementName(options.kv_cache_dtype), options_.batch_invariant ? "" : "-gemv")),
-        weights_(device_.get(), options.dtype, options.heartbeat),
+        weights_(device_.get(), options.dtype, options.keep_packed, options.heartbeat),
+        products_(device_.get(), options.dtype, options.batch_invariant),
         attention_(device_.get(), options.kv_cache_dtype),
         gather_(device_.get(), options.epoch, options.heartbeat) {}
 
@@ -41,7 +43,7 @@ class CudaBackend final : public Backend {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
             activation_bytes_ + metadata_.bytes() + graph_metadata_.bytes() +
-                attention_.plan_bytes() + gather_.bytes() +
+                attention_.plan_bytes() + gather_.bytes() + products_.bytes() +
                 (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
   }
@@ -93,12 +95,16 @@ class CudaBackend final : public Backend {
                   Tensor out) override {
     Norm(x, Floats(residual), weight, eps, out);
   }
-  void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
+  void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
+    products_.Linear(static_cast<const CudaLinear&>(weight), x, out);
+  }
   void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
                       Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override;
-  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
+  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
+    products_.LinearActMul(static_cast<const CudaLinear&>(gate.weight), gate.act, x, gate_up, out);
+  }
   void SoftCap(float cap, Tensor x) override {
     kernels_.soft_cap({Floats(x), x.rows, x.cols, cap}, stream_);
   }
@@ -137,7 +143,6 @@ class CudaBackend final : public Backend {
     return narrow ? options_.dtype : Element::kFloat32;
   }
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
-  GemvArgs ProductOf(const CudaLinear& w, Tensor x, Tensor out) const;
   void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
   Status CaptureGraphs();
 
@@ -147,6 +152,7 @@ class CudaBackend final : public Backend {
   const CudaBackendOptions options_;
   const std::string name_;
   WeightStore weights_;
+  CudaProducts products_;
   DeviceBuffer metadata_;  // of a step that the graph runner does not run
   std::vector<std::byte> packed_metadata_;
   CudaAttention attention_;
@@ -199,6 +205,7 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
   packed_metadata_.reserve(metadata_bytes);
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
   RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
+  RETURN_IF_ERROR(products_.Reserve(bounds.max_tokens, weights_.largest_expanded()));
   attention_.Warmup(bounds);
   return device_->Synchronize();
 }
@@ -288,10 +295,17 @@ void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const Attent
 void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
                         Tensor out) {
   const auto& w = static_cast<const CudaEmbedding&>(weight);
-  kernels_.embedding(
-      {w.matrix->data(), options_.dtype, context.input_ids, context.num_tokens, out.cols, scale,
-       Floats(out), sampler_ == nullptr ? nullptr : sampler_->last_tokens()},
-      stream_);
+  const EmbeddingArgs args = {w.matrix->buffer.data(),
+                              options_.dtype,
+                              context.input_ids,
+                              context.num_tokens,
+                              out.cols,
+                              scale,
+                              Floats(out),
+                              sampler_ == nullptr ? nullptr : sampler_->last_tokens()};
+  const std::vector<PackedRows>& packed = w.matrix->packed;
+  if (packed.empty()) return kernels_.embedding(args, stream_);
+  kernels_.packed_embedding({args, packed[0].dtype}, stream_);
 }
 
 void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, float eps,
@@ -300,23 +314,6 @@ void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, fl
   kernels_.rms_norm({Floats(x), residual, w.values.as<const float>(), eps, x.rows, x.cols,
                      Data(out), TypeOf(out)},
                     stream_);
-}
-
-GemvArgs CudaBackend::ProductOf(const CudaLinear& w, Tensor x, Tensor out) const {
-  DCHECK(x.cols == w.in_features && x.rows == out.rows && TypeOf(x) == options_.dtype);
-  return {w.matrix->data(), options_.dtype,           out.cols,  w.in_features,
-          Data(x),          w.bias.as<const float>(), Data(out), TypeOf(out)};
-}
-
-void CudaBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
-  const auto& w = static_cast<const CudaLinear&>(weight);
-  DCHECK(out.cols == w.out_features);
-  const GemvArgs args = ProductOf(w, x, out);
-  if (x.rows == 1 && !options_.batch_invariant) {
-    kernels_.gemv(args, stream_);
-  } else {
-    device_->Gemm({args, x.rows, options_.batch_invariant});
-  }
 }
 
 void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
@@ -332,20 +329,6 @@ void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionCo
     args.eps = rotation.norms->eps;
   }
   attention_.RopeAndWriteKv(rotation.rope, rotation.layer, args);
-}
-
-void CudaBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
-  const auto& w = static_cast<const CudaLinear&>(gate.weight);
-  DCHECK(w.out_features == 2 * out.cols);
-  SkinnyGemmArgs args = {ProductOf(w, x, out), x.rows};
-  args.matrix.gated = true;
-  args.matrix.act = gate.act;
-  if (out.cols > 0 && w.bias.data() == nullptr) {
-    if (x.rows == 1 && !options_.batch_invariant) return kernels_.gemv(args.matrix, stream_);
-    if (HasGatedGemm(args)) return kernels_.skinny_gemm(args, stream_);
-  }
-  Linear(gate.weight, x, gate_up);
-  kernels_.act_mul({Data(gate_up), options_.dtype, gate.act, x.rows, out.cols, Data(out)}, stream_);
 }
 
 void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {

@@ -36,6 +36,9 @@ struct CudaBackendOptions {
   Heartbeat heartbeat = {};  // beaten while weights are loaded
   // The replica's, which changes when a rank is lost; null: none is. Waiting for it ends then.
   const std::atomic<uint32_t>* epoch = nullptr;
+  // Matrices that the file has in blocks of 4 to 8 bits stay so on the device: the same bits as if
+  // they became `dtype` when they are loaded, which float32 always does.
+  bool keep_packed = false;
 };
 const char* ElementName(Element element);  // "bfloat16"
 

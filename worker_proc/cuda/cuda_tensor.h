@@ -1,13 +1,15 @@
 // What the handles of Backend point to on a CUDA device: activations and weights.
 //
 // The residual stream, what Linear puts out and logits are float; what matrices read, the gates and
-// the matrices themselves have the backend's element. Rows are dense.
+// the matrices themselves have the backend's element, but for matrices that stay packed. Rows are
+// dense.
 //
 // Units: elements, rows. Ownership: the backend owns the memory of activations, a weight its own.
 // Threads: const in a step, but for the activations' values.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "worker_proc/cuda/device.h"
 #include "worker_proc/model/backend.h"
@@ -30,8 +32,19 @@ inline uint32_t RowBytes(const Tensor& tensor) {
 // Of a tensor that is float.
 inline float* Floats(const Tensor& tensor) { return reinterpret_cast<float*>(Data(tensor)); }
 
-// [rows, cols], row-major. A table of embeddings that is the head too is there once.
-using SharedMatrix = std::shared_ptr<const DeviceBuffer>;
+// Rows of a matrix in blocks of one type (kernels/packed_gemm.h).
+struct PackedRows {
+  DType dtype = DType::kQ4_0;
+  uint32_t rows = 0;
+  const std::byte* blocks = nullptr;
+};
+// [rows, cols], row-major; where it is packed, these rows below each other, else elements. A table
+// of embeddings that is the head too is there once.
+struct CudaMatrix {
+  DeviceBuffer buffer;
+  std::vector<PackedRows> packed = {};
+};
+using SharedMatrix = std::shared_ptr<const CudaMatrix>;
 
 struct CudaLinear final : LinearWeight {
   SharedMatrix matrix;

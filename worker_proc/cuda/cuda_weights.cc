@@ -11,6 +11,7 @@ namespace flotilla::cuda {
 namespace {
 
 constexpr uint64_t kChunkValues = uint64_t{1} << 20;
+constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 
 // To the nearest, ties to even; NaNs become one.
 uint16_t ToBFloat16(float value) {
@@ -54,7 +55,43 @@ void WeightStore::UploadRows(const WeightRows& rows, std::byte* to) {
   }
 }
 
+// Neighbours of one type are one matrix.
+StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> rows) {
+  uint64_t bytes = kPackedEnd;
+  uint64_t values = 0;
+  for (const WeightRows& part : rows) {
+    bytes += (part.end - part.begin) * part.view->row_bytes();
+    values += (part.end - part.begin) * part.view->cols;
+  }
+  auto matrix = std::make_shared<CudaMatrix>();
+  ASSIGN_OR_RETURN(matrix->buffer, device_.Allocate(bytes));
+  std::byte* to = matrix->buffer.data();
+  std::vector<PackedRows>& packed = matrix->packed;
+  for (const WeightRows& part : rows) {
+    const TensorView& view = *part.view;
+    if (packed.empty() || packed.back().dtype != view.dtype) packed.push_back({view.dtype, 0, to});
+    packed.back().rows += static_cast<uint32_t>(part.end - part.begin);
+    const uint8_t* from = view.data.data() + part.begin * view.row_bytes();
+    uint64_t left = (part.end - part.begin) * view.row_bytes();
+    while (left > 0) {
+      const uint64_t now = std::min(left, kChunkBytes);
+      heartbeat_.Beat();
+      device_.Upload(from, now, to);
+      from += now;
+      to += now;
+      left -= now;
+    }
+  }
+  matrix_bytes_ += bytes;
+  largest_expanded_ = std::max(largest_expanded_, values * ElementBytes(element_));
+  return SharedMatrix(std::move(matrix));
+}
+
 StatusOr<SharedMatrix> WeightStore::Matrix(std::span<const WeightRows> rows) {
+  if (std::all_of(rows.begin(), rows.end(),
+                  [&](const WeightRows& part) { return MayStayPacked(*part.view); })) {
+    return PackedMatrix(rows);
+  }
   uint64_t bytes = 0;
   for (const WeightRows& part : rows) {
     bytes += (part.end - part.begin) * part.view->cols * ElementBytes(element_);
@@ -66,7 +103,7 @@ StatusOr<SharedMatrix> WeightStore::Matrix(std::span<const WeightRows> rows) {
     to += (part.end - part.begin) * part.view->cols * ElementBytes(element_);
   }
   matrix_bytes_ += bytes;
-  return SharedMatrix(std::make_shared<const DeviceBuffer>(std::move(buffer)));
+  return SharedMatrix(std::make_shared<const CudaMatrix>(CudaMatrix{std::move(buffer)}));
 }
 
 StatusOr<SharedMatrix> WeightStore::WholeMatrix(const TensorView& view) {

@@ -1,5 +1,5 @@
 // Brings a checkpoint's weights to the device: matrices as the backend's element, row-major,
-// whatever the file has; biases, norms and RoPE's table as floats.
+// whatever the file has, or as the file packs them; biases, norms and RoPE's table as floats.
 //
 // Units: bytes, rows. Threads: one. Ownership: the device outlives the weights; a weight owns its
 // memory, but that a table of embeddings and the head may share theirs. Errors: ResourceExhausted.
@@ -17,12 +17,16 @@ namespace flotilla::cuda {
 
 class WeightStore {
  public:
-  WeightStore(Device* device, Element element, const Heartbeat& heartbeat)
-      : device_(*device), element_(element), heartbeat_(heartbeat) {}
+  // keep_packed: matrices of blocks stay as they are, if the elements have 16 bits.
+  WeightStore(Device* device, Element element, bool keep_packed, const Heartbeat& heartbeat)
+      : device_(*device),
+        element_(element),
+        keep_packed_(keep_packed && element != Element::kFloat32),
+        heartbeat_(heartbeat) {}
 
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const {
-    return view.rows * view.cols * ElementBytes(element_);
+    return MayStayPacked(view) ? view.data.size() : view.rows * view.cols * ElementBytes(element_);
   }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view, float offset);
@@ -31,22 +35,30 @@ class WeightStore {
 
   uint64_t matrix_bytes() const { return matrix_bytes_; }
   uint64_t other_bytes() const { return other_bytes_; }
+  // Of packed matrices.
+  uint64_t largest_expanded() const { return largest_expanded_; }
 
  private:
+  bool MayStayPacked(const TensorView& view) const {
+    return keep_packed_ && IsQuantised(view.dtype);
+  }
   // The matrix that is all of `view`, from an earlier call if there was one.
   StatusOr<SharedMatrix> WholeMatrix(const TensorView& view);
   StatusOr<SharedMatrix> Matrix(std::span<const WeightRows> rows);
+  StatusOr<SharedMatrix> PackedMatrix(std::span<const WeightRows> rows);
   void UploadRows(const WeightRows& rows, std::byte* to);
   StatusOr<DeviceBuffer> Floats(std::span<const float> values);
 
   Device& device_;
   const Element element_;
+  const bool keep_packed_;
   const Heartbeat heartbeat_;
   std::map<const uint8_t*, SharedMatrix> whole_;  // by the view's data
   std::vector<float> floats_;
   std::vector<uint16_t> halves_;
   uint64_t matrix_bytes_ = 0;
   uint64_t other_bytes_ = 0;
+  uint64_t largest_expanded_ = 0;
 };
 
 }  // namespace flotilla::cuda

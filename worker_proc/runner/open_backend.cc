@@ -47,6 +47,25 @@ StatusOr<cuda::Element> ElementOf(const char* flag, const std::string& name,
       StrCat(flag, " ", name, ": --device cuda has auto, bfloat16, float16 and float32"));
 }
 
+// Expanded matrices are multiplied faster by many rows; packed ones leave room for more of them, or
+// for the model at all.
+StatusOr<bool> KeepPacked(const GpuFlags& flags, cuda::Element dtype, const RankPlace& place,
+                          uint64_t device_bytes) {
+  if (flags.gpu_weights == "expanded") return false;
+  const bool may = dtype != cuda::Element::kFloat32;
+  if (flags.gpu_weights == "packed") {
+    if (may) return true;
+    return absl::InvalidArgumentError(
+        "--gpu-weights packed: needs --dtype bfloat16 or float16; float32 has them expanded");
+  }
+  uint64_t expanded = 0;
+  for (const TensorView& view : place.checkpoint->tensors()) {
+    expanded += view.rows * view.cols * ElementBytes(dtype);
+  }
+  const double room = flags.gpu_memory_utilization * static_cast<double>(device_bytes);
+  return may && device_bytes > 0 && 2.0 * static_cast<double>(expanded / place.ranks) > room;
+}
+
 // As for packed weights; what a device keeps belongs to no model.
 std::string DeviceCacheDir(const std::string& pack_cache_dir) {
   if (pack_cache_dir == "off") return "";
@@ -78,6 +97,8 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
                    cuda::OpenDevice(flags.gpu, DeviceCacheDir(flags.cpu.pack_cache_dir)));
   cuda::Device* const device = owned.get();
   const uint64_t free_at_start = device->memory().free;
+  ASSIGN_OR_RETURN(options.keep_packed,
+                   KeepPacked(flags.gpu_flags, options.dtype, place, device->memory().total));
   OpenedBackend opened;
   opened.backend = cuda::MakeCudaBackend(std::move(owned), options);
   opened.available_memory = [device] { return device->memory().free; };
@@ -86,9 +107,9 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
     const cuda::DeviceMemoryInfo bytes = device->memory();
     return MemoryAfterWarmup(bytes.total, bytes.free, free_at_start, share);
   };
-  Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
-             Kv("free", free_at_start), Kv("graph_mode", cuda::GraphModeName(graphs.mode)),
-             Kv("because", graphs.reason));
+  Log().info("backend {} {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
+             Kv("free", free_at_start), Kv("weights", options.keep_packed ? "packed" : "expanded"),
+             Kv("graph_mode", cuda::GraphModeName(graphs.mode)), Kv("because", graphs.reason));
   return opened;
 }
 

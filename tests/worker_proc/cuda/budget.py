@@ -36,6 +36,7 @@ def find_nvcc():
 def short_name(mangled):
     """flotilla::cuda::gpu::(anonymous namespace)::RmsNormKernel<float, 8u>(…) → RmsNormKernel<float, 8>"""
     plain = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
+    plain = re.sub(r"\(flotilla::DType\)", "type ", plain)
     plain = plain.removeprefix("void ").split("(flotilla", 1)[0]
     plain = re.sub(r"flotilla::cuda::|gpu::|\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", plain)
     return re.sub(r"(\d)u\b", r"\1", plain)

@@ -5,34 +5,27 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
-#include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/cuda/model_setup.h"
 #include "tests/worker_proc/naive_llama.h"
-#include "tests/worker_proc/plan_driver.h"
-#include "tests/worker_proc/rank_threads.h"
-#include "worker_proc/cuda/cuda_backend.h"
-#include "worker_proc/cuda/emulation/block.h"
 
 namespace flotilla {
 namespace {
 
 using cuda::Element;
+using cuda::testing::CudaModelTest;
+using cuda::testing::ExpectEqualBits;
+using cuda::testing::MayBeRanks;
+using cuda::testing::ModelSetup;
+using cuda::testing::NoDevice;
+using cuda::testing::OpenBackend;
+using cuda::testing::Options;
 using testing::DriverRequest;
 using testing::NaiveLlama;
 using testing::PlanDriver;
 using testing::RankThreads;
 using testing::RankThreadsOptions;
 using testing::TinyLlamaOptions;
-
-struct ModelSetup {
-  std::string name;
-  Element dtype;
-  Element kv;
-  double worst_logit_error;  // seen, with some room; logits are of order 1
-  TinyLlamaOptions model;
-};
-void PrintTo(const ModelSetup& setup, std::ostream* out) { *out << setup.name; }
 
 // The weights are those of a file of 16 bits, so that what is seen is the arithmetic's error.
 TinyLlamaOptions Model(const std::string& architecture, DType dtype = DType::kBF16) {
@@ -77,84 +70,6 @@ std::vector<ModelSetup> Setups() {
   wide.head_dim = 128;
   setups.push_back({"Float16Heads128", Element::kFloat16, Element::kFloat16, 0.02, wide});
   return setups;
-}
-
-// On a real device all ranks share the first.
-std::unique_ptr<Backend> OpenBackend(const cuda::CudaBackendOptions& options) {
-  auto device = cuda::OpenDevice(0);
-  CHECK_OK(device.status());
-  return cuda::MakeCudaBackend(std::move(*device), options);
-}
-
-// Why a real device can't be tested here; empty: it can, or it is the emulation.
-std::string NoDevice() {
-  const auto device = cuda::OpenDevice(0);
-  return absl::IsNotFound(device.status()) ? StrCat("skipped: ", device.status().message()) : "";
-}
-
-class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
- protected:
-  void SetUp() override {
-    if (const std::string reason = NoDevice(); !reason.empty()) GTEST_SKIP() << reason;
-    const std::string path = StrCat(::testing::TempDir(), "cuda_model_test_", getpid(), ".gguf");
-    testing::WriteTinyLlama(path, GetParam().model);
-    auto opened = OpenCheckpoint(path);
-    CHECK_OK(opened.status());
-    checkpoint_ = std::move(*opened);
-    unlink(path.c_str());  // the mapping stays
-  }
-
-  std::vector<DriverRequest> Requests() const {
-    std::vector<DriverRequest> requests;
-    std::mt19937 rng(4);
-    for (const uint32_t length : {1u, 40u, 7u, 65u}) {
-      DriverRequest& request = requests.emplace_back();
-      for (uint32_t i = 0; i < length; ++i) {
-        request.prompt.push_back(static_cast<int32_t>(rng() % checkpoint_->config().vocab_size));
-      }
-      request.max_new_tokens = 3 + length % 4;
-      request.sampling.temperature = length % 2 == 0 ? 0.0f : 0.8f;
-      request.sampling.seed = length;
-      request.sampling.num_logprobs = 5;
-      request.sampling.num_prompt_logprobs = 5;
-    }
-    DriverRequest& embed = requests.emplace_back();
-    embed.prompt = requests[1].prompt;
-    embed.max_new_tokens = 0;
-    embed.embed = embed.mean = true;
-    return requests;
-  }
-
-  std::unique_ptr<Checkpoint> checkpoint_;
-};
-
-// Threads of one process can't each wait for the other on one real device: what one of them loads
-// may wait for all that runs. There ranks are processes with a GPU each.
-bool MayBeRanks(uint32_t tp) {
-  return tp == 1 || std::string(OpenBackend({})->name()).starts_with("cuda-emulated");
-}
-
-RankThreadsOptions Options(const cuda::CudaBackendOptions& backend) {
-  RankThreadsOptions options;
-  options.make_backend = [backend] { return OpenBackend(backend); };
-  options.max_running_requests = 8;
-  options.chunked_prefill_size = 64;
-  return options;
-}
-
-void ExpectEqualBits(const std::vector<DriverRequest>& requests,
-                     const std::vector<DriverRequest>& expected) {
-  for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(requests[i].output, expected[i].output) << i;
-    EXPECT_EQ(requests[i].embedding_bits(), expected[i].embedding_bits()) << i;
-    ASSERT_EQ(requests[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
-    for (size_t p = 0; p < requests[i].prompt_logprobs.size(); ++p) {
-      const auto& a = requests[i].prompt_logprobs[p].top;
-      const auto& b = expected[i].prompt_logprobs[p].top;
-      ASSERT_EQ(a.size(), b.size());
-      EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(TokenLogprob)), 0) << p;
-    }
-  }
 }
 
 TEST_P(CudaModelTest, LogitsAndEmbeddingsMatchTheNaiveForward) {
@@ -398,6 +313,10 @@ TEST(CudaSmolLm2Test, TheWholeForwardIsThatOfTheExactReference) {
     std::printf("%s: mean KL %.3g over %zu positions\n", backend->name(), mean, ids.size());
     EXPECT_LT(mean, c.mean_kl);
     EXPECT_GT(mean, 0) << "it can't be exact";
+    if (c.options.dtype == Element::kFloat32) continue;
+    cuda::CudaBackendOptions packed = c.options;
+    packed.keep_packed = true;
+    EXPECT_EQ(LogitsOf(**checkpoint, OpenBackend(packed).get(), ids), logits);
   }
 }
 

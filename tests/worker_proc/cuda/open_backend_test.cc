@@ -68,6 +68,31 @@ TEST_F(OpenBackendTest, CudaHasTypesOfItsOwn) {
   EXPECT_EQ(NameOf(), "--dtype bfloat16: --device cpu has auto, int8 and float32");
 }
 
+TEST_F(OpenBackendTest, MatricesStayPackedWhereAskedForOrWhereTheOthersTakeTooMuch) {
+  flags_.device = "cuda";
+  const auto bytes = [&] {  // of a matrix of the file's
+    const StatusOr<OpenedBackend> opened = Open();
+    CHECK_OK(opened.status());
+    return opened->backend->WeightBytes(*checkpoint_->Find("model.layers.0.mlp.up_proj.weight"));
+  };
+  const TensorView& view = *checkpoint_->Find("model.layers.0.mlp.up_proj.weight");
+  const uint64_t packed = view.data.size();
+  const uint64_t expanded = view.rows * view.cols * 2;
+  ASSERT_LT(packed, expanded);
+  EXPECT_EQ(bytes(), expanded) << "auto: it is a small model";
+  flags_.gpu_flags.gpu_weights = "packed";
+  EXPECT_EQ(bytes(), packed);
+  flags_.gpu_flags.gpu_weights = "auto";
+  flags_.gpu_flags.gpu_memory_utilization = 1e-6;
+  EXPECT_EQ(bytes(), packed);
+  flags_.gpu_flags.gpu_weights = "expanded";
+  EXPECT_EQ(bytes(), expanded);
+  flags_.gpu_flags.gpu_weights = "packed";
+  flags_.cpu.dtype = "float32";
+  EXPECT_EQ(NameOf(),
+            "--gpu-weights packed: needs --dtype bfloat16 or float16; float32 has them expanded");
+}
+
 // Its rank runs the largest step by itself, before the KV cache is sized: the other rank of this
 // replica never comes.
 TEST_F(OpenBackendTest, ADevicesKvCacheIsWhatTheLargestStepLeaves) {

@@ -18,6 +18,7 @@
 #include "worker_proc/cuda/kernels/launch.h"
 
 #define FLOTILLA_PLATFORM emulated
+#define FLOTILLA_UNROLL
 // NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 #define __global__
 #define __device__
@@ -121,7 +122,15 @@ inline uint16_t FloatToBFloat16Bits(float x) {
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 inline uint16_t FloatToHalfBits(float x) { return FloatToHalf(x); }
+inline uint32_t BFloat16PairBits(float first, float second) {
+  return FloatToBFloat16Bits(first) | static_cast<uint32_t>(FloatToBFloat16Bits(second)) << 16;
+}
+inline uint32_t HalfPairBits(float first, float second) {
+  return FloatToHalf(first) | static_cast<uint32_t>(FloatToHalf(second)) << 16;
+}
 inline float HalfBitsToFloat(uint16_t bits) { return HalfToFloat(bits); }
+inline float MulRounded(float a, float b) { return a * b; }  // -ffp-contract=off
+inline float AddRounded(float a, float b) { return a + b; }
 
 inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
@@ -143,6 +152,16 @@ inline void FenceDevice() {}  // one block after another
 inline float LoadFresh(const float* from) { return *from; }
 inline uint64_t NanoTime() { return emulation::NanoTime(); }
 inline void Relax() { emulation::Relax(); }
+
+// Two bytes from an even address on, of shared memory or other.
+template <typename Bytes>
+uint32_t LoadTwo(const Bytes& bytes, uint32_t at) {
+  if (reinterpret_cast<uintptr_t>(&bytes[at]) % 2 != 0) {
+    emulation::Fail("2 bytes are read at an odd address", reinterpret_cast<uintptr_t>(&bytes[at]),
+                    2);
+  }
+  return bytes[at] | static_cast<uint32_t>(bytes[at + 1]) << 8;
+}
 
 // 16 aligned bytes at once.
 template <typename T>

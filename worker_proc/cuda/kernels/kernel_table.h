@@ -11,6 +11,7 @@
 #include "worker_proc/cuda/kernels/gather.h"
 #include "worker_proc/cuda/kernels/gemv.h"
 #include "worker_proc/cuda/kernels/norm.h"
+#include "worker_proc/cuda/kernels/packed_gemm.h"
 #include "worker_proc/cuda/kernels/paged_attention.h"
 #include "worker_proc/cuda/kernels/rope_kv.h"
 #include "worker_proc/cuda/kernels/rows.h"
@@ -27,6 +28,9 @@ struct KernelTable {
   void (*act_mul)(const ActMulArgs&, Stream);
   void (*gemv)(const GemvArgs&, Stream);
   void (*skinny_gemm)(const SkinnyGemmArgs&, Stream);
+  void (*packed_gemm)(const PackedGemmArgs&, Stream);
+  void (*expand)(const ExpandArgs&, Stream);
+  void (*packed_embedding)(const PackedEmbeddingArgs&, Stream);
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
   void (*gather_columns)(const GatherArgs&, Stream);

@@ -16,6 +16,9 @@ void ActMul(const ActMulArgs& args, Stream stream);
 void Gemv(const GemvArgs& args, Stream stream);
 void SkinnyGemm(const SkinnyGemmArgs& args, Stream stream);
 void ResidentGemm(const SkinnyGemmArgs& args, Stream stream);  // for SkinnyGemm
+void PackedGemm(const PackedGemmArgs& args, Stream stream);
+void Expand(const ExpandArgs& args, Stream stream);
+void PackedEmbedding(const PackedEmbeddingArgs& args, Stream stream);
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);

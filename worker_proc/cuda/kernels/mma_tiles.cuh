@@ -70,11 +70,6 @@ struct alignas(2 * sizeof(T)) Pair {
   T v[2];
 };
 
-template <typename Kv>
-__device__ __forceinline__ uint32_t PairBits(float first, float second) {
-  return FromFloat<Kv>(first).bits | static_cast<uint32_t>(FromFloat<Kv>(second).bits) << 16;
-}
-
 // The rows of the item, as the cache's type; rows that it does not have are zeros.
 template <typename Kv, uint32_t dim>
 __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const AttentionItem& item,

@@ -40,6 +40,13 @@ __device__ __forceinline__ Half FromFloat<Half>(float x) {
   return {FloatToHalfBits(x)};
 }
 
+// Two neighbours of a type of 16 bits, the first in the lower half.
+template <typename T>
+__device__ __forceinline__ uint32_t PairBits(float first, float second) {
+  if constexpr (std::is_same_v<T, Half>) return HalfPairBits(first, second);
+  return BFloat16PairBits(first, second);
+}
+
 // Calls f with a value of the element's type, which only says the type.
 template <typename F>
 void ForElement(Element element, const F& f) {

@@ -13,6 +13,8 @@
 #include "worker_proc/cuda/kernels/launch.h"
 
 #define FLOTILLA_PLATFORM gpu
+// Before a loop whose array of results must stay in registers.
+#define FLOTILLA_UNROLL _Pragma("unroll")
 
 namespace flotilla::cuda {
 
@@ -47,9 +49,24 @@ __device__ __forceinline__ uint16_t FloatToBFloat16Bits(float x) {
 __device__ __forceinline__ uint16_t FloatToHalfBits(float x) {
   return __half_as_ushort(__float2half_rn(x));
 }
+__device__ __forceinline__ uint32_t BFloat16PairBits(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+__device__ __forceinline__ uint32_t HalfPairBits(float first, float second) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
 __device__ __forceinline__ float HalfBitsToFloat(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
+// Rounded on their own: never one operation with what comes before or after.
+__device__ __forceinline__ float MulRounded(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float AddRounded(float a, float b) { return __fadd_rn(a, b); }
 
 __device__ __forceinline__ uint32_t FloatBits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
@@ -92,6 +109,11 @@ __device__ __forceinline__ uint64_t NanoTime() {
   return now;
 }
 __device__ __forceinline__ void Relax() { __nanosleep(40); }
+
+// Two bytes from an even address on, the first in the lower half.
+__device__ __forceinline__ uint32_t LoadTwo(const uint8_t* bytes, uint32_t at) {
+  return *reinterpret_cast<const uint16_t*>(bytes + at);
+}
 
 // 16 aligned bytes at once.
 template <typename T>

@@ -1,0 +1,86 @@
+#include "worker_proc/cuda/cuda_products.h"
+
+#include <algorithm>
+
+namespace flotilla::cuda {
+namespace {
+
+// A matrix that is larger once expanded is multiplied packed by any number of rows: the head, of
+// which few rows are multiplied.
+constexpr uint64_t kMostExpanded = uint64_t{256} << 20;
+
+}  // namespace
+
+Status CudaProducts::Reserve(uint32_t max_rows, uint64_t largest_expanded) {
+  if (max_rows <= kMostPackedRows || largest_expanded == 0) return OkStatus();
+  ASSIGN_OR_RETURN(expanded_, device_.Allocate(std::min(largest_expanded, kMostExpanded)));
+  return OkStatus();
+}
+
+GemvArgs CudaProducts::ProductOf(const CudaLinear& w, Tensor x, Tensor out) const {
+  DCHECK(x.cols == w.in_features && x.rows == out.rows && TypeOf(x) == dtype_);
+  return {w.matrix->buffer.data(),  dtype_,    out.cols,   w.in_features, Data(x),
+          w.bias.as<const float>(), Data(out), TypeOf(out)};
+}
+
+void CudaProducts::Linear(const CudaLinear& w, Tensor x, Tensor out) {
+  DCHECK(out.cols == w.out_features);
+  const GemvArgs args = ProductOf(w, x, out);
+  if (!w.matrix->packed.empty()) return PackedLinear(w, args, x.rows);
+  if (x.rows == 1 && !batch_invariant_) {
+    kernels_.gemv(args, device_.stream());
+  } else {
+    device_.Gemm({args, x.rows, batch_invariant_});
+  }
+}
+
+void CudaProducts::PackedLinear(const CudaLinear& w, GemvArgs args, uint32_t rows) {
+  const uint64_t expanded = uint64_t{w.out_features} * w.in_features * ElementBytes(dtype_);
+  if (rows > kMostPackedRows && expanded <= expanded_.bytes()) {
+    Expand(w);
+    args.weight = expanded_.data();
+    return device_.Gemm({args, rows, batch_invariant_});
+  }
+  const uint32_t y_stride = w.out_features;
+  for (const PackedRows& part : w.matrix->packed) {
+    args.weight = part.blocks;
+    args.out_features = part.rows;
+    kernels_.packed_gemm({args, part.dtype, rows, y_stride}, device_.stream());
+    if (args.bias != nullptr) args.bias += part.rows;
+    args.y = static_cast<std::byte*>(args.y) + uint64_t{part.rows} * ElementBytes(args.y_type);
+  }
+}
+
+void CudaProducts::Expand(const CudaLinear& w) {
+  std::byte* to = expanded_.data();
+  for (const PackedRows& part : w.matrix->packed) {
+    const uint64_t values = uint64_t{part.rows} * w.in_features;
+    kernels_.expand({part.blocks, part.dtype, values, to, dtype_}, device_.stream());
+    to += values * ElementBytes(dtype_);
+  }
+}
+
+void CudaProducts::LinearActMul(const CudaLinear& w, HiddenAct act, Tensor x, Tensor gate_up,
+                                Tensor out) {
+  DCHECK(w.out_features == 2 * out.cols);
+  SkinnyGemmArgs args = {ProductOf(w, x, out), x.rows};
+  args.matrix.gated = true;
+  args.matrix.act = act;
+  const std::vector<PackedRows>& packed = w.matrix->packed;
+  if (out.cols > 0 && w.bias.data() == nullptr) {
+    if (!packed.empty()) {
+      if (packed.size() == 1 && x.rows <= kMostPackedRows) {
+        return kernels_.packed_gemm({args.matrix, packed[0].dtype, x.rows, out.cols},
+                                    device_.stream());
+      }
+    } else if (x.rows == 1 && !batch_invariant_) {
+      return kernels_.gemv(args.matrix, device_.stream());
+    } else if (HasGatedGemm(args)) {
+      return kernels_.skinny_gemm(args, device_.stream());
+    }
+  }
+  Linear(w, x, gate_up);
+  kernels_.act_mul({Data(gate_up), dtype_, act, x.rows, out.cols, Data(out)}, device_.stream());
+}
+
+}  // namespace flotilla::cuda

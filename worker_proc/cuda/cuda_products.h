@@ -1,0 +1,40 @@
+// Linear and LinearActMul of the CUDA backend: which kernel, or which product of the device,
+// multiplies how many rows by a matrix of elements or by a packed one. All give the same bits, but
+// with batch_invariant off.
+//
+// Shapes, errors: as Backend's. Memory: room to expand a packed matrix, where steps have so many
+// rows (kernels/packed_gemm.h). Threads: the device's. Ownership: the device outlives it.
+#pragma once
+
+#include "common/checkpoint/hidden_act.h"
+#include "worker_proc/cuda/cuda_tensor.h"
+
+namespace flotilla::cuda {
+
+class CudaProducts {
+ public:
+  CudaProducts(Device* device, Element dtype, bool batch_invariant)
+      : device_(*device),
+        kernels_(device->kernels()),
+        dtype_(dtype),
+        batch_invariant_(batch_invariant) {}
+
+  // Before the first step: its most rows, and bytes of the largest packed matrix once expanded.
+  Status Reserve(uint32_t max_rows, uint64_t largest_expanded);
+  void Linear(const CudaLinear& w, Tensor x, Tensor out);
+  void LinearActMul(const CudaLinear& w, HiddenAct act, Tensor x, Tensor gate_up, Tensor out);
+  uint64_t bytes() const { return expanded_.bytes(); }
+
+ private:
+  GemvArgs ProductOf(const CudaLinear& w, Tensor x, Tensor out) const;
+  void PackedLinear(const CudaLinear& w, GemvArgs args, uint32_t rows);
+  void Expand(const CudaLinear& w);
+
+  Device& device_;
+  const KernelTable& kernels_;
+  const Element dtype_;
+  const bool batch_invariant_;
+  DeviceBuffer expanded_;
+};
+
+}  // namespace flotilla::cuda
