@@ -18,9 +18,7 @@ void AddCoreFlags(CLI::App* app, CoreFlags* flags) {
   AddFlag(app, kMaxRunningRequestsFlag, &config.max_running_requests);
   AddFlag(app, kMaxQueuedRequestsFlag, &config.max_queued_requests);
   AddFlag(app, kChunkedPrefillSizeFlag, &config.chunked_prefill_size);
-  app->add_option("--max-prefill-tokens", config.max_prefill_tokens,
-                  "Input tokens admitted at once")
-      ->check(CLI::Range(1u, 1u << 24));
+  AddFlag(app, kMaxPrefillTokensFlag, &config.max_prefill_tokens);
   AddFlag(app, kPageSizeFlag, &config.page_size);
   app->add_option("--context-length", config.context_length, "Tokens of a request; 0: the model's");
   AddFlag(app, kSchedulePolicyFlag, &config.schedule_policy);

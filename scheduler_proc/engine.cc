@@ -98,6 +98,7 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
   if (inputs_.flight != nullptr) flight_ = *FlightRingWriter::Attach(inputs_.flight);
   SchedulerLoop::Options loop;
   loop.core = options.core;
+  loop.step_timeout_ns = options.step_timeout_ns;
   loop_ = std::make_unique<SchedulerLoop>(
       loop,
       SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,

@@ -29,6 +29,7 @@ struct EngineOptions {
   std::string detok_request_address;
   std::string detok_reply_address;
   uint32_t decode_log_interval = 40;
+  int64_t step_timeout_ns = 120 * kNsPerSecond;  // until a step that is not answered is lost
   size_t max_large_result_bytes = 256 << 20;
   RouterChannelOptions channel;
   KeyedResultsOptions keyed;

@@ -139,14 +139,16 @@ void LoopMetrics::LogDecode(const SchedulerStats& stats, int64_t now_ns) {
   const uint64_t tokens = stats.generated_tokens - last_decode_log_tokens_;
   const double throughput =
       last_decode_log_ns_ == 0 || seconds == 0 ? 0 : static_cast<double>(tokens) / seconds;
-  Log().info("decode {} {} {} {} {}", Kv("running_req", stats.running),
+  Log().info("decode {} {} {} {} {} {}", Kv("running_req", stats.running),
              Kv("token", UsedPages(stats) * options_.page_size), Kv("token_usage", Usage(stats)),
-             Kv("gen_throughput", throughput), Kv("queue_req", stats.waiting));
+             Kv("cuda_graph", cuda_graph_ ? "true" : "false"), Kv("gen_throughput", throughput),
+             Kv("queue_req", stats.waiting));
   last_decode_log_ns_ = now_ns;
   last_decode_log_tokens_ = stats.generated_tokens;
 }
 
 void LoopMetrics::OnResult(const StepResult& result, const SchedulerStats& stats) {
+  cuda_graph_ = result.cuda_graph;
   step_seconds_[modes_[result.step_id % modes_.size()]]->Observe(
       Seconds(result.end_ns - result.start_ns));
   if (last_end_ns_ != 0) gap_.Observe(Seconds(result.start_ns - last_end_ns_));

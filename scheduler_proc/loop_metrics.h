@@ -58,6 +58,7 @@ class LoopMetrics {
   uint32_t decode_steps_ = 0;
   int64_t last_decode_log_ns_ = 0;
   uint64_t last_decode_log_tokens_ = 0;
+  bool cuda_graph_ = false;  // the last result's
   int64_t last_end_ns_ = 0;  // of the step before, if the next followed at once
   // Of the plans that may be in flight, by step_id.
   std::array<const char*, 4> modes_ = {"decode", "decode", "decode", "decode"};

@@ -32,6 +32,7 @@ struct Flags {
   std::string metrics_socket;
   TlsPaths tls;
   uint32_t drain_grace_ms = 30'000;
+  uint32_t step_timeout_ms = 120'000;
   uint32_t idempotency_ttl_ms = 600'000;
   CoreFlags core;
   GrammarCompiler::Options grammar;
@@ -84,8 +85,10 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->required();
   app->add_option("--metrics-socket", f->metrics_socket, "Unix socket that gives the metrics");
   AddCoreFlags(app, &f->core);
-  app->add_option("--decode-log-interval", e.decode_log_interval,
-                  "Decode steps between log lines; 0: none");
+  AddFlag(app, kDecodeLogIntervalFlag, &e.decode_log_interval);
+  app->add_option("--step-timeout-ms", f->step_timeout_ms,
+                  "Milliseconds after which a step that workers have not answered is lost")
+      ->check(CLI::Range(1000u, 86'400'000u));
   AddFlag(app, kDrainGraceMsFlag, &f->drain_grace_ms);
   AddGrammarFlags(app, f);
   app->add_option("--idempotency-memory", e.keyed.max_bytes,
@@ -195,6 +198,7 @@ int Run(Flags flags) {
   EngineOptions& options = flags.engine;
   options.core = flags.core.Config();
   options.keyed.ttl_ns = int64_t{flags.idempotency_ttl_ms} * kNsPerMs;
+  options.step_timeout_ns = int64_t{flags.step_timeout_ms} * kNsPerMs;
   StatusOr<Segments> segments = MapSegments(flags);
   if (!segments.ok()) return Fail(segments.status(), 2);
   ReplicaControlBlock* control = segments->control.operator->();

@@ -190,7 +190,10 @@ void SchedulerLoop::CheckStepTimeout(int64_t now_ns) {
   if (options_.step_timeout_ns == 0 || core_->core().plans_in_flight() == 0 ||
       now_ns - last_progress_ns_ < options_.step_timeout_ns)
     return;
-  OnStepLost("a step was not answered in time");
+  OnStepLost(absl::StrCat("a step was not answered within ",
+                          options_.step_timeout_ns / kNsPerSecond,
+                          " s; --watchdog-timeout lets steps take longer, and a smaller "
+                          "--chunked-prefill-size makes them shorter"));
 }
 
 // All begin anew, but for a request with which steps fail again and again: the one that the worker

@@ -79,6 +79,7 @@ void BuildStepResult(const StepResult& result, std::string* frame) {
   out.Put(result.code);
   out.Put(result.start_ns);
   out.Put(result.end_ns);
+  out.Put(static_cast<uint32_t>(result.cuda_graph));
   out.PutBytes(std::string_view(result.message).substr(0, kMaxMessageBytes));
   out.Put(static_cast<uint32_t>(result.rows.size()));
   for (const RowResult& row : result.rows) {
@@ -103,10 +104,13 @@ Status ParseStepResult(std::string_view frame, uint32_t max_slots, uint32_t voca
   result->code = in.Get<uint32_t>();
   result->start_ns = in.Get<int64_t>();
   result->end_ns = in.Get<int64_t>();
+  const uint32_t cuda_graph = in.Get<uint32_t>();
   const std::string_view message = in.GetBytes();
   const uint32_t num_rows = in.Get<uint32_t>();
   if (!in.ok()) return Bad("truncated header");
   if (result->code > kMaxStatusCode) return Bad("code");
+  if (cuda_graph > 1) return Bad("cuda_graph");
+  result->cuda_graph = cuda_graph == 1;
   if (message.size() > kMaxMessageBytes) return Bad("message");
   result->message.assign(message.data(), message.size());
   if (num_rows > max_slots || num_rows * kMinRowBytes > in.remaining()) return Bad("rows");

@@ -10,7 +10,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepResultVersion = 2;
+inline constexpr uint32_t kStepResultVersion = 3;
 inline constexpr uint32_t kMaxLogprobs = 20;
 
 struct TokenLogprob {
@@ -47,6 +47,7 @@ struct StepResult {
   std::string message;
   int64_t start_ns = 0;  // the worker began / ended the step (CLOCK_MONOTONIC)
   int64_t end_ns = 0;
+  bool cuda_graph = false;  // the step was replayed from graphs
   // In the plan's order; of a step that failed the one that made it fail, by its slot alone, if
   // known.
   std::vector<RowResult> rows;

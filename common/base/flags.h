@@ -39,6 +39,12 @@ inline constexpr SharedFlag kMaxRunningRequestsFlag = {
 inline constexpr SharedFlag kMaxQueuedRequestsFlag = {
     "--max-queued-requests", "Most requests that wait in a replica; beyond it clients get 429", 1,
     1 << 20};
+inline constexpr SharedFlag kMaxPrefillTokensFlag = {
+    "--max-prefill-tokens",
+    "Prompt tokens of the requests that one step admits; one request it always may", 1, 1 << 24};
+inline constexpr SharedFlag kDecodeLogIntervalFlag = {
+    "--decode-log-interval",
+    "Steps with decodes from one line about them in the log to the next; 0: no lines", 0, 1 << 30};
 inline constexpr SharedFlag kMaxStepMsFlag = {
     "--max-step-ms",
     "Milliseconds that a step may take when it computes a piece of a prompt beside tokens of "
@@ -192,12 +198,13 @@ struct SharedList {
 inline constexpr SharedList kTokenPaddingsFlag = {
     "--precompile-token-paddings",
     "Tokens of the steps with prompts that a worker prepares itself for, rising; the largest step "
-    "is always one. None: powers of two from 16 on",
+    "is always one. None: powers of two from 16 on. On a GPU --cuda-graph-sizes counts instead",
     1, 1 << 20};
-inline constexpr SharedList kBsPaddingsFlag = {
-    "--precompile-bs-paddings",
-    "Sequences of the decode steps that a worker prepares itself for. None: powers of two", 1,
-    1 << 20};
+inline constexpr SharedList kBsPaddingsFlag = {"--precompile-bs-paddings",
+                                               "Sequences of the decode steps that a worker "
+                                               "prepares itself for. None: powers of two. On a GPU "
+                                               "--cuda-graph-sizes counts instead",
+                                               1, 1 << 20};
 CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values);
 
 // A switch.
@@ -207,7 +214,9 @@ struct SharedSwitch {
 };
 inline constexpr SharedSwitch kDisablePrecompileFlag = {
     "--disable-precompile",
-    "A worker prepares itself for a size of steps when the first one comes"};
+    "A worker prepares itself for a size of steps when the first one comes. On a GPU it captures "
+    "no "
+    "graphs"};
 CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 
 // With --device cuda.

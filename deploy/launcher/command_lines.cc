@@ -71,6 +71,12 @@ class Argv {
 
 std::string Ipc(const std::string& path) { return "ipc://" + path; }
 
+// Who lets a process go without a heartbeat for longer lets its steps take as long, too.
+int64_t StepTimeoutMs(const ServeOptions& options) {
+  constexpr double kLeastSeconds = 120;
+  return static_cast<int64_t>(std::max(kLeastSeconds, options.watchdog_timeout) * 1000);
+}
+
 }  // namespace
 
 std::string SocketPath(const ResolvedOptions& resolved, uint32_t replica, const std::string& what) {
@@ -98,6 +104,9 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--metrics-socket", SocketPath(r, w.index, "scheduler.metrics"))
       .Flag("--max-running-requests", o.max_running_requests)
       .Flag("--max-queued-requests", o.max_queued_requests)
+      .Flag("--max-prefill-tokens", o.max_prefill_tokens)
+      .Flag("--decode-log-interval", o.decode_log_interval)
+      .Flag("--step-timeout-ms", StepTimeoutMs(o))
       .Flag("--chunked-prefill-size", o.chunked_prefill_size)
       .Flag("--page-size", o.page_size)
       .Flag("--context-length", o.context_length)

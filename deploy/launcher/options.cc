@@ -97,6 +97,7 @@ void AddStepFlags(CLI::App* app, ServeOptions* o) {
 void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddStepFlags(app, o);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
+  AddFlag(app, kMaxPrefillTokensFlag, &o->max_prefill_tokens);
   AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
   AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
@@ -119,9 +120,11 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
                   "Port of /metrics for all processes; 0: any. If only the default is taken: any")
       ->each([o](const std::string&) { o->metrics_port_given = true; })
       ->capture_default_str();
-  app->add_option("--watchdog-timeout", o->watchdog_timeout,
-                  "Seconds without a heartbeat after which a process that has loaded is replaced")
-      ->check(CLI::Range(0.1, 86400.0))
+  app->add_option(
+         "--watchdog-timeout", o->watchdog_timeout,
+         "Seconds without a heartbeat after which a process that has loaded is replaced; also "
+         "what a step may take, if that is more than 120")
+      ->check(CLI::Range(2.0, 86400.0))
       ->capture_default_str();
   app->add_option("--startup-timeout", o->startup_timeout,
                   "Seconds without a heartbeat after which a process that still loads is replaced; "
@@ -132,6 +135,7 @@ void AddOperationFlags(CLI::App* app, ServeOptions* o) {
                   "Seconds that running requests get to finish after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  AddFlag(app, kDecodeLogIntervalFlag, &o->decode_log_interval);
   AddLogFlags(app, &o->log);
   // An empty group hides an option from --help.
   for (auto [flag, field] : {std::pair{"--worker-flag", &o->worker_flags},

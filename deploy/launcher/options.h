@@ -65,6 +65,8 @@ struct ServeOptions {
   uint32_t chunked_prefill_size = 512;
   uint32_t max_running_requests = 64;
   uint32_t max_queued_requests = 2048;
+  uint32_t max_prefill_tokens = 8192;
+  uint32_t decode_log_interval = 40;
   uint32_t max_step_ms = 0;
   std::vector<uint32_t> precompile_token_paddings, precompile_bs_paddings;
   bool disable_precompile = false;

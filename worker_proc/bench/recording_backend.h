@@ -74,6 +74,9 @@ class RecordingBackend final : public Backend {
   const char* name() const override { return inner_.name(); }
   BackendMemory memory() const override { return inner_.memory(); }
   uint64_t WeightBytes(const TensorView& view) const override { return inner_.WeightBytes(view); }
+  uint64_t EmbeddingBytes(const TensorView& view) const override {
+    return inner_.EmbeddingBytes(view);
+  }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     const uint64_t before = inner_.memory().step_weights;
     auto weight = inner_.LoadLinear(rows);

@@ -9,16 +9,14 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/clock.h"
 #include "shm/futex.h"
 #include "worker_proc/cuda/cuda_attention.h"
 #include "worker_proc/cuda/cuda_gather.h"
+#include "worker_proc/cuda/cuda_graphs.h"
 #include "worker_proc/cuda/cuda_products.h"
 #include "worker_proc/cuda/cuda_sampler.h"
 #include "worker_proc/cuda/cuda_weights.h"
-#include "worker_proc/cuda/graph/graph_runner.h"
 #include "worker_proc/cuda/graph/step_metadata.h"
-#include "worker_proc/cuda/plan/graph_sizes.h"
 #include "worker_proc/runner/scratch.h"
 
 namespace flotilla::cuda {
@@ -36,27 +34,22 @@ class CudaBackend final : public Backend {
         weights_(device_.get(), options.dtype, options.keep_packed, options.heartbeat),
         products_(device_.get(), options.dtype, options.batch_invariant),
         attention_(device_.get(), options.kv_cache_dtype),
-        gather_(device_.get(), options.epoch, options.heartbeat) {}
+        gather_(device_.get(), options.epoch, options.heartbeat),
+        graphs_({device_.get(), &attention_, &gather_, [this] { return Finish(); }}, options) {}
 
   const char* name() const override { return name_.c_str(); }
   BackendMemory memory() const override {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
-            activation_bytes_ + metadata_.bytes() + graph_metadata_.bytes() +
-                attention_.plan_bytes() + gather_.bytes() + products_.bytes() +
-                (sampler_ == nullptr ? 0 : sampler_->bytes()),
+            activation_bytes_ + metadata_.bytes() + graphs_.bytes() + attention_.plan_bytes() +
+                gather_.bytes() + products_.bytes() + (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
   }
 
-  GraphSteps graph_steps() const override {
-    if (graphs_ == nullptr) return {};
-    const GraphStats& stats = graphs_->stats();
-    const auto of = [&](GraphKind kind) { return stats.steps[static_cast<size_t>(kind)]; };
-    return {of(GraphKind::kEager), of(GraphKind::kPiecewise), of(GraphKind::kFull), stats.tokens,
-            stats.padding_tokens};
-  }
+  GraphSteps graph_steps() const override { return graphs_.steps(); }
 
   uint64_t WeightBytes(const TensorView& view) const override { return weights_.WeightBytes(view); }
+  uint64_t EmbeddingBytes(const TensorView& view) const override { return WeightBytes(view); }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     return weights_.LoadLinear(rows);
   }
@@ -78,11 +71,15 @@ class CudaBackend final : public Backend {
     return attention_.PageBytes(shape);
   }
   Status AllocateKvCache(const KvCacheShape& shape, uint32_t num_pages) override {
-    graphs_.reset();  // they have the old one's addresses
+    graphs_.Forget();  // they have the old one's addresses
+    num_layers_ = shape.num_layers;
     return attention_.Allocate(shape, num_pages);
   }
   void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
-  Status PrepareGraphs() override;
+  StatusOr<uint64_t> GraphBytes() override { return graphs_.Measure({bounds_, num_layers_}); }
+  Status PrepareGraphs(Collective& collective) override {
+    return graphs_.Prepare({bounds_, num_layers_}, collective);
+  }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
   StatusOr<Tensor> RunForward(const ForwardBatch& batch, const Forward& forward) override;
@@ -144,7 +141,6 @@ class CudaBackend final : public Backend {
   }
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
   void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
-  Status CaptureGraphs();
 
   const std::unique_ptr<Device> device_;
   const KernelTable& kernels_;
@@ -166,15 +162,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CudaSampler> sampler_;
 
   StepBounds bounds_;
-  const RealClock clock_;
-  uint32_t ranks_ = 1;
-  DeviceBuffer graph_metadata_;
-  std::unique_ptr<GraphRunner> graphs_;
-  Forward forward_;  // the last step's
-  // Within graphs_' forward: how it is cut, and what went wrong there; and what it put out.
-  PieceBreaker* pieces_ = nullptr;
-  Status piece_error_ = OkStatus();
-  Tensor hidden_;
+  uint32_t num_layers_ = 0;
+  CudaGraphs graphs_;
 };
 
 // ---- Start ------------------------------------------------------------------------------------
@@ -212,56 +201,9 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
 
 // ---- A step -----------------------------------------------------------------------------------
 
-// Ranks replay the same graphs or none: a padded step exchanges more rows than an eager one. And
-// what a graph has captured of an exchange must still be how they exchange.
 Status CudaBackend::ConnectRanks(Collective& collective) {
-  ranks_ = collective.size();
   RETURN_IF_ERROR(gather_.Connect(collective));
-  if (ranks_ == 1) return OkStatus();
-  ASSIGN_OR_RETURN(const bool all_have_graphs, AllRanks(collective, graphs_ != nullptr));
-  if (!all_have_graphs || !gather_.may_be_captured()) graphs_.reset();
-  return OkStatus();
-}
-
-// No graph waits for an exchange through the host, or by the library.
-Status CudaBackend::PrepareGraphs() {
-  const bool may = ranks_ == 1 || gather_.may_be_captured();
-  if (graphs_ != nullptr || !may || options_.graph_mode == GraphMode::kNone) return OkStatus();
-  return CaptureGraphs();
-}
-
-Status CudaBackend::CaptureGraphs() {
-  GraphRunnerOptions options;
-  options.mode = options_.graph_mode;
-  ASSIGN_OR_RETURN(options.buckets,
-                   GraphBuckets({.max_running_requests = bounds_.max_seqs,
-                                 .cuda_graph_sizes = options_.cuda_graph_sizes,
-                                 .cuda_graph_max_size = options_.cuda_graph_max_size}));
-  options.largest_step = {bounds_.max_tokens, bounds_.max_seqs};
-  options.pages_per_seq = max_pages_per_seq();
-  const size_t metadata_bytes = GraphRunner::MetadataBytes(options);
-  ASSIGN_OR_RETURN(graph_metadata_, device_->Allocate(metadata_bytes));
-  GraphRunner::Deps deps;
-  deps.api = device_->graphs();
-  deps.clock = &clock_;
-  deps.metadata = graph_metadata_.data();
-  deps.prepare = [this](const ForwardBatch& batch, const PlanShape* bucket) {
-    options_.heartbeat.Beat();
-    attention_.BeginStep(&batch, bucket == nullptr ? std::nullopt : std::optional(*bucket));
-  };
-  deps.forward = [this](const AttentionContext& context, PieceBreaker* pieces) -> Status {
-    pieces_ = pieces;
-    piece_error_ = OkStatus();
-    const StatusOr<Tensor> hidden = forward_(context);
-    pieces_ = nullptr;
-    RETURN_IF_ERROR(hidden.status());
-    hidden_ = *hidden;
-    RETURN_IF_ERROR(piece_error_);
-    return attention_.TakeError();
-  };
-  deps.finish = [this] { return Finish(); };
-  ASSIGN_OR_RETURN(graphs_, GraphRunner::Create(deps, options));
-  return OkStatus();
+  return graphs_.ConnectRanks(collective);
 }
 
 AttentionContext CudaBackend::BeginStep(const ForwardBatch& batch) {
@@ -275,21 +217,19 @@ AttentionContext CudaBackend::BeginStep(const ForwardBatch& batch) {
 }
 
 StatusOr<Tensor> CudaBackend::RunForward(const ForwardBatch& batch, const Forward& forward) {
-  forward_ = forward;
-  if (graphs_ == nullptr) return forward(BeginStep(batch));
-  RETURN_IF_ERROR(graphs_->Run(batch).status());
-  return Tensor{hidden_.data, batch.num_tokens, hidden_.cols};
+  if (graphs_.any()) return graphs_.Run(batch, forward);
+  graphs_.CountEager(forward);
+  return forward(BeginStep(batch));
 }
 
 // Between the pieces of a graph it is launched in each step, by what that step needs.
 void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                        Tensor qkv, Tensor out) {
-  if (pieces_ == nullptr) return attention_.Attend(layer, context, qkv, out);
-  const Status status = pieces_->Eager([this, layer, qkv, out](const AttentionContext& step) {
+  if (!graphs_.cuts()) return attention_.Attend(layer, context, qkv, out);
+  graphs_.Cut([this, layer, qkv, out](const AttentionContext& step) {
     attention_.Attend(layer, step, qkv, out);
     return attention_.TakeError();
   });
-  if (piece_error_.ok()) piece_error_ = status;
 }
 
 void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,

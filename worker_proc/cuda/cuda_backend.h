@@ -1,7 +1,7 @@
 // The CUDA Backend, on a GPU or on the emulated device: our own kernels, and the device's matrix
 // products, one op after another on one stream; steps that are small enough from graphs of them
-// (graph/graph_runner.h), which are captured when the first plan is prepared. All give the same
-// bits.
+// (graph/graph_runner.h), which are captured at the beginning of an epoch that has none yet. All
+// give the same bits.
 //
 // The residual stream and what Linear puts out are float; weights, what they multiply and the gates
 // have the element `dtype`, the cache `kv_cache_dtype`. So rounding happens where a matrix or the
@@ -28,8 +28,8 @@ struct CudaBackendOptions {
   // matrix-vector kernel, which reads weights faster; then a request's bits depend on what else is
   // in its step.
   bool batch_invariant = true;
-  // What is captured: never kAuto. With several ranks nothing is, unless they reach each other's
-  // memory.
+  // What is captured. With several ranks nothing can be, unless they reach each other's memory;
+  // another mode than kAuto is an error then.
   GraphMode graph_mode = GraphMode::kNone;
   std::vector<uint32_t> cuda_graph_sizes = {};  // as GraphSizeOptions'
   uint32_t cuda_graph_max_size = 512;

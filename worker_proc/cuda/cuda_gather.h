@@ -31,7 +31,7 @@ class CudaGather {
   static constexpr uint64_t kTimeoutNs = 30'000'000'000;
 
   // epoch: the replica's, which changes when this one is over; null: it never is.
-  // heartbeat: beaten while it waits.
+  // heartbeat: beaten while it waits, as long as it may take.
   CudaGather(Device* device, const std::atomic<uint32_t>* epoch, const Heartbeat& heartbeat = {},
              uint64_t timeout_ns = kTimeoutNs)
       : device_(*device), epoch_(epoch), heartbeat_(heartbeat), timeout_ns_(timeout_ns) {}
@@ -46,6 +46,8 @@ class CudaGather {
   // Whether exchanges may be captured. Not the library's: an abort waits until all graphs that have
   // them are gone, and the one that runs waits for the rank that is lost.
   bool may_be_captured() const { return by_memory_; }
+  // On a trial nothing is exchanged.
+  void set_trial(bool trial) { trial_ = trial; }
   // By what ranks exchange: "device memory", "host memory" or the library's name.
   const char* by() const {
     if (by_memory_) return "device memory";
@@ -87,6 +89,7 @@ class CudaGather {
   const Heartbeat heartbeat_;
   const uint64_t timeout_ns_;
   uint64_t slot_bytes_ = 0;
+  bool trial_ = false;
 
   uint32_t epoch_of_connect_ = 0;
   std::string why_;  // nothing faster connects the ranks

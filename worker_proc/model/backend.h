@@ -174,6 +174,9 @@ class Backend {
   // ---- Start: weights, buffers, cache.
   // What a matrix takes once it is loaded.
   virtual uint64_t WeightBytes(const TensorView& view) const = 0;
+  // That a table of embeddings takes on each rank, unless the whole head is the same matrix; 0: it
+  // stays in the file.
+  virtual uint64_t EmbeddingBytes(const TensorView& /*view*/) const { return 0; }
   // The concatenation of `rows` of tensors of any types as one matrix [out, in].
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
   // The view's values, each plus `offset`.
@@ -206,7 +209,10 @@ class Backend {
   // which shows the layers' geometry.
   virtual void PreparePlan(const PlanShape& shape) = 0;
   // All ranks at the beginning of an epoch, after a first step: captures what it will replay.
-  virtual Status PrepareGraphs() { return OkStatus(); }
+  virtual Status PrepareGraphs(Collective& /*collective*/) { return OkStatus(); }
+  // After the largest step, whose KV cache is still there: bytes that PrepareGraphs will take,
+  // about.
+  virtual StatusOr<uint64_t> GraphBytes() { return uint64_t{0}; }
 
   // ---- A step.
   virtual AttentionContext BeginStep(const ForwardBatch& batch) = 0;

@@ -32,9 +32,10 @@ StatusOr<const TensorView*> WeightLoader::Find(const std::string& name, uint64_t
   return view;
 }
 
-// What was packed from the file is not held twice.
+// What was packed from the file is not held twice. Of a matrix that was read whole no more is read.
 void WeightLoader::Finish(const TensorView& view, uint64_t rows) {
   checkpoint_->ReleasePages(view);
+  if (&view == whole_embedding_) return;
   bytes_read_ += rows * view.row_bytes();
   if (progress_) progress_(bytes_read_, total_bytes_);
 }
@@ -82,7 +83,12 @@ StatusOr<std::unique_ptr<VectorWeight>> WeightLoader::Vector(const std::string& 
 StatusOr<std::unique_ptr<EmbeddingWeight>> WeightLoader::Embedding(const std::string& module,
                                                                    uint32_t rows, uint32_t cols) {
   ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", rows, cols));
-  return backend_->LoadEmbedding(*view);  // read row by row when used, so nothing to count
+  ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingWeight> weight, backend_->LoadEmbedding(*view));
+  if (backend_->EmbeddingBytes(*view) > 0) {  // else it is read row by row when used
+    Finish(*view, view->rows);
+    whole_embedding_ = view;
+  }
+  return weight;
 }
 
 Status WeightLoader::CheckAllUsed() const {

@@ -73,6 +73,7 @@ class WeightLoader {
   const Progress progress_;
   uint64_t total_bytes_ = 0;
   uint64_t bytes_read_ = 0;
+  const TensorView* whole_embedding_ = nullptr;  // that was read
   std::set<std::string, std::less<>> used_;
 };
 

@@ -165,6 +165,7 @@ class ModelRunner {
   SteppingOut model_collective_;
   std::unique_ptr<Model> model_;
   uint64_t weight_bytes_read_ = 0;
+  uint64_t graph_bytes_ = 0;  // kept back for graphs
   uint64_t max_kv_pages_ = 0;
   uint32_t num_pages_ = 0;  // allocated
 

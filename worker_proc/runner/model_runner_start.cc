@@ -91,7 +91,12 @@ Status ModelRunner::RunLargestStep() {
   RETURN_IF_ERROR(slots_.Apply(plan));
   PrepareBatch(plan, slots_, &batch_);
   model_collective_.set_out(true);
-  const Status ran = Run([](std::span<const LogitsRow>, Tensor) { return OkStatus(); });
+  Status ran = Run([](std::span<const LogitsRow>, Tensor) { return OkStatus(); });
+  if (ran.ok() && !options_.disable_precompile) {
+    const StatusOr<uint64_t> graph_bytes = deps_.backend->GraphBytes();
+    ran = graph_bytes.status();
+    if (ran.ok()) graph_bytes_ = *graph_bytes;
+  }
   model_collective_.set_out(false);
   slots_.Clear();
   RETURN_IF_ERROR(ran);
@@ -114,6 +119,7 @@ StatusOr<uint64_t> ModelRunner::KvPagesThatFit(std::vector<uint64_t> page_bytes)
   if (options_.device_memory) {
     DeviceKvRequest request;
     request.memory = options_.device_memory();
+    request.graph_bytes = graph_bytes_;
     request.kv_cache_memory = options_.kv_cache_memory;
     request.page_bytes = std::move(page_bytes);
     request.rank = partition_.rank;

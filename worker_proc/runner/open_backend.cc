@@ -79,15 +79,7 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   ASSIGN_OR_RETURN(options.dtype, ElementOf("--dtype", flags.cpu.dtype, options.dtype));
   ASSIGN_OR_RETURN(options.kv_cache_dtype,
                    ElementOf("--kv-cache-dtype", flags.cpu.kv_cache_dtype, options.dtype));
-  ASSIGN_OR_RETURN(const cuda::GraphMode wanted, cuda::ParseGraphMode(flags.gpu_flags.graph_mode));
-  // Ranks that can't exchange on their devices have none, whatever is chosen here.
-  ASSIGN_OR_RETURN(const cuda::GraphModeChoice graphs,
-                   cuda::ChooseGraphMode(wanted, {.capture = true,
-                                                  .attention_mixed = true,
-                                                  .attention_decode = true,
-                                                  .pieces = true,
-                                                  .collective = true}));
-  options.graph_mode = graphs.mode;
+  ASSIGN_OR_RETURN(options.graph_mode, cuda::ParseGraphMode(flags.gpu_flags.graph_mode));
   options.cuda_graph_sizes = flags.gpu_flags.cuda_graph_sizes;
   options.cuda_graph_max_size = flags.gpu_flags.cuda_graph_max_size;
   options.batch_invariant = !flags.gpu_flags.disable_batch_invariance;
@@ -107,9 +99,8 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
     const cuda::DeviceMemoryInfo bytes = device->memory();
     return MemoryAfterWarmup(bytes.total, bytes.free, free_at_start, share);
   };
-  Log().info("backend {} {} {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
-             Kv("free", free_at_start), Kv("weights", options.keep_packed ? "packed" : "expanded"),
-             Kv("graph_mode", cuda::GraphModeName(graphs.mode)), Kv("because", graphs.reason));
+  Log().info("backend {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
+             Kv("free", free_at_start), Kv("weights", options.keep_packed ? "packed" : "expanded"));
   return opened;
 }
 

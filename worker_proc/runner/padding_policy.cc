@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/log.h"
 
 namespace flotilla {
 namespace {
@@ -23,6 +24,10 @@ StatusOr<std::vector<uint32_t>> Paddings(const char* flag, std::vector<uint32_t>
           StrCat(flag, ": ", padding, " follows ", before, "; they must rise, from 1 on"));
     }
     before = padding;
+  }
+  if (!wanted.empty() && wanted.back() > most) {
+    Log().warn("paddings above the largest step are left out {} {}", Kv("flag", flag),
+               Kv("largest_step", most));
   }
   std::erase_if(wanted, [&](uint32_t padding) { return padding >= most; });
   wanted.push_back(most);

@@ -46,7 +46,7 @@ const char* ForwardModeName(ForwardMode mode) {
     case ForwardMode::kIdle:
       return "idle";
     case ForwardMode::kExtend:
-      return "extend";
+      return "prefill";  // the scheduler's word
     case ForwardMode::kDecode:
       return "decode";
     case ForwardMode::kMixed:

@@ -13,13 +13,15 @@ namespace flotilla {
 
 inline uint64_t WeightBytesOfRank(const Checkpoint& checkpoint, const Backend& backend,
                                   uint32_t ranks) {
-  // An embedding that is not the head, too, stays in the file (the CPU's; a device copies it).
   const bool untied = checkpoint.Find("lm_head.weight") != nullptr;
-  uint64_t bytes = 0;
+  uint64_t shared = 0;
+  uint64_t own = 0;
   for (const TensorView& view : checkpoint.tensors()) {
-    if (!untied || view.name != "model.embed_tokens.weight") bytes += backend.WeightBytes(view);
+    const bool embedding = view.name == "model.embed_tokens.weight";
+    if (!untied || !embedding) shared += backend.WeightBytes(view);
+    if (embedding && (untied || ranks > 1)) own = backend.EmbeddingBytes(view);
   }
-  return bytes / ranks;
+  return shared / ranks + own;
 }
 
 }  // namespace flotilla

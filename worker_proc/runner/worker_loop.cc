@@ -168,8 +168,14 @@ Status WorkerLoop::HandleForward() {
   Step* const step = &next();
   step->begin_ns = deps_.clock->NowNs();
   const bool runs_one = IsRunning();
+  const auto replayed = [this] {
+    const GraphSteps steps = deps_.backend->graph_steps();
+    return steps.full + steps.piecewise;
+  };
+  const uint64_t replayed_before = replayed();
   const StatusOr<bool> begun = deps_.runner->Begin(&step->plan, &step->result);
   if (begun.ok() && *begun) {
+    step->result.cuda_graph = replayed() > replayed_before;
     if (runs_one) deps_.metrics->AddStepAhead();
     next_ = (next_ + 1) % steps_.size();
     return OkStatus();
@@ -177,7 +183,9 @@ Status WorkerLoop::HandleForward() {
   if (!IsAnswerable(begun.status())) return Annotate(begun.status(), "step");
   RETURN_IF_ERROR(EndAllSteps());
   if (!begun.ok()) return AnswerStep(step, begun.status());
-  return AnswerStep(step, deps_.runner->Execute(&step->plan, &step->result));
+  const Status executed = deps_.runner->Execute(&step->plan, &step->result);
+  step->result.cuda_graph = replayed() > replayed_before;
+  return AnswerStep(step, executed);
 }
 
 // The device works on its own: nothing is beaten here, so that one that hangs is found.

@@ -11,6 +11,7 @@ namespace flotilla {
 WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
   const std::string label = std::to_string(rank);
   for (size_t mode = 0; mode < kModes; ++mode) {
+    if (static_cast<ForwardMode>(mode) == ForwardMode::kIdle) continue;  // nothing runs
     step_seconds_[mode] = &AddHistogram(
         registry,
         {"flotilla_worker_step_seconds",
@@ -57,7 +58,7 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry* registry, uint32_t rank) {
 }
 
 void WorkerMetrics::ObserveStep(ForwardMode mode, double seconds) {
-  step_seconds_[static_cast<size_t>(mode)]->Observe(seconds);
+  if (mode != ForwardMode::kIdle) step_seconds_[static_cast<size_t>(mode)]->Observe(seconds);
 }
 
 void WorkerMetrics::SetGraphSteps(const GraphSteps& total) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <deque>
 #include <functional>
 #include <random>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "common/base/check.h"
 #include "shm/collective.h"
 #include "worker_proc/cuda/emulation/emulated_device.h"
+#include "worker_proc/cuda/emulation/launch_queue.h"
 
 namespace flotilla::cuda {
 namespace {
@@ -21,7 +24,8 @@ constexpr uint32_t kMaxCols = 40;  // of a rank
 
 class Ranks {
  public:
-  Ranks(uint32_t ranks, uint64_t timeout_ns, const EmulatedLinks& links = {})
+  Ranks(uint32_t ranks, uint64_t timeout_ns, const EmulatedLinks& links = {},
+        const std::atomic<uint32_t>* epoch = nullptr)
       : segment_(MakeSegment(ranks)) {
     for (uint32_t r = 0; r < ranks; ++r) {
       Rank& rank = ranks_.emplace_back();
@@ -31,8 +35,8 @@ class Ranks {
       CHECK_OK(collective.status());
       rank.collective = std::move(*collective);
       rank.device = MakeEmulatedDevice(links);
-      rank.gather =
-          std::make_unique<CudaGather>(rank.device.get(), nullptr, Heartbeat(), timeout_ns);
+      rank.gather = std::make_unique<CudaGather>(rank.device.get(), epoch,
+                                                 Heartbeat(&clock, &rank.beaten_ns), timeout_ns);
       CHECK_OK(rank.gather->Reserve(uint64_t{kMaxRows} * kMaxCols * ranks * sizeof(float)));
     }
   }
@@ -41,7 +45,9 @@ class Ranks {
     std::unique_ptr<Collective> collective;
     std::unique_ptr<Device> device;
     std::unique_ptr<CudaGather> gather;
+    std::atomic<int64_t> beaten_ns = 0;
   };
+  const RealClock clock;
   void OnAll(const std::function<void(uint32_t, Rank&)>& run) {
     std::vector<std::thread> threads;
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
@@ -65,7 +71,7 @@ class Ranks {
   }
 
   std::unique_ptr<Segment> segment_;
-  std::vector<Rank> ranks_;
+  std::deque<Rank> ranks_;
 };
 
 // Operation n: the same on all ranks, drawn from n.
@@ -208,6 +214,71 @@ INSTANTIATE_TEST_SUITE_P(Links, CudaGatherLostRankTest,
                          ::testing::Values(EmulatedLinks(), kByCommunicator), [](const auto& info) {
                            return info.param.share_memory ? "Memory" : "Communicator";
                          });
+
+// Nothing in the stream ends by itself here: who waits aborts it, because too much time has passed
+// or because the epoch is over.
+class CudaGatherAbortTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
+  const bool epoch_ends = GetParam();
+  std::atomic<uint32_t> epoch = 1;
+  Ranks all(2, epoch_ends ? CudaGather::kTimeoutNs : 200'000'000, kByCommunicator, &epoch);
+  all.Connect(1);
+  std::thread ends;
+  all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+    Exchange(0, r, rank);
+    if (r == 1) return;
+    const Operation op(1, 2);
+    auto buffer = rank.device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float));
+    ASSERT_TRUE(buffer.ok());
+    CudaTensor tensor{buffer->data(), op.type};
+    const Tensor local = {&tensor, op.rows, op.cols[0]};
+    const Tensor whole = {&tensor, op.rows, op.cols[0] + op.cols[1]};
+    for (int i = 0; i < 3; ++i) {  // all of them are queued, though the first waits
+      ASSERT_TRUE(
+          rank.gather->Run(*rank.collective, op.cols, local, CudaGather::kAllRanks, whole).ok());
+    }
+    EXPECT_FALSE(rank.device->Idle());
+    EXPECT_TRUE(rank.gather->TakeError().ok()) << "it may still come";
+    if (epoch_ends) ends = std::thread([&] { epoch = 2; });
+    rank.gather->Wait();
+    EXPECT_TRUE(rank.device->Idle());
+    EXPECT_EQ(rank.gather->TakeError().code(),
+              epoch_ends ? absl::StatusCode::kAborted : absl::StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(
+        rank.gather->Run(*rank.collective, op.cols, local, CudaGather::kAllRanks, whole).ok());
+    EXPECT_TRUE(rank.device->Idle()) << "nothing is exchanged any more";
+  });
+  if (ends.joinable()) ends.join();
+  all.Connect(2);
+  all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+    for (uint32_t n = 0; n < 10; ++n) Exchange(n, r, rank);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Why, CudaGatherAbortTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "TheEpochIsOver" : "ItTakesTooLong";
+});
+
+// A kernel that hangs, and is no exchange: the launcher must find out, so nobody beats for ever.
+TEST(CudaGatherWaitTest, ADeviceThatHangsIsNotBeatenFor) {
+  constexpr int64_t kTimeoutNs = 100 * kNsPerMs;
+  std::atomic<uint32_t> epoch = 1;
+  Ranks all(2, kTimeoutNs, {}, &epoch);
+  all.Connect(1);
+  all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+    if (r == 1) return;
+    ASSERT_STREQ(rank.gather->by(), "device memory");
+    const int64_t begin = all.clock.NowNs();
+    // It ends after all, or the test would not.
+    static_cast<emulation::LaunchQueue*>(rank.device->stream())->AddGate([&] {
+      return all.clock.NowNs() - begin > 5 * kTimeoutNs;
+    });
+    rank.gather->Wait();
+    EXPECT_GT(rank.beaten_ns, begin) << "as long as it may take";
+    EXPECT_LT(rank.beaten_ns, begin + 3 * kTimeoutNs);
+  });
+}
 
 TEST(EmulatedCommunicatorTest, WhoJoinsAloneMayGiveUp) {
   auto device = MakeEmulatedDevice(kByCommunicator);

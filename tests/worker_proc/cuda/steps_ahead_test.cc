@@ -198,14 +198,42 @@ TEST_F(StepsAheadTest, RanksWithACommunicatorHaveTheBitsOfOne) {
   std::vector<DriverRequest> expected = requests;
   const auto one = Ranks(GraphMode::kNone);
   Driver(one.get(), false).Run(&expected);
-  const auto two = Ranks(GraphMode::kFull, 2, {.share_memory = false, .have_communicator = true});
+  const auto two = Ranks(GraphMode::kAuto, 2, {.share_memory = false, .have_communicator = true});
   for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
     if (epoch == 2) two->Respawn(1, epoch);
     std::vector<DriverRequest> got = requests;
     Driver(two.get(), true).Run(&got);
     EXPECT_EQ(two->backend().graph_steps().full, 0u);
+    EXPECT_GT(two->backend().graph_steps().eager, 0u);
     ExpectEqual(got, expected);
   }
+}
+
+TEST_F(StepsAheadTest, AGraphModeThatRanksCannotHaveIsRefused) {
+  auto segment = Segment::Create("ranks", CollectiveSegmentBytes(2, 1 << 16));
+  ASSERT_TRUE(segment.ok());
+  ASSERT_TRUE(InitCollective(*segment, 2, 1 << 16).ok());
+  const auto rank = [&](uint32_t r) {
+    ShmCollectiveOptions options;
+    options.rank = r;
+    const auto collective = AttachShmCollective(&*segment, options);
+    CHECK_OK(collective.status());
+    CHECK_OK((*collective)->Reset(1));
+    const auto backend =
+        cuda::MakeCudaBackend(cuda::MakeEmulatedDevice({.share_memory = false}),
+                              {Element::kBFloat16, Element::kBFloat16, true, GraphMode::kFull});
+    const uint32_t cols[] = {8, 8};
+    CHECK_OK(backend->NewShard(TensorUse::kHidden, 4, cols, r).status());
+    CHECK_OK(backend->Warmup({4, 4, 16, 16}));
+    CHECK_OK(backend->ConnectRanks(**collective));
+    const Status refused = backend->PrepareGraphs(**collective);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(),
+              "--graph-mode full: the collective of the ranks can't run in a graph; use auto");
+  };
+  std::thread other([&] { rank(1); });
+  rank(0);
+  other.join();
 }
 
 }  // namespace

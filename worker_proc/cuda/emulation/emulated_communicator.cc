@@ -2,47 +2,53 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
 #include "worker_proc/cuda/emulation/block.h"
+#include "worker_proc/cuda/emulation/launch_queue.h"
 
 namespace flotilla::cuda {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{2};
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kLookEvery{200};
 
 // Where the ranks of one id meet: a round is over when all of them have come.
-struct Meeting {
+class Meeting {
+ public:
   explicit Meeting(uint32_t ranks) : from(ranks) {}
 
-  // False: give_up says so; then nobody meets here any more.
-  bool Meet(const GiveUp& give_up) {
-    std::unique_lock lock(mutex);
-    const uint64_t mine = round;
-    if (++arrived == from.size()) {
-      arrived = 0;
-      ++round;
-      all_here.notify_all();
+  uint64_t Come() {
+    const std::lock_guard lock(mutex_);
+    const uint64_t mine = round_;
+    if (++arrived_ == from.size()) {
+      arrived_ = 0;
+      ++round_;
     }
-    while (round == mine && !over) {
-      all_here.wait_for(lock, kLookEvery);
-      if (round == mine && give_up()) over = true;
-    }
-    return !over;
+    return mine;
   }
+  bool AllCame(uint64_t round) const {
+    const std::lock_guard lock(mutex_);
+    return round_ != round;
+  }
+  // Nobody meets here any more.
+  void End() { over_ = true; }
+  bool over() const { return over_; }
 
-  std::mutex mutex;
-  std::condition_variable all_here;
-  uint32_t arrived = 0;
-  uint64_t round = 0;
-  bool over = false;
   std::vector<const std::byte*> from;  // of each rank, between two rounds
+
+ private:
+  mutable std::mutex mutex_;
+  uint32_t arrived_ = 0;
+  uint64_t round_ = 0;
+  std::atomic<bool> over_ = false;
 };
 
 class EmulatedCommunicator final : public Communicator {
@@ -54,38 +60,58 @@ class EmulatedCommunicator final : public Communicator {
   const char* name() const override { return "emulated links"; }
   Status AllGather(const void* from, std::span<const size_t> bytes, std::byte* to) override {
     CHECK(bytes.size() == meeting_->from.size());
-    emulation::Enqueue([this, from, bytes = std::vector(bytes.begin(), bytes.end()), to] {
-      queue_.Drain();
-      Exchange(static_cast<const std::byte*>(from), bytes, to);
-    });
+    const auto exchange = std::make_shared<Exchange>();
+    exchange->from = static_cast<const std::byte*>(from);
+    exchange->bytes.assign(bytes.begin(), bytes.end());
+    exchange->to = to;
+    emulation::Enqueue(
+        [this, exchange] { queue_.AddGate([this, exchange] { return IsDone(exchange.get()); }); });
     return OkStatus();
   }
   Status Error() override {
-    if (!lost_) return OkStatus();
+    if (!meeting_->over()) return OkStatus();
     return absl::DeadlineExceededError("emulated links: a rank did not come");
   }
-  void Abort() override { lost_ = true; }
+  void Abort() override { meeting_->End(); }
 
  private:
-  void Exchange(const std::byte* from, const std::vector<size_t>& bytes, std::byte* to) {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto give_up = [&] { return std::chrono::steady_clock::now() - begin > patience_; };
-    if (lost_) return;
-    meeting_->from[rank_] = from;
-    lost_ = !meeting_->Meet(give_up);
-    for (size_t r = 0; r < bytes.size() && !lost_; ++r) {
-      std::memcpy(to, meeting_->from[r], bytes[r]);
-      to += bytes[r];
+  struct Exchange {
+    const std::byte* from = nullptr;
+    std::vector<size_t> bytes;
+    std::byte* to = nullptr;
+    int meetings = 0;  // of two
+    uint64_t round = 0;
+    Clock::time_point begin;
+  };
+  // Or will never be.
+  bool IsDone(Exchange* exchange) {
+    if (exchange->meetings == 0) {
+      exchange->begin = Clock::now();
+      meeting_->from[rank_] = exchange->from;
+      exchange->round = meeting_->Come();
+      exchange->meetings = 1;
+    }
+    if (meeting_->over()) return true;
+    if (!meeting_->AllCame(exchange->round)) {
+      if (Clock::now() - exchange->begin > patience_) meeting_->End();
+      return false;
+    }
+    if (exchange->meetings == 2) return true;
+    std::byte* to = exchange->to;
+    for (size_t r = 0; r < exchange->bytes.size(); ++r) {
+      std::memcpy(to, meeting_->from[r], exchange->bytes[r]);
+      to += exchange->bytes[r];
     }
     // Nobody overwrites what another still reads.
-    if (!lost_) lost_ = !meeting_->Meet(give_up);
+    exchange->round = meeting_->Come();
+    exchange->meetings = 2;
+    return false;
   }
 
   const std::shared_ptr<Meeting> meeting_;
   const uint32_t rank_;
   const std::chrono::nanoseconds patience_;
   emulation::LaunchQueue& queue_;
-  bool lost_ = false;
 };
 
 }  // namespace
@@ -114,7 +140,12 @@ StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id, u
       meetings[id] = meeting;
     }
   }
-  if (!meeting->Meet(give_up)) return absl::AbortedError("emulated links: a rank did not join");
+  const uint64_t round = meeting->Come();
+  while (!meeting->AllCame(round)) {
+    if (give_up()) meeting->End();
+    if (meeting->over()) return absl::AbortedError("emulated links: a rank did not join");
+    std::this_thread::sleep_for(kLookEvery);
+  }
   return std::make_unique<EmulatedCommunicator>(std::move(meeting), rank, patience_ns, queue);
 }
 

@@ -42,17 +42,11 @@ class EmulatedDevice final : public Device {
     if (args.rows <= kSkinnyRows && HasSkinnyGemm(args.matrix) && size <= kMostForKernel) {
       return kernels().skinny_gemm(few, &queue_);
     }
-    emulation::Enqueue([this, args] {
-      queue_.Drain();
-      emulated::PlainGemm(args);
-    });
+    emulation::Enqueue([this, args] { queue_.Run([args] { emulated::PlainGemm(args); }); });
   }
   Status Synchronize() override { return graphs_.Synchronize(DeviceStream::kCompute); }
   Status Error() override { return OkStatus(); }
-  bool Idle() override {
-    queue_.Drain();
-    return true;
-  }
+  bool Idle() override { return queue_.TryDrain(); }
 
   StatusOr<IpcHandle> Export(const DeviceBuffer& buffer) override {
     const ProcessPointer place = {ThisProcess(), buffer.data()};

@@ -1,6 +1,8 @@
 #include "worker_proc/cuda/emulation/emulated_graphs.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -12,6 +14,7 @@ namespace flotilla::cuda {
 namespace {
 
 constexpr std::align_val_t kAlignment{256};  // as cudaMalloc's
+constexpr uint64_t kNodeBytes = 1024;        // of a graph, as the device counts it
 
 struct Graph {
   std::vector<std::function<void()>> nodes;
@@ -20,8 +23,8 @@ struct Graph {
 }  // namespace
 
 StatusOr<DeviceMemoryInfo> EmulatedGraphs::Memory() {
-  const uint64_t bytes = AvailableMemoryBytes();
-  return DeviceMemoryInfo{bytes, bytes};
+  if (total_bytes_ == 0) total_bytes_ = used_bytes_ + AvailableMemoryBytes();
+  return DeviceMemoryInfo{total_bytes_ - std::min(total_bytes_, used_bytes_), total_bytes_};
 }
 
 StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
@@ -29,11 +32,16 @@ StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
   void* const memory = ::operator new(bytes, kAlignment, std::nothrow);
   if (memory == nullptr)
     return absl::ResourceExhaustedError(StrCat("no memory for ", bytes, " bytes"));
-  return static_cast<std::byte*>(memory);
+  used_bytes_ += bytes;
+  return allocated_.emplace(static_cast<std::byte*>(memory), bytes).first->first;
 }
 
 void EmulatedGraphs::FreeDevice(std::byte* memory) {
   RunLate();
+  const auto found = allocated_.find(memory);
+  CHECK(found != allocated_.end());
+  used_bytes_ -= found->second;
+  allocated_.erase(found);
   ::operator delete(memory, kAlignment);
 }
 
@@ -47,6 +55,7 @@ Status EmulatedGraphs::BeginCapture() {
 StatusOr<GraphExec> EmulatedGraphs::EndCapture() {
   CHECK(emulation::Captures());
   emulation::CaptureInto(nullptr);
+  used_bytes_ += nodes_.size() * kNodeBytes;
   return GraphExec{new Graph{std::move(nodes_)}};
 }
 
@@ -58,7 +67,10 @@ Status EmulatedGraphs::Launch(GraphExec graph) {
   return OkStatus();
 }
 
-void EmulatedGraphs::DestroyGraph(GraphExec graph) { delete static_cast<Graph*>(graph.handle); }
+void EmulatedGraphs::DestroyGraph(GraphExec graph) {
+  const std::unique_ptr<Graph> gone(static_cast<Graph*>(graph.handle));
+  used_bytes_ -= gone->nodes.size() * kNodeBytes;
+}
 
 void EmulatedGraphs::RunLate() {
   queue_.Drain();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <unordered_map>
 #include <vector>
 
 #include "worker_proc/cuda/emulation/launch_queue.h"
@@ -47,6 +48,10 @@ class EmulatedGraphs final : public GraphApi {
     bool is_late = false;  // recorded on kCopy, behind what has not run
   };
   void RunLate();
+
+  uint64_t total_bytes_ = 0;  // what the host had when it was first asked
+  uint64_t used_bytes_ = 0;
+  std::unordered_map<std::byte*, uint64_t> allocated_;
 
   emulation::LaunchQueue& queue_;
   std::vector<std::function<void()>> late_;   // what kCopy has

@@ -7,6 +7,8 @@
 // whose block never waits ends the process. Graphs, copies and products that are no kernel drain
 // the queue first.
 //
+// A gate holds the stream up: what comes behind it is kept until it opens, which Drain waits for.
+//
 // Units, errors: as block.h. Threads: one. Ownership: drained when it is destroyed.
 #pragma once
 
@@ -31,11 +33,20 @@ class LaunchQueue {
   LaunchQueue& operator=(const LaunchQueue&) = delete;
 
   void Launch(const LaunchShape& shape, const std::function<void()>& thread);
+  // Work that is no kernel, behind all that was launched.
+  void Run(std::function<void()> work);
+  // open: asked again and again until it is true.
+  void AddGate(std::function<bool()> open);
   // Until all that was launched is done.
-  void Drain() { DrainTo(0); }
+  void Drain();
+  // False: a gate is closed.
+  bool TryDrain();
 
  private:
   void DrainTo(size_t begun);
+
+  std::function<bool()> gate_;                // closed
+  std::deque<std::function<void()>> behind_;  // the gate
 
   const std::unique_ptr<BlockRunner> others_;       // runs the blocks that did not begin early
   std::deque<std::unique_ptr<BlockRunner>> begun_;  // the oldest first

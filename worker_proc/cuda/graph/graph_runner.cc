@@ -56,11 +56,7 @@ GraphRunner::GraphRunner(const Deps& deps, const GraphRunnerOptions& options)
 
 GraphRunner::~GraphRunner() {
   for (const std::vector<Pieces>* all : {&full_, &piecewise_}) {
-    for (const Pieces& pieces : *all) {
-      for (const Piece& piece : pieces) {
-        if (piece.graph.has_value()) deps_.api->DestroyGraph(*piece.graph);
-      }
-    }
+    for (const Pieces& pieces : *all) Destroy(pieces);
   }
   for (const PinnedSlot& slot : slots_) {
     if (slot.copied.handle != nullptr) deps_.api->DestroyEvent(slot.copied);
@@ -76,6 +72,12 @@ StatusOr<std::unique_ptr<GraphRunner>> GraphRunner::Create(const Deps& deps,
       Annotate(runner->RunPadding(options.largest_step, false), "warm-up of the largest step"));
   RETURN_IF_ERROR(Annotate(runner->CaptureAll(), "graphs"));
   return runner;
+}
+
+void GraphRunner::Destroy(const Pieces& pieces) {
+  for (const Piece& piece : pieces) {
+    if (piece.graph.has_value()) deps_.api->DestroyGraph(*piece.graph);
+  }
 }
 
 size_t GraphRunner::MetadataBytes(const GraphRunnerOptions& options) {
@@ -116,26 +118,39 @@ Status GraphRunner::CaptureAll() {
   for (size_t left = buckets_.size(); left > 0; --left) {
     const GraphCosts before = costs_;
     const auto done = static_cast<uint32_t>(buckets_.size() - left + 1);
-    RETURN_IF_ERROR(CaptureBucket(left - 1));
+    if (const Status captured = CaptureBucket(left - 1); absl::IsResourceExhausted(captured)) {
+      Log().warn("no memory for more graphs {} {} {}", Kv("captured", buckets_.size() - left),
+                 Kv("of", buckets_.size()),
+                 Kv("use", "a lower --gpu-memory-utilization or --cuda-graph-max-size"));
+      Replace(left, {});
+      break;
+    } else {
+      RETURN_IF_ERROR(captured);
+    }
     const GraphCosts each{costs_.bytes - before.bytes, costs_.ns - before.ns};
     const size_t may = GraphsLeft(options_.limits, done, costs_, each);
     if (may >= left - 1) continue;
     // Of the rest as many as fit, spread over their sizes.
-    std::vector<PlanShape> rest = Resample(std::span(buckets_).first(left - 1), may);
-    const auto kept = static_cast<ptrdiff_t>(left - 1);
-    for (std::vector<Pieces>* all : {&full_, &piecewise_}) {
-      all->erase(all->begin(), all->begin() + kept);
-      all->insert(all->begin(), rest.size(), Pieces());
-    }
-    rest.insert(rest.end(), buckets_.begin() + kept, buckets_.end());
-    buckets_ = std::move(rest);
+    Replace(left - 1, Resample(std::span(buckets_).first(left - 1), may));
     left = may + 1;
   }
+  if (options_.trial) return OkStatus();
   Log().info("graphs captured {} {} {} {} {}", Kv("mode", GraphModeName(options_.mode)),
              Kv("graphs", buckets_.size()), Kv("of", options_.buckets.size()),
              Kv("seconds", static_cast<double>(deps_.clock->NowNs() - begin_ns) * 1e-9),
              Kv("bytes", costs_.bytes));
   return OkStatus();
+}
+
+void GraphRunner::Replace(size_t left, const std::vector<PlanShape>& rest) {
+  const auto kept = static_cast<ptrdiff_t>(left);
+  for (std::vector<Pieces>* all : {&full_, &piecewise_}) {
+    std::for_each(all->begin(), all->begin() + kept, [&](const Pieces& p) { Destroy(p); });
+    all->erase(all->begin(), all->begin() + kept);
+    all->insert(all->begin(), rest.size(), Pieces());
+  }
+  buckets_.erase(buckets_.begin(), buckets_.begin() + kept);
+  buckets_.insert(buckets_.begin(), rest.begin(), rest.end());
 }
 
 Status GraphRunner::CaptureBucket(size_t index) {
@@ -158,9 +173,11 @@ Status GraphRunner::CaptureBucket(size_t index) {
                         deps_.clock->NowNs() - begin_ns};
   costs_.bytes += cost.bytes;
   costs_.ns += cost.ns;
-  Log().info("graph captured {} {} {} {}", Kv("requests", bucket.num_seqs),
-             Kv("tokens", bucket.num_tokens), Kv("seconds", static_cast<double>(cost.ns) * 1e-9),
-             Kv("bytes", cost.bytes));
+  Log().log(options_.trial ? spdlog::level::debug : spdlog::level::info,
+            "graph captured {} {} {} {} {} {}", Kv("n", buckets_.size() - index),
+            Kv("of", buckets_.size()), Kv("requests", bucket.num_seqs),
+            Kv("tokens", bucket.num_tokens), Kv("seconds", static_cast<double>(cost.ns) * 1e-9),
+            Kv("bytes", cost.bytes));
   return OkStatus();
 }
 
@@ -175,9 +192,7 @@ StatusOr<GraphRunner::Pieces> GraphRunner::Capture(GraphKind kind,
   Status status = deps_.forward(context, breaker);
   status.Update(recorder.EndGraph());
   if (status.ok()) return pieces;
-  for (const Piece& piece : pieces) {
-    if (piece.graph.has_value()) deps_.api->DestroyGraph(*piece.graph);
-  }
+  Destroy(pieces);
   return status;
 }
 

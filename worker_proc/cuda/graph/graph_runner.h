@@ -43,9 +43,10 @@ using GraphForward = std::function<Status(const AttentionContext&, PieceBreaker*
 struct GraphRunnerOptions {
   GraphMode mode = GraphMode::kNone;  // never kAuto
   std::vector<PlanShape> buckets;     // rising; GraphBuckets'
-  GraphLimits limits;
-  PlanShape largest_step;      // what runs eager at most
-  uint32_t pages_per_seq = 0;  // of the longest context
+  GraphLimits limits;                 // of buckets
+  PlanShape largest_step;             // what runs eager at most
+  uint32_t pages_per_seq = 0;         // of the longest context
+  bool trial = false;                 // to learn what graphs take: the log has little of it
 };
 
 // Since the start.
@@ -105,6 +106,9 @@ class GraphRunner {
   Status CaptureAll();
   // Captures buckets_[index] as each kind that the mode needs, and adds what it cost.
   Status CaptureBucket(size_t index);
+  // Forgets the first `left` buckets, which have no graphs, but for `rest`.
+  void Replace(size_t left, const std::vector<PlanShape>& rest);
+  void Destroy(const Pieces& pieces);
   StatusOr<Pieces> Capture(GraphKind kind, const AttentionContext& context);
   // Puts the batch, padded to the layout's bucket, where its kernels read it. of_graph: they are
   // those of a graph of that bucket.

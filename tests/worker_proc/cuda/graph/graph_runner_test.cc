@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "common/base/check.h"
 #include "tests/fakes/fake_graph_api.h"
@@ -269,6 +270,30 @@ TEST(GraphRunnerTest, BytesAndTimeBoundTheGraphs) {
     EXPECT_EQ(bench.runner->costs().ns, 7 * kNsPerSecond);
     std::mt19937 random(3);
     EXPECT_EQ(*bench.runner->Run(DrawStep(&random, true)), GraphKind::kFull);
+  }
+}
+
+TEST(GraphRunnerTest, WithoutMemoryForMoreThoseThatAreThereReplay) {
+  for (const GraphMode mode : {GraphMode::kFull, GraphMode::kFullAndPiecewise}) {
+    Bench bench(mode);
+    int captures = 0;
+    bench.api.on_capture = [&] {
+      // In a bucket of both kinds: after its full graph, within the pieces of the other.
+      if (++captures == 6) bench.api.fail_capture = absl::ResourceExhaustedError("out of memory");
+    };
+    ASSERT_TRUE(bench.Start().ok());
+    ASSERT_FALSE(bench.runner->buckets().empty());
+    EXPECT_EQ(bench.runner->buckets().back().num_seqs, 16u);
+    EXPECT_LT(bench.runner->buckets().size(), 6u);
+    std::mt19937 random(3);
+    std::set<GraphKind> kinds;
+    for (int i = 0; i < 40; ++i) {
+      kinds.insert(*bench.runner->Run(DrawStep(&random, true)));
+      bench.api.Drain();
+    }
+    EXPECT_TRUE(kinds.contains(GraphKind::kFull));
+    bench.runner.reset();
+    EXPECT_EQ(bench.api.graphs_alive, 0);
   }
 }
 
