@@ -121,7 +121,7 @@ void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
       ->capture_default_str();
   app->add_option(
          "--gpu-weights", flags->gpu_weights,
-         "Matrices that the file has in blocks of 4 to 8 bits, on a GPU. expanded: to --dtype when "
+         "Matrices that the file has in 4 to 8 bits, on a GPU. expanded: to --dtype when "
          "they are loaded; packed: when they are multiplied, with the same tokens in a third of "
          "the "
          "memory; auto: packed where the others would take more than half of it")

@@ -20,6 +20,14 @@
 
 namespace flotilla {
 
+// The factors of a matrix of 8-bit floats, which its values are multiplied by: of blocks of
+// block_rows by block_cols, row by row, those at the end smaller.
+struct ScaleGrid {
+  uint64_t block_rows = 0;
+  uint64_t block_cols = 0;
+  std::vector<float> factors = {};  // finite
+};
+
 // A row-major matrix [rows, cols] (vectors: rows = 1). Each row is whole blocks of dtype, rows
 // follow each other without gaps.
 struct TensorView {
@@ -28,6 +36,7 @@ struct TensorView {
   uint64_t rows = 0;
   uint64_t cols = 0;
   std::span<const uint8_t> data;
+  const ScaleGrid* scales = nullptr;  // of kF8E4M3; the checkpoint's
 
   uint64_t row_bytes() const {
     const DTypeTraits& t = Traits(dtype);
@@ -37,7 +46,7 @@ struct TensorView {
 
 // Writes `view`'s rows [row_begin, row_end) as floats to out[(row_end-row_begin) * cols].
 // Exactly ggml's dequantisation, in fp32 (no FMA): Q4_0 d*(q-8), Q4_1 d*q+m, Q5_0 d*(q-16), Q5_1
-// d*q+m, Q8_0 d*q, Q4_K and Q5_K d*sc*q-dmin*m, Q6_K d*sc*(q-32).
+// d*q+m, Q8_0 d*q, Q4_K and Q5_K d*sc*q-dmin*m, Q6_K d*sc*(q-32). F8_E4M3: times its factor.
 void DequantizeRows(const TensorView& view, uint64_t row_begin, uint64_t row_end, float* out);
 
 class Checkpoint {

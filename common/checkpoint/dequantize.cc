@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <iterator>
 
 #include "common/base/check.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/float8.h"
 #include "common/checkpoint/half.h"
 #include "common/checkpoint/k_scales.h"
 
@@ -158,10 +160,30 @@ const DTypeTraits* FindDType(uint32_t dtype) {
 }
 
 const DTypeTraits& Traits(DType dtype) {
+  static constexpr DTypeTraits kF8E4M3Traits = {"F8_E4M3", 1, 1};
+  if (dtype == DType::kF8E4M3) return kF8E4M3Traits;
   const DTypeTraits* traits = FindDType(static_cast<uint32_t>(dtype));
   CHECK(traits != nullptr);
   return *traits;
 }
+
+namespace {
+
+void DequantizeFloat8(const TensorView& view, uint64_t row_begin, uint64_t row_end, float* out) {
+  CHECK(view.scales != nullptr);
+  const ScaleGrid& grid = *view.scales;
+  const uint64_t blocks = (view.cols + grid.block_cols - 1) / grid.block_cols;
+  for (uint64_t row = row_begin; row < row_end; ++row) {
+    const uint8_t* values = view.data.data() + row * view.cols;
+    const float* factors = grid.factors.data() + row / grid.block_rows * blocks;
+    for (uint64_t begin = 0; begin < view.cols; begin += grid.block_cols, ++factors) {
+      const uint64_t end = std::min(view.cols, begin + grid.block_cols);
+      for (uint64_t c = begin; c < end; ++c) *out++ = E4M3ToFloat(values[c]) * *factors;
+    }
+  }
+}
+
+}  // namespace
 
 void DequantizeRows(const TensorView& view, uint64_t row_begin, uint64_t row_end, float* out) {
   CHECK(row_begin <= row_end && row_end <= view.rows);
@@ -180,6 +202,8 @@ void DequantizeRows(const TensorView& view, uint64_t row_begin, uint64_t row_end
     case DType::kBF16:
       for (uint64_t i = 0; i < num_values; ++i) out[i] = LoadBFloat16(data + 2 * i);
       return;
+    case DType::kF8E4M3:
+      return DequantizeFloat8(view, row_begin, row_end, out);
     case DType::kQ4_0:
       return DequantizeBlocks<DequantizeQ4_0>(data, num_blocks, traits, out);
     case DType::kQ4_1:

@@ -21,6 +21,7 @@ enum class DType : uint32_t {
   kQ5_K = 13,
   kQ6_K = 14,
   kBF16 = 30,
+  kF8E4M3 = 1 << 16,  // not GGUF's: float8.h, with factors beside it
 };
 
 struct DTypeTraits {
@@ -28,12 +29,13 @@ struct DTypeTraits {
   uint32_t block_values;  // values a block: 1, 32 or 256
   uint32_t block_bytes;   // bytes a block
 };
-// Null for an unknown type.
+// Null for a type that GGUF does not have, or that is unknown.
 const DTypeTraits* FindDType(uint32_t dtype);
 const DTypeTraits& Traits(DType dtype);
-// Whether blocks of values share scales.
+// Whether values lie in blocks that share scales.
 inline constexpr bool IsQuantised(DType dtype) {
-  return dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16;
+  return dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 &&
+         dtype != DType::kF8E4M3;
 }
 
 }  // namespace flotilla

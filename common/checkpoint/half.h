@@ -1,5 +1,5 @@
 // IEEE binary16 → binary32, exact for every pattern (NaN payloads are kept), and back, to the
-// nearest (ties to even; NaNs become one). Threads: any. Source: IEEE 754.
+// nearest (ties to even; NaNs become one); bfloat16 the same. Threads: any. Source: IEEE 754.
 #pragma once
 
 #include <bit>
@@ -34,6 +34,12 @@ inline uint16_t FloatToHalf(float value) {
   }
   const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
   return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
+}
+
+inline uint16_t FloatToBFloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 }  // namespace flotilla

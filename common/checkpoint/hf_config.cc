@@ -44,12 +44,7 @@ Status RefuseUnsupported(const JsonObject& json) {
     ASSIGN_OR_RETURN(const bool bias, json.BoolOr(key, false));
     if (bias) return json.Error(key, "is true, which is not supported");
   }
-  if (json.Has("quantization_config")) {
-    return json.Error("quantization_config",
-                      "is not supported: only F32, F16 and BF16 weights; quantised models come as "
-                      ".gguf files");
-  }
-  return OkStatus();
+  return ReadFp8Config(json).status();
 }
 
 }  // namespace
@@ -83,6 +78,12 @@ Status FinishQwenHf(const JsonObject& json, ModelConfig* config) {
   ASSIGN_OR_RETURN(const uint64_t full, json.Uint("max_window_layers"));
   SetSlidingLayers(config, static_cast<uint32_t>(window), [&](uint32_t i) { return i >= full; });
   return OkStatus();
+}
+
+StatusOr<std::optional<Fp8Config>> ReadHfFp8Config(std::string_view text) {
+  ASSIGN_OR_RETURN(const boost::json::value document,
+                   ParseJsonObject("config.json", text, kMaxConfigBytes));
+  return ReadFp8Config(JsonObject(&document.get_object(), "config.json: "));
 }
 
 StatusOr<ModelConfig> ReadHfConfig(std::string_view text) {

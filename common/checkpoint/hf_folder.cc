@@ -1,13 +1,16 @@
 #include "common/checkpoint/hf_folder.h"
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "common/base/sha256.h"
 #include "common/checkpoint/architecture.h"
+#include "common/checkpoint/fp8_config.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_cursor.h"
 #include "common/checkpoint/hf_config.h"
@@ -69,7 +72,12 @@ class HfCheckpoint final : public Checkpoint {
     std::unique_ptr<HfCheckpoint> checkpoint(new HfCheckpoint(*std::move(config)));
     checkpoint->config_.name = folder.filename();
     checkpoint->files_.push_back({"config.json", std::move(config_file)});
+    ASSIGN_OR_RETURN(const std::optional<Fp8Config> fp8,
+                     ReadHfFp8Config(Text(checkpoint->files_.back().second)));
     RETURN_IF_ERROR(checkpoint->AddShards(folder));
+    if (const Status scaled = checkpoint->TakeFactors(fp8); !scaled.ok()) {
+      return Annotate(scaled, folder.string());
+    }
     std::sort(checkpoint->tensors_.begin(), checkpoint->tensors_.end(),
               [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
     const Status fits = CheckTensors(checkpoint->config_, checkpoint->tensors_);
@@ -143,11 +151,41 @@ class HfCheckpoint final : public Checkpoint {
     return OkStatus();
   }
 
+  // Tensors of factors become their matrices' scales.
+  Status TakeFactors(const std::optional<Fp8Config>& fp8) {
+    std::map<std::string_view, TensorView*> matrices;
+    for (TensorView& view : tensors_) {
+      if (view.dtype == DType::kF8E4M3) matrices[view.name] = &view;
+    }
+    if (!fp8.has_value() && matrices.empty()) return OkStatus();
+    if (!fp8.has_value()) {
+      return absl::InvalidArgumentError(
+          StrCat("tensor ", Quote(matrices.begin()->first),
+                 " is F8_E4M3, and config.json has no quantization_config"));
+    }
+    for (const TensorView& view : tensors_) {
+      const auto found = matrices.find(MatrixOfFactors(view.name));
+      if (found == matrices.end()) continue;
+      ASSIGN_OR_RETURN(ScaleGrid grid, MakeScaleGrid(*fp8, *found->second, view));
+      found->second->scales = &scales_.emplace_back(std::move(grid));
+    }
+    for (const auto& [name, matrix] : matrices) {
+      if (matrix->scales != nullptr) continue;
+      return absl::InvalidArgumentError(
+          StrCat("tensor ", Quote(name), " is F8_E4M3, and has no weight_scale"));
+    }
+    std::erase_if(tensors_, [&](const TensorView& view) {
+      return IsUnusedFactor(view.name) || !MatrixOfFactors(view.name).empty();
+    });
+    return OkStatus();
+  }
+
   // Constant after Open, but for the digest.
   ModelConfig config_;
   std::vector<std::pair<std::string, MappedFile>> files_;
   std::vector<SafetensorsFile> shards_;  // own the names
   std::vector<TensorView> tensors_;      // by name
+  std::deque<ScaleGrid> scales_;         // of some of them
 
   mutable std::once_flag digest_once_;
   mutable std::string digest_;

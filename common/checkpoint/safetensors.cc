@@ -30,6 +30,7 @@ std::optional<DType> DTypeOf(std::string_view name) {
   if (name == "F32") return DType::kF32;
   if (name == "F16") return DType::kF16;
   if (name == "BF16") return DType::kBF16;
+  if (name == "F8_E4M3") return DType::kF8E4M3;
   return std::nullopt;
 }
 
@@ -51,11 +52,11 @@ StatusOr<std::vector<uint64_t>> Numbers(const JsonObject& json, std::string_view
 // The last dimension is a row's length, the others multiply to rows.
 Status ReadShape(const JsonObject& json, TensorView* view) {
   ASSIGN_OR_RETURN(const std::vector<uint64_t> shape, Numbers(json, "shape"));
-  if (shape.empty() || shape.size() > kMaxDims) {
-    return json.Error("shape",
-                      StrCat("has ", shape.size(), " dimensions; 1 to ", kMaxDims, " are allowed"));
+  if (shape.size() > kMaxDims) {
+    return json.Error(
+        "shape", StrCat("has ", shape.size(), " dimensions; up to ", kMaxDims, " are allowed"));
   }
-  view->rows = 1;
+  view->rows = view->cols = 1;  // of a single number
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 0) return json.Error("shape", StrCat("has a 0 as dimension ", i));
     if (i + 1 == shape.size()) {
@@ -73,7 +74,7 @@ StatusOr<Entry> ReadEntry(std::string_view name, const JsonObject& json, uint64_
   ASSIGN_OR_RETURN(const std::string_view type, json.String("dtype"));
   const std::optional<DType> dtype = DTypeOf(type);
   if (!dtype.has_value()) {
-    return json.Error("dtype", StrCat("is ", Quote(type), "; supported: F32, F16, BF16"));
+    return json.Error("dtype", StrCat("is ", Quote(type), "; supported: F32, F16, BF16, F8_E4M3"));
   }
   entry.view.dtype = *dtype;
   RETURN_IF_ERROR(ReadShape(json, &entry.view));

@@ -3,8 +3,8 @@
 //
 // Parses from a span (a mapped file). Every number is checked against the size of the file before
 // use, and as the format asks, the tensors cover all bytes behind the header without gap or
-// overlap. Types: F32, F16, BF16. Views and their names point into the span and this object.
-// Threads: const after Parse. Errors: InvalidArgument naming the tensor. Source:
+// overlap. Types: F32, F16, BF16, F8_E4M3. Views and their names point into the span and this
+// object. Threads: const after Parse. Errors: InvalidArgument naming the tensor. Source:
 // https://github.com/huggingface/safetensors (the format's description).
 #pragma once
 

@@ -22,11 +22,13 @@ uint64_t WeightBytes(const Checkpoint& model, const std::string& dtype) {
   uint64_t bytes = 0;
   for (const TensorView& tensor : model.tensors()) {
     if (untied && tensor.name == "model.embed_tokens.weight") continue;
-    const bool halves = tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
+    const bool halves = !IsQuantised(tensor.dtype) && tensor.dtype != DType::kF32;
     if (dtype == "float32" && !halves) {
       bytes += tensor.rows * tensor.cols * 4;
     } else if (to_int8 && tensor.rows > 1 && tensor.cols % 32 == 0) {
       bytes += tensor.rows * tensor.cols / 32 * 34;
+    } else if (tensor.dtype == DType::kF8E4M3) {
+      bytes += tensor.rows * tensor.cols * 2;
     } else {
       bytes += tensor.data.size();
     }

@@ -25,14 +25,31 @@ void FuzzFile(std::span<const uint8_t> bytes) {
           tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());
     total += tensor.data.size();
     row.resize(tensor.cols);
-    DequantizeRows(tensor, 0, 1, row.data());
-    DequantizeRows(tensor, tensor.rows - 1, tensor.rows, row.data());
+    const auto read = [&](const TensorView& matrix) {
+      DequantizeRows(matrix, 0, 1, row.data());
+      DequantizeRows(matrix, matrix.rows - 1, matrix.rows, row.data());
+    };
+    if (tensor.dtype != DType::kF8E4M3) {
+      read(tensor);
+      continue;
+    }
+    for (const TensorView& factors : file->tensors()) {
+      if (internal::MatrixOfFactors(factors.name) != tensor.name) continue;
+      for (const internal::Fp8Config& config : {internal::Fp8Config{}, {2, 3}, {1, 1 << 20}}) {
+        const StatusOr<ScaleGrid> grid = internal::MakeScaleGrid(config, tensor, factors);
+        if (!grid.ok()) continue;
+        TensorView scaled = tensor;
+        scaled.scales = &*grid;
+        read(scaled);
+      }
+    }
   }
   CHECK(total < bytes.size());
 }
 
 void FuzzConfig(std::string_view text) {
   const StatusOr<ModelConfig> config = internal::ReadHfConfig(text);
+  if (config.ok()) CHECK_OK(internal::ReadHfFp8Config(text).status());
   if (!config.ok()) {
     CHECK(absl::IsInvalidArgument(config.status()) || absl::IsNotFound(config.status()));
     return;

@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/xxh64.h"
+#include "common/checkpoint/half.h"
 #include "worker_proc/cpu/quant_pack.h"
 #include "worker_proc/cpu/quantize_weights.h"
 #include "worker_proc/model/rope_angles.h"
@@ -33,6 +34,12 @@ void ReadRows(const TensorView& view, uint64_t begin, uint64_t end, float* out) 
   DequantizeRows(view, begin, end, out);
 }
 void ReadRows(const TensorView& view, uint64_t begin, uint64_t end, uint16_t* out) {
+  if (view.dtype == DType::kF8E4M3) {
+    std::vector<float> values((end - begin) * view.cols);
+    DequantizeRows(view, begin, end, values.data());
+    std::transform(values.begin(), values.end(), out, FloatToBFloat16);
+    return;
+  }
   std::memcpy(out, view.data.data() + begin * view.row_bytes(), (end - begin) * view.row_bytes());
 }
 
@@ -137,7 +144,8 @@ DType WeightStore::StoredType(const TensorView& view) const {
   if (QuantFormatOf(view.dtype).has_value()) {  // whole blocks: the file is checked
     return compute_ == ComputeType::kFloat32 ? DType::kF32 : view.dtype;
   }
-  return compute_ == ComputeType::kInt8OfFloats && CanBecomeQ8_0(view) ? DType::kQ8_0 : view.dtype;
+  if (compute_ == ComputeType::kInt8OfFloats && CanBecomeQ8_0(view)) return DType::kQ8_0;
+  return view.dtype == DType::kF8E4M3 ? DType::kBF16 : view.dtype;
 }
 
 uint64_t WeightStore::WeightBytes(const TensorView& view) const {

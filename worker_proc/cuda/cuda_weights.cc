@@ -1,7 +1,6 @@
 #include "worker_proc/cuda/cuda_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "common/checkpoint/half.h"
@@ -12,13 +11,6 @@ namespace {
 
 constexpr uint64_t kChunkValues = uint64_t{1} << 20;
 constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
-
-// To the nearest, ties to even; NaNs become one.
-uint16_t ToBFloat16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 bool SameType(DType file, Element element) {
   return (file == DType::kF32 && element == Element::kFloat32) ||
@@ -46,7 +38,7 @@ void WeightStore::UploadRows(const WeightRows& rows, std::byte* to) {
       if (element_ != Element::kFloat32) {
         halves_.resize(values);
         std::transform(floats_.begin(), floats_.end(), halves_.begin(),
-                       element_ == Element::kFloat16 ? FloatToHalf : ToBFloat16);
+                       element_ == Element::kFloat16 ? FloatToHalf : FloatToBFloat16);
         from = halves_.data();
       }
       device_.Upload(from, values * ElementBytes(element_), to);
@@ -55,12 +47,31 @@ void WeightStore::UploadRows(const WeightRows& rows, std::byte* to) {
   }
 }
 
+Status WeightStore::UploadPackedRows(const WeightRows& rows, std::byte* to) {
+  const TensorView& view = *rows.view;
+  const uint64_t row_bytes = PackedRowBytes(view);
+  const uint64_t chunk = std::max<uint64_t>(1, kChunkBytes / row_bytes);
+  for (uint64_t begin = rows.begin; begin < rows.end; begin += chunk) {
+    const uint64_t end = std::min(rows.end, begin + chunk);
+    const uint8_t* from = view.data.data() + begin * view.row_bytes();
+    heartbeat_.Beat();
+    if (view.dtype == DType::kF8E4M3) {
+      blocks_.resize((end - begin) * row_bytes);
+      RETURN_IF_ERROR(PackFloat8(view, begin, end, blocks_.data()));
+      from = blocks_.data();
+    }
+    device_.Upload(from, (end - begin) * row_bytes, to);
+    to += (end - begin) * row_bytes;
+  }
+  return OkStatus();
+}
+
 // Neighbours of one type are one matrix.
 StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> rows) {
   uint64_t bytes = kPackedEnd;
   uint64_t values = 0;
   for (const WeightRows& part : rows) {
-    bytes += (part.end - part.begin) * part.view->row_bytes();
+    bytes += (part.end - part.begin) * PackedRowBytes(*part.view);
     values += (part.end - part.begin) * part.view->cols;
   }
   auto matrix = std::make_shared<CudaMatrix>();
@@ -71,16 +82,8 @@ StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> row
     const TensorView& view = *part.view;
     if (packed.empty() || packed.back().dtype != view.dtype) packed.push_back({view.dtype, 0, to});
     packed.back().rows += static_cast<uint32_t>(part.end - part.begin);
-    const uint8_t* from = view.data.data() + part.begin * view.row_bytes();
-    uint64_t left = (part.end - part.begin) * view.row_bytes();
-    while (left > 0) {
-      const uint64_t now = std::min(left, kChunkBytes);
-      heartbeat_.Beat();
-      device_.Upload(from, now, to);
-      from += now;
-      to += now;
-      left -= now;
-    }
+    RETURN_IF_ERROR(UploadPackedRows(part, to));
+    to += (part.end - part.begin) * PackedRowBytes(view);
   }
   matrix_bytes_ += bytes;
   largest_expanded_ = std::max(largest_expanded_, values * ElementBytes(element_));

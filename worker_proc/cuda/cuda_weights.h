@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "worker_proc/cuda/cuda_tensor.h"
+#include "worker_proc/cuda/float8_blocks.h"
 #include "worker_proc/runner/heartbeat.h"
 
 namespace flotilla::cuda {
@@ -26,7 +27,8 @@ class WeightStore {
 
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const {
-    return MayStayPacked(view) ? view.data.size() : view.rows * view.cols * ElementBytes(element_);
+    return view.rows *
+           (MayStayPacked(view) ? PackedRowBytes(view) : view.cols * ElementBytes(element_));
   }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view, float offset);
@@ -40,13 +42,17 @@ class WeightStore {
 
  private:
   bool MayStayPacked(const TensorView& view) const {
-    return keep_packed_ && IsQuantised(view.dtype);
+    return keep_packed_ && (IsQuantised(view.dtype) || MayBeFloat8Blocks(view));
+  }
+  static uint64_t PackedRowBytes(const TensorView& view) {
+    return view.dtype == DType::kF8E4M3 ? Float8RowBytes(view) : view.row_bytes();
   }
   // The matrix that is all of `view`, from an earlier call if there was one.
   StatusOr<SharedMatrix> WholeMatrix(const TensorView& view);
   StatusOr<SharedMatrix> Matrix(std::span<const WeightRows> rows);
   StatusOr<SharedMatrix> PackedMatrix(std::span<const WeightRows> rows);
   void UploadRows(const WeightRows& rows, std::byte* to);
+  Status UploadPackedRows(const WeightRows& rows, std::byte* to);
   StatusOr<DeviceBuffer> Floats(std::span<const float> values);
 
   Device& device_;
@@ -56,6 +62,7 @@ class WeightStore {
   std::map<const uint8_t*, SharedMatrix> whole_;  // by the view's data
   std::vector<float> floats_;
   std::vector<uint16_t> halves_;
+  std::vector<uint8_t> blocks_;
   uint64_t matrix_bytes_ = 0;
   uint64_t other_bytes_ = 0;
   uint64_t largest_expanded_ = 0;

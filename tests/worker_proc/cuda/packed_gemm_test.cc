@@ -2,9 +2,14 @@
 // DequantizeRows and rounding make of them, for every type, any number of rows and any rows beside.
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "common/base/check.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/float8.h"
 #include "tests/fakes/gguf_builder.h"
 #include "tests/worker_proc/cuda/device_values.h"
+#include "worker_proc/cuda/float8_blocks.h"
 #include "worker_proc/runner/forward_batch.h"
 
 namespace flotilla::cuda {
@@ -15,8 +20,9 @@ using testing::RandomFloats;
 using testing::Table;
 using testing::Values;
 
-constexpr DType kPackedTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                  DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kPackedTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                  DType::kQ5_1, DType::kQ8_0, DType::kQ4_K,
+                                  DType::kQ5_K, DType::kQ6_K, DType::kF8E4M3};
 constexpr Element kHalves[] = {Element::kBFloat16, Element::kFloat16};
 
 // A matrix in blocks, which begin `shift` bytes behind an aligned address, and as elements.
@@ -24,13 +30,29 @@ class PackedMatrix {
  public:
   PackedMatrix(DType dtype, uint32_t rows, uint32_t cols, uint32_t shift, Element type)
       : expanded(type, size_t{rows} * cols), shift_(shift) {
-    const std::string blocks =
-        flotilla::testing::Quantize(dtype, RandomFloats(size_t{rows} * cols, rows + cols));
+    TensorView view = {"w", dtype, rows, cols, {}};
+    std::string data;
+    ScaleGrid scales = {.block_rows = 3, .block_cols = 128};
+    if (dtype == DType::kF8E4M3) {
+      std::mt19937 random(rows + cols);
+      while (data.size() < size_t{rows} * cols) {
+        const auto bits = static_cast<uint8_t>(random());
+        if (!IsNanE4M3(bits)) data.push_back(static_cast<char>(bits));
+      }
+      scales.factors = RandomFloats(size_t{rows} * cols / 128 + 1, 3, 0.01f);
+      view.scales = &scales;
+    } else {
+      data = flotilla::testing::Quantize(dtype, RandomFloats(size_t{rows} * cols, rows + cols));
+    }
+    view.data = {reinterpret_cast<const uint8_t*>(data.data()), data.size()};
+    std::string blocks = data;
+    if (dtype == DType::kF8E4M3) {
+      blocks.resize(rows * Float8RowBytes(view));
+      CHECK_OK(PackFloat8(view, 0, rows, reinterpret_cast<uint8_t*>(blocks.data())));
+    }
     packs_.resize((shift + blocks.size() + kPackedEnd) / sizeof(packs_[0]) + 1);
     std::memset(packs_.data(), 0xff, packs_.size() * sizeof(packs_[0]));
     std::memcpy(reinterpret_cast<char*>(packs_.data()) + shift, blocks.data(), blocks.size());
-    const TensorView view = {
-        "w", dtype, rows, cols, {reinterpret_cast<const uint8_t*>(blocks.data()), blocks.size()}};
     std::vector<float> floats(size_t{rows} * cols);
     DequantizeRows(view, 0, rows, floats.data());
     for (size_t i = 0; i < floats.size(); ++i) expanded.Set(i, floats[i]);
@@ -64,7 +86,9 @@ TEST(PackedGemmTest, HasTheBitsOfTheExpandedMatrix) {
   };
   for (const DType dtype : kPackedTypes) {
     // Of whole chunks; of a chunk and a half; wide, for blocks of several warps.
-    const uint32_t odd = Traits(dtype).block_values == 32 ? 96 : 256;
+    const uint32_t odd = Traits(dtype).block_values == 32 ? 96
+                         : dtype == DType::kF8E4M3        ? 128
+                                                          : 256;
     for (const Shape shape :
          {Shape{40, 512, 0}, {13, 256 + odd, 6}, {1, odd, 14}, {2056, 256, 2}}) {
       for (const Element type : kHalves) {

@@ -116,11 +116,7 @@ class DynamicShared {
 inline float FastExp(float x) { return std::exp(x); }
 inline float FastTanh(float x) { return std::tanh(x); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
-inline uint16_t FloatToBFloat16Bits(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
+inline uint16_t FloatToBFloat16Bits(float x) { return FloatToBFloat16(x); }
 inline uint16_t FloatToHalfBits(float x) { return FloatToHalf(x); }
 inline uint32_t BFloat16PairBits(float first, float second) {
   return FloatToBFloat16Bits(first) | static_cast<uint32_t>(FloatToBFloat16Bits(second)) << 16;

@@ -1,6 +1,7 @@
-// The blocks of a GGUF file, read 16 values at a time: PackedGroup<dtype> is one such group, made
-// from where its block begins and which of the block's groups it is; Two gives two neighbours of
-// it. The numbers are DequantizeRows', bit for bit: no product is contracted with a sum.
+// The blocks of packed matrices, a GGUF file's and of 8-bit floats, read 16 values at a time:
+// PackedGroup<dtype> is one such group, made from where its block begins and which of the block's
+// groups it is; Two gives two neighbours of it. The numbers are DequantizeRows', bit for bit: no
+// product is contracted with a sum.
 //
 // Bytes: a pointer to global memory or a SharedSpan; blocks begin at even addresses. Threads: each
 // thread its own values. Errors: none. Source: the formats are ggml's, as dequantize.cc has them.
@@ -152,6 +153,31 @@ class SixBitGroup {
   float scale_;
 };
 
+// 8-bit floats (float8.h): 128 values; their factor, bytes. Widened to fp16, whose exponent is 8
+// larger.
+template <typename Bytes>
+class Float8Group {
+ public:
+  static constexpr uint32_t kValues = 128;
+  static constexpr uint32_t kBytes = 132;
+
+  __device__ Float8Group(Bytes block, uint32_t group)
+      : values_(block + (4 + kGroup * group)),
+        factor_(FloatOfBits(LoadTwo(block, 0) | LoadTwo(block, 2) << 16)) {}
+  __device__ void Two(uint32_t j, float (&v)[2]) const {
+    const uint32_t bits = LoadTwo(values_, j);
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t byte = bits >> 8 * i & 255;
+      const auto half = static_cast<uint16_t>((byte & 128) << 8 | (byte & 127) << 7);
+      v[i] = MulRounded(HalfBitsToFloat(half) * 256, factor_);
+    }
+  }
+
+ private:
+  const Bytes values_;
+  const float factor_;
+};
+
 // std::type_identity, which device code lacks.
 template <typename T>
 struct Is {
@@ -168,6 +194,7 @@ auto GroupOf() {
   else if constexpr (dtype == DType::kQ8_0) return Is<ByteGroup<Bytes>>();
   else if constexpr (dtype == DType::kQ4_K) return Is<KGroup<false, Bytes>>();
   else if constexpr (dtype == DType::kQ5_K) return Is<KGroup<true, Bytes>>();
+  else if constexpr (dtype == DType::kF8E4M3) return Is<Float8Group<Bytes>>();
   else return Is<SixBitGroup<Bytes>>();
 }
 // clang-format on
@@ -195,6 +222,8 @@ void ForPacked(DType dtype, const F& f) {
       return call.template operator()<DType::kQ5_K>();
     case DType::kQ6_K:
       return call.template operator()<DType::kQ6_K>();
+    case DType::kF8E4M3:
+      return call.template operator()<DType::kF8E4M3>();
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:

@@ -1,7 +1,8 @@
-// Matrix products with weights as a model's file has them, in blocks of 4 to 8 bits: read as they
-// are, expanded between memory and the tensor cores to the elements of 16 bits that they would have
-// become when they were loaded, and multiplied as skinny_gemm.h does it. So the bits are those of
-// the expanded matrix, and a step of few rows reads a quarter of it.
+// Matrix products with weights as a model's file has them, in blocks of 4 to 8 bits, or as 8-bit
+// floats (float8_blocks.h): read as they are, expanded between memory and the tensor cores to the
+// elements of 16 bits that they would have become when they were loaded, and multiplied as
+// skinny_gemm.h does it. So the bits are those of the expanded matrix, and a step of few rows reads
+// a quarter of it.
 //
 // packed_gemm: any number of rows, kPackedRows at a time, each time the weights anew; more than
 // kMostPackedRows are better multiplied by an expanded copy (expand). Numbers of a block:
