@@ -7,13 +7,14 @@ kernel beside its limit (gpu_kernels), and transformers on the same model if the
   tests/bench/gpu.py --device cpu --quick  the same commands, small, on the CPU: whether they work
 
 The model is made here: Qwen3-0.6B's shape (28 layers, 1,024 wide, 151,936 tokens) with random weights in bfloat16, 1.2 GB
-in the cache; speed does not depend on them. Its tokenizer is no real one. Each row is a `flotilla bench offline` of its
+in the cache, and again with 8-bit floats; speed does not depend on them. Its tokenizer is no real one. Each row is a `flotilla bench offline` of its
 own, so it starts an engine, and says what that took. The limits beside the figures are those of one H200.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
 import random
@@ -56,38 +57,49 @@ def byte_characters():
     return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(others))]
 
 
-def make_model(folder, shape):
-    """Random weights: one block of them again and again, each tensor from another place of it on."""
+def make_model(folder, shape, float8):
+    """Random weights: one block of them again and again, each tensor from another place of it on. float8: the layers'
+    matrices are 8-bit floats, with a factor each."""
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     rng = random.Random(7)
     block = b"".join(struct.pack("<H", bfloat16(rng.gauss(0, 0.02))) for _ in range(BLOCK_VALUES))
+    # Signs, exponents from 1/32 to 2, fractions.
+    block8 = bytes(rng.randrange(2) << 7 | rng.randrange(0x10, 0x48) for _ in range(BLOCK_VALUES))
     ones = struct.pack("<H", bfloat16(1.0))
     header, offset = {}, 0
     tensors = tensors_of(shape)
+    matrices = [name for name, dims in tensors.items() if len(dims) == 2 and "embed" not in name] if float8 else []
+    tensors |= {f"{name}_scale": () for name in matrices}
     for name, dims in tensors.items():
-        size = 2 * (dims[0] if len(dims) == 1 else dims[0] * dims[1])
-        header[name] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [offset, offset + size]}
+        kind, width = ("F8_E4M3", 1) if name in matrices else ("F32", 4) if not dims else ("BF16", 2)
+        size = width * math.prod(dims)
+        header[name] = {"dtype": kind, "shape": list(dims), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(partial / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, dims in tensors.items():
-            values = dims[0] if len(dims) == 1 else dims[0] * dims[1]
-            if len(dims) == 1:
-                file.write(ones * values)
+            if not dims:
+                file.write(struct.pack("<f", 0.03))
                 continue
-            begin = 2 * rng.randrange(BLOCK_VALUES)
-            left = 2 * values
+            if len(dims) == 1:
+                file.write(ones * dims[0])
+                continue
+            source, width = (block8, 1) if name in matrices else (block, 2)
+            begin = width * rng.randrange(BLOCK_VALUES)
+            left = width * math.prod(dims)
             while left > 0:
-                piece = block[begin:begin + left]
+                piece = source[begin:begin + left]
                 file.write(piece)
                 left, begin = left - len(piece), 0
     config = shape | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-6,
                       "rope_theta": 1e6, "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "bfloat16",
                       "eos_token_id": 0, "attention_bias": False}
+    if float8:
+        config["quantization_config"] = {"quant_method": "fp8"}
     (partial / "config.json").write_text(json.dumps(config))
     words = ["<|endoftext|>", *byte_characters()]
     words += [f"t{i}" for i in range(shape["vocab_size"] - len(words))]
@@ -102,7 +114,7 @@ def make_model(folder, shape):
 
 
 def rows_of(args):
-    """(what, flags of bench offline, limit, what of the result)."""
+    """(what, flags of bench offline, limit, what of the result); of what begins with 8-bit floats another model."""
     graphs = [] if args.device == "cpu" else ["--graph-mode"]
     many = ["--requests", "256", "--input-len", "100:1024", "--output-len", "100:1024", "--max-running-requests", "256"]
     one = ["--requests", "1", "--input-len", "128", "--output-len", "512", "--max-running-requests", "1"]
@@ -121,6 +133,10 @@ def rows_of(args):
                                                "--max-running-requests", "1"], "", "first"))
     rows.append((f"{tokens} sequences of one token", ["--requests", tokens, "--input-len", "1", "--output-len", "32",
                                                       "--max-running-requests", tokens], "", "throughput"))
+    for weights in ["expanded"] if not graphs else ["expanded", "packed"]:
+        flags = ["--gpu-weights", weights] if graphs else []
+        rows += [(f"8-bit floats, {weights}, {many[1]} requests as above", many + flags, "", "throughput"),
+                 (f"8-bit floats, {weights}, one request", one + flags, "", "token")]
     return rows
 
 
@@ -173,17 +189,20 @@ def main():
     args = parser.parse_args()
     bin_dir = args.bin_dir or ROOT / "build" / ("cuda" if args.device == "cuda" else "release") / "bin"
     model = CACHE / ("bench-small-qwen3" if args.quick else "bench-qwen3-0.6b")
-    if not model.exists():
-        print(f"making {model}", file=sys.stderr)
-        make_model(model, SMALL if args.quick else QWEN3_06B)
+    model8 = model.with_name(f"{model.name}-fp8")
+    for folder in model, model8:
+        if not folder.exists():
+            print(f"making {folder}", file=sys.stderr)
+            make_model(folder, SMALL if args.quick else QWEN3_06B, folder == model8)
     lines = ["# Measured on a GPU", "",
              f"`tests/bench/gpu.py`, {datetime.date.today()}, commit {commit()}: {machine(args.device)}.",
              "Random weights in Qwen3-0.6B's shape, bfloat16." if not args.quick else "A small model: no figures.", "",
              "| | | wanted |", "|---|---|---|"]
     failed = 0
     for what, flags, limit, kind in rows_of(args):
-        command = [os.path.join(bin_dir, "flotilla"), "bench", "offline", "--json", "--model", str(model), "--temperature",
-                   "0.6", "--device", args.device, "--chunked-prefill-size", "4096", *flags]
+        command = [os.path.join(bin_dir, "flotilla"), "bench", "offline", "--json", "--model",
+                   str(model8 if what.startswith("8-bit") else model), "--temperature", "0.6", "--device", args.device,
+                   "--chunked-prefill-size", "4096", *flags]
         print(" ".join(command), file=sys.stderr)
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if ran.returncode != 0:

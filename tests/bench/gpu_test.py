@@ -23,12 +23,12 @@ def main():
                              env=os.environ | {"XDG_CACHE_HOME": folder})
         assert run.returncode == 0, run.stderr
         rows = [line.split(" | ")[1] for line in out.read_text().splitlines() if re.match(r"\| (\d|one)", line)]
-        assert len(rows) == 4 and all(re.search(r"[1-9]", row) for row in rows), rows
+        assert len(rows) == 6 and all(re.search(r"[1-9]", row) for row in rows), rows
         wrong = subprocess.run([sys.executable, "tests/bench/gpu.py", "--device", "cpu", "--quick", "--bin-dir", "/nowhere",
                                 "--out", str(out)], capture_output=True, text=True, timeout=60,
                                env=os.environ | {"XDG_CACHE_HOME": folder})
         assert wrong.returncode != 0, "a program that is not there is no figure"
-    print("4 rows")
+    print("6 rows")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
   python make_random_checkpoints.py FOLDER
 
 FOLDER/<name>/ becomes a model folder as transformers saves it (config.json, safetensors, some in
-shards, in F32, F16 or BF16, a byte-level tokenizer.json), FOLDER/<name>.npz has `lengths`, `ids` (all
+shards, in F32, F16 or BF16, a byte-level tokenizer.json), or with matrices of 8-bit floats, as "fp8"
+models have them; FOLDER/<name>.npz has `lengths`, `ids` (all
 prompts joined) and `logits` (fp32, [sum of lengths, vocabulary]) of the weights as saved, computed in
 fp32. Prompts are random ids of different lengths, most of them longer than the sliding windows.
 Needs models_requirements.txt; see there.
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import safetensors.torch
 import tokenizers
 import torch
 import transformers
@@ -47,6 +49,7 @@ def checkpoints():
         "qwen2_window": (t.Qwen2ForCausalLM, t.Qwen2Config(
             **SHAPE, use_sliding_window=True, sliding_window=24, max_window_layers=1),
             torch.float32, "5GB"),
+        "qwen3_fp8": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.bfloat16, "5GB"),
         "qwen3": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.float32, "5GB"),
         "gemma3": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(**gemma3), torch.float32, "5GB"),
         "gemma3_soft_capped": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(
@@ -71,6 +74,41 @@ def randomise(model, generator):
                 parameter.copy_(noise / parameter.shape[1]**0.5)
 
 
+FP8_BLOCK = (32, 48)  # of a factor; some at the edges are smaller
+
+
+def round_to_fp8(model):
+    """Makes each matrix of the layers what 8-bit floats times their factors are, rounded to bfloat16 as they are when
+    they are loaded. Returns the floats and the factors by name."""
+    matrices = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+            continue
+        weight = module.weight.data
+        factors = torch.stack([torch.stack([tile.abs().max() for tile in row.split(FP8_BLOCK[1], dim=1)])
+                               for row in weight.split(FP8_BLOCK[0])]) / torch.finfo(torch.float8_e4m3fn).max
+        of_each = factors.repeat_interleave(FP8_BLOCK[0], 0)[:weight.shape[0]]
+        of_each = of_each.repeat_interleave(FP8_BLOCK[1], 1)[:, :weight.shape[1]]
+        floats = (weight / of_each).to(torch.float8_e4m3fn)
+        module.weight.data = (floats.float() * of_each).bfloat16().float()
+        matrices[f"{name}.weight"] = floats, factors
+    return matrices
+
+
+def save_fp8(folder, matrices):
+    """The folder's matrices again as 8-bit floats, and what config.json says of that."""
+    file = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    for name, (floats, factors) in matrices.items():
+        tensors[name] = floats
+        tensors[f"{name}_scale_inv"] = factors.contiguous()
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                     "weight_block_size": list(FP8_BLOCK)}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def make_tokenizer():
     vocab = {"<|begin|>": 0, "<|end|>": 1}
     for token in sorted(pre_tokenizers.ByteLevel.alphabet()) + ["th", "the", "in", "an"]:
@@ -89,6 +127,7 @@ def make(name, folder, generator):
     config._attn_implementation = "eager"
     model = model_class(config).eval()
     randomise(model, generator)
+    matrices = round_to_fp8(model) if name.endswith("_fp8") else {}
     model.to(dtype).save_pretrained(folder / name, max_shard_size=shard)
     make_tokenizer().save_pretrained(folder / name)
     # What was saved, computed in fp32; read again, as .to() has rounded rope's frequencies too.
@@ -103,6 +142,8 @@ def make(name, folder, generator):
         with torch.no_grad():
             logits.append(model(prompt, use_cache=False, **extra).logits[0].numpy())
         ids.append(prompt[0].numpy().astype(np.int32))
+    if matrices:
+        save_fp8(folder / name, matrices)
     np.savez(folder / f"{name}.npz", lengths=np.array(LENGTHS), ids=np.concatenate(ids),
              logits=np.concatenate(logits))
 
