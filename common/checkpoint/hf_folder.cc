@@ -153,27 +153,29 @@ class HfCheckpoint final : public Checkpoint {
 
   // Tensors of factors become their matrices' scales.
   Status TakeFactors(const std::optional<Fp8Config>& fp8) {
-    std::map<std::string_view, TensorView*> matrices;
-    for (TensorView& view : tensors_) {
-      if (view.dtype == DType::kF8E4M3) matrices[view.name] = &view;
-    }
-    if (!fp8.has_value() && matrices.empty()) return OkStatus();
-    if (!fp8.has_value()) {
-      return absl::InvalidArgumentError(
-          StrCat("tensor ", Quote(matrices.begin()->first),
-                 " is F8_E4M3, and config.json has no quantization_config"));
+    std::map<std::string_view, TensorView*> by_name;
+    for (TensorView& view : tensors_) by_name[view.name] = &view;
+    const auto wrong = [](const TensorView& view, std::string_view problem) {
+      return absl::InvalidArgumentError(StrCat("tensor ", Quote(view.name), " ", problem));
+    };
+    for (const TensorView& view : tensors_) {
+      if (!fp8.has_value()) break;
+      const std::string_view name = MatrixOfFactors(view.name);
+      if (name.empty() || IsIgnored(config_, name)) continue;
+      const auto found = by_name.find(name);
+      if (found == by_name.end()) return wrong(view, "has factors for a matrix that is not there");
+      TensorView& matrix = *found->second;
+      if (matrix.scales != nullptr) return wrong(matrix, "has factors twice");
+      ASSIGN_OR_RETURN(ScaleGrid grid, MakeScaleGrid(*fp8, matrix, view));
+      matrix.scales = &scales_.emplace_back(std::move(grid));
     }
     for (const TensorView& view : tensors_) {
-      const auto found = matrices.find(MatrixOfFactors(view.name));
-      if (found == matrices.end()) continue;
-      ASSIGN_OR_RETURN(ScaleGrid grid, MakeScaleGrid(*fp8, *found->second, view));
-      found->second->scales = &scales_.emplace_back(std::move(grid));
+      if (view.dtype != DType::kF8E4M3 || view.scales != nullptr) continue;
+      return wrong(view, fp8.has_value()
+                             ? "is F8_E4M3, and has no weight_scale"
+                             : "is F8_E4M3, and config.json has no quantization_config");
     }
-    for (const auto& [name, matrix] : matrices) {
-      if (matrix->scales != nullptr) continue;
-      return absl::InvalidArgumentError(
-          StrCat("tensor ", Quote(name), " is F8_E4M3, and has no weight_scale"));
-    }
+    if (!fp8.has_value()) return OkStatus();
     std::erase_if(tensors_, [&](const TensorView& view) {
       return IsUnusedFactor(view.name) || !MatrixOfFactors(view.name).empty();
     });

@@ -145,6 +145,7 @@ class Bench : BenchDevice {
         device_->stream());
     GemvArgs matrix = args.matrix;
     matrix.weight = floats_.data();
+    matrix.weight_is_new = true;
     device_->Gemm({matrix, args.rows, true});
   }
 

@@ -225,13 +225,34 @@ TEST_F(Fp8FolderTest, FactorsBecomeTheirMatricesScales) {
   }
 }
 
+TEST_F(Fp8FolderTest, FactorsWithoutTheirMatrixAreNamed) {
+  AddModel();
+  file_.Add(kLayer + "mlp.other_proj.weight_scale", "F32", {1}, BytesOf(std::vector<float>{1}));
+  EXPECT_THAT(ErrorOf(kBlocks),
+              HasSubstr("mlp.other_proj.weight_scale' has factors for a matrix that is not there"));
+}
+
+TEST_F(Fp8FolderTest, FactorsOfOtherNumbersOrGivenTwiceAreRefused) {
+  const std::vector<float> one = {1};
+  AddModel();
+  SafetensorsBuilder before = file_;
+  file_.Add("model.embed_tokens.weight_scale", "F32", {1}, BytesOf(one));
+  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("has factors for a matrix of F32"));
+  file_ = before;
+  file_.Add("lm_head.weight_scale", "F32", {1}, BytesOf(one));  // of the tied head, which goes too
+  file_.Add(kLayer + "mlp.up_proj.weight_scale", "F32", {1}, BytesOf(one));
+  file_.Add(kLayer + "mlp.up_proj.weight_scale_inv", "F32", {1}, BytesOf(one));
+  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("mlp.up_proj.weight' has factors twice"));
+}
+
 TEST_F(Fp8FolderTest, AMatrixWithoutFactorsIsNamed) {
   AddModel();
   EXPECT_THAT(ErrorOf(std::string(kConfig) + "}"),
-              HasSubstr("mlp.down_proj.weight' is F8_E4M3, and config.json has no"));
-  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("mlp.down_proj.weight' is F8_E4M3, and has no"));
-  file_.Add(kLayer + "mlp.down_proj.weight_scale_inv", "F32", {1}, BytesOf(std::vector<float>{1}));
-  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("mlp.gate_proj.weight' is F8_E4M3, and has no"));
+              HasSubstr("self_attn.q_proj.weight' is F8_E4M3, and config.json has no"));
+  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("self_attn.q_proj.weight' is F8_E4M3, and has no"));
+  file_.Add(kLayer + "self_attn.q_proj.weight_scale_inv", "F32", {1},
+            BytesOf(std::vector<float>{1}));
+  EXPECT_THAT(ErrorOf(kBlocks), HasSubstr("self_attn.k_proj.weight' is F8_E4M3, and has no"));
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ void MakeStepResult() {
       .token = 5, .logprob = -0.5f, .rank = 2, .top = {{4, -0.1f}, {5, -0.5f}}};
   StepResult result;
   result.step_id = 7;
+  result.cuda_graph = true;
   result.rows.resize(2);
   result.rows[0].slot = 1;
   result.rows[0].token = 5;

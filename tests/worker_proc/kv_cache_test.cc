@@ -53,6 +53,10 @@ TEST(DeviceKvPagesTest, GraphsAreKeptRoomFor) {
   DeviceKvRequest request = Example(8);
   request.graph_bytes = 1'000 * kMb;
   EXPECT_EQ(*DeviceKvPages(request), 17'000 * kMb / 29'360'128);
+  request.graph_bytes = 17'500 * kMb;
+  EXPECT_EQ(*DeviceKvPages(request), 160u) << "one context comes first";
+  request.graph_bytes = 90'000 * kMb;
+  EXPECT_EQ(*DeviceKvPages(request), 160u);
 }
 
 TEST(DeviceKvPagesTest, TheFlagIsForTheWholeReplica) {

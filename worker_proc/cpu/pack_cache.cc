@@ -65,7 +65,11 @@ std::string ModelIdentity(const std::string& path, const Checkpoint& checkpoint)
   for (const TensorView& view : checkpoint.tensors()) {
     const size_t sample = std::min(kSampleBytes, view.data.size());
     const uint64_t begin = Xxh64(view.data.data(), sample);
-    const uint64_t both = Xxh64(view.data.data() + view.data.size() - sample, sample, begin);
+    uint64_t both = Xxh64(view.data.data() + view.data.size() - sample, sample, begin);
+    if (view.scales != nullptr) {
+      const std::vector<float>& factors = view.scales->factors;
+      both = Xxh64(factors.data(), factors.size() * sizeof(float), both);
+    }
     absl::StrAppend(&text, absl::string_view(view.name.data(), view.name.size()), " ",
                     static_cast<uint32_t>(view.dtype), " ", view.rows, " ", view.cols, " ", both,
                     "\n");

@@ -13,6 +13,18 @@ namespace {
 
 constexpr int64_t kMostCaptureNs = 60 * kNsPerSecond;  // with more, some sizes have no graph
 
+// Which sizes have graphs; of none it is nothing that another rank has.
+uint64_t HashOf(const GraphRunner* runner) {
+  if (runner == nullptr) return 0;
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const PlanShape& bucket : runner->buckets()) {
+    for (const uint32_t n : {bucket.num_tokens, bucket.num_seqs}) {
+      hash = (hash ^ n) * 0x100000001b3;
+    }
+  }
+  return hash;
+}
+
 // Whether all ranks have the same number; all of them call it. Errors: the collective's.
 StatusOr<bool> AllRanksHave(Collective& collective, uint64_t number) {
   std::vector<uint64_t> all(collective.size());
@@ -52,7 +64,7 @@ StatusOr<GraphRunnerOptions> CudaGraphs::OptionsOf(GraphMode mode, const GraphMo
   options.limits.max_graphs =
       MaxGraphs({.num_layers = cut ? model.num_layers : 0, .comm_groups = ranks_ > 1 ? 1u : 0u});
   if (const DeviceMemoryInfo memory = deps_.device->memory(); memory.total > 0) {
-    options.limits.max_bytes = memory.free / 2;
+    options.limits.max_bytes = std::max(memory.free / 2, kept_bytes_);
   }
   options.limits.max_ns = kMostCaptureNs;
   return options;
@@ -76,10 +88,15 @@ StatusOr<std::unique_ptr<GraphRunner>> CudaGraphs::Capture(const GraphRunnerOpti
     piece_error_ = OkStatus();
     const StatusOr<Tensor> hidden = forward_(context);
     pieces_ = nullptr;
+    if (!piece_error_.ok()) deps_.gather->set_trial(false);
     RETURN_IF_ERROR(hidden.status());
     hidden_ = *hidden;
     RETURN_IF_ERROR(piece_error_);
     return deps_.attention->TakeError();
+  };
+  // Each rank captures by itself, as much as it can: none waits for another meanwhile.
+  deps.padding = [this, trial = options.trial](bool pads) {
+    deps_.gather->set_trial(pads || trial);
   };
   deps.finish = deps_.finish;
   return GraphRunner::Create(deps, options);
@@ -91,16 +108,18 @@ StatusOr<uint64_t> CudaGraphs::Measure(const GraphModel& model) {
   const bool automatic = options_.graph_mode == GraphMode::kAuto;
   ASSIGN_OR_RETURN(GraphRunnerOptions options,
                    OptionsOf(automatic ? GraphMode::kFull : options_.graph_mode, model));
-  const size_t all = options.buckets.size();
+  const size_t all = std::min<size_t>(options.buckets.size(), options.limits.max_graphs);
   if (all == 0) return uint64_t{0};
-  if (all > 2) options.buckets = {options.buckets.front(), options.buckets.back()};
+  if (options.buckets.size() > 2)
+    options.buckets = {options.buckets.front(), options.buckets.back()};
   options.trial = true;
   deps_.gather->set_trial(true);  // the ranks are not connected yet
   const StatusOr<std::unique_ptr<GraphRunner>> runner = Capture(options);
   deps_.gather->set_trial(false);
   RETURN_IF_ERROR(runner.status());
   const size_t captured = (*runner)->buckets().size();
-  return captured == 0 ? 0 : (*runner)->costs().bytes / captured * all;
+  kept_bytes_ = captured == 0 ? 0 : (*runner)->costs().bytes / captured * all;
+  return kept_bytes_;
 }
 
 // No graph waits for an exchange through the host, or by the library.
@@ -131,11 +150,11 @@ Status CudaGraphs::Prepare(const GraphModel& model, Collective& collective) {
     return captured.status();
   }
   if (ranks_ == 1) return OkStatus();
-  ASSIGN_OR_RETURN(const bool alike,
-                   AllRanksHave(collective, any() ? runner_->buckets().size() : 0));
-  if (alike) return OkStatus();
-  Log().warn("graphs are given up {}", Kv("because", "ranks could capture different ones only"));
+  const StatusOr<bool> alike = AllRanksHave(collective, HashOf(runner_.get()));
+  if (alike.ok() && *alike) return OkStatus();
   Forget();
+  RETURN_IF_ERROR(alike.status());
+  Log().warn("graphs are given up {}", Kv("because", "ranks could capture different ones only"));
   return OkStatus();
 }
 
@@ -147,7 +166,9 @@ StatusOr<Tensor> CudaGraphs::Run(const ForwardBatch& batch, const Backend::Forwa
 
 void CudaGraphs::Cut(PieceBreaker::Op op) {
   const Status status = pieces_->Eager(std::move(op));
-  if (piece_error_.ok()) piece_error_ = status;
+  if (status.ok()) return;
+  piece_error_.Update(status);
+  deps_.gather->set_trial(true);  // the rest of the forward runs for nothing
 }
 
 GraphSteps CudaGraphs::steps() const {

@@ -68,6 +68,7 @@ class CudaGraphs {
   const RealClock clock_;
   uint32_t ranks_ = 1;
   DeviceBuffer metadata_;
+  uint64_t kept_bytes_ = 0;  // what Measure has said
   std::unique_ptr<GraphRunner> runner_;
   GraphSteps before_;         // while there were no graphs, or others
   Backend::Forward forward_;  // the last step's

@@ -39,6 +39,7 @@ void CudaProducts::PackedLinear(const CudaLinear& w, GemvArgs args, uint32_t row
   if (rows > kMostPackedRows && expanded <= expanded_.bytes()) {
     Expand(w);
     args.weight = expanded_.data();
+    args.weight_is_new = true;
     return device_.Gemm({args, rows, batch_invariant_});
   }
   const uint32_t y_stride = w.out_features;

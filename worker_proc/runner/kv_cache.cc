@@ -32,7 +32,11 @@ StatusOr<uint64_t> DeviceKvPages(const DeviceKvRequest& request) {
   const uint64_t page_bytes = request.page_bytes[request.rank];
   CHECK(page_bytes > 0);
   const uint64_t left = KvCacheBytes(request.memory);
-  const uint64_t room = left > request.graph_bytes ? left - request.graph_bytes : 0;
+  const uint64_t needed = (request.context_length + request.page_size - 1) / request.page_size;
+  // One context comes before graphs, of which there may be fewer.
+  const uint64_t one_context = std::min(left, needed * page_bytes);
+  const uint64_t beside = left > request.graph_bytes ? left - request.graph_bytes : 0;
+  const uint64_t room = std::max(beside, one_context);
   uint64_t pages = room / page_bytes;
   if (request.kv_cache_memory != 0) {
     const uint64_t all_ranks =
@@ -48,7 +52,6 @@ StatusOr<uint64_t> DeviceKvPages(const DeviceKvRequest& request) {
     }
     pages = wanted;
   }
-  const uint64_t needed = (request.context_length + request.page_size - 1) / request.page_size;
   if (pages < needed) {
     return absl::ResourceExhaustedError(
         StrCat("the KV cache of ", FormatBytes(pages * page_bytes), " on the device holds ",

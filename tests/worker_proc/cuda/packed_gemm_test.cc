@@ -9,6 +9,7 @@
 #include "common/checkpoint/float8.h"
 #include "tests/fakes/gguf_builder.h"
 #include "tests/worker_proc/cuda/device_values.h"
+#include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/cuda/float8_blocks.h"
 #include "worker_proc/runner/forward_batch.h"
 
@@ -163,6 +164,31 @@ TEST(ExpandTest, GivesTheElements) {
       Table().expand({weight.blocks(), dtype, 11 * 512, packs.data(), type}, nullptr);
       EXPECT_EQ(std::memcmp(packs.data(), weight.expanded.data(), 11 * 512 * 2), 0)
           << Traits(dtype).name;
+    }
+  }
+}
+
+// Products ask for their weights before the kernel before is done, but not for an expanded copy.
+TEST(ExpandTest, WhatItWritesIsNotReadTooEarly) {
+  constexpr uint32_t kOut = 24;
+  for (const uint32_t in : {256u, 4352u}) {  // all of the weights at hand, and streamed
+    const PackedMatrix weight(DType::kQ4_K, kOut, in, 0, Element::kBFloat16);
+    const Values x(Element::kBFloat16, RandomFloats(size_t{2} * in, 9));
+    GemvArgs product = {weight.expanded.data(), Element::kBFloat16, kOut, in, x.data()};
+    const Values expected = Expected(product, 2);
+    EXPECT_EQ(IsResident({product, 2}), in == 256);
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      emulation::SetSeed(seed);
+      std::vector<Pack<uint16_t>> copy(kOut * in / 8);
+      Values y(Element::kFloat32, size_t{2} * kOut);
+      product.weight = copy.data();
+      product.y = y.data();
+      product.weight_is_new = true;
+      emulation::LaunchQueue queue;
+      Table().expand({weight.blocks(), DType::kQ4_K, uint64_t{kOut} * in, copy.data()}, &queue);
+      Table().skinny_gemm({product, 2}, &queue);
+      queue.Drain();
+      EXPECT_TRUE(y == expected) << in << " seed " << seed;
     }
   }
 }

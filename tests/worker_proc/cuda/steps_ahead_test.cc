@@ -209,6 +209,31 @@ TEST_F(StepsAheadTest, RanksWithACommunicatorHaveTheBitsOfOne) {
   }
 }
 
+// As where one of them has less memory: nobody waits for it, and nobody pads a step alone.
+TEST_F(StepsAheadTest, RanksThatCaptureDifferentGraphsHaveNone) {
+  const std::vector<DriverRequest> requests = Requests();
+  std::vector<DriverRequest> expected = requests;
+  Driver(Ranks(GraphMode::kNone).get(), false).Run(&expected);
+  std::atomic<uint32_t> opened = 0;
+  RankThreadsOptions options;
+  options.tp = 2;
+  options.max_running_requests = 4;
+  options.chunked_prefill_size = 32;
+  options.make_backend = [&opened] {
+    const std::vector<uint32_t> sizes =
+        opened++ % 2 == 0 ? std::vector<uint32_t>{1, 4} : std::vector<uint32_t>{2, 4};
+    return cuda::MakeCudaBackend(
+        cuda::MakeEmulatedDevice(),
+        {Element::kBFloat16, Element::kBFloat16, true, GraphMode::kFull, sizes});
+  };
+  RankThreads two(checkpoint_.get(), options);
+  std::vector<DriverRequest> got = requests;
+  Driver(&two, true).Run(&got);
+  EXPECT_EQ(two.backend().graph_steps().full, 0u);
+  EXPECT_GT(two.backend().graph_steps().eager, 0u);
+  ExpectEqual(got, expected);
+}
+
 TEST_F(StepsAheadTest, AGraphModeThatRanksCannotHaveIsRefused) {
   auto segment = Segment::Create("ranks", CollectiveSegmentBytes(2, 1 << 16));
   ASSERT_TRUE(segment.ok());

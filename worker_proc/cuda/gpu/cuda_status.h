@@ -15,6 +15,7 @@ namespace flotilla::cuda {
 
 inline Status ToStatus(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return OkStatus();
+  cudaGetLastError();  // it is said here, and is no later kernel's
   const std::string text = StrCat(what, ": ", cudaGetErrorString(error));
   switch (error) {
     case cudaErrorMemoryAllocation:

@@ -28,13 +28,21 @@ class GraphRunner::Recorder final : public PieceBreaker {
   Recorder(GraphApi* api, const AttentionContext& context, Pieces* pieces)
       : api_(api), context_(context), pieces_(pieces) {}
 
+  Status BeginGraph() {
+    const Status begun = api_->BeginCapture();
+    captures_ = begun.ok();
+    return begun;
+  }
   Status Eager(Op op) override {
+    if (!captures_) return OkStatus();  // it has failed, and has said so
     RETURN_IF_ERROR(EndGraph());
     RETURN_IF_ERROR(op(context_));
     pieces_->push_back({std::nullopt, std::move(op)});
-    return api_->BeginCapture();
+    return BeginGraph();
   }
   Status EndGraph() {
+    if (!captures_) return OkStatus();
+    captures_ = false;
     ASSIGN_OR_RETURN(const GraphExec graph, api_->EndCapture());
     pieces_->push_back({graph, nullptr});
     return OkStatus();
@@ -44,6 +52,7 @@ class GraphRunner::Recorder final : public PieceBreaker {
   GraphApi* const api_;
   const AttentionContext& context_;
   Pieces* const pieces_;
+  bool captures_ = false;
 };
 
 GraphRunner::GraphRunner(const Deps& deps, const GraphRunnerOptions& options)
@@ -106,8 +115,13 @@ Status GraphRunner::RunPadding(const PlanShape& shape, bool of_graph) {
   const AttentionContext context = layout.At(deps_.metadata);
   RETURN_IF_ERROR(Send(nothing, layout, of_graph));
   Uncut uncut(context);
-  RETURN_IF_ERROR(deps_.forward(context, &uncut));
-  return deps_.finish ? deps_.finish() : deps_.api->Synchronize(DeviceStream::kCompute);
+  if (deps_.padding) deps_.padding(true);
+  Status status = deps_.forward(context, &uncut);
+  if (status.ok()) {
+    status = deps_.finish ? deps_.finish() : deps_.api->Synchronize(DeviceStream::kCompute);
+  }
+  if (deps_.padding) deps_.padding(false);
+  return status;
 }
 
 Status GraphRunner::CaptureAll() {
@@ -188,7 +202,7 @@ StatusOr<GraphRunner::Pieces> GraphRunner::Capture(GraphKind kind,
   Uncut uncut(context);
   PieceBreaker* const breaker = kind == GraphKind::kFull ? static_cast<PieceBreaker*>(&uncut)
                                                          : static_cast<PieceBreaker*>(&recorder);
-  RETURN_IF_ERROR(deps_.api->BeginCapture());
+  RETURN_IF_ERROR(recorder.BeginGraph());
   Status status = deps_.forward(context, breaker);
   status.Update(recorder.EndGraph());
   if (status.ok()) return pieces;

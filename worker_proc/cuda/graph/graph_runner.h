@@ -66,6 +66,8 @@ class GraphRunner {
     // Before each run: brings what kernels read of the batch besides its metadata to where they
     // read it. bucket: of a graph, whose launches depend on it alone; null: eager. Empty: nothing.
     std::function<void(const ForwardBatch&, const PlanShape* bucket)> prepare = {};
+    // Whether what follows is an eager run of rows of nothing. Empty: nobody wants to know.
+    std::function<void(bool)> padding = {};
     // Until what was enqueued is done, with its errors. Empty: the api's.
     std::function<Status()> finish = {};
   };

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kThreads) ResidentGemmKernel(ResidentArgs args
   const SharedSpan<T> weights = shared.Take<T>(matrices * kSkinnyColumns * stride);
   const SharedSpan<T> x = shared.Take<T>(num_rows * stride);
   StartNext();
+  if (matrix.weight_is_new) AfterPrevious();
   for (uint32_t m = 0; m < matrices; ++m) {
     const size_t row = first_column + static_cast<size_t>(m) * matrix.out_features;
     CopyRows(static_cast<const T*>(matrix.weight) + row * in, columns, in, stride,

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kWarp) SkinnyGemmKernel(SkinnyGemmArgs args) {
     FetchChunk(matrix.x, matrix.in_features, chunk, 0, kRows, args.rows, x_of(chunk));
   };
   StartNext();
+  if (matrix.weight_is_new) AfterPrevious();
   for (uint32_t chunk = 0; chunk + 1 < kStages; ++chunk) fetch_weights(chunk);
   AfterPrevious();
   for (uint32_t chunk = 0; chunk + 1 < kStages; ++chunk) {
