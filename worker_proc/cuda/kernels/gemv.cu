@@ -21,7 +21,6 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(GemvArgs args) {
   constexpr uint32_t kEarly = early_bytes / (kStep * sizeof(T));  // runs of a lane
   constexpr uint32_t kPacks = n / Pack<T>::kSize;
   StartNext();
-  if (args.weight_is_new) AfterPrevious();
   const uint32_t row = blockIdx.x * kRowsABlock + threadIdx.x / kWarp;
   const bool valid = row < args.out_features;
   const size_t in = args.in_features;

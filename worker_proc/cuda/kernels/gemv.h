@@ -27,7 +27,8 @@ struct GemvArgs {
   // which y has too, and act_mul.h's kernel behind it. No bias.
   bool gated = false;
   HiddenAct act = HiddenAct::kSilu;
-  // The weight is what the kernel before writes, so it can't be asked for early.
+  // For products of more rows: the weight is what the kernel before writes, so it can't be asked
+  // for early.
   bool weight_is_new = false;
 };
 
