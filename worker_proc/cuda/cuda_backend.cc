@@ -77,8 +77,9 @@ class CudaBackend final : public Backend {
   }
   void PreparePlan(const PlanShape& /*shape*/) override {}  // all room is for the largest step
   StatusOr<uint64_t> GraphBytes() override { return graphs_.Measure({bounds_, num_layers_}); }
-  Status PrepareGraphs(Collective& collective) override {
-    return graphs_.Prepare({bounds_, num_layers_}, collective);
+  Status PrepareGraphs(Collective& collective, bool capture) override {
+    graphs_.BeginCounting();
+    return capture ? graphs_.Prepare({bounds_, num_layers_}, collective) : OkStatus();
   }
 
   AttentionContext BeginStep(const ForwardBatch& batch) override;
@@ -194,7 +195,6 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
   packed_metadata_.reserve(metadata_bytes);
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
   RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
-  RETURN_IF_ERROR(products_.Reserve(bounds.max_tokens, weights_.largest_expanded()));
   attention_.Warmup(bounds);
   return device_->Synchronize();
 }

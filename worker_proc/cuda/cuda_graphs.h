@@ -50,8 +50,9 @@ class CudaGraphs {
   // A step that runs without this.
   void CountEager(const Backend::Forward& forward) {
     forward_ = forward;
-    ++before_.eager;
+    before_.eager += counts_ ? 1 : 0;
   }
+  void BeginCounting() { counts_ = true; }
   // Within a forward that is captured in pieces, or replayed so: what comes between two of them.
   bool cuts() const { return pieces_ != nullptr; }
   void Cut(PieceBreaker::Op op);
@@ -70,6 +71,7 @@ class CudaGraphs {
   DeviceBuffer metadata_;
   uint64_t kept_bytes_ = 0;  // what Measure has said
   std::unique_ptr<GraphRunner> runner_;
+  bool counts_ = false;       // no probe or warm-up
   GraphSteps before_;         // while there were no graphs, or others
   Backend::Forward forward_;  // the last step's
   // Within the runner's forward: how it is cut, and what went wrong there; and what it put out.

@@ -1,20 +1,17 @@
 #include "worker_proc/cuda/cuda_products.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace flotilla::cuda {
-namespace {
-
-// A matrix that is larger once expanded is multiplied packed by any number of rows: the head, of
-// which few rows are multiplied.
-constexpr uint64_t kMostExpanded = uint64_t{256} << 20;
-
-}  // namespace
-
-Status CudaProducts::Reserve(uint32_t max_rows, uint64_t largest_expanded) {
-  if (max_rows <= kMostPackedRows || largest_expanded == 0) return OkStatus();
-  ASSIGN_OR_RETURN(expanded_, device_.Allocate(std::min(largest_expanded, kMostExpanded)));
-  return OkStatus();
+// Before anything is captured: no later step is larger. What is freed has been used: that waits.
+bool CudaProducts::MakeRoom(uint64_t bytes) {
+  if (bytes <= expanded_.bytes()) return true;
+  if (has_no_room_) return false;
+  expanded_ = DeviceBuffer();
+  StatusOr<DeviceBuffer> room = device_.Allocate(bytes);
+  has_no_room_ = !room.ok();
+  if (room.ok()) expanded_ = std::move(*room);
+  return room.ok();
 }
 
 GemvArgs CudaProducts::ProductOf(const CudaLinear& w, Tensor x, Tensor out) const {
@@ -36,7 +33,7 @@ void CudaProducts::Linear(const CudaLinear& w, Tensor x, Tensor out) {
 
 void CudaProducts::PackedLinear(const CudaLinear& w, GemvArgs args, uint32_t rows) {
   const uint64_t expanded = uint64_t{w.out_features} * w.in_features * ElementBytes(dtype_);
-  if (rows > kMostPackedRows && expanded <= expanded_.bytes()) {
+  if (rows > kMostPackedRows && MakeRoom(expanded)) {
     Expand(w);
     args.weight = expanded_.data();
     args.weight_is_new = true;

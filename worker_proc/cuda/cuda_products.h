@@ -3,7 +3,8 @@
 // with batch_invariant off.
 //
 // Shapes, errors: as Backend's. Memory: room to expand a packed matrix, where steps have so many
-// rows (kernels/packed_gemm.h). Threads: the device's. Ownership: the device outlives it.
+// rows (kernels/packed_gemm.h), which the largest step takes; where there is none, the matrix is
+// read again and again instead. Threads: the device's. Ownership: the device outlives it.
 #pragma once
 
 #include "common/checkpoint/hidden_act.h"
@@ -19,8 +20,6 @@ class CudaProducts {
         dtype_(dtype),
         batch_invariant_(batch_invariant) {}
 
-  // Before the first step: its most rows, and bytes of the largest packed matrix once expanded.
-  Status Reserve(uint32_t max_rows, uint64_t largest_expanded);
   void Linear(const CudaLinear& w, Tensor x, Tensor out);
   void LinearActMul(const CudaLinear& w, HiddenAct act, Tensor x, Tensor gate_up, Tensor out);
   uint64_t bytes() const { return expanded_.bytes(); }
@@ -28,6 +27,8 @@ class CudaProducts {
  private:
   GemvArgs ProductOf(const CudaLinear& w, Tensor x, Tensor out) const;
   void PackedLinear(const CudaLinear& w, GemvArgs args, uint32_t rows);
+  // Whether there is room, now.
+  bool MakeRoom(uint64_t bytes);
   void Expand(const CudaLinear& w);
 
   Device& device_;
@@ -35,6 +36,7 @@ class CudaProducts {
   const Element dtype_;
   const bool batch_invariant_;
   DeviceBuffer expanded_;
+  bool has_no_room_ = false;  // the device had none for what was asked for
 };
 
 }  // namespace flotilla::cuda

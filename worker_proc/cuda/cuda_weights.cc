@@ -69,10 +69,8 @@ Status WeightStore::UploadPackedRows(const WeightRows& rows, std::byte* to) {
 // Neighbours of one type are one matrix.
 StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> rows) {
   uint64_t bytes = kPackedEnd;
-  uint64_t values = 0;
   for (const WeightRows& part : rows) {
     bytes += (part.end - part.begin) * PackedRowBytes(*part.view);
-    values += (part.end - part.begin) * part.view->cols;
   }
   auto matrix = std::make_shared<CudaMatrix>();
   ASSIGN_OR_RETURN(matrix->buffer, device_.Allocate(bytes));
@@ -86,7 +84,6 @@ StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> row
     to += (part.end - part.begin) * PackedRowBytes(view);
   }
   matrix_bytes_ += bytes;
-  largest_expanded_ = std::max(largest_expanded_, values * ElementBytes(element_));
   return SharedMatrix(std::move(matrix));
 }
 

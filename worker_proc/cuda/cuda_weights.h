@@ -37,8 +37,6 @@ class WeightStore {
 
   uint64_t matrix_bytes() const { return matrix_bytes_; }
   uint64_t other_bytes() const { return other_bytes_; }
-  // Of packed matrices.
-  uint64_t largest_expanded() const { return largest_expanded_; }
 
  private:
   bool MayStayPacked(const TensorView& view) const {
@@ -65,7 +63,6 @@ class WeightStore {
   std::vector<uint8_t> blocks_;
   uint64_t matrix_bytes_ = 0;
   uint64_t other_bytes_ = 0;
-  uint64_t largest_expanded_ = 0;
 };
 
 }  // namespace flotilla::cuda

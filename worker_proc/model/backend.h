@@ -208,8 +208,9 @@ class Backend {
   // What a step of up to `shape` needs besides, so that it allocates nothing. After a first step,
   // which shows the layers' geometry.
   virtual void PreparePlan(const PlanShape& shape) = 0;
-  // All ranks at the beginning of an epoch, after a first step: captures what it will replay.
-  virtual Status PrepareGraphs(Collective& /*collective*/) { return OkStatus(); }
+  // All ranks at the beginning of an epoch, after a first step: captures what it will replay, or
+  // nothing. graph_steps counts from here on.
+  virtual Status PrepareGraphs(Collective& /*collective*/, bool /*capture*/) { return OkStatus(); }
   // After the largest step, whose KV cache is still there: bytes that PrepareGraphs will take,
   // about.
   virtual StatusOr<uint64_t> GraphBytes() { return uint64_t{0}; }

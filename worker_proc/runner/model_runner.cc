@@ -126,9 +126,9 @@ StatusOr<uint64_t> ModelRunner::Reset() {
   }
   slots_.Clear();
   RETURN_IF_ERROR(hash.status());
-  if (options_.disable_precompile) return hash;
-  PrepareAllPlans();
-  RETURN_IF_ERROR(deps_.backend->PrepareGraphs(*deps_.collective));
+  const bool precompile = !options_.disable_precompile;
+  if (precompile) PrepareAllPlans();
+  RETURN_IF_ERROR(deps_.backend->PrepareGraphs(*deps_.collective, precompile));
   return hash;
 }
 

@@ -251,7 +251,7 @@ TEST_F(StepsAheadTest, AGraphModeThatRanksCannotHaveIsRefused) {
     CHECK_OK(backend->NewShard(TensorUse::kHidden, 4, cols, r).status());
     CHECK_OK(backend->Warmup({4, 4, 16, 16}));
     CHECK_OK(backend->ConnectRanks(**collective));
-    const Status refused = backend->PrepareGraphs(**collective);
+    const Status refused = backend->PrepareGraphs(**collective, true);
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(refused.message(),
               "--graph-mode full: the collective of the ranks can't run in a graph; use auto");
