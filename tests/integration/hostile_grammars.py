@@ -70,7 +70,7 @@ LIST = [
     ("more stars", regex("[a-z]*" * 2000)),
     ("stars and letters", regex(".*a" * 16000)),
     ("star of stars", regex("((([a-z]*)*[0-9]*)*" * 200 + ")" * 200)),
-    ("repetition of repetitions", regex("(([a-z]{1,100}){1,100}[0-9]){1,100}")),
+    ("repetition of repetitions", regex("((([a-z]{1,100}){1,100}){1,100}){1,100}")),
     ("bounded repetition thrice", regex("((a|b|ab){1,500}){1,500}" * 20)),
     ("anyOf within anyOf", text_schema(json.dumps(any_of_bomb(8)))),
     ("many optional properties", schema(properties(1000))),
