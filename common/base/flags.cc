@@ -123,8 +123,7 @@ void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
          "--gpu-weights", flags->gpu_weights,
          "Matrices that the file has in 4 to 8 bits, on a GPU. expanded: to --dtype when "
          "they are loaded; packed: when they are multiplied, with the same tokens in a third of "
-         "the "
-         "memory; auto: packed where the others would take more than half of it")
+         "the memory; auto: packed where the others would take more than half of it")
       ->check(CLI::IsMember({"auto", "expanded", "packed"}))
       ->capture_default_str();
   app->add_option(

@@ -215,8 +215,7 @@ struct SharedSwitch {
 inline constexpr SharedSwitch kDisablePrecompileFlag = {
     "--disable-precompile",
     "A worker prepares itself for a size of steps when the first one comes. On a GPU it captures "
-    "no "
-    "graphs"};
+    "no graphs"};
 CLI::Option* AddFlag(CLI::App* app, const SharedSwitch& flag, bool* value);
 
 // With --device cuda.

@@ -26,6 +26,12 @@ struct ScaleGrid {
   uint64_t block_rows = 0;
   uint64_t block_cols = 0;
   std::vector<float> factors = {};  // finite
+
+  // Of a row of a matrix of so many columns: block c / block_cols has column c's.
+  std::span<const float> RowFactors(uint64_t row, uint64_t cols) const {
+    const uint64_t blocks = (cols + block_cols - 1) / block_cols;
+    return std::span(factors).subspan(row / block_rows * blocks, blocks);
+  }
 };
 
 // A row-major matrix [rows, cols] (vectors: rows = 1). Each row is whole blocks of dtype, rows

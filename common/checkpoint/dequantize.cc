@@ -172,13 +172,12 @@ namespace {
 void DequantizeFloat8(const TensorView& view, uint64_t row_begin, uint64_t row_end, float* out) {
   CHECK(view.scales != nullptr);
   const ScaleGrid& grid = *view.scales;
-  const uint64_t blocks = (view.cols + grid.block_cols - 1) / grid.block_cols;
   for (uint64_t row = row_begin; row < row_end; ++row) {
     const uint8_t* values = view.data.data() + row * view.cols;
-    const float* factors = grid.factors.data() + row / grid.block_rows * blocks;
-    for (uint64_t begin = 0; begin < view.cols; begin += grid.block_cols, ++factors) {
-      const uint64_t end = std::min(view.cols, begin + grid.block_cols);
-      for (uint64_t c = begin; c < end; ++c) *out++ = E4M3ToFloat(values[c]) * *factors;
+    uint64_t c = 0;
+    for (const float factor : grid.RowFactors(row, view.cols)) {
+      const uint64_t end = std::min(view.cols, c + grid.block_cols);
+      for (; c < end; ++c) *out++ = E4M3ToFloat(values[c]) * factor;
     }
   }
 }

@@ -12,23 +12,19 @@
 #include <vector>
 
 #include "tests/fakes/gguf_builder.h"
+#include "tests/support/safetensors_builder.h"
 #include "tests/support/temp_folder.h"
 
 namespace flotilla {
 namespace {
 
+using ::flotilla::testing::BytesOf;
+using ::flotilla::testing::SafetensorsBuilder;
+using ::flotilla::testing::SafetensorsBytes;
 using ::flotilla::testing::WriteBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string File(const std::string& header, const std::string& data) {
-  const uint64_t size = header.size();
-  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header + data;
-}
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
 // A copy of exactly the file's size, so that a sanitizer sees every byte read past it.
 struct Parsed {
   explicit Parsed(const std::string& bytes)
@@ -39,7 +35,7 @@ struct Parsed {
   StatusOr<SafetensorsFile> file;
 };
 std::string ErrorOf(const std::string& header, const std::string& data) {
-  const Parsed parsed(File(header, data));
+  const Parsed parsed(SafetensorsBytes(header, data));
   return parsed.file.ok() ? "parsed" : std::string(parsed.file.status().message());
 }
 std::vector<float> Values(const TensorView& view) {
@@ -53,9 +49,10 @@ TEST(SafetensorsTest, TensorsOfAllTypesInTheOrderOfTheirBytes) {
     "b": {"dtype": "BF16", "shape": [2], "data_offsets": [12, 16]},
     "a": {"dtype": "F32", "shape": [1, 1, 3], "data_offsets": [0, 12]},
     "c": {"dtype": "F16", "shape": [2, 1], "data_offsets": [16, 20]}}  )";
-  const std::string data = Bytes<float>({1.5f, -2.0f, 0.1f}) + Bytes<uint16_t>({0x3fc0, 0xc2f7}) +
-                           Bytes<uint16_t>({0x3c00, 0xb800});
-  const Parsed parsed(File(header, data));
+  const std::string data = BytesOf<float>({1.5f, -2.0f, 0.1f}) +
+                           BytesOf<uint16_t>({0x3fc0, 0xc2f7}) +
+                           BytesOf<uint16_t>({0x3c00, 0xb800});
+  const Parsed parsed(SafetensorsBytes(header, data));
   ASSERT_TRUE(parsed.file.ok()) << parsed.file.status();
   const std::vector<TensorView>& tensors = parsed.file->tensors();
   ASSERT_EQ(tensors.size(), 3u);
@@ -118,8 +115,8 @@ TEST(SafetensorsTest, WhatIsDamagedIsRefusedAndNamed) {
 
 TEST(SafetensorsTest, TheHeadersLengthIsBoundedByTheFile) {
   for (const std::string& bytes :
-       {std::string(), std::string(7, '\0'), std::string(8, '\xff'), File("{}", "").substr(0, 9),
-        std::string("GGUF\3\0\0\0\0\0\0\0", 12)}) {
+       {std::string(), std::string(7, '\0'), std::string(8, '\xff'),
+        SafetensorsBytes("{}", "").substr(0, 9), std::string("GGUF\3\0\0\0\0\0\0\0", 12)}) {
     const Parsed parsed(bytes);
     EXPECT_THAT(std::string(parsed.file.status().message()), HasSubstr("not a safetensors file"));
   }
@@ -157,19 +154,15 @@ class FolderTest : public ::testing::Test {
   }
   // Zeros, but the first value of each tensor is the length of its name.
   void WriteShard(const std::string& name, const Shapes& shapes) {
-    std::string header = "{", data;
+    SafetensorsBuilder file;
     for (const auto& [tensor, shape] : shapes) {
-      uint64_t values = 1;
-      for (const uint64_t dim : shape) values *= dim;
-      const size_t begin = data.size();
-      data += Bytes(std::vector<float>{static_cast<float>(tensor.size())}) +
-              std::string(4 * values - 4, '\0');
-      StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor,
-                R"(": {"dtype": "F32", "shape": [)", shape[0]);
-      if (shape.size() > 1) StrAppend(&header, ", ", shape[1]);
-      StrAppend(&header, "], \"data_offsets\": [", begin, ", ", data.size(), "]}");
+      uint64_t count = 1;
+      for (const uint64_t dim : shape) count *= dim;
+      std::vector<float> values(count);
+      values[0] = static_cast<float>(tensor.size());
+      file.Add(tensor, "F32", shape, BytesOf(values));
     }
-    Write(name, File(header + "}", data));
+    Write(name, file.Build());
   }
   std::string ErrorOfFolder() {
     const auto checkpoint = OpenCheckpoint(folder_);

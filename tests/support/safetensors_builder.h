@@ -10,6 +10,12 @@
 
 namespace flotilla::testing {
 
+// As a file has them: the header's length before it.
+inline std::string SafetensorsBytes(const std::string& header, const std::string& data) {
+  const uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header + data;
+}
+
 class SafetensorsBuilder {
  public:
   // dtype: "F32", "F8_E4M3" …
@@ -23,9 +29,7 @@ class SafetensorsBuilder {
     data_.append(bytes);
   }
   std::string Build() const {
-    const std::string header = header_.empty() ? "{}" : header_ + "}";
-    const uint64_t size = header.size();
-    return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header + data_;
+    return SafetensorsBytes(header_.empty() ? "{}" : header_ + "}", data_);
   }
 
  private:

@@ -20,12 +20,17 @@ constexpr useconds_t kLookEveryUs = 20;
 
 }  // namespace
 
+StatusOr<std::vector<uint64_t>> OfAllRanks(Collective& collective, uint64_t mine) {
+  std::vector<uint64_t> all(collective.size());
+  RETURN_IF_ERROR(collective.AllGather(std::as_bytes(std::span(&mine, 1)),
+                                       std::vector<size_t>(all.size(), sizeof(mine)),
+                                       std::as_writable_bytes(std::span(all))));
+  return all;
+}
+
 StatusOr<bool> AllRanks(Collective& collective, bool mine) {
-  const std::byte own{mine};
-  std::vector<std::byte> all(collective.size());
-  RETURN_IF_ERROR(
-      collective.AllGather(std::span(&own, 1), std::vector<size_t>(all.size(), 1), all));
-  return std::find(all.begin(), all.end(), std::byte{0}) == all.end();
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> all, OfAllRanks(collective, mine));
+  return std::find(all.begin(), all.end(), 0) == all.end();
 }
 
 CudaGather::~CudaGather() {

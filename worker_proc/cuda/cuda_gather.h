@@ -22,7 +22,8 @@
 
 namespace flotilla::cuda {
 
-// Whether all ranks say so; all of them call it. Errors: the collective's.
+// What each rank says, and whether all say so; all of them call it. Errors: the collective's.
+StatusOr<std::vector<uint64_t>> OfAllRanks(Collective& collective, uint64_t mine);
 StatusOr<bool> AllRanks(Collective& collective, bool mine);
 
 class CudaGather {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/xxh64.h"
 #include "worker_proc/cuda/plan/graph_sizes.h"
 
 namespace flotilla::cuda {
@@ -14,24 +15,13 @@ namespace {
 constexpr int64_t kMostCaptureNs = 60 * kNsPerSecond;  // with more, some sizes have no graph
 
 // Which sizes have graphs; of none it is nothing that another rank has.
-uint64_t HashOf(const GraphRunner* runner) {
+uint64_t FingerprintOf(const GraphRunner* runner) {
   if (runner == nullptr) return 0;
-  uint64_t hash = 0xcbf29ce484222325;
+  std::vector<uint32_t> sizes;
   for (const PlanShape& bucket : runner->buckets()) {
-    for (const uint32_t n : {bucket.num_tokens, bucket.num_seqs}) {
-      hash = (hash ^ n) * 0x100000001b3;
-    }
+    sizes.insert(sizes.end(), {bucket.num_tokens, bucket.num_seqs});
   }
-  return hash;
-}
-
-// Whether all ranks have the same number; all of them call it. Errors: the collective's.
-StatusOr<bool> AllRanksHave(Collective& collective, uint64_t number) {
-  std::vector<uint64_t> all(collective.size());
-  RETURN_IF_ERROR(collective.AllGather(std::as_bytes(std::span(&number, 1)),
-                                       std::vector<size_t>(all.size(), sizeof(number)),
-                                       std::as_writable_bytes(std::span(all))));
-  return std::all_of(all.begin(), all.end(), [&](uint64_t other) { return other == number; });
+  return Xxh64(sizes.data(), sizes.size() * sizeof(sizes[0]));
 }
 
 }  // namespace
@@ -88,15 +78,14 @@ StatusOr<std::unique_ptr<GraphRunner>> CudaGraphs::Capture(const GraphRunnerOpti
     piece_error_ = OkStatus();
     const StatusOr<Tensor> hidden = forward_(context);
     pieces_ = nullptr;
-    if (!piece_error_.ok()) deps_.gather->set_trial(false);
     RETURN_IF_ERROR(hidden.status());
     hidden_ = *hidden;
     RETURN_IF_ERROR(piece_error_);
     return deps_.attention->TakeError();
   };
   // Each rank captures by itself, as much as it can: none waits for another meanwhile.
-  deps.padding = [this, trial = options.trial](bool pads) {
-    deps_.gather->set_trial(pads || trial);
+  deps.alone = [this, trial = options.trial](bool alone) {
+    deps_.gather->set_trial(alone || trial);
   };
   deps.finish = deps_.finish;
   return GraphRunner::Create(deps, options);
@@ -150,10 +139,11 @@ Status CudaGraphs::Prepare(const GraphModel& model, Collective& collective) {
     return captured.status();
   }
   if (ranks_ == 1) return OkStatus();
-  const StatusOr<bool> alike = AllRanksHave(collective, HashOf(runner_.get()));
-  if (alike.ok() && *alike) return OkStatus();
+  const uint64_t mine = FingerprintOf(runner_.get());
+  const StatusOr<std::vector<uint64_t>> all = OfAllRanks(collective, mine);
+  if (all.ok() && std::count(all->begin(), all->end(), mine) == ranks_) return OkStatus();
   Forget();
-  RETURN_IF_ERROR(alike.status());
+  RETURN_IF_ERROR(all.status());
   Log().warn("graphs are given up {}", Kv("because", "ranks could capture different ones only"));
   return OkStatus();
 }
@@ -164,12 +154,7 @@ StatusOr<Tensor> CudaGraphs::Run(const ForwardBatch& batch, const Backend::Forwa
   return Tensor{hidden_.data, batch.num_tokens, hidden_.cols};
 }
 
-void CudaGraphs::Cut(PieceBreaker::Op op) {
-  const Status status = pieces_->Eager(std::move(op));
-  if (status.ok()) return;
-  piece_error_.Update(status);
-  deps_.gather->set_trial(true);  // the rest of the forward runs for nothing
-}
+void CudaGraphs::Cut(PieceBreaker::Op op) { piece_error_.Update(pieces_->Eager(std::move(op))); }
 
 GraphSteps CudaGraphs::steps() const {
   if (!any()) return before_;

@@ -9,8 +9,7 @@
 namespace flotilla::cuda {
 namespace {
 
-constexpr uint64_t kChunkValues = uint64_t{1} << 20;
-constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
+constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
 
 bool SameType(DType file, Element element) {
   return (file == DType::kF32 && element == Element::kFloat32) ||
@@ -20,45 +19,36 @@ bool SameType(DType file, Element element) {
 
 }  // namespace
 
-// In chunks, so that little memory is needed beside the device's.
-void WeightStore::UploadRows(const WeightRows& rows, std::byte* to) {
-  const TensorView& view = *rows.view;
-  const uint64_t row_bytes = view.cols * ElementBytes(element_);
-  const uint64_t chunk = std::max<uint64_t>(1, kChunkValues / view.cols);
-  for (uint64_t begin = rows.begin; begin < rows.end; begin += chunk) {
-    const uint64_t end = std::min(rows.end, begin + chunk);
-    const uint64_t values = (end - begin) * view.cols;
-    heartbeat_.Beat();
-    if (SameType(view.dtype, element_)) {
-      device_.Upload(view.data.data() + begin * view.row_bytes(), (end - begin) * row_bytes, to);
-    } else {
-      floats_.resize(values);
-      DequantizeRows(view, begin, end, floats_.data());
-      const void* from = floats_.data();
-      if (element_ != Element::kFloat32) {
-        halves_.resize(values);
-        std::transform(floats_.begin(), floats_.end(), halves_.begin(),
-                       element_ == Element::kFloat16 ? FloatToHalf : FloatToBFloat16);
-        from = halves_.data();
-      }
-      device_.Upload(from, values * ElementBytes(element_), to);
-    }
-    to += (end - begin) * row_bytes;
-  }
+StatusOr<const void*> WeightStore::BlocksOf(const TensorView& view, uint64_t begin, uint64_t end) {
+  if (view.dtype != DType::kF8E4M3) return view.data.data() + begin * view.row_bytes();
+  blocks_.resize((end - begin) * PackedRowBytes(view));
+  RETURN_IF_ERROR(PackFloat8(view, begin, end, blocks_.data()));
+  return blocks_.data();
 }
 
-Status WeightStore::UploadPackedRows(const WeightRows& rows, std::byte* to) {
-  const TensorView& view = *rows.view;
-  const uint64_t row_bytes = PackedRowBytes(view);
+const void* WeightStore::ElementsOf(const TensorView& view, uint64_t begin, uint64_t end) {
+  if (SameType(view.dtype, element_)) return view.data.data() + begin * view.row_bytes();
+  floats_.resize((end - begin) * view.cols);
+  DequantizeRows(view, begin, end, floats_.data());
+  if (element_ == Element::kFloat32) return floats_.data();
+  halves_.resize(floats_.size());
+  std::transform(floats_.begin(), floats_.end(), halves_.begin(),
+                 element_ == Element::kFloat16 ? FloatToHalf : FloatToBFloat16);
+  return halves_.data();
+}
+
+// In chunks, so that little memory is needed beside the device's.
+Status WeightStore::UploadRows(const WeightRows& rows, bool packed, std::byte* to) {
+  const uint64_t row_bytes = RowBytes(*rows.view, packed);
   const uint64_t chunk = std::max<uint64_t>(1, kChunkBytes / row_bytes);
   for (uint64_t begin = rows.begin; begin < rows.end; begin += chunk) {
     const uint64_t end = std::min(rows.end, begin + chunk);
-    const uint8_t* from = view.data.data() + begin * view.row_bytes();
     heartbeat_.Beat();
-    if (view.dtype == DType::kF8E4M3) {
-      blocks_.resize((end - begin) * row_bytes);
-      RETURN_IF_ERROR(PackFloat8(view, begin, end, blocks_.data()));
-      from = blocks_.data();
+    const void* from = nullptr;
+    if (packed) {
+      ASSIGN_OR_RETURN(from, BlocksOf(*rows.view, begin, end));
+    } else {
+      from = ElementsOf(*rows.view, begin, end);
     }
     device_.Upload(from, (end - begin) * row_bytes, to);
     to += (end - begin) * row_bytes;
@@ -66,44 +56,30 @@ Status WeightStore::UploadPackedRows(const WeightRows& rows, std::byte* to) {
   return OkStatus();
 }
 
-// Neighbours of one type are one matrix.
-StatusOr<SharedMatrix> WeightStore::PackedMatrix(std::span<const WeightRows> rows) {
-  uint64_t bytes = kPackedEnd;
+// Packed neighbours of one type are one matrix.
+StatusOr<SharedMatrix> WeightStore::Matrix(std::span<const WeightRows> rows) {
+  const bool packed = std::all_of(
+      rows.begin(), rows.end(), [&](const WeightRows& part) { return MayStayPacked(*part.view); });
+  uint64_t bytes = packed ? kPackedEnd : 0;
   for (const WeightRows& part : rows) {
-    bytes += (part.end - part.begin) * PackedRowBytes(*part.view);
+    bytes += (part.end - part.begin) * RowBytes(*part.view, packed);
   }
   auto matrix = std::make_shared<CudaMatrix>();
   ASSIGN_OR_RETURN(matrix->buffer, device_.Allocate(bytes));
   std::byte* to = matrix->buffer.data();
-  std::vector<PackedRows>& packed = matrix->packed;
+  std::vector<PackedRows>& runs = matrix->packed;
   for (const WeightRows& part : rows) {
-    const TensorView& view = *part.view;
-    if (packed.empty() || packed.back().dtype != view.dtype) packed.push_back({view.dtype, 0, to});
-    packed.back().rows += static_cast<uint32_t>(part.end - part.begin);
-    RETURN_IF_ERROR(UploadPackedRows(part, to));
-    to += (part.end - part.begin) * PackedRowBytes(view);
+    const uint64_t count = part.end - part.begin;
+    if (packed) {
+      const DType dtype = part.view->dtype;
+      if (runs.empty() || runs.back().dtype != dtype) runs.push_back({dtype, 0, to});
+      runs.back().rows += static_cast<uint32_t>(count);
+    }
+    RETURN_IF_ERROR(UploadRows(part, packed, to));
+    to += count * RowBytes(*part.view, packed);
   }
   matrix_bytes_ += bytes;
   return SharedMatrix(std::move(matrix));
-}
-
-StatusOr<SharedMatrix> WeightStore::Matrix(std::span<const WeightRows> rows) {
-  if (std::all_of(rows.begin(), rows.end(),
-                  [&](const WeightRows& part) { return MayStayPacked(*part.view); })) {
-    return PackedMatrix(rows);
-  }
-  uint64_t bytes = 0;
-  for (const WeightRows& part : rows) {
-    bytes += (part.end - part.begin) * part.view->cols * ElementBytes(element_);
-  }
-  ASSIGN_OR_RETURN(DeviceBuffer buffer, device_.Allocate(bytes));
-  std::byte* to = buffer.data();
-  for (const WeightRows& part : rows) {
-    UploadRows(part, to);
-    to += (part.end - part.begin) * part.view->cols * ElementBytes(element_);
-  }
-  matrix_bytes_ += bytes;
-  return SharedMatrix(std::make_shared<const CudaMatrix>(CudaMatrix{std::move(buffer)}));
 }
 
 StatusOr<SharedMatrix> WeightStore::WholeMatrix(const TensorView& view) {

@@ -27,8 +27,7 @@ class WeightStore {
 
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const {
-    return view.rows *
-           (MayStayPacked(view) ? PackedRowBytes(view) : view.cols * ElementBytes(element_));
+    return view.rows * RowBytes(view, MayStayPacked(view));
   }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view, float offset);
@@ -45,12 +44,17 @@ class WeightStore {
   static uint64_t PackedRowBytes(const TensorView& view) {
     return view.dtype == DType::kF8E4M3 ? Float8RowBytes(view) : view.row_bytes();
   }
+  // On the device.
+  uint64_t RowBytes(const TensorView& view, bool packed) const {
+    return packed ? PackedRowBytes(view) : view.cols * ElementBytes(element_);
+  }
   // The matrix that is all of `view`, from an earlier call if there was one.
   StatusOr<SharedMatrix> WholeMatrix(const TensorView& view);
   StatusOr<SharedMatrix> Matrix(std::span<const WeightRows> rows);
-  StatusOr<SharedMatrix> PackedMatrix(std::span<const WeightRows> rows);
-  void UploadRows(const WeightRows& rows, std::byte* to);
-  Status UploadPackedRows(const WeightRows& rows, std::byte* to);
+  Status UploadRows(const WeightRows& rows, bool packed, std::byte* to);
+  // Rows [begin, end) as the device gets them, until the next call.
+  StatusOr<const void*> BlocksOf(const TensorView& view, uint64_t begin, uint64_t end);
+  const void* ElementsOf(const TensorView& view, uint64_t begin, uint64_t end);
   StatusOr<DeviceBuffer> Floats(std::span<const float> values);
 
   Device& device_;

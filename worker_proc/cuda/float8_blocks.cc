@@ -16,17 +16,15 @@ bool MayBeFloat8Blocks(const TensorView& view) {
 
 Status PackFloat8(const TensorView& view, uint64_t begin, uint64_t end, uint8_t* out) {
   CHECK(MayBeFloat8Blocks(view) && end <= view.rows);
-  const ScaleGrid& grid = *view.scales;
-  const uint64_t factors_a_row = (view.cols + grid.block_cols - 1) / grid.block_cols;
   for (uint64_t row = begin; row < end; ++row) {
     const uint8_t* const values = view.data.data() + row * view.cols;
     if (std::any_of(values, values + view.cols, IsNanE4M3)) {
       return absl::InvalidArgumentError(
           StrCat("tensor ", view.name, " has a weight that is not a number; it is damaged"));
     }
-    const float* const factors = grid.factors.data() + row / grid.block_rows * factors_a_row;
+    const std::span<const float> factors = view.scales->RowFactors(row, view.cols);
     for (uint64_t c = 0; c < view.cols; c += kFloat8Values, out += kFloat8Bytes) {
-      std::memcpy(out, &factors[c / grid.block_cols], sizeof(float));
+      std::memcpy(out, &factors[c / view.scales->block_cols], sizeof(float));
       std::memcpy(out + sizeof(float), values + c, kFloat8Values);
     }
   }

@@ -1,5 +1,5 @@
-// Matrices of 8-bit floats as the device's packed products take them (kernels/packed_blocks.cuh):
-// blocks of a float, their factor, and 128 values.
+// Matrices of 8-bit floats as the device's packed products take them: in blocks of one factor
+// (kernels/packed_gemm.h).
 //
 // Units: rows, values, bytes. Threads: any (pure). Errors: PackFloat8: InvalidArgument naming the
 // tensor: it has a NaN.
@@ -9,11 +9,9 @@
 
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint.h"
+#include "worker_proc/cuda/kernels/packed_gemm.h"
 
 namespace flotilla::cuda {
-
-inline constexpr uint64_t kFloat8Values = 128;
-inline constexpr uint64_t kFloat8Bytes = sizeof(float) + kFloat8Values;
 
 // Whether each block has one factor.
 bool MayBeFloat8Blocks(const TensorView& view);

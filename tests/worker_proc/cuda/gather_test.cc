@@ -131,6 +131,23 @@ void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
   }
 }
 
+// Operation 1 of two ranks as rank 0 runs it, over and over, while the other does not come.
+class LoneExchange {
+ public:
+  explicit LoneExchange(Ranks::Rank* rank)
+      : rank_(*rank), buffer_(*rank->device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float))) {}
+  Status Run() {
+    CudaTensor tensor{buffer_.data(), op_.type};
+    return rank_.gather->Run(*rank_.collective, op_.cols, {&tensor, op_.rows, op_.cols[0]},
+                             CudaGather::kAllRanks, {&tensor, op_.rows, op_.cols[0] + op_.cols[1]});
+  }
+
+ private:
+  const Operation op_{1, 2};
+  Ranks::Rank& rank_;
+  DeviceBuffer buffer_;
+};
+
 constexpr EmulatedLinks kByCommunicator = {.share_memory = false, .have_communicator = true};
 
 const char* WayOf(const EmulatedLinks& links, uint32_t ranks) {
@@ -189,16 +206,9 @@ TEST_P(CudaGatherLostRankTest, IsNotWaitedForForEver) {
     ASSERT_STREQ(rank.gather->by(), WayOf(links, 2));
     Exchange(0, r, rank);
     if (r == 1) return;
-    const Operation op(1, 2);
-    auto buffer = rank.device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float));
-    ASSERT_TRUE(buffer.ok());
-    CudaTensor tensor{buffer->data(), op.type};
-    const auto exchange = [&] {
-      return rank.gather->Run(*rank.collective, op.cols, {&tensor, op.rows, op.cols[0]},
-                              CudaGather::kAllRanks, {&tensor, op.rows, op.cols[0] + op.cols[1]});
-    };
+    LoneExchange exchange(&rank);
     for (int i = 0; i < 2; ++i) {  // the second waits for nobody any more
-      ASSERT_TRUE(exchange().ok());
+      ASSERT_TRUE(exchange.Run().ok());
       ASSERT_TRUE(rank.device->Synchronize().ok());
       EXPECT_EQ(rank.gather->TakeError().code(), absl::StatusCode::kDeadlineExceeded);
     }
@@ -228,15 +238,9 @@ TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
   all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
     Exchange(0, r, rank);
     if (r == 1) return;
-    const Operation op(1, 2);
-    auto buffer = rank.device->Allocate(kMaxRows * kMaxCols * 2 * sizeof(float));
-    ASSERT_TRUE(buffer.ok());
-    CudaTensor tensor{buffer->data(), op.type};
-    const Tensor local = {&tensor, op.rows, op.cols[0]};
-    const Tensor whole = {&tensor, op.rows, op.cols[0] + op.cols[1]};
+    LoneExchange exchange(&rank);
     for (int i = 0; i < 3; ++i) {  // all of them are queued, though the first waits
-      ASSERT_TRUE(
-          rank.gather->Run(*rank.collective, op.cols, local, CudaGather::kAllRanks, whole).ok());
+      ASSERT_TRUE(exchange.Run().ok());
     }
     EXPECT_FALSE(rank.device->Idle());
     EXPECT_TRUE(rank.gather->TakeError().ok()) << "it may still come";
@@ -245,8 +249,7 @@ TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
     EXPECT_TRUE(rank.device->Idle());
     EXPECT_EQ(rank.gather->TakeError().code(),
               epoch_ends ? absl::StatusCode::kAborted : absl::StatusCode::kDeadlineExceeded);
-    EXPECT_TRUE(
-        rank.gather->Run(*rank.collective, op.cols, local, CudaGather::kAllRanks, whole).ok());
+    EXPECT_TRUE(exchange.Run().ok());
     EXPECT_TRUE(rank.device->Idle()) << "nothing is exchanged any more";
   });
   if (ends.joinable()) ends.join();

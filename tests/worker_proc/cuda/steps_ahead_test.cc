@@ -40,16 +40,23 @@ class StepsAheadTest : public ::testing::Test {
 
   std::unique_ptr<RankThreads> Ranks(GraphMode mode, uint32_t tp = 1,
                                      const cuda::EmulatedLinks& links = {}) const {
+    return Ranks(tp, [mode, links] { return MakeBackend(mode, {1, 4}, links); });
+  }
+  std::unique_ptr<RankThreads> Ranks(uint32_t tp,
+                                     std::function<std::unique_ptr<Backend>()> backend) const {
     RankThreadsOptions options;
     options.tp = tp;
     options.max_running_requests = 4;
     options.chunked_prefill_size = 32;
-    options.make_backend = [mode, links] {
-      return cuda::MakeCudaBackend(
-          cuda::MakeEmulatedDevice(links),
-          {Element::kBFloat16, Element::kBFloat16, true, mode, /*cuda_graph_sizes=*/{1, 4}});
-    };
+    options.make_backend = std::move(backend);
     return std::make_unique<RankThreads>(checkpoint_.get(), options);
+  }
+  static std::unique_ptr<Backend> MakeBackend(GraphMode mode,
+                                              const std::vector<uint32_t>& cuda_graph_sizes,
+                                              const cuda::EmulatedLinks& links = {}) {
+    return cuda::MakeCudaBackend(
+        cuda::MakeEmulatedDevice(links),
+        {Element::kBFloat16, Element::kBFloat16, true, mode, cuda_graph_sizes});
   }
 
   DriverRequest Request(uint32_t length, uint32_t max_new_tokens) {
@@ -215,22 +222,13 @@ TEST_F(StepsAheadTest, RanksThatCaptureDifferentGraphsHaveNone) {
   std::vector<DriverRequest> expected = requests;
   Driver(Ranks(GraphMode::kNone).get(), false).Run(&expected);
   std::atomic<uint32_t> opened = 0;
-  RankThreadsOptions options;
-  options.tp = 2;
-  options.max_running_requests = 4;
-  options.chunked_prefill_size = 32;
-  options.make_backend = [&opened] {
-    const std::vector<uint32_t> sizes =
-        opened++ % 2 == 0 ? std::vector<uint32_t>{1, 4} : std::vector<uint32_t>{2, 4};
-    return cuda::MakeCudaBackend(
-        cuda::MakeEmulatedDevice(),
-        {Element::kBFloat16, Element::kBFloat16, true, GraphMode::kFull, sizes});
-  };
-  RankThreads two(checkpoint_.get(), options);
+  const auto two = Ranks(2, [&opened] {
+    return MakeBackend(GraphMode::kFull, {opened++ % 2 + 1, 4});
+  });
   std::vector<DriverRequest> got = requests;
-  Driver(&two, true).Run(&got);
-  EXPECT_EQ(two.backend().graph_steps().full, 0u);
-  EXPECT_GT(two.backend().graph_steps().eager, 0u);
+  Driver(two.get(), true).Run(&got);
+  EXPECT_EQ(two->backend().graph_steps().full, 0u);
+  EXPECT_GT(two->backend().graph_steps().eager, 0u);
   ExpectEqual(got, expected);
 }
 

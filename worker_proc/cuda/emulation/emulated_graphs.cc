@@ -29,11 +29,13 @@ StatusOr<DeviceMemoryInfo> EmulatedGraphs::Memory() {
 
 StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
   CHECK(!emulation::Captures());
-  void* const memory = ::operator new(bytes, kAlignment, std::nothrow);
-  if (memory == nullptr)
+  auto* const memory = static_cast<std::byte*>(::operator new(bytes, kAlignment, std::nothrow));
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(StrCat("no memory for ", bytes, " bytes"));
+  }
   used_bytes_ += bytes;
-  return allocated_.emplace(static_cast<std::byte*>(memory), bytes).first->first;
+  allocated_.emplace(memory, bytes);
+  return memory;
 }
 
 void EmulatedGraphs::FreeDevice(std::byte* memory) {

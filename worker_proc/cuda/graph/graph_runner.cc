@@ -25,8 +25,8 @@ class Uncut final : public PieceBreaker {
 // Cuts a capture in pieces: a graph ends before each eager op, and the next begins after it.
 class GraphRunner::Recorder final : public PieceBreaker {
  public:
-  Recorder(GraphApi* api, const AttentionContext& context, Pieces* pieces)
-      : api_(api), context_(context), pieces_(pieces) {}
+  Recorder(const GraphRunner* runner, const AttentionContext& context, Pieces* pieces)
+      : runner_(*runner), api_(runner->deps_.api), context_(context), pieces_(pieces) {}
 
   Status BeginGraph() {
     const Status begun = api_->BeginCapture();
@@ -35,10 +35,9 @@ class GraphRunner::Recorder final : public PieceBreaker {
   }
   Status Eager(Op op) override {
     if (!captures_) return OkStatus();  // it has failed, and has said so
-    RETURN_IF_ERROR(EndGraph());
-    RETURN_IF_ERROR(op(context_));
-    pieces_->push_back({std::nullopt, std::move(op)});
-    return BeginGraph();
+    const Status status = NextPiece(std::move(op));
+    if (!status.ok()) runner_.SetAlone(true);
+    return status;
   }
   Status EndGraph() {
     if (!captures_) return OkStatus();
@@ -49,6 +48,14 @@ class GraphRunner::Recorder final : public PieceBreaker {
   }
 
  private:
+  Status NextPiece(Op op) {
+    RETURN_IF_ERROR(EndGraph());
+    RETURN_IF_ERROR(op(context_));
+    pieces_->push_back({std::nullopt, std::move(op)});
+    return BeginGraph();
+  }
+
+  const GraphRunner& runner_;
   GraphApi* const api_;
   const AttentionContext& context_;
   Pieces* const pieces_;
@@ -106,6 +113,10 @@ Status GraphRunner::AllocateSlots() {
   return OkStatus();
 }
 
+void GraphRunner::SetAlone(bool alone) const {
+  if (deps_.alone) deps_.alone(alone);
+}
+
 // Rows of nothing: no slot is written, no key read. What libraries load or allocate at a first use
 // is there afterwards, as a capture needs it.
 Status GraphRunner::RunPadding(const PlanShape& shape, bool of_graph) {
@@ -115,12 +126,12 @@ Status GraphRunner::RunPadding(const PlanShape& shape, bool of_graph) {
   const AttentionContext context = layout.At(deps_.metadata);
   RETURN_IF_ERROR(Send(nothing, layout, of_graph));
   Uncut uncut(context);
-  if (deps_.padding) deps_.padding(true);
+  SetAlone(true);
   Status status = deps_.forward(context, &uncut);
   if (status.ok()) {
     status = deps_.finish ? deps_.finish() : deps_.api->Synchronize(DeviceStream::kCompute);
   }
-  if (deps_.padding) deps_.padding(false);
+  SetAlone(false);
   return status;
 }
 
@@ -198,12 +209,13 @@ Status GraphRunner::CaptureBucket(size_t index) {
 StatusOr<GraphRunner::Pieces> GraphRunner::Capture(GraphKind kind,
                                                    const AttentionContext& context) {
   Pieces pieces;
-  Recorder recorder(deps_.api, context, &pieces);
+  Recorder recorder(this, context, &pieces);
   Uncut uncut(context);
   PieceBreaker* const breaker = kind == GraphKind::kFull ? static_cast<PieceBreaker*>(&uncut)
                                                          : static_cast<PieceBreaker*>(&recorder);
   RETURN_IF_ERROR(recorder.BeginGraph());
   Status status = deps_.forward(context, breaker);
+  SetAlone(false);
   status.Update(recorder.EndGraph());
   if (status.ok()) return pieces;
   Destroy(pieces);

@@ -66,8 +66,9 @@ class GraphRunner {
     // Before each run: brings what kernels read of the batch besides its metadata to where they
     // read it. bucket: of a graph, whose launches depend on it alone; null: eager. Empty: nothing.
     std::function<void(const ForwardBatch&, const PlanShape* bucket)> prepare = {};
-    // Whether what follows is an eager run of rows of nothing. Empty: nobody wants to know.
-    std::function<void(bool)> padding = {};
+    // Whether what follows is no step: an eager run of rows of nothing, or what is left of a
+    // forward whose capture failed. Other ranks take no part in that. Empty: nobody wants to know.
+    std::function<void(bool)> alone = {};
     // Until what was enqueued is done, with its errors. Empty: the api's.
     std::function<Status()> finish = {};
   };
@@ -104,6 +105,7 @@ class GraphRunner {
 
   GraphRunner(const Deps& deps, const GraphRunnerOptions& options);
   Status AllocateSlots();
+  void SetAlone(bool alone) const;
   Status RunPadding(const PlanShape& shape, bool of_graph);
   Status CaptureAll();
   // Captures buckets_[index] as each kind that the mode needs, and adds what it cost.

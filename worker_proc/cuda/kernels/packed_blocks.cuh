@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "common/checkpoint/dtype.h"
+#include "worker_proc/cuda/kernels/packed_gemm.h"
 #include "worker_proc/cuda/kernels/platform.cuh"
 
 namespace flotilla::cuda {
@@ -153,13 +154,13 @@ class SixBitGroup {
   float scale_;
 };
 
-// 8-bit floats (float8.h): 128 values; their factor, bytes. Widened to fp16, whose exponent is 8
+// 8-bit floats (float8.h): their factor, their bytes. Widened to fp16, whose exponent is 8
 // larger.
 template <typename Bytes>
 class Float8Group {
  public:
-  static constexpr uint32_t kValues = 128;
-  static constexpr uint32_t kBytes = 132;
+  static constexpr uint32_t kValues = kFloat8Values;
+  static constexpr uint32_t kBytes = kFloat8Bytes;
 
   __device__ Float8Group(Bytes block, uint32_t group)
       : values_(block + (4 + kGroup * group)),
@@ -229,6 +230,18 @@ void ForPacked(DType dtype, const F& f) {
     case DType::kBF16:
       return;
   }
+}
+
+// The same, and with an element of the type that the values become.
+template <typename F>
+void ForPackedAs(DType dtype, Element type, const F& f) {
+  ForPacked(dtype, [&](auto constant) {
+    if (type == Element::kFloat16) {
+      f(constant, Half{});
+    } else {
+      f(constant, BFloat16{});
+    }
+  });
 }
 
 }  // namespace flotilla::cuda

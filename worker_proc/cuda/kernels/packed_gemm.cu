@@ -186,12 +186,8 @@ void PackedGemm(const PackedGemmArgs& args, Stream stream) {
     part.matrix.x = static_cast<const std::byte*>(matrix.x) + size_t{row} * matrix.in_features * 2;
     part.matrix.y = static_cast<std::byte*>(matrix.y) +
                     size_t{row} * args.y_stride * ElementBytes(matrix.y_type);
-    ForPacked(args.weight_dtype, [&](auto dtype) {
-      if (matrix.type == Element::kFloat16) {
-        RunRows<dtype(), Half>(part, stream);
-      } else {
-        RunRows<dtype(), BFloat16>(part, stream);
-      }
+    ForPackedAs(args.weight_dtype, matrix.type, [&](auto dtype, auto element) {
+      RunRows<dtype(), decltype(element)>(part, stream);
     });
   }
 }

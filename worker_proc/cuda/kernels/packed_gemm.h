@@ -25,6 +25,10 @@ inline constexpr uint32_t kPackedRows = 32;
 inline constexpr uint32_t kMostPackedRows = 256;
 inline constexpr uint32_t kPackedEnd = 16;  // readable bytes behind a matrix
 
+// A block of 8-bit floats: their factor, a float, and the values.
+inline constexpr uint32_t kFloat8Values = 128;
+inline constexpr uint32_t kFloat8Bytes = 4 + kFloat8Values;
+
 struct PackedGemmArgs {
   GemvArgs matrix;  // may be gated, into y of `type`
   DType weight_dtype = DType::kQ4_0;

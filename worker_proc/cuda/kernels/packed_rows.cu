@@ -54,17 +54,6 @@ __global__ void __launch_bounds__(kThreads) PackedEmbeddingKernel(PackedEmbeddin
   }
 }
 
-template <typename F>
-void ForPackedAs(DType dtype, Element type, const F& f) {
-  ForPacked(dtype, [&](auto constant) {
-    if (type == Element::kFloat16) {
-      f(constant, Half{});
-    } else {
-      f(constant, BFloat16{});
-    }
-  });
-}
-
 }  // namespace
 
 void Expand(const ExpandArgs& args, Stream stream) {

@@ -35,10 +35,11 @@ class ToyModel {
     return [this](const AttentionContext& context, PieceBreaker* pieces) -> Status {
       shapes_.push_back(context.num_tokens);
       api_->Enqueue([this, context] { Embed(context); });
-      RETURN_IF_ERROR(pieces->Eager([this](const AttentionContext& step) {
+      const Status attended = pieces->Eager([this](const AttentionContext& step) {
         api_->Enqueue([this, step] { Attend(step); });
-        return OkStatus();
-      }));
+        return attention;
+      });
+      if (on_exchange) on_exchange();
       api_->Enqueue([this, context] {
         for (uint32_t i = 0; i < context.num_tokens; ++i) state_[i] = state_[i] * 31 + 7;
       });
@@ -46,10 +47,12 @@ class ToyModel {
         std::copy_n(state_.begin(), context.num_tokens, out_.begin());
         if (on_result) on_result(out_);
       });
-      return OkStatus();
+      return attended;
     };
   }
   std::function<void(const std::vector<uint64_t>&)> on_result;
+  std::function<void()> on_exchange;  // where ranks would put their columns together
+  Status attention = OkStatus();      // what it says
   const std::vector<uint64_t>& cache() const { return cache_; }
   // Tokens of each call, oldest first.
   const std::vector<uint32_t>& shapes() const { return shapes_; }
@@ -92,8 +95,12 @@ struct Bench {
   Status Start() {
     const size_t metadata = arena.Plan("metadata", GraphRunner::MetadataBytes(options));
     RETURN_IF_ERROR(arena.Allocate());
-    ASSIGN_OR_RETURN(
-        runner, GraphRunner::Create({&api, &clock, model.forward(), arena.at(metadata)}, options));
+    const GraphRunner::Deps deps = {.api = &api,
+                                    .clock = &clock,
+                                    .forward = model.forward(),
+                                    .metadata = arena.at(metadata),
+                                    .alone = [this](bool now) { alone = now; }};
+    ASSIGN_OR_RETURN(runner, GraphRunner::Create(deps, options));
     return OkStatus();
   }
   FakeGraphApi api;
@@ -101,6 +108,7 @@ struct Bench {
   ToyModel model;
   GraphRunnerOptions options;
   DeviceArena arena{&api};
+  bool alone = false;
   std::unique_ptr<GraphRunner> runner;
 };
 
@@ -306,6 +314,29 @@ TEST(GraphRunnerTest, AFailedCaptureFailsTheStartAndLeavesNothing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("graphs: an op that can't be captured"));
   EXPECT_EQ(bench.api.graphs_alive, 0);
   EXPECT_EQ(bench.api.events_alive, 0);
+}
+
+// As the other ranks do: who leaves out an exchange of a step lets them wait.
+TEST(GraphRunnerTest, NoExchangeOfAStepIsLeftOutAndAllOthersAre) {
+  Bench bench(GraphMode::kPiecewise);
+  std::vector<bool> alone;
+  bench.model.on_exchange = [&] { alone.push_back(bench.alone); };
+  bench.api.fail_capture = absl::ResourceExhaustedError("out of memory");
+  ASSERT_TRUE(bench.Start().ok());
+  EXPECT_THAT(alone, ElementsAre(true, true, true))
+      << "the largest step, that of a graph, and what follows on the piece that failed";
+  std::mt19937 random(3);
+  ASSERT_EQ(*bench.runner->Run(DrawStep(&random, true)), GraphKind::kEager);
+  bench.model.attention = absl::InternalError("no plan");
+  EXPECT_FALSE(bench.runner->Run(DrawStep(&random, true)).ok());
+  EXPECT_THAT(alone, ElementsAre(true, true, true, false, false));
+
+  Bench captured(GraphMode::kPiecewise);
+  captured.options.buckets.resize(1);
+  captured.model.on_exchange = [&] { alone.push_back(captured.alone); };
+  alone.clear();
+  ASSERT_TRUE(captured.Start().ok());
+  EXPECT_THAT(alone, ElementsAre(true, true, false)) << "a capture is what steps will run";
 }
 
 TEST(DeviceArenaTest, PlacesBuffersApartInOneAllocation) {
