@@ -94,8 +94,8 @@ uint32_t RoomToShare(const AttentionPlanInput& in, uint32_t seqs) {
 // How many splits items get where keys are shared: rounds of blocks that all take as long as their
 // splits, and a while to begin, should take as little time as they can.
 uint32_t SplitsAnItem(const AttentionPlanInput& in, const std::vector<uint32_t>& splits) {
-  constexpr uint32_t kOf[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-  constexpr uint32_t kSplitTime = 4;
+  constexpr uint32_t kOf[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
+  constexpr uint32_t kSplitTime = 2;
   constexpr uint32_t kBeginTime = 1;
   uint32_t best = 1;
   uint64_t best_time = UINT64_MAX;

@@ -158,7 +158,10 @@ class CudaBackend final : public Backend {
   std::deque<CudaTensor> tensors_;  // what Tensor::data points to
   std::vector<DeviceBuffer> activations_;
   uint64_t activation_bytes_ = 0;
-  DeviceBuffer row_indices_;  // of SelectRows
+  // Of SelectRows. Decodes have the same in each step, and a copy keeps the kernel behind it from
+  // beginning early.
+  DeviceBuffer row_indices_;
+  std::vector<uint32_t> selected_;
   std::vector<float> host_logits_;
   std::unique_ptr<CudaSampler> sampler_;
 
@@ -194,6 +197,8 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
   ASSIGN_OR_RETURN(metadata_, device_->Allocate(metadata_bytes));
   packed_metadata_.reserve(metadata_bytes);
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
+  selected_.clear();
+  selected_.reserve(bounds.max_tokens);
   RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
   attention_.Warmup(bounds);
   return device_->Synchronize();
@@ -273,7 +278,10 @@ void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionCo
 
 void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {
   CHECK(rows.size_bytes() <= row_indices_.bytes() && TypeOf(x) == TypeOf(out));
-  device_->Upload(rows.data(), rows.size_bytes(), row_indices_.data());
+  if (!std::equal(rows.begin(), rows.end(), selected_.begin(), selected_.end())) {
+    selected_.assign(rows.begin(), rows.end());
+    device_->UploadAll(selected_, row_indices_);
+  }
   kernels_.select_rows(
       {Data(x), row_indices_.as<const uint32_t>(), out.rows, RowBytes(x), Data(out)}, stream_);
 }

@@ -16,6 +16,10 @@ namespace flotilla::cuda {
 namespace {
 
 constexpr size_t kWordBytes = 256;
+// CUDA shares whole pieces of so many bytes with other processes, and what else lies there.
+constexpr uint64_t kSharedUnit = 2 << 20;
+// A step ends within that, or there is time to sleep.
+constexpr int64_t kSpinNs = 200'000;
 constexpr useconds_t kLookEveryUs = 20;
 
 }  // namespace
@@ -44,7 +48,9 @@ Status CudaGather::Reserve(uint64_t bytes) {
   MakeRoom(bytes, &whole_);
   if (bytes == 0) return OkStatus();  // one rank
   slot_bytes_ = (bytes + kGatherSlotsAt - 1) / kGatherSlotsAt * kGatherSlotsAt;
-  ASSIGN_OR_RETURN(arena_, device_.Allocate(kGatherSlotsAt + kGatherSlots * slot_bytes_));
+  const uint64_t arena_bytes = kGatherSlotsAt + kGatherSlots * slot_bytes_;
+  ASSIGN_OR_RETURN(arena_,
+                   device_.Allocate((arena_bytes + kSharedUnit - 1) / kSharedUnit * kSharedUnit));
   ASSIGN_OR_RETURN(counters_, device_.Allocate((kGatherBlocks + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(table_, device_.Allocate(kMaxGatherRanks * sizeof(std::byte*)));
   ASSIGN_OR_RETURN(words_, device_.graphs()->AllocatePinned(kWordBytes));
@@ -239,7 +245,7 @@ void CudaGather::Wait() {
       if (IsOver()) Fail(OkStatus());
     }
     if (!IsOver()) heartbeat_.Beat();  // or a device that hangs is never found
-    usleep(kLookEveryUs);
+    if (RealClock::Now() - waits_since_ns_ > kSpinNs) usleep(kLookEveryUs);
   }
 }
 

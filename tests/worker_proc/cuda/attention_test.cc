@@ -210,7 +210,7 @@ TEST(AttentionPlanTest, LongSequencesComeFirst) {
 
 TEST(AttentionPlanTest, LaunchesOfFixedSizeShareAsManyKeysAsFit) {
   const std::vector<uint32_t> cu = {0, 1, 2, 2};
-  const std::vector<uint32_t> kv = {1000, 600, 0};  // the third is padding
+  const std::vector<uint32_t> kv = {500, 300, 0};  // the third is padding
   AttentionPlanInput input = {.num_seqs = 3,
                               .cu_q_lens = cu.data(),
                               .kv_lens = kv.data(),

@@ -223,6 +223,23 @@ TEST(LaunchQueueTest, AThreadMayLeaveWithoutHavingWaited) {
   for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(i % 2));
 }
 
+// Blocks without work need not wait, others of the same kernel must.
+template <bool kWorkersWait>
+void IdleBlocksKernel(Args args) {
+  if (blockIdx.x % 2 == 0) return TouchNothing();
+  if (kWorkersWait) AfterPrevious();
+  args.out[args.size + blockIdx.x * 64 + threadIdx.x] += 1;
+}
+TEST(LaunchQueueTest, ABlockWithoutWorkNeedNotWait) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    emulation::SetSeed(seed);
+    std::vector<float> expected(256, 3);
+    for (size_t i = 0; i < 256; ++i) expected.push_back(i / 64 % 2 == 0 ? 0 : 3);
+    EXPECT_EQ(RunEarly(IdleBlocksKernel<true>), expected) << seed;
+  }
+  EXPECT_DEATH(RunEarly(IdleBlocksKernel<false>), "does not wait for the kernel before");
+}
+
 TEST(LaunchQueueDeathTest, ABlockThatNeverWaitsEndsTheProcess) {
   EXPECT_DEATH(RunEarly(NoWaitKernel), "does not wait for the kernel before");
 }

@@ -64,6 +64,7 @@ uint64_t Seed() { return t_random.seed; }
 void BlockBarrier() { t_runner->BlockBarrier(); }
 
 void AfterPrevious() { t_runner->AfterPrevious(); }
+void TouchNothing() { t_runner->TouchNothing(); }
 
 uint64_t NanoTime() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());

@@ -57,6 +57,7 @@ uint64_t Seed();
 
 // ---- Within a kernel.
 void AfterPrevious();
+void TouchNothing();
 void BlockBarrier();
 void WarpBarrier(uint32_t mask);
 // Every lane of `mask` gives a value of up to 8 bytes and takes that of lane `from`, which must be

@@ -122,6 +122,8 @@ class BlockRunner {
     Yield();
   }
 
+  void TouchNothing() { waited_ = true; }
+
   void BlockBarrier() {
     ++at_barrier_;
     if (at_barrier_ == live_) {

@@ -135,6 +135,13 @@ inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, 
 // The device's queue starts kernels early whether they say so or not (launch_queue.h).
 inline void StartNext() {}
 inline void AfterPrevious() { emulation::AfterPrevious(); }
+inline void TouchNothing() {
+  if (blockIdx.x == 0 && blockIdx.y == 0) {
+    AfterPrevious();
+  } else {
+    emulation::TouchNothing();
+  }
+}
 
 // Between devices, which are threads or processes here.
 inline uint32_t LoadAcquire(const uint32_t* address) {

@@ -200,11 +200,12 @@ Status LtGemm::Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
   RETURN_IF_ERROR(problem.Describe(matrix, rows));
   const float one = 1;
   const float zero = 0;
-  return LtStatus(cublasLtMatmul(handle_, problem.operation, &one, matrix.weight, problem.weight,
-                                 matrix.x, problem.x, &zero, matrix.y, problem.y, matrix.y,
-                                 problem.y, &*algo, workspace_, kWorkspaceBytes, stream),
-                  StrCat("matrix product of ", matrix.out_features, " x ", matrix.in_features,
-                         " for ", rows, " rows"));
+  const cublasStatus_t status = cublasLtMatmul(
+      handle_, problem.operation, &one, matrix.weight, problem.weight, matrix.x, problem.x, &zero,
+      matrix.y, problem.y, matrix.y, problem.y, &*algo, workspace_, kWorkspaceBytes, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) return OkStatus();
+  return LtStatus(status, StrCat("matrix product of ", matrix.out_features, " x ",
+                                 matrix.in_features, " for ", rows, " rows"));
 }
 
 StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
@@ -217,10 +218,19 @@ StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,
   Tuning tuning(*this, matrix, stream);
   RETURN_IF_ERROR(tuning.Prepare(most_rows));
   std::string ours;
+  bool slow = false;
   while (choices.size() <= BucketOf(most_rows)) {
-    ASSIGN_OR_RETURN(const Algo algo, Choose(matrix, 1u << choices.size(), &tuning));
-    if (!algo.has_value()) ours += StrCat(ours.empty() ? "" : ",", 1u << choices.size());
+    const uint32_t rows = 1u << choices.size();
+    ASSIGN_OR_RETURN(const Algo algo, Choose(matrix, rows, &tuning));
+    if (!algo.has_value()) ours += StrCat(ours.empty() ? "" : ",", rows);
+    slow = slow || (!algo.has_value() && rows > kSkinnyRows);
     choices.push_back(algo);
+  }
+  if (slow) {
+    Log().warn("a matrix product is slow for many rows {} {} {} {}", Kv("out", matrix.out_features),
+               Kv("in", matrix.in_features),
+               Kv("because", "no algorithm of the library adds in the order of our kernel"),
+               Kv("use", "--disable-batch-invariance"));
   }
   Log().info("matrix product timed {} {} {} {}", Kv("out", matrix.out_features),
              Kv("in", matrix.in_features), Kv("up_to_rows", most_rows),
@@ -254,7 +264,7 @@ void LtGemm::KeepChoices() {
 
 Status LtGemm::Run(const GemmArgs& args, cudaStream_t stream) {
   const GemvArgs& matrix = args.matrix;
-  if (args.rows == 0) return OkStatus();
+  if (args.rows == 0 || matrix.out_features == 0) return OkStatus();
   if (args.batch_invariant && HasSkinnyGemm(matrix)) {
     ASSIGN_OR_RETURN(const std::vector<Algo>* const choices, Tuned(args, stream));
     return Multiply(matrix, args.rows, (*choices)[BucketOf(args.rows)], stream);

@@ -33,6 +33,14 @@ __device__ __forceinline__ void Merge(const AttentionRow<kDims>& other, Attentio
   }
 }
 
+// What a block has. Blocks of one item follow each other, so long items begin first.
+__device__ __forceinline__ uint32_t ItemOf(const AttentionArgs& args) {
+  return blockIdx.x / args.kv.num_kv_heads;
+}
+__device__ __forceinline__ uint32_t KvHeadOf(const AttentionArgs& args) {
+  return blockIdx.x % args.kv.num_kv_heads;
+}
+
 // Where a row of a sequence lies in the batch.
 struct RowPlace {
   uint32_t token;  // of the batch
@@ -103,7 +111,7 @@ __device__ __forceinline__ void FinishShare(const AttentionArgs& args, const Att
   FenceDevice();
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t* const counter = args.counters + item.share * args.kv.num_kv_heads + blockIdx.y;
+    uint32_t* const counter = args.counters + item.share * args.kv.num_kv_heads + KvHeadOf(args);
     const bool last = atomicAdd(counter, 1u) + 1 == item.share_items;
     if (last) *counter = 0;
     is_last[0] = last ? 1 : 0;
@@ -115,7 +123,8 @@ __device__ __forceinline__ void FinishShare(const AttentionArgs& args, const Att
   for (uint32_t r = threadIdx.x / kWarp; r < rows; r += blockDim.x / kWarp) {
     AttentionRow<kDims> total;
     const auto read = [&](uint32_t i) {
-      return ReadPart<kDims>(args, PartOf(args, item.share_part_row + i * rows + r, blockIdx.y));
+      return ReadPart<kDims>(args,
+                             PartOf(args, item.share_part_row + i * rows + r, KvHeadOf(args)));
     };
     constexpr uint32_t kAtOnce = 4;  // are on their way
     uint32_t i = 0;
@@ -125,7 +134,7 @@ __device__ __forceinline__ void FinishShare(const AttentionArgs& args, const Att
       for (const AttentionRow<kDims>& part : parts) Merge(part, &total);
     }
     for (; i < item.share_parts; ++i) Merge(read(i), &total);
-    WriteOut<Out>(args, PlaceOf(args, item, item.row_begin + r, blockIdx.y), total);
+    WriteOut<Out>(args, PlaceOf(args, item, item.row_begin + r, KvHeadOf(args)), total);
   }
 }
 

@@ -7,6 +7,7 @@ namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
 constexpr uint32_t kThreads = 256;
+constexpr uint32_t kLooksAnAbort = 64;
 
 __device__ __forceinline__ GatherFlags* FlagsOf(const GatherArgs& args, uint32_t rank) {
   return reinterpret_cast<GatherFlags*>(args.arenas[rank]);
@@ -17,9 +18,11 @@ __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, u
   const uint32_t* const flag = &FlagsOf(args, rank)->begun[blockIdx.x];
   const uint64_t begin = NanoTime();
   // Counters may wrap around.
-  while (static_cast<int32_t>(LoadAcquire(flag) - operation) < 0) {
+  for (uint32_t look = 1; static_cast<int32_t>(LoadAcquire(flag) - operation) < 0; ++look) {
     if (LoadAcquire(args.stopped) != 0) return false;
-    if (LoadAcquire(args.abort) != 0 || NanoTime() - begin > args.timeout_ns) {
+    // The host's memory is far away.
+    const bool aborted = look % kLooksAnAbort == 0 && LoadAcquire(args.abort) != 0;
+    if (aborted || NanoTime() - begin > args.timeout_ns) {
       StoreRelease(args.stopped, 1);
       StoreRelease(args.failed, 1);
       return false;

@@ -122,7 +122,7 @@ __device__ __forceinline__ void WriteSplit(const AttentionArgs& args, const Atte
     const uint32_t rows = item.row_end - item.row_begin;
     if (r >= rows) continue;
     const size_t at =
-        PartOf(args, item.part_row + (split - item.split_begin) * rows + r, blockIdx.y);
+        PartOf(args, item.part_row + (split - item.split_begin) * rows + r, KvHeadOf(args));
     if (threadIdx.x % 4 == 0 && Way::FirstColumn() == 0) {
       args.part_max[at] = part.max[i];
       args.part_sum[at] = part.sum[2 * i];
@@ -141,7 +141,7 @@ __device__ __forceinline__ void WriteRows(const AttentionArgs& args, const Atten
   for (uint32_t i = 0; i < kLaneRows; ++i) {
     const uint32_t row = item.row_begin + Way::FirstRow() + threadIdx.x % kWarp / 4 + 8 * i;
     if (row >= item.row_end) continue;
-    const RowPlace place = PlaceOf(args, item, row, blockIdx.y);
+    const RowPlace place = PlaceOf(args, item, row, KvHeadOf(args));
     const size_t begin =
         (static_cast<size_t>(place.token) * args.num_heads + place.head) * args.kv.v_dim;
     Out* const to = static_cast<Out*>(args.out) + begin + Way::FirstColumn() + threadIdx.x % 4 * 2;
@@ -204,10 +204,9 @@ template <typename Way, typename Kv, typename Out, uint32_t dim>
 __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
   StartNext();
   // Items and page tables are there since before the step's first kernel.
-  const AttentionItem item = args.items[blockIdx.x];
+  const AttentionItem item = args.items[ItemOf(args)];
   if (item.row_begin == item.row_end || !Way::Has(item.row_end - item.row_begin)) {
-    AfterPrevious();
-    return;
+    return TouchNothing();
   }
   DynamicShared shared;
   const Tiles<Kv> tiles = {shared.Take<Kv>(Way::kItemRows * kStride<dim> - kPad),
@@ -226,11 +225,9 @@ void RunWay(const AttentionArgs& args, Stream stream) {
       W::kItemRows * kStride<dim> - kPad + 2 * kStages * kTileSize<dim> + W::kPSize;
   constexpr uint32_t kBytes = kHalves * 2 + W::kMaxima * sizeof(float) + 16;
   static_assert(kBytes <= kMostSharedBytes);
-  Launch({.grid_x = args.num_items,
-          .grid_y = args.kv.num_kv_heads,
-          .block = kThreads,
-          .shared_bytes = kBytes},
-         MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
+  Launch(
+      {.grid_x = args.num_items * args.kv.num_kv_heads, .block = kThreads, .shared_bytes = kBytes},
+      MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
 }
 
 template <typename Kv, typename Out, uint32_t dim>

@@ -80,7 +80,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
     const uint32_t d = i % kPacks * Pack<Kv>::kSize;
     float values[Pack<Kv>::kSize] = {};
     if (item.row_begin + row < item.row_end) {
-      const RowPlace place = PlaceOf(args, item, item.row_begin + row, blockIdx.y);
+      const RowPlace place = PlaceOf(args, item, item.row_begin + row, KvHeadOf(args));
       LoadRun(args.q + static_cast<size_t>(place.token) * args.q_stride + place.head * dim + d,
               values);
     }
@@ -128,7 +128,8 @@ class TileKeys {
     for (uint32_t i = 0; i < kKeys; ++i) {
       const uint32_t key = Near(i);
       const uint32_t offset = key - page_of_(key) * page_size;
-      const uint32_t row = (pages_[i] * args_.kv.num_kv_heads + blockIdx.y) * page_size + offset;
+      const uint32_t row =
+          (pages_[i] * args_.kv.num_kv_heads + KvHeadOf(args_)) * page_size + offset;
       const size_t from = static_cast<size_t>(row) * dim + d;
       const bool valid = key == Key(i);
       const uint32_t to =
@@ -182,7 +183,7 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t f
                                            const KeyRange (&seen)[kLaneRows], float (&scores)[n][4],
                                            float (&max)[kLaneRows]) {
   for (uint32_t j = 0; j < n; ++j) {
-    for (uint32_t e = 0; e < 4; ++e) scores[j][e] *= args.scale;
+    for (uint32_t e = 0; e < 4; ++e) scores[j][e] = MulRounded(scores[j][e], args.scale);
   }
   if (args.softcap > 0) {
     for (uint32_t j = 0; j < n; ++j) {

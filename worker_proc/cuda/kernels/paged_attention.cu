@@ -52,7 +52,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
     const uint32_t d = i % stride;
     float q = 0;
     if (row < item.row_end && d < args.kv.qk_dim) {
-      const RowPlace place = PlaceOf(args, item, row, blockIdx.y);
+      const RowPlace place = PlaceOf(args, item, row, KvHeadOf(args));
       q = args.q[static_cast<size_t>(place.token) * args.q_stride + place.head * args.kv.qk_dim +
                  d];
     }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void LoadRows(const AttentionArgs& args, const Kv* pa
     Pack<Kv> pack = {};
     if (cache_row != kNoKey && d < dim) {
       const size_t head =
-          static_cast<size_t>(cache_row / page_size) * args.kv.num_kv_heads + blockIdx.y;
+          static_cast<size_t>(cache_row / page_size) * args.kv.num_kv_heads + KvHeadOf(args);
       const Kv* const from = pages + (head * page_size + cache_row % page_size) * dim + d;
       if (dim % kPack == 0) {
         pack = Load16(from);
@@ -191,7 +191,7 @@ template <typename Kv, typename Out, uint32_t kDims>
 __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs args) {
   StartNext();
   AfterPrevious();
-  const AttentionItem item = args.items[blockIdx.x];
+  const AttentionItem item = args.items[ItemOf(args)];
   if (item.row_begin == item.row_end) return;
   DynamicShared shared;
   const uint32_t stride = Padded<Kv>(args.kv.qk_dim);
@@ -215,14 +215,14 @@ __global__ void __launch_bounds__(kThreads) PagedAttentionKernel(AttentionArgs a
         Merge(part[i], &total[i]);
       } else if (first_row + i < item.row_end) {
         const uint32_t row = (split - item.split_begin) * rows + (first_row + i - item.row_begin);
-        WritePart(args, PartOf(args, item.part_row + row, blockIdx.y), part[i]);
+        WritePart(args, PartOf(args, item.part_row + row, KvHeadOf(args)), part[i]);
       }
     }
   }
   if (item.part_row != kNoPart) return FinishShare<Out, kDims>(args, item, tiles.cache_rows);
   for (uint32_t i = 0; i < kRowsAWarp; ++i) {
     if (first_row + i >= item.row_end) continue;
-    WriteOut<Out>(args, PlaceOf(args, item, first_row + i, blockIdx.y), total[i]);
+    WriteOut<Out>(args, PlaceOf(args, item, first_row + i, KvHeadOf(args)), total[i]);
   }
 }
 
@@ -235,8 +235,7 @@ void PagedAttention(const AttentionArgs& args, Stream stream) {
     ForElement(args.out_type, [&](auto out) {
       ForDims(args.kv.v_dim, [&](auto dims) {
         using Kv = decltype(kv);
-        Launch({.grid_x = args.num_items,
-                .grid_y = args.kv.num_kv_heads,
+        Launch({.grid_x = args.num_items * args.kv.num_kv_heads,
                 .block = kThreads,
                 .shared_bytes = SharedBytes<Kv>(args.kv)},
                PagedAttentionKernel<Kv, decltype(out), decltype(dims)::value>, args, stream);

@@ -25,7 +25,7 @@ namespace flotilla::cuda {
 inline constexpr uint32_t kItemRows = 8;         // of the plain kernel
 inline constexpr uint32_t kNarrowItemRows = 16;  // of the tensor cores' for decodes
 inline constexpr uint32_t kWideItemRows = 64;    // … and for prompts
-inline constexpr uint32_t kSplitKeys = 256;      // whole tiles of all
+inline constexpr uint32_t kSplitKeys = 128;      // whole tiles of all
 inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kNoPart = UINT32_MAX;
 

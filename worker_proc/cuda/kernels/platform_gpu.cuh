@@ -88,6 +88,11 @@ __device__ __forceinline__ void AfterPrevious() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// Instead of AfterPrevious, by a block that touches nothing: it may end before the kernel before
+// does. But the first waits, so that this kernel is done only when that one is.
+__device__ __forceinline__ void TouchNothing() {
+  if (blockIdx.x == 0 && blockIdx.y == 0) AfterPrevious();
+}
 
 // Between devices and the host.
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
@@ -211,38 +216,39 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
 // Of this platform's name: one program may hold both.
 namespace FLOTILLA_PLATFORM {
 
-// Of the device that the process has first: whether kernels may begin before the one before is
-// done.
-inline bool MayStartEarly() {
-  static const bool may = [] {
-    int device = 0;
-    int major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major >= 9;
-  }();
-  return may;
-}
+// What is asked and said of a kernel once, of the device that the process has first.
+struct KernelSetup {
+  // Whether it may begin before the one before it is done: whether its code, which may have been
+  // compiled for an older device, has AfterPrevious.
+  bool may_start_early = false;
+  uint32_t shared_bytes = 32 << 10;  // that a launch may ask for
+};
 
-// Once a kernel and size of its memory: a processor runs kernels side by side only while all of
-// them share its memory out alike, so all want as much of it as there is for blocks.
-inline void ShareOut(const void* kernel, uint32_t shared_bytes) {
-  constexpr uint32_t kDefaultSharedBytes = 32 << 10;
-  thread_local std::unordered_map<const void*, uint32_t> most;
-  const auto [found, is_new] = most.try_emplace(kernel, kDefaultSharedBytes);
+// A processor runs kernels side by side only while all of them share its memory out alike, so all
+// want as much of it as there is for blocks.
+inline const KernelSetup& SetUp(const void* kernel, uint32_t shared_bytes) {
+  constexpr int kFirstEarly = 90;
+  thread_local std::unordered_map<const void*, KernelSetup> setups;
+  const auto [found, is_new] = setups.try_emplace(kernel);
+  KernelSetup& setup = found->second;
   if (is_new) {
+    cudaFuncAttributes code = {};
+    cudaFuncGetAttributes(&code, kernel);
+    setup.may_start_early = code.ptxVersion >= kFirstEarly;
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                          cudaSharedmemCarveoutMaxShared);
   }
-  if (shared_bytes <= found->second) return;
-  found->second = shared_bytes;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(shared_bytes));
+  if (shared_bytes > setup.shared_bytes) {
+    setup.shared_bytes = shared_bytes;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared_bytes));
+  }
+  return setup;
 }
 
 template <typename Args>
 void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, Stream stream) {
-  ShareOut(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  const KernelSetup& setup = SetUp(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -252,7 +258,7 @@ void Launch(const LaunchShape& shape, void (*kernel)(Args), const Args& args, St
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &early;
-  config.numAttrs = MayStartEarly() ? 1 : 0;
+  config.numAttrs = setup.may_start_early ? 1 : 0;
   // Its error is the next cudaGetLastError's.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
 }
