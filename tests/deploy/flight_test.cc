@@ -1,6 +1,7 @@
 #include "deploy/launcher/flight.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 TEST(FlightTest, SavesAndKeepsTheNewestOfEachReplica) {
-  const fs::path dir = fs::path(::testing::TempDir()) / "flight_test" / "deep";
+  const fs::path dir = fs::path(::testing::TempDir()) / StrCat("flight_test_", getpid()) / "deep";
   fs::remove_all(dir);
   auto segment = Segment::Create("flight-test", kMinFlightRingBytes);
   ASSERT_TRUE(segment.ok());

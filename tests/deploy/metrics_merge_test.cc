@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -83,7 +84,7 @@ TEST(MetricsMergeTest, TheMergedPagePassesPromtool) {
   MetricsMerger merger;
   merger.Add(page, {{"replica", "r0"}});
   merger.Add(page, {{"replica", "r1"}});
-  const std::string path = testing::TempDir() + "/merged.prom";
+  const std::string path = StrCat(testing::TempDir(), "/merged_", getpid(), ".prom");
   std::ofstream(path) << merger.Render();
   EXPECT_EQ(std::system(("promtool check metrics < " + path).c_str()), 0)
       << "promtool comes with Debian's package prometheus";

@@ -17,7 +17,7 @@ from hostile_requests import LIST, Target
 from test_grpc_client import Reflected
 
 STREAMS = 8
-TOKENS = 500
+TOKENS = 1000
 MOST_P99_RATIO = 1.5
 MOST_MEASUREMENTS = 6
 

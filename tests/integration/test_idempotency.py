@@ -12,6 +12,7 @@ from cluster import Cluster, wait_until
 from router import Router
 
 TOKENS = 400
+LONG = 1500  # still runs after what a test does meanwhile, however fast the machine is
 ENGINE = ["--tp", "1", "--kv-cache-memory", "256MiB"]
 BEGUN, RUNNING, FINISHED, CONFLICT, ALONE = (
     f'outcome="{outcome}"' for outcome in ("begun", "attached_running", "attached_finished", "conflict", "alone"))
@@ -206,7 +207,7 @@ def test_a_killed_replica_changes_nothing(fleet):
 @pytest.mark.parametrize("logprobs", [None, 2])
 def test_where_it_went_on_it_is_given_to_who_asks_again(fleet, logprobs):
     fleet.all_ready()
-    body = {"prompt": "Once upon a time, failover", "seed": 9, "logprobs": logprobs}
+    body = {"prompt": "Once upon a time, failover", "seed": 9, "logprobs": logprobs, "max_tokens": LONG}
     undisturbed = Call(fleet.routers[0], "", **body)
     undisturbed.whole()
     first = Call(fleet.routers[0], f"failover-{logprobs}", **body)
@@ -238,14 +239,14 @@ def test_where_it_went_on_it_is_given_to_who_asks_again(fleet, logprobs):
 def test_a_draining_replica_is_asked_again():
     fleet = Fleet()
     try:
-        call = Call(fleet.routers[0], "drain")
+        call = Call(fleet.routers[0], "drain", max_tokens=LONG)
         pieces = call.pieces()
         for _ in range(5):
             next(pieces)
         at, other = fleet.running()
         at.process.terminate()
         wait_until(lambda: [router.ready_replicas() for router in fleet.routers] == [1, 1], 30, "it drains")
-        repeats = [Call(router, "drain") for router in fleet.routers]
+        repeats = [Call(router, "drain", max_tokens=LONG) for router in fleet.routers]
         threads = [repeat.read() for repeat in repeats]
         for _ in pieces:
             pass

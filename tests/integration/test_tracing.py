@@ -48,7 +48,7 @@ def complete(cluster, request_id, traceparent, **body):
     headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
     if traceparent:
         headers["traceparent"] = traceparent
-    body = {"model": cluster.model_id, "prompt": "Once upon a time", "max_tokens": 12, **body}
+    body = {"model": cluster.model_id, "prompt": "Once upon a time", "max_tokens": 12, "ignore_eos": True, **body}
     request = urllib.request.Request(cluster.http + "/v1/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=120) as response:
         assert response.headers["X-Request-Id"] == request_id

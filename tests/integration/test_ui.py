@@ -168,6 +168,7 @@ def test_a_router_with_keys_is_opened_by_one(browser, tmp_path):
         page.wait(page.model, "the models' list")
         assert page.texts("#models-error") == []
         page.fill("max_tokens", "4")
+        page.fill("temperature", "0")
         assert page.ask("Hi")
         page.show("fleet", replicas=1)
         page.wait(lambda: len(page.texts("#requests tr")) == 1, "its own request")
@@ -212,12 +213,14 @@ def test_a_killed_worker_is_a_pause(page):
     page.element("#clear").click()
     page.element("#prompt").send_keys("Tell me a story." + Keys.ENTER)
     page.wait(lambda: "".join(page.texts("article.assistant .text")), "the first piece")
+    schedulers = page.cluster.pids("scheduler")
     for pid in page.cluster.pids("worker"):  # one of them has it
         os.kill(pid, signal.SIGKILL)
     page.wait(lambda: page.texts("article.assistant .facts"), "the end")
     assert page.texts("article.assistant .text") == [whole]
     page.show("fleet")
-    assert page.texts("#replicas .state") == ["ready", "ready"], "their schedulers kept the requests"
+    page.wait(lambda: page.texts("#replicas .state") == ["ready", "ready"], "both have workers again")
+    assert page.cluster.pids("scheduler") == schedulers, "their schedulers kept the requests"
 
 
 def test_a_restart_is_followed(page):
@@ -305,8 +308,9 @@ def test_the_keyboard_is_enough(page):
     wanted = ["nav-chat", "nav-fleet", "api-key", "theme", "Request", "model", "system", "temperature", "top_p",
               "max_tokens", "seed", "stop", "messages", "prompt"]
     assert order == wanted, "as it is read"
-    page.fill("max_tokens", "400")
-    key(page, "Tell me a very long story.", Keys.ENTER)
+    page.fill("max_tokens", "4000")
+    page.fill("temperature", "0")
+    key(page, "Count from 1 to 5000, separated by commas.", Keys.ENTER)
     page.wait(lambda: "".join(page.texts("article.assistant .text")), "the first piece")
     key(page, Keys.TAB)
     assert focused(page) == "abort" and page.check("focus") == []

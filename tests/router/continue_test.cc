@@ -273,7 +273,7 @@ TEST(ContinueTest, AReplicaThatAnswersDifferentlyAfterAllEndsTheStream) {
 
 TEST(ContinueTest, ASilentReplicaIsLeftAtOnce) {
   HarnessOptions options = Replicas(2);
-  options.engine.heartbeat_ms = 100;
+  options.engine.heartbeat_ms = 1000;
   options.engine.reattach_ms = 60'000;
   RouterHarness harness(options);
   Begun begun(&harness, kStream, 7);

@@ -305,7 +305,7 @@ class StoppedGrpcTest : public GrpcTest {
 TEST_F(StoppedGrpcTest, AReaderThatReadsNothingMoreIsBrokenOff) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, Request(100'000));
-  EXPECT_TRUE(harness_.WaitForMetric("flotilla_router_requests_in_flight", 1));
+  EXPECT_TRUE(harness_.engine(0).WaitForSubmits(1));
   EXPECT_TRUE(harness_.WaitForMetric("flotilla_router_requests_in_flight", 0));
   EXPECT_GT(harness_.Metric("flotilla_router_rejections_total{reason=\"slow_client\"}"), 0);
   context.TryCancel();

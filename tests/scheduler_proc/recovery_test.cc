@@ -152,6 +152,7 @@ TEST(Recovery, AConnectionWhoseOtherEndIsSilentIsClosed) {
   ASSERT_LT(path.size(), sizeof(address.sun_path));
   path.copy(address.sun_path, path.size());
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int64_t begin_ns = RealClock::Now();
   ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   // HTTP/2's preface with SETTINGS, and the acknowledgement of the server's.
   static constexpr char kHello[] =
@@ -159,7 +160,6 @@ TEST(Recovery, AConnectionWhoseOtherEndIsSilentIsClosed) {
   ASSERT_EQ(send(fd.get(), kHello, sizeof(kHello) - 1, 0), ssize_t{sizeof(kHello) - 1});
   const timeval patience = {kPatience.count(), 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  const int64_t begin_ns = RealClock::Now();
   char bytes[512];
   ssize_t got = 0;
   while ((got = recv(fd.get(), bytes, sizeof(bytes), 0)) > 0) {

@@ -133,7 +133,7 @@ TEST(FlightRingTest, SurvivesTheWritersDeath) {
 }
 
 TEST(FlightRingTest, FilesHoldTheSameAndAreTheirOwners) {
-  const std::string path = ::testing::TempDir() + "flight_ring_test.flight";
+  const std::string path = StrCat(::testing::TempDir(), "flight_ring_test_", getpid(), ".flight");
   unlink(path.c_str());
   const std::vector<std::string> records = {"one", "", std::string(5000, 'x')};
   ASSERT_TRUE(WriteFlightFile(path, records).ok());

@@ -116,7 +116,8 @@ class LlamaSetupTest : public LlamaTest, public ::testing::WithParamInterface<Se
 };
 
 TEST_P(LlamaSetupTest, LogitsMatchTheNaiveForward) {
-  const std::string path = ::testing::TempDir() + "llama_test_logits_" + GetParam().name;
+  const std::string path =
+      StrCat(::testing::TempDir(), "llama_test_logits_", getpid(), "_", GetParam().name);
   unlink(path.c_str());
   RankThreadsOptions options = Options(2);
   options.logits_dump = path;
@@ -383,7 +384,7 @@ TEST_F(LlamaTest, UnknownTensorsAndBadOptionsAreRefused) {
   testing::TinyLlamaOptions options;
   testing::GgufBuilder builder = testing::TinyLlama(options);
   builder.AddMatrix("rope_phases.weight", 0, 8, DType::kF32, std::vector<float>(8, 1.0f));
-  const std::string path = ::testing::TempDir() + "llama_test_extra.gguf";
+  const std::string path = StrCat(::testing::TempDir(), "llama_test_extra_", getpid(), ".gguf");
   testing::WriteBytes(path, builder.Build());
   const auto opened = OpenCheckpoint(path);
   unlink(path.c_str());

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kWordBytes = 256;
 // CUDA shares whole pieces of so many bytes with other processes, and what else lies there.
 constexpr uint64_t kSharedUnit = 2 << 20;
+constexpr uint64_t kMostFewRowsBytes = 1 << 20;
 // A step ends within that, or there is time to sleep.
 constexpr int64_t kSpinNs = 200'000;
 constexpr useconds_t kLookEveryUs = 20;
@@ -48,7 +49,10 @@ Status CudaGather::Reserve(uint64_t bytes) {
   MakeRoom(bytes, &whole_);
   if (bytes == 0) return OkStatus();  // one rank
   slot_bytes_ = (bytes + kGatherSlotsAt - 1) / kGatherSlotsAt * kGatherSlotsAt;
-  const uint64_t arena_bytes = kGatherSlotsAt + kGatherSlots * slot_bytes_;
+  few_rows_ = {kFewRowsBlocks, 0, kGatherSlotsAt, std::min(slot_bytes_, kMostFewRowsBytes)};
+  many_rows_ = {kManyRowsBlocks, kFewRowsBlocks,
+                kGatherSlotsAt + kGatherSlots * few_rows_.slot_bytes, slot_bytes_};
+  const uint64_t arena_bytes = many_rows_.slots_at + kGatherSlots * slot_bytes_;
   ASSIGN_OR_RETURN(arena_,
                    device_.Allocate((arena_bytes + kSharedUnit - 1) / kSharedUnit * kSharedUnit));
   ASSIGN_OR_RETURN(counters_, device_.Allocate((kGatherBlocks + 1) * sizeof(uint32_t)));
@@ -210,7 +214,6 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
                             Tensor local, bool receives, Tensor out) {
   GatherArgs args;
   args.arenas = table_.as<std::byte* const>();
-  args.slot_bytes = slot_bytes_;
   args.counters = counters_.as<uint32_t>();
   args.stopped = args.counters + kGatherBlocks;
   args.rank = collective.rank();
@@ -223,7 +226,10 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
     args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
     whole += args.bytes[r];
   }
-  CHECK(whole * local.rows <= slot_bytes_);
+  whole *= local.rows;
+  CHECK(whole <= slot_bytes_);
+  const bool few = local.rows <= few_rows_.blocks && whole <= few_rows_.slot_bytes;
+  args.channel = few ? few_rows_ : many_rows_;
   args.timeout_ns = timeout_ns_;
   args.abort = word(kAbort);
   args.failed = word(kFailed);

@@ -98,7 +98,8 @@ class CudaGather {
   // By the device.
   bool by_memory_ = false;
   DeviceBuffer arena_, table_;
-  DeviceBuffer counters_;           // of each block, and whether this rank has given up
+  DeviceBuffer counters_;  // of each block, and whether this rank has given up
+  GatherChannel few_rows_, many_rows_;
   std::vector<std::byte*> arenas_;  // of each rank
   std::vector<std::byte*> imported_;
   std::byte* words_ = nullptr;  // pinned

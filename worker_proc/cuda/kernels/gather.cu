@@ -15,7 +15,7 @@ __device__ __forceinline__ GatherFlags* FlagsOf(const GatherArgs& args, uint32_t
 
 // By one thread; false: it gave up.
 __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, uint32_t operation) {
-  const uint32_t* const flag = &FlagsOf(args, rank)->begun[blockIdx.x];
+  const uint32_t* const flag = &FlagsOf(args, rank)->begun[args.channel.first_block + blockIdx.x];
   const uint64_t begin = NanoTime();
   // Counters may wrap around.
   for (uint32_t look = 1; static_cast<int32_t>(LoadAcquire(flag) - operation) < 0; ++look) {
@@ -32,11 +32,42 @@ __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, u
   return true;
 }
 
-// T: what moves at once; all rows and both strides are multiples of it.
+// Rows first, first + step … of `rows`, `bytes` of each.
+struct RowCopy {
+  uint32_t first = 0;
+  uint32_t step = 1;
+  uint32_t rows = 0;
+  uint32_t bytes = 0;
+  const std::byte* from = nullptr;
+  uint64_t from_stride = 0;
+  std::byte* to = nullptr;
+  uint64_t to_stride = 0;
+};
+// By the whole block. T: what a thread moves at once, kAtOnce of them on their way; bytes and
+// strides are multiples of it.
 template <typename T>
-__device__ __forceinline__ void CopyRow(const std::byte* from, uint32_t bytes, std::byte* to) {
-  for (uint32_t i = threadIdx.x; i < bytes / sizeof(T); i += kThreads) {
-    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
+__device__ __forceinline__ void CopyRows(const RowCopy& copy) {
+  constexpr uint32_t kAtOnce = 4;
+  if (copy.first >= copy.rows) return;
+  const uint32_t a_row = copy.bytes / sizeof(T);
+  const uint32_t all = ((copy.rows - copy.first - 1) / copy.step + 1) * a_row;
+  const auto row_of = [&](uint32_t i) {
+    return static_cast<uint64_t>(copy.first + i / a_row * copy.step);
+  };
+  for (uint32_t begin = threadIdx.x; begin < all; begin += kAtOnce * kThreads) {
+    T values[kAtOnce];
+    FLOTILLA_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t i = begin + j * kThreads;
+      if (i >= all) continue;
+      values[j] = reinterpret_cast<const T*>(copy.from + row_of(i) * copy.from_stride)[i % a_row];
+    }
+    FLOTILLA_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t i = begin + j * kThreads;
+      if (i >= all) continue;
+      reinterpret_cast<T*>(copy.to + row_of(i) * copy.to_stride)[i % a_row] = values[j];
+    }
   }
 }
 
@@ -47,38 +78,39 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
   FLOTILLA_SHARED(uint32_t, shared, 2);
   // Blocks without rows count too: all must mean the same slot.
   if (threadIdx.x == 0) {
-    shared[0] = ++args.counters[blockIdx.x];
+    shared[0] = ++args.counters[args.channel.first_block + blockIdx.x];
     shared[1] = LoadAcquire(args.stopped);
   }
   if (blockIdx.x >= args.rows) return;
   __syncthreads();
   if (shared[1] != 0) return;
   const uint32_t operation = shared[0];
-  const uint64_t slot = kGatherSlotsAt + operation % kGatherSlots * args.slot_bytes;
+  const uint64_t slot = args.channel.slots_at + operation % kGatherSlots * args.channel.slot_bytes;
   const uint32_t own = args.bytes[args.rank];
-  for (uint32_t row = blockIdx.x; row < args.rows; row += kGatherBlocks) {
-    const uint64_t at = static_cast<uint64_t>(row) * own;
-    CopyRow<T>(args.local + at, own, args.arenas[args.rank] + slot + at);
-  }
+  RowCopy copy = {blockIdx.x, gridDim.x, args.rows, own};
+  copy.from = args.local;
+  copy.to = args.arenas[args.rank] + slot;
+  copy.from_stride = copy.to_stride = own;
+  CopyRows<T>(copy);
   FenceSystem();
   __syncthreads();  // shared[1] has been read by all, too
   if (threadIdx.x == 0) {
-    StoreRelease(&FlagsOf(args, args.rank)->begun[blockIdx.x], operation);
+    StoreRelease(&FlagsOf(args, args.rank)->begun[args.channel.first_block + blockIdx.x],
+                 operation);
     bool all = true;
     for (uint32_t r = 0; r < args.ranks && all; ++r) all = WaitFor(args, r, operation);
     shared[1] = all ? 1 : 0;
   }
   __syncthreads();
   if (shared[1] == 0 || args.out == nullptr) return;
-  uint32_t whole = 0;
-  for (uint32_t r = 0; r < args.ranks; ++r) whole += args.bytes[r];
-  for (uint32_t row = blockIdx.x; row < args.rows; row += kGatherBlocks) {
-    uint64_t to = static_cast<uint64_t>(row) * whole;
-    for (uint32_t r = 0; r < args.ranks; ++r) {
-      const std::byte* const from = args.arenas[r] + slot;
-      CopyRow<T>(from + static_cast<uint64_t>(row) * args.bytes[r], args.bytes[r], args.out + to);
-      to += args.bytes[r];
-    }
+  copy.to = args.out;
+  copy.to_stride = 0;
+  for (uint32_t r = 0; r < args.ranks; ++r) copy.to_stride += args.bytes[r];
+  for (uint32_t r = 0; r < args.ranks; ++r) {
+    copy.from = args.arenas[r] + slot;
+    copy.from_stride = copy.bytes = args.bytes[r];
+    CopyRows<T>(copy);
+    copy.to += copy.bytes;
   }
 }
 
@@ -87,15 +119,15 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) InterleaveColumnsKernel(InterleaveArgs args) {
   StartNext();
   AfterPrevious();
-  size_t whole = 0;
-  for (uint32_t r = 0; r < args.ranks; ++r) whole += args.bytes[r];
-  const size_t row = blockIdx.x;
-  std::byte* to = args.out + row * whole;
-  const std::byte* from = args.from;
+  RowCopy copy = {blockIdx.x, gridDim.x, args.rows};
+  copy.from = args.from;
+  copy.to = args.out;
+  for (uint32_t r = 0; r < args.ranks; ++r) copy.to_stride += args.bytes[r];
   for (uint32_t r = 0; r < args.ranks; ++r) {
-    CopyRow<T>(from + row * args.bytes[r], args.bytes[r], to);
-    from += static_cast<size_t>(args.rows) * args.bytes[r];
-    to += args.bytes[r];
+    copy.from_stride = copy.bytes = args.bytes[r];
+    CopyRows<T>(copy);
+    copy.from += static_cast<size_t>(args.rows) * copy.bytes;
+    copy.to += copy.bytes;
   }
 }
 
@@ -118,7 +150,7 @@ void InterleaveColumns(const InterleaveArgs& args, Stream stream) {
 void GatherColumns(const GatherArgs& args, Stream stream) {
   if (args.rows == 0) return;
   const bool wide = InPacks(args);
-  const LaunchShape shape = {.grid_x = kGatherBlocks, .block = kThreads};
+  const LaunchShape shape = {.grid_x = args.channel.blocks, .block = kThreads};
   Launch(shape, wide ? GatherColumnsKernel<uint4> : GatherColumnsKernel<uint16_t>, args, stream);
 }
 

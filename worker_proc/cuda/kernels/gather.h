@@ -5,7 +5,8 @@
 // block's flags of the others, and reads their columns from their arenas. Blocks have the same rows
 // on all ranks. Two slots take turns: who writes one for the second time has seen that all others
 // began the operation in between, so they have read what was there. Which operation it is, a
-// counter in memory says, so the kernel may be in a graph.
+// counter in memory says, so the kernel may be in a graph. Operations of few rows and those of many
+// have blocks, flags, counters and slots of their own (GatherChannel), as if there were no others.
 //
 // Who has given up does so for good: it publishes nothing any more and waits for nobody, so that a
 // step's other exchanges take no time and no rank reads what was never there.
@@ -22,20 +23,29 @@
 namespace flotilla::cuda {
 
 inline constexpr uint32_t kMaxGatherRanks = 8;
-inline constexpr uint32_t kGatherBlocks = 32;
 inline constexpr uint32_t kGatherSlots = 2;
+
+struct GatherChannel {
+  uint32_t blocks = 0;
+  uint32_t first_block = 0;  // among those of both
+  uint64_t slots_at = 0;     // in each rank's arena
+  uint64_t slot_bytes = 0;
+};
+inline constexpr uint32_t kFewRowsBlocks = 32;    // a decode waits for all of them
+inline constexpr uint32_t kManyRowsBlocks = 128;  // what reads from all ranks as fast as links are
+inline constexpr uint32_t kGatherBlocks = kFewRowsBlocks + kManyRowsBlocks;
 
 // Of one rank, at the beginning of its arena; the slots follow.
 struct GatherFlags {
   uint32_t begun[kGatherBlocks];  // operations that the block has put its rows into
 };
-inline constexpr uint64_t kGatherSlotsAt = 256;
+inline constexpr uint64_t kGatherSlotsAt = 1024;
 static_assert(sizeof(GatherFlags) <= kGatherSlotsAt);
 
 struct GatherArgs {
   std::byte* const* arenas =
-      nullptr;  // [ranks], on the device: each rank's, as this GPU reaches it
-  uint64_t slot_bytes = 0;
+      nullptr;                   // [ranks], on the device: each rank's, as this GPU reaches it
+  GatherChannel channel;         // of an operation of so many rows and bytes, on all ranks alike
   uint32_t* counters = nullptr;  // [kGatherBlocks], this rank's operations
   uint32_t* stopped = nullptr;   // on the device: 1: this rank has given up
   uint32_t rank = 0;
