@@ -23,6 +23,8 @@ constexpr uint64_t kMostFewRowsBytes = 1 << 20;
 constexpr int64_t kSpinNs = 200'000;
 constexpr useconds_t kLookEveryUs = 20;
 
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
 }  // namespace
 
 StatusOr<std::vector<uint64_t>> OfAllRanks(Collective& collective, uint64_t mine) {
@@ -48,13 +50,12 @@ Status CudaGather::Reserve(uint64_t bytes) {
   MakeRoom(bytes, &received_);
   MakeRoom(bytes, &whole_);
   if (bytes == 0) return OkStatus();  // one rank
-  slot_bytes_ = (bytes + kGatherSlotsAt - 1) / kGatherSlotsAt * kGatherSlotsAt;
+  slot_bytes_ = RoundUp(bytes, kGatherSlotsAt);
   few_rows_ = {kFewRowsBlocks, 0, kGatherSlotsAt, std::min(slot_bytes_, kMostFewRowsBytes)};
   many_rows_ = {kManyRowsBlocks, kFewRowsBlocks,
                 kGatherSlotsAt + kGatherSlots * few_rows_.slot_bytes, slot_bytes_};
   const uint64_t arena_bytes = many_rows_.slots_at + kGatherSlots * slot_bytes_;
-  ASSIGN_OR_RETURN(arena_,
-                   device_.Allocate((arena_bytes + kSharedUnit - 1) / kSharedUnit * kSharedUnit));
+  ASSIGN_OR_RETURN(arena_, device_.Allocate(RoundUp(arena_bytes, kSharedUnit)));
   ASSIGN_OR_RETURN(counters_, device_.Allocate((kGatherBlocks + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(table_, device_.Allocate(kMaxGatherRanks * sizeof(std::byte*)));
   ASSIGN_OR_RETURN(words_, device_.graphs()->AllocatePinned(kWordBytes));

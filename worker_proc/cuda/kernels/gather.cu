@@ -13,9 +13,14 @@ __device__ __forceinline__ GatherFlags* FlagsOf(const GatherArgs& args, uint32_t
   return reinterpret_cast<GatherFlags*>(args.arenas[rank]);
 }
 
+// Among the blocks of both channels.
+__device__ __forceinline__ uint32_t BlockOf(const GatherArgs& args) {
+  return args.channel.first_block + blockIdx.x;
+}
+
 // By one thread; false: it gave up.
 __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, uint32_t operation) {
-  const uint32_t* const flag = &FlagsOf(args, rank)->begun[args.channel.first_block + blockIdx.x];
+  const uint32_t* const flag = &FlagsOf(args, rank)->begun[BlockOf(args)];
   const uint64_t begin = NanoTime();
   // Counters may wrap around.
   for (uint32_t look = 1; static_cast<int32_t>(LoadAcquire(flag) - operation) < 0; ++look) {
@@ -78,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
   FLOTILLA_SHARED(uint32_t, shared, 2);
   // Blocks without rows count too: all must mean the same slot.
   if (threadIdx.x == 0) {
-    shared[0] = ++args.counters[args.channel.first_block + blockIdx.x];
+    shared[0] = ++args.counters[BlockOf(args)];
     shared[1] = LoadAcquire(args.stopped);
   }
   if (blockIdx.x >= args.rows) return;
@@ -95,8 +100,7 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
   FenceSystem();
   __syncthreads();  // shared[1] has been read by all, too
   if (threadIdx.x == 0) {
-    StoreRelease(&FlagsOf(args, args.rank)->begun[args.channel.first_block + blockIdx.x],
-                 operation);
+    StoreRelease(&FlagsOf(args, args.rank)->begun[BlockOf(args)], operation);
     bool all = true;
     for (uint32_t r = 0; r < args.ranks && all; ++r) all = WaitFor(args, r, operation);
     shared[1] = all ? 1 : 0;
