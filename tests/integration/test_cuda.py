@@ -51,6 +51,7 @@ def test_emulated_gpus_answer_as_the_cpu_does(programs):
     assert [value for key, value in waiting[3].items() if "steps_ahead" in key] == [0]
     two = answer("--device", "cuda", "--bin-dir", programs, "--tp", "2", "--gpus", "1,0")
     assert two[:2] == one[:2], "a rank more has changed a bit"
+    assert two[2].count('ranks exchange by="device memory"') == 2
 
 
 def refused(*flags):

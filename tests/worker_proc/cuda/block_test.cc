@@ -240,6 +240,37 @@ TEST(LaunchQueueTest, ABlockWithoutWorkNeedNotWait) {
   EXPECT_DEATH(RunEarly(IdleBlocksKernel<false>), "does not wait for the kernel before");
 }
 
+// Another device is waited for by some threads of a block: the host goes on, what comes behind
+// waits, in its order.
+uint32_t g_other_device = 0;
+void WaitForOtherKernel(Args args) {
+  AfterPrevious();
+  while (threadIdx.x % 2 == 0 && LoadAcquire(&g_other_device) == 0) Relax();
+  __syncthreads();
+  args.out[blockIdx.x * 64 + threadIdx.x] += 1;
+}
+TEST(LaunchQueueTest, WhatComesBehindAKernelThatWaitsForAnotherDeviceIsKept) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    emulation::SetSeed(seed);
+    StoreRelease(&g_other_device, 0);
+    std::vector<float> out(256), seen;
+    const Args args{out.data()};
+    emulation::LaunchQueue queue;
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, AddOneKernel, args, &queue);
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, WaitForOtherKernel, args, &queue);
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, AddOneKernel, args, &queue);
+    queue.Run([&] { seen = out; });
+    FLOTILLA_PLATFORM::Launch(kFourBlocks, WaitForOtherKernel, args, &queue);
+    for (int look = 0; look < 3; ++look) EXPECT_FALSE(queue.TryDrain());
+    EXPECT_EQ(out, std::vector<float>(256, 1));
+    EXPECT_TRUE(seen.empty());
+    StoreRelease(&g_other_device, 1);
+    queue.Drain();
+    EXPECT_EQ(seen, std::vector<float>(256, 3)) << seed;
+    EXPECT_EQ(out, std::vector<float>(256, 4)) << seed;
+  }
+}
+
 TEST(LaunchQueueDeathTest, ABlockThatNeverWaitsEndsTheProcess) {
   EXPECT_DEATH(RunEarly(NoWaitKernel), "does not wait for the kernel before");
 }

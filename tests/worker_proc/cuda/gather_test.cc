@@ -246,17 +246,21 @@ INSTANTIATE_TEST_SUITE_P(Links, CudaGatherLostRankTest,
                            return info.param.share_memory ? "Memory" : "Communicator";
                          });
 
-// Nothing in the stream ends by itself here: who waits aborts it, because too much time has passed
-// or because the epoch is over.
-class CudaGatherAbortTest : public ::testing::TestWithParam<bool> {};
+// Who waits ends the others' wait, because too much time has passed or because the epoch is over.
+struct Abort {
+  EmulatedLinks links;
+  bool epoch_ends;
+};
+class CudaGatherAbortTest : public ::testing::TestWithParam<Abort> {};
 
 TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
-  const bool epoch_ends = GetParam();
+  const auto [links, epoch_ends] = GetParam();
   std::atomic<uint32_t> epoch = 1;
-  Ranks all(2, epoch_ends ? CudaGather::kTimeoutNs : 4'000'000'000, kByCommunicator, &epoch);
+  Ranks all(2, epoch_ends ? CudaGather::kTimeoutNs : 4'000'000'000, links, &epoch);
   all.Connect(1);
   std::thread ends;
   all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+    ASSERT_STREQ(rank.gather->by(), WayOf(links, 2));
     Exchange(0, r, rank);
     ASSERT_TRUE(rank.collective->Barrier().ok());  // or the other's may be aborted, too
     if (r == 1) return;
@@ -272,7 +276,7 @@ TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
     EXPECT_EQ(rank.gather->TakeError().code(),
               epoch_ends ? absl::StatusCode::kAborted : absl::StatusCode::kDeadlineExceeded);
     EXPECT_TRUE(exchange.Run().ok());
-    EXPECT_TRUE(rank.device->Idle()) << "nothing is exchanged any more";
+    EXPECT_TRUE(rank.device->Synchronize().ok()) << "nothing is exchanged any more";
   });
   if (ends.joinable()) ends.join();
   all.Connect(2);
@@ -281,9 +285,14 @@ TEST_P(CudaGatherAbortTest, WhoWaitsForALostRankAborts) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Why, CudaGatherAbortTest, ::testing::Bool(), [](const auto& info) {
-  return info.param ? "TheEpochIsOver" : "ItTakesTooLong";
-});
+INSTANTIATE_TEST_SUITE_P(Why, CudaGatherAbortTest,
+                         ::testing::Values(Abort{{}, true}, Abort{{}, false},
+                                           Abort{kByCommunicator, true},
+                                           Abort{kByCommunicator, false}),
+                         [](const auto& info) {
+                           return StrCat(info.param.links.share_memory ? "Memory" : "Communicator",
+                                         info.param.epoch_ends ? "EpochIsOver" : "ItTakesTooLong");
+                         });
 
 // A kernel that hangs, and is no exchange: the launcher must find out, so nobody beats for ever.
 TEST(CudaGatherWaitTest, ADeviceThatHangsIsNotBeatenFor) {

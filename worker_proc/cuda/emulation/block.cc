@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "worker_proc/cuda/emulation/block_runner.h"
@@ -69,7 +68,7 @@ void TouchNothing() { t_runner->TouchNothing(); }
 uint64_t NanoTime() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
-void Relax() { std::this_thread::yield(); }
+void Relax() { t_runner->Relax(); }
 
 void WarpBarrier(uint32_t mask) {
   t_runner->Meet(mask, {}, [](Warp*, uint32_t) {});

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,30 +90,48 @@ class BlockRunner {
 
   void Run(const LaunchShape& shape, const std::function<void()>& thread) {
     Prepare(shape, thread);
-    ForEachBlock([this](const Index& block) { RunBlock(block); });
+    for (uint64_t i = 0; i < num_blocks(); ++i) {
+      StartBlock(BlockAt(i));
+      DriveToEnd();
+      EndBlock();
+    }
     thread_ = nullptr;
   }
 
-  // One block, drawn at random, up to where it waits for the kernel before; it must. Then Finish:
-  // all blocks in order, the others by a second runner.
+  // One block, drawn at random, up to where it waits for the kernel before; it must. Then Finish,
+  // again and again until it is true: all blocks in order, the others by a second runner, which
+  // does nothing else meanwhile. False: the threads that are left wait for another device.
   void Begin(const LaunchShape& shape, const std::function<void()>& thread) {
     Prepare(shape, thread);
     must_wait_ = early_ = true;
     early_block_ = {Draw(shape.grid.x), Draw(shape.grid.y), Draw(shape.grid.z)};
     StartBlock(early_block_);
-    Drive();
+    DriveToEnd();
     early_ = false;
+    next_block_ = 0;
+    in_block_ = false;
   }
-  void Finish(BlockRunner* others) {
-    others->Prepare(shape_, thread_);
-    others->must_wait_ = true;
-    ForEachBlock([this, others](const Index& block) {
-      if (block != early_block_) return others->RunBlock(block);
-      ready_ = std::exchange(held_, {});
-      Drive();
-      EndBlock();
-    });
+  bool Finish(BlockRunner* others) {
+    if (next_block_ == 0 && !in_block_) {
+      others->Prepare(shape_, thread_);
+      others->must_wait_ = true;
+    }
+    for (; next_block_ < num_blocks(); ++next_block_) {
+      const Index block = BlockAt(next_block_);
+      BlockRunner* const runner = block == early_block_ ? this : others;
+      if (!std::exchange(in_block_, true)) {
+        if (runner == this) {
+          ready_ = std::exchange(held_, {});
+        } else {
+          runner->StartBlock(block);
+        }
+      }
+      if (!runner->Drive()) return false;
+      runner->EndBlock();
+      in_block_ = false;
+    }
     thread_ = others->thread_ = nullptr;
+    return true;
   }
 
   void AfterPrevious() {
@@ -123,6 +142,11 @@ class BlockRunner {
   }
 
   void TouchNothing() { waited_ = true; }
+
+  void Relax() {
+    relaxing_.push_back(current_);
+    Yield();
+  }
 
   void BlockBarrier() {
     ++at_barrier_;
@@ -194,24 +218,16 @@ class BlockRunner {
     }
   }
 
-  template <typename Visit>
-  void ForEachBlock(const Visit& visit) {
-    for (uint32_t z = 0; z < shape_.grid.z; ++z) {
-      for (uint32_t y = 0; y < shape_.grid.y; ++y) {
-        for (uint32_t x = 0; x < shape_.grid.x; ++x) visit({x, y, z});
-      }
-    }
+  uint64_t num_blocks() const { return uint64_t{shape_.grid.x} * shape_.grid.y * shape_.grid.z; }
+  Index BlockAt(uint64_t i) const {
+    const uint64_t row = i / shape_.grid.x;
+    return {static_cast<uint32_t>(i % shape_.grid.x), static_cast<uint32_t>(row % shape_.grid.y),
+            static_cast<uint32_t>(row / shape_.grid.y)};
   }
 
   void CheckSharedBytes() const {
     if (shared_bytes_ > kMaxSharedBytes)
       Fail("bytes of shared memory", shared_bytes_, kMaxSharedBytes);
-  }
-
-  void RunBlock(const Index& block) {
-    StartBlock(block);
-    Drive();
-    EndBlock();
   }
 
   void StartBlock(const Index& block) {
@@ -230,7 +246,8 @@ class BlockRunner {
     }
   }
 
-  void Drive() {
+  // Until no thread can go on; false: those in Relax may.
+  bool Drive() {
     while (!ready_.empty()) {
       const size_t pick = Draw(static_cast<uint32_t>(ready_.size()));
       std::swap(ready_[pick], ready_.back());
@@ -238,6 +255,11 @@ class BlockRunner {
       ready_.pop_back();
       Resume(next);
     }
+    ready_.swap(relaxing_);
+    return ready_.empty();
+  }
+  void DriveToEnd() {
+    while (!Drive()) std::this_thread::yield();
   }
 
   void EndBlock() const {
@@ -300,6 +322,9 @@ class BlockRunner {
   bool must_wait_ = false;
   bool early_ = false;  // the kernel before is not done
   Index early_block_;
+  // Of Finish.
+  uint64_t next_block_ = 0;
+  bool in_block_ = false;
 
   // Of the block that runs.
   Index block_;
@@ -308,7 +333,7 @@ class BlockRunner {
   uint32_t current_ = 0;
   uint32_t live_ = 0;
   uint32_t at_barrier_ = 0;
-  std::vector<uint32_t> ready_, barrier_;
+  std::vector<uint32_t> ready_, relaxing_, barrier_;
   std::vector<Warp> warps_;
   std::map<const void*, std::vector<std::byte>> shared_;
   size_t shared_bytes_ = 0;

@@ -1,9 +1,8 @@
-// A Device that is this process: memory is the heap's, kernels run on block.h, a matrix product is
-// a plain loop. For tests and for trying the CUDA backend without a GPU; far slower than the CPU
-// backend.
+// A Device that is this process: memory is the heap's or, for other ranks of this host, a memfd's,
+// kernels run on block.h, a matrix product is a plain loop. For tests and for trying the CUDA
+// backend without a GPU; far slower than the CPU backend.
 //
-// Sums of a matrix product: as emulation/plain_gemm.h. Threads, errors: as
-// Device.
+// Sums of a matrix product: as emulation/plain_gemm.h. Threads, errors: as Device.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace flotilla::cuda {
 
-// How emulated devices of one process reach each other.
+// How emulated devices reach each other.
 struct EmulatedLinks {
   bool share_memory = true;
   bool have_communicator = false;

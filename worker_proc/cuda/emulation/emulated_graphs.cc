@@ -29,12 +29,20 @@ StatusOr<DeviceMemoryInfo> EmulatedGraphs::Memory() {
 
 StatusOr<std::byte*> EmulatedGraphs::AllocateDevice(size_t bytes) {
   CHECK(!emulation::Captures());
-  auto* const memory = static_cast<std::byte*>(::operator new(bytes, kAlignment, std::nothrow));
+  Allocation allocation{bytes, nullptr};
+  std::byte* memory = nullptr;
+  if (bytes > 0 && bytes % kSharedUnit == 0) {
+    ASSIGN_OR_RETURN(Segment segment, Segment::Create("emulated-gpu", bytes));
+    allocation.segment = std::make_unique<Segment>(std::move(segment));
+    memory = static_cast<std::byte*>(allocation.segment->data());
+  } else {
+    memory = static_cast<std::byte*>(::operator new(bytes, kAlignment, std::nothrow));
+  }
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(StrCat("no memory for ", bytes, " bytes"));
   }
   used_bytes_ += bytes;
-  allocated_.emplace(memory, bytes);
+  allocated_.emplace(memory, std::move(allocation));
   return memory;
 }
 
@@ -42,9 +50,14 @@ void EmulatedGraphs::FreeDevice(std::byte* memory) {
   RunLate();
   const auto found = allocated_.find(memory);
   CHECK(found != allocated_.end());
-  used_bytes_ -= found->second;
+  used_bytes_ -= found->second.bytes;
+  if (found->second.segment == nullptr) ::operator delete(memory, kAlignment);
   allocated_.erase(found);
-  ::operator delete(memory, kAlignment);
+}
+
+const Segment* EmulatedGraphs::SegmentOf(const std::byte* memory) const {
+  const auto found = allocated_.find(memory);
+  return found == allocated_.end() ? nullptr : found->second.segment.get();
 }
 
 Status EmulatedGraphs::BeginCapture() {
@@ -63,9 +76,10 @@ StatusOr<GraphExec> EmulatedGraphs::EndCapture() {
 
 Status EmulatedGraphs::Launch(GraphExec graph) {
   CHECK(!emulation::Captures());
-  queue_.Drain();
+  const auto behind_all = [] {};
+  queue_.Run(behind_all);
   for (const std::function<void()>& node : static_cast<const Graph*>(graph.handle)->nodes) node();
-  queue_.Drain();
+  queue_.Run(behind_all);
   return OkStatus();
 }
 
@@ -76,7 +90,14 @@ void EmulatedGraphs::DestroyGraph(GraphExec graph) {
 
 void EmulatedGraphs::RunLate() {
   queue_.Drain();
-  for (const std::function<void()>& work : std::exchange(late_, {})) work();
+  RunLateTo(num_late_run_ + late_.size());
+}
+
+void EmulatedGraphs::RunLateTo(uint64_t end) {
+  for (; num_late_run_ < end; ++num_late_run_) {
+    late_.front()();
+    late_.pop_front();
+  }
 }
 
 void EmulatedGraphs::DestroyEvent(DeviceEvent event) {
@@ -93,13 +114,15 @@ Status EmulatedGraphs::Record(DeviceEvent event, DeviceStream stream) {
 
 Status EmulatedGraphs::WaitFor(DeviceEvent event, DeviceStream stream) {
   const bool is_late = static_cast<const Event*>(event.handle)->is_late;
-  if (is_late && stream == DeviceStream::kCompute) RunLate();
+  if (is_late && stream == DeviceStream::kCompute) {
+    queue_.Run([this, end = num_late_run_ + late_.size()] { RunLateTo(end); });
+  }
   return OkStatus();
 }
 
 StatusOr<bool> EmulatedGraphs::Done(DeviceEvent event) {
   const Event* const asked = static_cast<const Event*>(event.handle);
-  if (asked->is_late && emulation::Draw(2) == 0) RunLate();
+  if (asked->is_late && emulation::Draw(2) == 0 && queue_.TryDrain()) RunLate();
   return !asked->is_late;
 }
 
@@ -115,16 +138,25 @@ Status EmulatedGraphs::Synchronize(DeviceStream stream) {
 Status EmulatedGraphs::CopyToDevice(std::byte* to, const std::byte* from, size_t bytes,
                                     DeviceStream /*stream*/) {
   CHECK(!emulation::Captures());
-  queue_.Drain();
-  std::memcpy(to, from, bytes);
+  if (queue_.TryDrain()) {
+    std::memcpy(to, from, bytes);
+  } else {
+    queue_.Run([to, values = std::vector<std::byte>(from, from + bytes)] {
+      std::memcpy(to, values.data(), values.size());
+    });
+  }
   return OkStatus();
 }
 
 Status EmulatedGraphs::CopyToHost(std::byte* to, const std::byte* from, size_t bytes,
                                   DeviceStream stream) {
-  if (stream == DeviceStream::kCompute) return CopyToDevice(to, from, bytes, stream);
   CHECK(!emulation::Captures());
-  late_.push_back([to, from, bytes] { std::memcpy(to, from, bytes); });
+  const auto copy = [to, from, bytes] { std::memcpy(to, from, bytes); };
+  if (stream == DeviceStream::kCompute) {
+    queue_.Run(copy);
+  } else {
+    late_.push_back(copy);
+  }
   return OkStatus();
 }
 

@@ -7,7 +7,8 @@
 // whose block never waits ends the process. Graphs, copies and products that are no kernel drain
 // the queue first.
 //
-// A gate holds the stream up: what comes behind it is kept until it opens, which Drain waits for.
+// A gate holds the stream up: what comes behind it is kept until it opens, which Drain waits for. A
+// kernel whose threads wait for another device (Relax) is one, too.
 //
 // Units, errors: as block.h. Threads: one. Ownership: drained when it is destroyed.
 #pragma once
@@ -43,10 +44,16 @@ class LaunchQueue {
   bool TryDrain();
 
  private:
+  bool FinishOldest();  // false: its threads wait
   void DrainTo(size_t begun);
 
-  std::function<bool()> gate_;                // closed
-  std::deque<std::function<void()>> behind_;  // the gate
+  struct Work {
+    bool alone = false;  // when all before it is done
+    std::function<void()> run;
+  };
+
+  std::function<bool()> gate_;  // closed
+  std::deque<Work> behind_;     // the gate
 
   const std::unique_ptr<BlockRunner> others_;       // runs the blocks that did not begin early
   std::deque<std::unique_ptr<BlockRunner>> begun_;  // the oldest first
