@@ -2,10 +2,12 @@
 
 import os
 import pathlib
+import signal
 import subprocess
+import threading
 
 import pytest
-from cluster import BIN, MODEL, Cluster
+from cluster import BIN, MODEL, Cluster, wait_until
 
 EMULATED_WORKER = pathlib.Path(BIN).parent / "tests/flotilla-worker-emulated"
 # Small steps: a token takes the emulation a good part of a second.
@@ -52,6 +54,25 @@ def test_emulated_gpus_answer_as_the_cpu_does(programs):
     two = answer("--device", "cuda", "--bin-dir", programs, "--tp", "2", "--gpus", "1,0")
     assert two[:2] == one[:2], "a rank more has changed a bit"
     assert two[2].count('ranks exchange by="device memory"') == 2
+    ahead = [value for key, value in two[3].items() if "steps_ahead" in key]
+    assert len(ahead) == 2 and min(ahead) > 0, "a rank waited for each step"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_not_noticed(programs, rank):
+    body = BODY | {"max_tokens": 24, "ignore_eos": True}
+    with Cluster(*FLAGS, "--device", "cuda", "--bin-dir", programs, "--tp", "2", "--gpus", "1,0", disturbed=True) as c:
+        undisturbed, disturbed = c.complete(**body), []
+        thread = threading.Thread(target=lambda: disturbed.append(c.complete(**body)))
+        generated = c.metric("flotilla_scheduler_generation_tokens_total")
+        thread.start()
+        wait_until(lambda: c.metric("flotilla_scheduler_generation_tokens_total") > generated + 3, 60, "it is under way")
+        pid = c.pids("worker")[rank]
+        os.kill(pid, signal.SIGKILL)
+        thread.join(120)
+        assert [answer["choices"] for answer in disturbed] == [undisturbed["choices"]]
+        wait_until(lambda: pid not in c.pids("worker") and len(c.pids("worker")) == 2, 20, "it is back")
+        assert c.metric("flotilla_scheduler_kv_pages_unaccounted") == 0
 
 
 def refused(*flags):

@@ -261,6 +261,16 @@ TEST(SlotTableTest, PutsInWhatTheSlotSampledLast) {
   ASSERT_TRUE(slots.Apply(taken_over).ok());
   slots.SetAwaitedToken(1, 7, 90);
   EXPECT_EQ(slots.slot(1).last_token, -1) << "another request's";
+  // Bad logits: the device has no token either, so it is the same whether that is known here.
+  slots.AwaitToken(0, 8);
+  slots.SetAwaitedToken(0, 8, -1);
+  ahead.rows.pop_back();
+  ahead.input_ids = {kLastToken};
+  ASSERT_TRUE(slots.FillLastTokens(&ahead).ok());
+  EXPECT_THAT(ahead.input_ids, ElementsAre(TokenOfSlot(0)));
+  slots.SetLastToken(0, -1);
+  ahead.input_ids = {kLastToken};
+  EXPECT_TRUE(absl::IsInvalidArgument(slots.FillLastTokens(&ahead))) << "nothing is awaited";
   StepPlan gap;
   gap.rows = {Row(0, 3, 1, 0)};
   gap.input_ids = {kLastToken};

@@ -42,7 +42,9 @@ class CudaBackend final : public Backend {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
             activation_bytes_ + metadata_.bytes() + graphs_.bytes() + attention_.plan_bytes() +
-                gather_.bytes() + products_.bytes() + (sampler_ == nullptr ? 0 : sampler_->bytes()),
+                gather_.bytes() + products_.bytes() +
+                (last_tokens_ == nullptr ? 0 : last_tokens_->bytes()) +
+                (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
   }
 
@@ -131,8 +133,10 @@ class CudaBackend final : public Backend {
     RETURN_IF_ERROR(attention_.TakeError());
     return device_->Error();
   }
-  StatusOr<DeviceSampler*> MakeSampler(uint32_t max_rows, uint32_t num_slots, uint32_t vocab_size,
-                                       std::span<const int32_t> eos_ids) override;
+  Status LostExchange() override { return gather_.TakeError(); }
+  bool exchanges_are_queued() const override { return gather_.is_queued(); }
+  StatusOr<DeviceSampler*> MakeSampler(const SamplerSpec& spec) override;
+  StatusOr<DeviceSampler*> FollowSampler(uint32_t num_slots) override;
   StatusOr<std::span<float>> ReadLogits(Tensor logits) override;
 
  private:
@@ -163,7 +167,9 @@ class CudaBackend final : public Backend {
   DeviceBuffer row_indices_;
   std::vector<uint32_t> selected_;
   std::vector<float> host_logits_;
-  std::unique_ptr<CudaSampler> sampler_;
+  std::unique_ptr<LastTokens> last_tokens_;  // before what refers to them
+  std::unique_ptr<CudaSampler> sampler_;     // rank 0's
+  std::unique_ptr<FollowingSampler> follower_;
 
   StepBounds bounds_;
   uint32_t num_layers_ = 0;
@@ -199,7 +205,10 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
   ASSIGN_OR_RETURN(row_indices_, device_->Allocate(uint64_t{bounds.max_tokens} * sizeof(uint32_t)));
   selected_.clear();
   selected_.reserve(bounds.max_tokens);
-  RETURN_IF_ERROR(gather_.Reserve(largest_gather_));
+  if (largest_gather_ > 0) {
+    RETURN_IF_ERROR(
+        gather_.Reserve(std::max(largest_gather_, LastTokens::BytesOf(bounds.max_seqs))));
+  }
   attention_.Warmup(bounds);
   return device_->Synchronize();
 }
@@ -247,7 +256,7 @@ void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& c
                               out.cols,
                               scale,
                               Floats(out),
-                              sampler_ == nullptr ? nullptr : sampler_->last_tokens()};
+                              last_tokens_ == nullptr ? nullptr : last_tokens_->data()};
   const std::vector<PackedRows>& packed = w.matrix->packed;
   if (packed.empty()) return kernels_.embedding(args, stream_);
   kernels_.packed_embedding({args, packed[0].dtype}, stream_);
@@ -286,13 +295,18 @@ void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor ou
       {Data(x), row_indices_.as<const uint32_t>(), out.rows, RowBytes(x), Data(out)}, stream_);
 }
 
-StatusOr<DeviceSampler*> CudaBackend::MakeSampler(uint32_t max_rows, uint32_t num_slots,
-                                                  uint32_t vocab_size,
-                                                  std::span<const int32_t> eos_ids) {
-  if (vocab_size > kMaxSampleVocab) return nullptr;
-  ASSIGN_OR_RETURN(sampler_,
-                   CudaSampler::Create(device_.get(), max_rows, num_slots, vocab_size, eos_ids));
+StatusOr<DeviceSampler*> CudaBackend::MakeSampler(const SamplerSpec& spec) {
+  if (spec.vocab_size > kMaxSampleVocab) return nullptr;
+  ASSIGN_OR_RETURN(last_tokens_, LastTokens::Create(device_.get(), &gather_, spec.num_slots));
+  ASSIGN_OR_RETURN(sampler_, CudaSampler::Create(device_.get(), last_tokens_.get(), spec.max_rows,
+                                                 spec.vocab_size, spec.eos_ids));
   return sampler_.get();
+}
+
+StatusOr<DeviceSampler*> CudaBackend::FollowSampler(uint32_t num_slots) {
+  ASSIGN_OR_RETURN(last_tokens_, LastTokens::Create(device_.get(), &gather_, num_slots));
+  ASSIGN_OR_RETURN(follower_, FollowingSampler::Create(device_.get(), last_tokens_.get()));
+  return follower_.get();
 }
 
 StatusOr<std::span<float>> CudaBackend::ReadLogits(Tensor logits) {

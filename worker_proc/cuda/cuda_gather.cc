@@ -110,6 +110,7 @@ Status CudaGather::Import(std::span<const std::byte> handles, uint32_t rank) {
 Status CudaGather::Connect(Collective& collective) {
   Forget();
   epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
+  collective_ = &collective;
   if (collective.size() == 1) return OkStatus();
   CHECK(slot_bytes_ > 0);
   ASSIGN_OR_RETURN(by_memory_, ConnectMemory(collective));
@@ -177,19 +178,30 @@ Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, T
                        uint32_t root, Tensor out) {
   if (trial_) return OkStatus();
   const bool receives = root == kAllRanks || root == collective.rank();
-  counts_.clear();
-  for (const uint32_t c : cols) {
-    counts_.push_back(size_t{local.rows} * c * ElementBytes(TypeOf(local)));
-  }
-  if (by_memory_) return OnDevice(collective, cols, local, receives, out);
-  if (communicator_ != nullptr) return ByCommunicator(collective, cols, local, receives, out);
-  return OnHost(collective, cols, local, root, receives, out);
+  if (!is_queued()) return OnHost(collective, cols, local, root, receives, out);
+  Queue(collective, cols, local, receives, out);
+  return OkStatus();
+}
+
+void CudaGather::Broadcast(Tensor row) {
+  if (collective_ == nullptr || collective_->size() == 1) return;
+  CHECK(is_queued());
+  broadcast_.assign(collective_->size(), 0);
+  broadcast_[0] = row.cols;
+  waits_since_ns_ = RealClock::Now();
+  Queue(*collective_, broadcast_, row, collective_->rank() != 0, row);
+}
+
+void CudaGather::Queue(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                       bool receives, Tensor out) {
+  if (by_memory_) return ByMemory(collective, cols, local, receives, out);
+  ByCommunicator(collective, cols, local, receives, out);
 }
 
 // Those that want nothing gather all the same: they would have to send it anyway.
-Status CudaGather::ByCommunicator(const Collective& collective, std::span<const uint32_t> cols,
-                                  Tensor local, bool receives, Tensor out) {
-  if (!failed_.ok()) return OkStatus();  // TakeError says it
+void CudaGather::ByCommunicator(const Collective& collective, std::span<const uint32_t> cols,
+                                Tensor local, bool receives, Tensor out) {
+  if (!failed_.ok()) return;  // TakeError says it
   InterleaveArgs args;
   std::byte* const by_rank = arena_.data() + kGatherSlotsAt;
   args.from = by_rank;
@@ -197,22 +209,22 @@ Status CudaGather::ByCommunicator(const Collective& collective, std::span<const 
   args.rows = local.rows;
   args.ranks = collective.size();
   uint64_t whole = 0;
+  counts_.clear();
   for (uint32_t r = 0; r < args.ranks; ++r) {
     args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
+    counts_.push_back(size_t{local.rows} * args.bytes[r]);
     whole += counts_[r];
   }
   CHECK(whole <= slot_bytes_);
   waits_since_ns_ = RealClock::Now();
   if (const Status queued = communicator_->AllGather(Data(local), counts_, by_rank); !queued.ok()) {
-    Fail(queued);
-    return OkStatus();
+    return Fail(queued);
   }
   if (receives) device_.kernels().interleave_columns(args, device_.stream());
-  return OkStatus();
 }
 
-Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32_t> cols,
-                            Tensor local, bool receives, Tensor out) {
+void CudaGather::ByMemory(const Collective& collective, std::span<const uint32_t> cols,
+                          Tensor local, bool receives, Tensor out) {
   GatherArgs args;
   args.arenas = table_.as<std::byte* const>();
   args.counters = counters_.as<uint32_t>();
@@ -235,25 +247,29 @@ Status CudaGather::OnDevice(const Collective& collective, std::span<const uint32
   args.abort = word(kAbort);
   args.failed = word(kFailed);
   device_.kernels().gather_columns(args, device_.stream());
-  return OkStatus();
 }
 
 void CudaGather::Wait() {
   if (by_memory_ ? epoch_ == nullptr : communicator_ == nullptr) return;
   waits_since_ns_ = RealClock::Now();
   while (!device_.Idle()) {
-    if (by_memory_) {
-      // The kernels know themselves how long to wait.
-      if (EpochIsOver()) {
-        std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
-      }
-    } else if (failed_.ok()) {
-      if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
-      if (IsOver()) Fail(OkStatus());
-    }
-    if (!IsOver()) heartbeat_.Beat();  // or a device that hangs is never found
+    Look();
     if (RealClock::Now() - waits_since_ns_ > kSpinNs) usleep(kLookEveryUs);
   }
+}
+
+void CudaGather::Look() {
+  if (!is_queued()) return;
+  if (by_memory_) {
+    // The kernels know themselves how long to wait.
+    if (EpochIsOver()) {
+      std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
+    }
+  } else if (failed_.ok()) {
+    if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
+    if (failed_.ok() && IsOver()) Fail(OkStatus());
+  }
+  if (!IsOver()) heartbeat_.Beat();  // or a device that hangs is never found
 }
 
 // The library's wait ends; nothing is exchanged any more until the next Connect.
@@ -287,6 +303,8 @@ Status CudaGather::OnHost(Collective& collective, std::span<const uint32_t> cols
                           uint32_t root, bool receives, Tensor out) {
   const size_t rows = local.rows;
   const uint32_t element = ElementBytes(TypeOf(local));
+  counts_.clear();
+  for (const uint32_t c : cols) counts_.push_back(rows * c * element);
   local_.resize(counts_[collective.rank()]);
   whole_.resize(receives ? rows * RowBytes(out) : 0);
   received_.resize(whole_.size());

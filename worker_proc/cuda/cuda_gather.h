@@ -4,9 +4,9 @@
 // the ranks' collective, which is correct everywhere and fast nowhere.
 //
 // Units: columns, rows, bytes. Threads: the rank's. Ownership: owns its arena and staging memory,
-// and what it imported of the others'. Errors: Connect: the collective's and the device's; that
-// ranks don't reach each other is none. Run: the collective's and the device's. TakeError: Aborted:
-// the epoch is over; DeadlineExceeded: a rank did not come.
+// and what it imported of the others'; an epoch's collective outlives it. Errors: Connect: the
+// collective's and the device's; that ranks don't reach each other is none. Run: the collective's
+// and the device's. TakeError: Aborted: the epoch is over; DeadlineExceeded: a rank did not come.
 #pragma once
 
 #include <atomic>
@@ -44,6 +44,8 @@ class CudaGather {
   Status Reserve(uint64_t bytes);
   // All ranks, at the beginning of an epoch.
   Status Connect(Collective& collective);
+  // Whether exchanges are the device's, and nobody waits for the others when one is begun.
+  bool is_queued() const { return by_memory_ || communicator_ != nullptr; }
   // Whether exchanges may be captured. Not the library's: an abort waits until all graphs that have
   // them are gone, and the one that runs waits for the rank that is lost.
   bool may_be_captured() const { return by_memory_; }
@@ -57,8 +59,12 @@ class CudaGather {
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
+  // Rank 0's row comes to all of them, by queued exchanges only; of one rank nothing happens.
+  void Broadcast(Tensor row);
   // Until the device has done what it was given, or the epoch is over. Then TakeError.
   void Wait();
+  // The same for who waits otherwise: again and again meanwhile.
+  void Look();
   Status TakeError();
   uint64_t bytes() const { return arena_.bytes(); }
 
@@ -78,10 +84,12 @@ class CudaGather {
   // Or what is waited for takes too long.
   bool IsOver() const;
   void Fail(const Status& status);
-  Status OnDevice(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                  bool receives, Tensor out);
-  Status ByCommunicator(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                        bool receives, Tensor out);
+  void Queue(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+             bool receives, Tensor out);
+  void ByMemory(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                bool receives, Tensor out);
+  void ByCommunicator(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                      bool receives, Tensor out);
   Status OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
                 bool receives, Tensor out);
 
@@ -93,7 +101,8 @@ class CudaGather {
   bool trial_ = false;
 
   uint32_t epoch_of_connect_ = 0;
-  std::string why_;  // nothing faster connects the ranks
+  Collective* collective_ = nullptr;  // since Connect
+  std::string why_;                   // nothing faster connects the ranks
 
   // By the device.
   bool by_memory_ = false;
@@ -106,10 +115,12 @@ class CudaGather {
 
   // By the library, which gathers into the arena's slots.
   std::unique_ptr<Communicator> communicator_;
-  int64_t waits_since_ns_ = 0;
   Status failed_ = OkStatus();
 
-  std::vector<size_t> counts_;  // bytes of each rank, all rows
+  int64_t waits_since_ns_ = 0;
+
+  std::vector<size_t> counts_;       // bytes of each rank, all rows
+  std::vector<uint32_t> broadcast_;  // columns of each rank
   // Through the host.
   std::vector<std::byte> local_, received_, whole_;
 };

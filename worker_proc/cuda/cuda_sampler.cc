@@ -17,18 +17,17 @@ constexpr uint32_t kLeastListRoom = 64 * 1024;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<CudaSampler>> CudaSampler::Create(Device* device, uint32_t max_rows,
-                                                           uint32_t num_slots, uint32_t vocab,
+StatusOr<std::unique_ptr<CudaSampler>> CudaSampler::Create(Device* device, LastTokens* last_tokens,
+                                                           uint32_t max_rows, uint32_t vocab,
                                                            std::span<const int32_t> eos_ids) {
   static_assert(kMaxLogprobs <= kMaxSampleTop);
   CHECK(vocab <= kMaxSampleVocab);
-  std::unique_ptr<CudaSampler> sampler(new CudaSampler(device, vocab));
-  RETURN_IF_ERROR(sampler->Allocate(max_rows, num_slots, eos_ids));
+  std::unique_ptr<CudaSampler> sampler(new CudaSampler(device, last_tokens, vocab));
+  RETURN_IF_ERROR(sampler->Allocate(max_rows, eos_ids));
   return sampler;
 }
 
-Status CudaSampler::Allocate(uint32_t max_rows, uint32_t num_slots,
-                             std::span<const int32_t> eos_ids) {
+Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids) {
   for (const int32_t id : eos_ids) {
     if (id >= 0 && static_cast<uint32_t>(id) < vocab_) eos_ids_.push_back(id);
   }
@@ -48,7 +47,6 @@ Status CudaSampler::Allocate(uint32_t max_rows, uint32_t num_slots,
   ASSIGN_OR_RETURN(out_, allocate(rows * sizeof(SampledRow)));
   ASSIGN_OR_RETURN(tops_, allocate(rows * 2 * kMaxSampleChunks * sizeof(uint64_t)));
   ASSIGN_OR_RETURN(sums_, allocate(rows * SampleTiles(vocab_) * sizeof(uint64_t)));
-  ASSIGN_OR_RETURN(last_tokens_, allocate(uint64_t{num_slots} * sizeof(int32_t)));
   ASSIGN_OR_RETURN(ring_, ResultRing::Create(device_.graphs(), rows * sizeof(SampledRow)));
   device_.UploadAll(eos_ids_, banned_);
   packed_rows_.reserve(rows);
@@ -151,7 +149,7 @@ void CudaSampler::Launch(Tensor logits) {
                            std::min(kMaxSampleChunks, SampleTiles(vocab_)));
   args.tops = tops_.as<uint64_t>();
   args.sums = sums_.as<uint64_t>();
-  args.last_tokens = last_tokens_.as<int32_t>();
+  args.last_tokens = last_tokens_.data();
   const auto any = [this](const auto& of) {
     return std::any_of(packed_rows_.begin(), packed_rows_.end(), of);
   };
@@ -230,11 +228,13 @@ StatusOr<bool> CudaSampler::Begin(Tensor logits, std::span<const SampleQuery> qu
     CHECK(logits.cols == vocab_);
     Launch(logits);
   }
+  last_tokens_.Share();
   RETURN_IF_ERROR(ring_->EndStep(out_.data(), queries.size() * sizeof(SampledRow)));
   return true;
 }
 
 StatusOr<bool> CudaSampler::Done() {
+  last_tokens_.LookAfter();
   ASSIGN_OR_RETURN(const auto results, ring_->Poll());
   return results.has_value();
 }

@@ -2,11 +2,12 @@
 // and what comes back made into logprobs.
 //
 // Steps that are begun behind each other: results come through a ring of pinned memory on the copy
-// stream (graph/result_ring.h); tokens stay where the next step's embedding reads them.
+// stream (graph/result_ring.h); tokens stay where the next step's embedding reads them, and of
+// several ranks come to all (last_tokens.h).
 //
 // Memory: for the largest tensor of logits when it is made, so that no call allocates on the
 // device. Lists of biases and penalties longer than their room are cut into several launches.
-// Units: tokens, rows. Threads: one. Ownership: the device outlives it. Errors: Create:
+// Units: tokens, rows. Threads: one. Ownership: device and last tokens outlive it. Errors: Create:
 // ResourceExhausted.
 #pragma once
 
@@ -16,14 +17,15 @@
 
 #include "worker_proc/cuda/cuda_tensor.h"
 #include "worker_proc/cuda/graph/result_ring.h"
+#include "worker_proc/cuda/last_tokens.h"
 #include "worker_proc/runner/device_sampler.h"
 
 namespace flotilla::cuda {
 
 class CudaSampler final : public DeviceSampler {
  public:
-  static StatusOr<std::unique_ptr<CudaSampler>> Create(Device* device, uint32_t max_rows,
-                                                       uint32_t num_slots, uint32_t vocab,
+  static StatusOr<std::unique_ptr<CudaSampler>> Create(Device* device, LastTokens* last_tokens,
+                                                       uint32_t max_rows, uint32_t vocab,
                                                        std::span<const int32_t> eos_ids);
 
   Status Sample(Tensor logits, std::span<const SampleQuery> queries,
@@ -32,13 +34,12 @@ class CudaSampler final : public DeviceSampler {
   StatusOr<bool> Done() override;
   Status Take(std::span<const SampleQuery> queries, std::span<int32_t> tokens) override;
 
-  // [slots], on the device: what each sampled last; -1: logits that were not finite.
-  const int32_t* last_tokens() const { return last_tokens_.as<const int32_t>(); }
   uint64_t bytes() const { return bytes_; }
 
  private:
-  CudaSampler(Device* device, uint32_t vocab) : device_(*device), vocab_(vocab) {}
-  Status Allocate(uint32_t max_rows, uint32_t num_slots, std::span<const int32_t> eos_ids);
+  CudaSampler(Device* device, LastTokens* last_tokens, uint32_t vocab)
+      : device_(*device), last_tokens_(*last_tokens), vocab_(vocab) {}
+  Status Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids);
   // False: its lists have no room beside those of the rows before.
   bool Pack(const SampleQuery& query);
   void PackBiases(std::span<const LogitBias> biases, std::span<const int32_t> banned);
@@ -49,12 +50,13 @@ class CudaSampler final : public DeviceSampler {
                  std::span<int32_t> tokens);
 
   Device& device_;
+  LastTokens& last_tokens_;
   const uint32_t vocab_;
   std::vector<int32_t> eos_ids_;  // within the vocabulary
   uint64_t bytes_ = 0;
   uint32_t list_room_ = 0;  // entries
   DeviceBuffer adjusted_, rows_, masks_, banned_, biases_, penalties_, out_;
-  DeviceBuffer tops_, sums_, last_tokens_;
+  DeviceBuffer tops_, sums_;
   std::unique_ptr<ResultRing> ring_;  // of steps that were begun
 
   // Of the launch that is being packed.

@@ -252,6 +252,11 @@ class Backend {
   // As AllGatherColumns, but only `root` gets the result.
   virtual Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                                uint32_t root, Tensor out) = 0;
+  // Since ConnectRanks, the same on all of them: exchanges are enqueued as other ops, and it is the
+  // device that waits for the other ranks.
+  virtual bool exchanges_are_queued() const { return false; }
+  // Of those: Aborted or DeadlineExceeded once a rank did not come, until ConnectRanks.
+  virtual Status LostExchange() { return OkStatus(); }
 
   // Adds 1 to *bell (of shared memory) and wakes who waits there, within the step that begins next
   // and where that holds it up the least.
@@ -260,14 +265,16 @@ class Backend {
   virtual Status Finish() = 0;
   // Without waiting: the first error of what was enqueued, as far as it is known.
   virtual Status TakeError() { return OkStatus(); }
-  // For logits of up to max_rows rows, and slots below num_slots; before the KV cache. Null: rows
-  // are sampled on the host. eos_ids: those that min_tokens keeps from being drawn. The backend
-  // owns it.
-  virtual StatusOr<DeviceSampler*> MakeSampler(uint32_t /*max_rows*/, uint32_t /*num_slots*/,
-                                               uint32_t /*vocab_size*/,
-                                               std::span<const int32_t> /*eos_ids*/) {
-    return nullptr;
-  }
+  // Rank 0, before the KV cache. Null: rows are sampled on the host. The backend owns it.
+  struct SamplerSpec {
+    uint32_t max_rows = 0;  // of logits
+    uint32_t num_slots = 0;
+    uint32_t vocab_size = 0;
+    std::span<const int32_t> eos_ids = {};  // which min_tokens keeps from being drawn
+  };
+  virtual StatusOr<DeviceSampler*> MakeSampler(const SamplerSpec& /*spec*/) { return nullptr; }
+  // The other ranks, whose steps have the tokens that rank 0 samples.
+  virtual StatusOr<DeviceSampler*> FollowSampler(uint32_t /*num_slots*/) { return nullptr; }
   // logits.rows × logits.cols floats on the host, the reader's until the next op on that tensor.
   virtual StatusOr<std::span<float>> ReadLogits(Tensor logits) = 0;
 };

@@ -3,6 +3,8 @@
 //
 // The tokens stay there too, one a slot, for the next step that has TokenOfSlot in its input
 // (forward_batch.h): so a step may be begun before the host has read what the one before sampled.
+// Of several ranks, rank 0 draws, and within Begin its tokens come to the devices of all: they
+// begin the same steps in the same order, each with what its own queries refer to.
 //
 // Units, threads: as sampler.h. Ownership: the backend's; what the queries refer to lives during
 // the call. Errors: DataLoss when a row's logits are not finite; what the device says.
@@ -36,8 +38,9 @@ class DeviceSampler {
                         std::span<int32_t> tokens) = 0;
 
   // The same in two parts, for steps behind each other. Begin: false: the queries are too long to
-  // be answered at once, and Sample must do it. No queries: the step's end alone is awaited. What
-  // the queries refer to is read now, but for where their logprobs go.
+  // be answered at once, and Sample must do it. No queries: the step's end alone is awaited, and
+  // what has been drawn is shared. What the queries refer to is read now, but for where their
+  // logprobs go. `logits` are rank 0's.
   virtual StatusOr<bool> Begin(Tensor logits, std::span<const SampleQuery> queries) = 0;
   // Whether the oldest that was begun, and not taken, is done.
   virtual StatusOr<bool> Done() = 0;

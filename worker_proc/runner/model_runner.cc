@@ -119,6 +119,7 @@ StatusOr<uint64_t> ModelRunner::Reset() {
   slots_.Clear();
   if (num_pages_ == 0) return absl::InvalidArgumentError("reset without a number of KV pages");
   RETURN_IF_ERROR(deps_.backend->ConnectRanks(*deps_.collective));
+  RETURN_IF_ERROR(AgreeWhetherStepsBegin());
   StatusOr<uint64_t> hash;
   {
     StartupStep step(deps_.clock, "probe");

@@ -88,11 +88,11 @@ class ModelRunner {
   Status Execute(StepPlan* plan, StepResult* result);
 
   // ---- Steps that a device is given while it still runs the one before, where it samples itself
-  // and is the only rank. Execute, Reset and AllocateKvCache only while none is begun.
+  // and ranks' exchanges are queued. Execute, Reset and AllocateKvCache only while none is begun.
   static constexpr size_t kMaxBegun = 2;
-  // False: the step must be executed, once those begun have ended; nothing has happened. Errors:
-  // InvalidArgument as Execute's, of a plan that does not fit the slots: it has not begun; after
-  // any other the runner is of no use any more. Plan and result must live until End.
+  // False: the step must be executed, once those begun have ended; nothing has happened. All ranks
+  // say the same. Errors: those of Execute, for which the step has not begun; after any other the
+  // runner is of no use any more. Plan and result must live until End.
   StatusOr<bool> Begin(StepPlan* plan, StepResult* result);
   size_t num_begun() const { return num_begun_ - num_ended_; }
   // Whether the oldest is done.
@@ -142,6 +142,8 @@ class ModelRunner {
                   std::optional<uint32_t>* bad_slot);
   // Slots and batch_ get the plan, the result its rows.
   Status PrepareStep(StepPlan* plan, StepResult* result);
+  // All ranks, at the beginning of an epoch.
+  Status AgreeWhetherStepsBegin();
   bool MayBegin(const StepPlan& plan) const;
   // The step's status, and what its result says then.
   static Status Finished(const Status& status, std::optional<uint32_t> bad_slot,
@@ -172,7 +174,8 @@ class ModelRunner {
   SlotTable slots_;
   ForwardBatch batch_;
   Sampler sampler_;
-  DeviceSampler* device_sampler_ = nullptr;  // null: sampler_ draws
+  DeviceSampler* device_sampler_ = nullptr;  // null: sampler_ draws, on rank 0
+  bool begins_steps_ = false;                // the same on all ranks
   Draws draws_;                              // of the step that is executed
   struct Begun {
     StepPlan* plan = nullptr;

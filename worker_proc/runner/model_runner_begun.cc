@@ -8,15 +8,26 @@
 
 namespace flotilla {
 
+Status ModelRunner::AgreeWhetherStepsBegin() {
+  const bool ranks_queue = partition_.size == 1 || deps_.backend->exchanges_are_queued();
+  std::byte root{device_sampler_ != nullptr && ranks_queue};
+  RETURN_IF_ERROR(deps_.collective->Broadcast(std::span(&root, 1), 0));
+  begins_steps_ = root != std::byte{0};
+  CHECK(!begins_steps_ || device_sampler_ != nullptr);
+  return OkStatus();
+}
+
 // Not what must be read before a later step is prepared, or takes several rounds itself: hidden
-// states, more rows of logits than the head's tile, and penalties, which count every token.
+// states, more rows of logits than the head's tile, and penalties, which count every token. All
+// ranks must come to the same, though some know already what others still wait for.
 bool ModelRunner::MayBegin(const StepPlan& plan) const {
-  if (device_sampler_ == nullptr || partition_.size > 1 || plan.rows.empty()) return false;
+  if (!begins_steps_ || plan.rows.empty()) return false;
   size_t logits_rows = 0;
   size_t token = 0;
   for (const PlanRow& row : plan.rows) {
     const Slot& slot = slots_.slot(row.slot);
-    const bool unknown = plan.input_ids[token] == kLastToken && slot.awaits != 0;
+    const bool unknown =
+        plan.input_ids[token] == kLastToken && (slot.awaits != 0 || partition_.size > 1);
     token += row.num_tokens;
     if ((row.flags & (kRowPoolMean | kRowEmbed)) != 0) return false;
     if (unknown && slot.sampling.has_penalties()) return false;
@@ -28,7 +39,7 @@ bool ModelRunner::MayBegin(const StepPlan& plan) const {
 StatusOr<bool> ModelRunner::Begin(StepPlan* plan, StepResult* result) {
   if (num_begun() == kMaxBegun || !MayBegin(*plan)) return false;
   RETURN_IF_ERROR(PrepareStep(plan, result));
-  Begun& step = begun_[num_begun_++ % kMaxBegun];
+  Begun& step = begun_[num_begun_ % kMaxBegun];
   step.plan = plan;
   step.result = result;
   step.mode = batch_.mode;
@@ -43,10 +54,13 @@ StatusOr<bool> ModelRunner::Begin(StepPlan* plan, StepResult* result) {
   }
   ASSIGN_OR_RETURN(const bool begun, device_sampler_->Begin(logits, step.draws.queries));
   if (!begun) {
+    // Before what waits without looking whether the other ranks still live.
+    if (partition_.size > 1) RETURN_IF_ERROR(deps_.backend->Finish());
     step.sampled = device_sampler_->Sample(logits, step.draws.queries, step.draws.tokens);
     // What awaits the step's end, whatever it led to.
     RETURN_IF_ERROR(device_sampler_->Begin(logits, {}).status());
   }
+  ++num_begun_;
   RETURN_IF_ERROR(deps_.backend->TakeError());
   for (const PlanRow& row : plan->rows) {
     if ((row.flags & kRowSample) != 0) slots_.AwaitToken(row.slot, num_begun_);
@@ -67,6 +81,8 @@ Status ModelRunner::End() {
   } else {
     status = device_sampler_->Take(step.draws.queries, step.draws.tokens);
   }
+  // Then what was drawn means nothing.
+  RETURN_IF_ERROR(Finished(deps_.backend->LostExchange(), bad_slot, step.result));
   status = UseDraws(*step.plan, &step.draws, status, step.result, &bad_slot);
   if (status.ok() || absl::IsDataLoss(status)) {
     for (size_t i = 0; i < step.plan->rows.size(); ++i) {

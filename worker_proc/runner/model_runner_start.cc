@@ -55,12 +55,14 @@ Status ModelRunner::LoadModel() {
   RETURN_IF_ERROR(model_->AllocateBuffers());
   RETURN_IF_ERROR(deps_.backend->Warmup(
       {max_tokens, options_.max_running_requests, context_length_, options_.page_size}));
-  // What is to be seen of every row must come to the host anyway.
-  if (is_root() && options_.logits_dump.empty() && !options_.on_logits) {
+  const uint32_t num_slots = options_.max_running_requests;
+  if (!is_root()) {
+    ASSIGN_OR_RETURN(device_sampler_, deps_.backend->FollowSampler(num_slots));
+  } else if (options_.logits_dump.empty() && !options_.on_logits) {
+    // Otherwise what is to be seen of every row must come to the host anyway.
     ASSIGN_OR_RETURN(device_sampler_,
-                     deps_.backend->MakeSampler(std::min(logits_tile(), max_tokens),
-                                                options_.max_running_requests, config_.vocab_size,
-                                                sampler_.eos_ids()));
+                     deps_.backend->MakeSampler({std::min(logits_tile(), max_tokens), num_slots,
+                                                 config_.vocab_size, sampler_.eos_ids()}));
   }
   if (options_.device_memory) RETURN_IF_ERROR(RunLargestStep());
   step.bytes = deps_.backend->memory().activations;

@@ -83,7 +83,7 @@ void SlotTable::AwaitToken(uint32_t slot, uint64_t step) {
 }
 
 void SlotTable::SetAwaitedToken(uint32_t slot, uint64_t step, int32_t token) {
-  if (slots_[slot].awaits != step) return;
+  if (slots_[slot].awaits != step || token < 0) return;
   slots_[slot].last_token = token;
   slots_[slot].awaits = 0;
 }
@@ -98,7 +98,8 @@ Status SlotTable::FillLastTokens(StepPlan* plan) const {
     const bool opened = std::any_of(plan->opens.begin(), plan->opens.end(),
                                     [&](const PlanOpen& open) { return open.slot == row.slot; });
     const bool known = slot.last_token >= 0;
-    if (opened || (!known && slot.awaits == 0) || row.start_pos != slot.num_tokens) {
+    const bool on_device = slot.awaits != 0 && !slot.sampling.has_penalties();
+    if (opened || (!known && !on_device) || row.start_pos != slot.num_tokens) {
       return absl::InvalidArgumentError(
           StrCat("step plan: slot ", row.slot, " is to go on with a token that it did not sample"));
     }

@@ -27,7 +27,8 @@ struct Slot {
   std::vector<uint32_t> pages;  // page table: token p lives in pages[p / page_size]
   uint32_t num_tokens = 0;      // whose KV has been written, prefix hits included
   int32_t last_token = -1;      // sampled by the slot's last step that sampled; -1: none
-  uint64_t awaits = 0;          // the step in flight that samples it; 0: none
+  // The step in flight that samples it, or one whose logits were bad; 0: none.
+  uint64_t awaits = 0;
   // kRowPoolMean, on rank 0: the sum of the hidden states of the first num_tokens positions, added
   // in their order, so that chunks change no bit. Empty: none yet.
   std::vector<float> pooled_sum;
@@ -38,13 +39,17 @@ class SlotTable {
   SlotTable(uint32_t num_slots, uint32_t page_size, uint32_t max_positions);
 
   // Puts what a slot sampled last in the place of kLastToken, or TokenOfSlot if a step in flight is
-  // to sample it; before Apply.
+  // to sample it; before Apply. Which of them, and whether a rank knows yet that logits were bad,
+  // changes nothing: ranks end their steps at different times.
   Status FillLastTokens(StepPlan* plan) const;
   Status Apply(const StepPlan& plan);
   // `token` was sampled for the slot; on every rank, after each step that samples.
-  void SetLastToken(uint32_t slot, int32_t token) { slots_[slot].last_token = token; }
+  void SetLastToken(uint32_t slot, int32_t token) {
+    slots_[slot].last_token = token;
+    slots_[slot].awaits = 0;
+  }
   // The step, whose number is not 0, samples the slot's next token, and then has: nothing, if the
-  // slot has been opened anew or a later step samples.
+  // slot has been opened anew, a later step samples, or `token` is -1.
   void AwaitToken(uint32_t slot, uint64_t step);
   void SetAwaitedToken(uint32_t slot, uint64_t step, int32_t token);
   std::vector<float>* pooled_sum(uint32_t slot) { return &slots_[slot].pooled_sum; }

@@ -166,6 +166,8 @@ Status WorkerLoop::HandleForward() {
   if (std::exchange(owed_ring_, false)) deps_.backend->WakeSoon(&(*deps_.control)->doorbell);
   if (deps_.runner->num_begun() == ModelRunner::kMaxBegun) RETURN_IF_ERROR(EndStep());
   Step* const step = &next();
+  const auto is_lost = [this, step] { return step->plan.epoch != joined_epoch_; };
+  if (is_lost()) return OkStatus();
   step->begin_ns = deps_.clock->NowNs();
   const bool runs_one = IsRunning();
   const auto replayed = [this] {
@@ -180,8 +182,11 @@ Status WorkerLoop::HandleForward() {
     next_ = (next_ + 1) % steps_.size();
     return OkStatus();
   }
-  if (!IsAnswerable(begun.status())) return Annotate(begun.status(), "step");
+  if (!IsAnswerable(begun.status()) && !IsLostStep(begun.status())) {
+    return Annotate(begun.status(), "step");
+  }
   RETURN_IF_ERROR(EndAllSteps());
+  if (is_lost()) return OkStatus();  // with one of those before
   if (!begun.ok()) return AnswerStep(step, begun.status());
   const Status executed = deps_.runner->Execute(&step->plan, &step->result);
   step->result.cuda_graph = replayed() > replayed_before;

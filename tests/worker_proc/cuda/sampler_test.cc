@@ -34,7 +34,10 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   CudaSamplerTest()
       : device_(MakeEmulatedDevice()), host_(*cpu::SelectSamplerKernels("auto"), kEos) {
-    auto made = CudaSampler::Create(device_.get(), kRows, kSlots, vocab(), kEos);
+    auto last_tokens = LastTokens::Create(device_.get(), &gather_, kSlots);
+    CHECK_OK(last_tokens.status());
+    last_tokens_ = std::move(*last_tokens);
+    auto made = CudaSampler::Create(device_.get(), last_tokens_.get(), kRows, vocab(), kEos);
     CHECK_OK(made.status());
     sampler_ = std::move(*made);
   }
@@ -161,7 +164,7 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
   }
   int32_t LastToken(uint32_t slot) {
     int32_t token = 0;
-    device_->Download(sampler_->last_tokens() + slot, sizeof(token), &token);
+    device_->Download(last_tokens_->data() + slot, sizeof(token), &token);
     return token;
   }
 
@@ -172,6 +175,8 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
   std::mt19937 random_{11};
   std::unique_ptr<Device> device_;
   Sampler host_;
+  CudaGather gather_{device_.get(), nullptr};
+  std::unique_ptr<LastTokens> last_tokens_;
   std::unique_ptr<CudaSampler> sampler_;
 };
 

@@ -1,12 +1,14 @@
 // Steps that are begun while the device still has the one before: the same tokens and logprobs bit
-// for bit as steps that wait for each other, whatever is asked of them, with slots and pages that
-// change hands in between. The queue of the emulated device starts kernels early besides.
+// for bit as steps of one rank that wait for each other, whatever is asked of them, for one rank
+// and for several, with slots and pages that change hands in between. The queue of the emulated
+// device starts kernels early besides.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <random>
 
 #include "tests/fakes/gguf_builder.h"
+#include "tests/worker_proc/ahead_ranks.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
 #include "worker_proc/cuda/cuda_backend.h"
@@ -18,6 +20,7 @@ namespace {
 
 using cuda::Element;
 using cuda::GraphMode;
+using testing::AheadRanks;
 using testing::DriverRequest;
 using testing::PlanDriver;
 using testing::RankThreads;
@@ -40,7 +43,7 @@ class StepsAheadTest : public ::testing::Test {
 
   std::unique_ptr<RankThreads> Ranks(GraphMode mode, uint32_t tp = 1,
                                      const cuda::EmulatedLinks& links = {}) const {
-    return Ranks(tp, [mode, links] { return MakeBackend(mode, {1, 4}, links); });
+    return Ranks(tp, [this, mode, links] { return MakeBackend(mode, {1, 4}, links); });
   }
   std::unique_ptr<RankThreads> Ranks(uint32_t tp,
                                      std::function<std::unique_ptr<Backend>()> backend) const {
@@ -51,12 +54,14 @@ class StepsAheadTest : public ::testing::Test {
     options.make_backend = std::move(backend);
     return std::make_unique<RankThreads>(checkpoint_.get(), options);
   }
-  static std::unique_ptr<Backend> MakeBackend(GraphMode mode,
-                                              const std::vector<uint32_t>& cuda_graph_sizes,
-                                              const cuda::EmulatedLinks& links = {}) {
-    return cuda::MakeCudaBackend(
-        cuda::MakeEmulatedDevice(links),
-        {Element::kBFloat16, Element::kBFloat16, true, mode, cuda_graph_sizes});
+  std::unique_ptr<Backend> MakeBackend(GraphMode mode,
+                                       const std::vector<uint32_t>& cuda_graph_sizes,
+                                       const cuda::EmulatedLinks& links = {}) const {
+    cuda::CudaBackendOptions options;
+    options.graph_mode = mode;
+    options.cuda_graph_sizes = cuda_graph_sizes;
+    options.epoch = &epoch_;
+    return cuda::MakeCudaBackend(cuda::MakeEmulatedDevice(links), options);
   }
 
   DriverRequest Request(uint32_t length, uint32_t max_new_tokens) {
@@ -84,21 +89,19 @@ class StepsAheadTest : public ::testing::Test {
     return {{.chunk_size = 20, .at_once = 4, .num_pages = 40, .last_tokens = last_tokens},
             [ranks](const StepPlan& plan) { return ranks->Execute(plan); }};
   }
-  static uint32_t RunAhead(RankThreads* ranks, std::vector<DriverRequest>* requests) {
-    ModelRunner& runner = ranks->runner();
-    PlanDriver driver = Driver(ranks, true);
+  static uint32_t RunAhead(RankThreads* ranks, std::vector<DriverRequest>* requests,
+                           uint32_t tp = 1) {
+    AheadRanks ahead(ranks, tp);
+    PlanDriver driver({.chunk_size = 20, .at_once = 4, .num_pages = 40, .last_tokens = true},
+                      [&ahead](const StepPlan& plan) { return ahead.Execute(plan); });
     return driver.RunAhead(
         requests,
-        [&](StepPlan* plan, StepResult* result) {
-          const StatusOr<bool> begun = runner.Begin(plan, result);
+        [&ahead](StepPlan* plan, StepResult* result) {
+          const StatusOr<bool> begun = ahead.Begin(plan, result);
           CHECK_OK(begun.status());
           return *begun;
         },
-        [&] {
-          while (!*runner.Done()) {
-          }
-          CHECK_OK(runner.End());
-        });
+        [&ahead] { CHECK_OK(ahead.End()); });
   }
 
   static void ExpectEqual(const std::vector<DriverRequest>& got,
@@ -120,9 +123,19 @@ class StepsAheadTest : public ::testing::Test {
     }
   }
 
+  // What one rank makes of them, steps waiting for each other.
+  std::vector<DriverRequest> Expected(std::vector<DriverRequest> requests) const {
+    Driver(Ranks(GraphMode::kNone).get(), false).Run(&requests);
+    return requests;
+  }
+
   std::mt19937 rng_{5};
+  std::atomic<uint32_t> epoch_ = 1;
   std::unique_ptr<Checkpoint> checkpoint_;
 };
+
+constexpr cuda::EmulatedLinks kByCommunicator = {.share_memory = false, .have_communicator = true};
+constexpr cuda::EmulatedLinks kByHost = {.share_memory = false};
 
 TEST_F(StepsAheadTest, HaveTheBitsOfStepsThatWait) {
   const std::vector<DriverRequest> requests = Requests();
@@ -137,6 +150,26 @@ TEST_F(StepsAheadTest, HaveTheBitsOfStepsThatWait) {
   }
 }
 
+// Their last tokens come to them by their devices.
+TEST_F(StepsAheadTest, RanksThatReachEachOtherHaveTheBitsOfOne) {
+  const std::vector<DriverRequest> requests = Requests();
+  const std::vector<DriverRequest> expected = Expected(requests);
+  struct Setup {
+    uint32_t tp;
+    GraphMode mode;
+    cuda::EmulatedLinks links;
+  };
+  for (const Setup& setup :
+       {Setup{2, GraphMode::kNone, {}}, Setup{2, GraphMode::kFull, {}},
+        Setup{3, GraphMode::kFull, {}}, Setup{2, GraphMode::kAuto, kByCommunicator}}) {
+    const auto ranks = Ranks(setup.mode, setup.tp, setup.links);
+    std::vector<DriverRequest> got = requests;
+    EXPECT_GT(RunAhead(ranks.get(), &got, setup.tp), 10u);
+    EXPECT_EQ(ranks->backend().graph_steps().full > 0, setup.mode == GraphMode::kFull);
+    ExpectEqual(got, expected);
+  }
+}
+
 // Penalties count the tokens, hidden states come to the host, logprobs of a long prompt take more
 // rows than the head has at once: such steps wait for those before.
 TEST_F(StepsAheadTest, WhatNeedsTheStepBeforeIsExecutedBehindIt) {
@@ -147,14 +180,117 @@ TEST_F(StepsAheadTest, WhatNeedsTheStepBeforeIsExecutedBehindIt) {
   requests[4].max_new_tokens = 0;
   requests[6].embed = true;
   requests[6].max_new_tokens = 0;
-  const auto ranks = Ranks(GraphMode::kFull);
-  std::vector<DriverRequest> expected = requests;
-  const uint32_t steps = Driver(ranks.get(), false).Run(&expected);
-  std::vector<DriverRequest> got = requests;
-  const uint32_t ahead = RunAhead(ranks.get(), &got);
-  EXPECT_GT(ahead, 0u);
-  EXPECT_LT(ahead, steps - 1);
-  ExpectEqual(got, expected);
+  for (const uint32_t length : {5u, 8u, 11u}) {  // nothing but penalties
+    requests.push_back(Request(length, 3));
+    requests.back().sampling.presence_penalty = 0.5f;
+  }
+  for (const uint32_t tp : {1u, 2u}) {
+    const auto ranks = Ranks(GraphMode::kFull, tp);
+    std::vector<DriverRequest> expected = requests;
+    const uint32_t steps = Driver(ranks.get(), false).Run(&expected);
+    std::vector<DriverRequest> got = requests;
+    const uint32_t ahead = RunAhead(ranks.get(), &got, tp);
+    EXPECT_GT(ahead, 0u);
+    EXPECT_LT(ahead, steps - 1);
+    ExpectEqual(got, expected);
+  }
+}
+
+// Some ranks know already that there is no token, others do not: all go on alike, and the request
+// beside it has its own tokens.
+TEST_F(StepsAheadTest, BadLogitsKeepRanksInStep) {
+  const auto step = [](std::initializer_list<uint32_t> slots, uint32_t start_pos) {
+    StepPlan plan;
+    for (const uint32_t slot : slots) {
+      PlanRow& row = plan.rows.emplace_back();
+      row.slot = slot;
+      row.start_pos = start_pos;
+      row.num_tokens = 1;
+      row.flags = kRowSample;
+      if (start_pos == 0) {
+        row.num_new_pages = 1;
+        plan.new_pages.push_back(slot);
+        plan.opens.emplace_back().slot = slot;
+        plan.input_ids.push_back(static_cast<int32_t>(40 + slot));
+      } else {
+        plan.input_ids.push_back(kLastToken);
+      }
+    }
+    return plan;
+  };
+  const auto alone = Ranks(GraphMode::kNone);
+  std::vector<int32_t> expected;
+  for (uint32_t position = 0; position < 5; ++position) {
+    expected.push_back(alone->Execute(step({1}, position)).rows[0].token);
+  }
+  const auto two = Ranks(GraphMode::kFull, 2);
+  for (int round = 0; round < 4; ++round) {
+    AheadRanks ahead(two.get(), 2);
+    std::deque<StepPlan> plans;
+    std::deque<StepResult> results;
+    const auto begin = [&](StepPlan plan) {
+      plans.push_back(std::move(plan));
+      results.emplace_back();
+      const StatusOr<bool> begun = ahead.Begin(&plans.back(), &results.back());
+      CHECK_OK(begun.status());
+      EXPECT_TRUE(*begun);
+    };
+    StepPlan first = step({0, 1}, 0);
+    first.opens[0].num_logit_bias = 1;
+    first.logit_bias.push_back({7, std::numeric_limits<float>::quiet_NaN()});
+    begin(first);
+    begin(step({0, 1}, 1));
+    EXPECT_TRUE(absl::IsDataLoss(ahead.End()));
+    begin(step({0, 1}, 2));
+    EXPECT_TRUE(absl::IsDataLoss(ahead.End()));
+    StepPlan last = step({1}, 3);
+    begin(last);
+    EXPECT_TRUE(absl::IsDataLoss(ahead.End()));
+    begin(step({1}, 4));
+    for (uint32_t position = 3; position < 5; ++position) {
+      EXPECT_TRUE(ahead.End().ok());
+      EXPECT_EQ(results[position].rows.at(0).token, expected[position]) << position;
+    }
+  }
+}
+
+// Both of its steps are void when the epoch ends; then there is a successor.
+TEST_F(StepsAheadTest, ARankThatIsLostVoidsWhatHasBegun) {
+  const std::vector<DriverRequest> requests = Requests();
+  const std::vector<DriverRequest> expected = Expected(requests);
+  for (const cuda::EmulatedLinks& links : {cuda::EmulatedLinks(), kByCommunicator}) {
+    const auto ranks = Ranks(GraphMode::kAuto, 2, links);
+    ModelRunner& runner = ranks->runner();
+    const uint32_t epoch = epoch_;
+    StepPlan plans[2];
+    StepResult results[2];
+    plans[0].opens.emplace_back();
+    plans[0].new_pages = {0};
+    plans[0].input_ids = {1};
+    plans[1].input_ids = {kLastToken};
+    for (uint32_t i = 0; i < 2; ++i) {
+      PlanRow& row = plans[i].rows.emplace_back();
+      row.start_pos = i;
+      row.num_tokens = 1;
+      row.num_new_pages = 1 - i;
+      row.flags = kRowSample;
+      const StatusOr<bool> begun = runner.Begin(&plans[i], &results[i]);
+      ASSERT_TRUE(begun.ok() && *begun) << begun.status();
+    }
+    for (int look = 0; look < 100; ++look) EXPECT_FALSE(*runner.Done());
+    epoch_ = epoch + 1;
+    for (uint32_t i = 0; i < 2; ++i) {
+      while (!*runner.Done()) {
+      }
+      EXPECT_TRUE(absl::IsAborted(runner.End()));
+      EXPECT_TRUE(results[i].rows.empty());
+    }
+    EXPECT_EQ(runner.num_begun(), 0u);
+    ranks->Respawn(1, 2);
+    std::vector<DriverRequest> got = requests;
+    EXPECT_GT(RunAhead(ranks.get(), &got, 2), 10u);
+    ExpectEqual(got, expected);
+  }
 }
 
 // A plan that the slots refuse changes nothing, and is refused as Execute refuses it.
@@ -182,8 +318,8 @@ TEST_F(StepsAheadTest, APlanThatDoesNotFitIsRefusedAndNothingHasBegun) {
   ExpectEqual(requests, expected);
 }
 
-// Ranks exchange through what a step's end orders; the CPU samples on the host: both wait.
-TEST_F(StepsAheadTest, SeveralRanksAndTheCpuExecute) {
+// Through the host each exchange waits for the step; the CPU samples on the host.
+TEST_F(StepsAheadTest, RanksWithoutLinksAndTheCpuExecute) {
   StepPlan plan;
   plan.opens.emplace_back();
   PlanRow& row = plan.rows.emplace_back();
@@ -192,8 +328,9 @@ TEST_F(StepsAheadTest, SeveralRanksAndTheCpuExecute) {
   plan.input_ids = {1};
   plan.new_pages = {0};
   StepResult result;
-  const auto two = Ranks(GraphMode::kNone, 2);
-  EXPECT_FALSE(*two->runner().Begin(&plan, &result));
+  const auto two = Ranks(GraphMode::kNone, 2, kByHost);
+  EXPECT_FALSE(*two->runner(0).Begin(&plan, &result));
+  EXPECT_FALSE(*two->runner(1).Begin(&plan, &result));
   RankThreads cpu(checkpoint_.get(), RankThreadsOptions());
   EXPECT_FALSE(*cpu.runner().Begin(&plan, &result));
 }
@@ -202,10 +339,8 @@ TEST_F(StepsAheadTest, SeveralRanksAndTheCpuExecute) {
 // one rank; in the next epoch too.
 TEST_F(StepsAheadTest, RanksWithACommunicatorHaveTheBitsOfOne) {
   const std::vector<DriverRequest> requests = Requests();
-  std::vector<DriverRequest> expected = requests;
-  const auto one = Ranks(GraphMode::kNone);
-  Driver(one.get(), false).Run(&expected);
-  const auto two = Ranks(GraphMode::kAuto, 2, {.share_memory = false, .have_communicator = true});
+  const std::vector<DriverRequest> expected = Expected(requests);
+  const auto two = Ranks(GraphMode::kAuto, 2, kByCommunicator);
   for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
     if (epoch == 2) two->Respawn(1, epoch);
     std::vector<DriverRequest> got = requests;
@@ -219,10 +354,9 @@ TEST_F(StepsAheadTest, RanksWithACommunicatorHaveTheBitsOfOne) {
 // As where one of them has less memory: nobody waits for it, and nobody pads a step alone.
 TEST_F(StepsAheadTest, RanksThatCaptureDifferentGraphsHaveNone) {
   const std::vector<DriverRequest> requests = Requests();
-  std::vector<DriverRequest> expected = requests;
-  Driver(Ranks(GraphMode::kNone).get(), false).Run(&expected);
+  const std::vector<DriverRequest> expected = Expected(requests);
   std::atomic<uint32_t> opened = 0;
-  const auto two = Ranks(2, [&opened] {
+  const auto two = Ranks(2, [this, &opened] {
     return MakeBackend(GraphMode::kFull, {opened++ % 2 + 1, 4});
   });
   std::vector<DriverRequest> got = requests;

@@ -1,5 +1,5 @@
-// The worker's loop with a device that samples itself, as a process whose GPU is emulated: plans
-// that come while a step is begun, and what else may come then.
+// The worker's loop with a device that samples itself, as processes whose GPU is emulated and which
+// reach each other's memory: plans that come while a step is begun, and what else may come then.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,12 +18,13 @@ using testing::TestReplica;
 
 constexpr auto kInvalid = static_cast<uint32_t>(absl::StatusCode::kInvalidArgument);
 
-class WorkerAheadTest : public ::testing::Test {
+// Of so many ranks.
+class WorkerAheadTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   WorkerAheadTest() : path_(StrCat(::testing::TempDir(), "worker_ahead_", getpid(), ".gguf")) {
     testing::WriteTinyLlama(path_, {});
     auto created = TestReplica::Create(
-        {1,
+        {GetParam(),
          FLOTILLA_EMULATED_WORKER,
          path_,
          {"--device", "cuda", "--kv-cache-memory", "4MiB", "--context-length", "256",
@@ -53,6 +54,23 @@ class WorkerAheadTest : public ::testing::Test {
     plan.input_ids = {kLastToken};
     return plan;
   }
+  // Steps 20, 21, 22 and 23, and the tokens that they sample.
+  void PublishFour(uint32_t epoch) {
+    Publish(First(20, epoch));
+    for (uint32_t i = 1; i < 4; ++i) Publish(Next(20 + i, epoch, i));
+  }
+  std::vector<int32_t> ReadFour(uint32_t epoch) {
+    std::vector<int32_t> tokens;
+    while (tokens.size() < 4) {
+      const StepResult result = Read();
+      if (result.epoch < epoch) continue;  // the scheduler passes over them
+      EXPECT_EQ(result.step_id, 20 + tokens.size());
+      EXPECT_EQ(result.epoch, epoch);
+      EXPECT_EQ(result.rows.size(), 1u) << result.message;
+      tokens.push_back(result.rows.at(0).token);
+    }
+    return tokens;
+  }
   void Publish(const StepPlan& plan) { ASSERT_TRUE(replica_->Publish(plan).ok()); }
   StepResult Read() {
     StatusOr<StepResult> result = replica_->ReadResult();
@@ -70,7 +88,13 @@ class WorkerAheadTest : public ::testing::Test {
   std::unique_ptr<TestReplica> replica_;
 };
 
-TEST_F(WorkerAheadTest, PlansInTheRingAnswerAsThoseThatWait) {
+class OneWorkerAheadTest : public WorkerAheadTest {};
+class TwoWorkersAheadTest : public WorkerAheadTest {};
+INSTANTIATE_TEST_SUITE_P(Ranks, WorkerAheadTest, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, OneWorkerAheadTest, ::testing::Values(1));
+INSTANTIATE_TEST_SUITE_P(Ranks, TwoWorkersAheadTest, ::testing::Values(2));
+
+TEST_P(WorkerAheadTest, PlansInTheRingAnswerAsThoseThatWait) {
   std::vector<DriverRequest> requests;
   for (const uint32_t length : {3u, 40u, 9u, 17u, 2u}) {
     DriverRequest& request = requests.emplace_back();
@@ -113,7 +137,7 @@ TEST_F(WorkerAheadTest, PlansInTheRingAnswerAsThoseThatWait) {
   }
 }
 
-TEST_F(WorkerAheadTest, WhatIsRefusedIsAnsweredInItsTurn) {
+TEST_P(WorkerAheadTest, WhatIsRefusedIsAnsweredInItsTurn) {
   Publish(First(10, 1));
   StepPlan gap = Next(11, 1, 7);
   Publish(gap);
@@ -130,26 +154,38 @@ TEST_F(WorkerAheadTest, WhatIsRefusedIsAnsweredInItsTurn) {
   ExpectNext(15, 0);
 }
 
-// Their results are the old epoch's, which the scheduler passes over.
-TEST_F(WorkerAheadTest, AnEpochBeginsBehindTheStepsThatAreBegun) {
+// Their results are the old epoch's.
+TEST_P(OneWorkerAheadTest, AnEpochBeginsBehindTheStepsThatAreBegun) {
   std::vector<std::vector<int32_t>> tokens;
   for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
-    Publish(First(20, epoch));
-    for (uint32_t i = 1; i < 4; ++i) Publish(Next(20 + i, epoch, i));
+    PublishFour(epoch);
     ASSERT_TRUE(replica_->BeginEpoch(epoch + 1).ok());
-    std::vector<int32_t>& of_epoch = tokens.emplace_back();
-    for (uint32_t i = 0; i < 4; ++i) {
-      const StepResult result = Read();
-      EXPECT_EQ(result.step_id, 20 + i);
-      EXPECT_EQ(result.epoch, epoch);
-      ASSERT_EQ(result.rows.size(), 1u) << result.message;
-      of_epoch.push_back(result.rows[0].token);
-    }
-    EXPECT_EQ(of_epoch, tokens[0]);
+    tokens.push_back(ReadFour(epoch));
+    EXPECT_EQ(tokens.back(), tokens[0]);
   }
 }
 
-TEST_F(WorkerAheadTest, AShutdownComesBehindTheStepsThatAreBegun) {
+// Whichever rank it is, and whenever: the other's steps are void, soon, and the next epoch has the
+// tokens that this one would have had.
+TEST_P(TwoWorkersAheadTest, ARankIsKilledWhileStepsAreBegun) {
+  PublishFour(1);
+  const std::vector<int32_t> tokens = ReadFour(1);
+  for (uint32_t epoch = 2; epoch < 14; ++epoch) {
+    PublishFour(epoch - 1);
+    for (uint32_t i = 0; i < epoch % 4; ++i) EXPECT_EQ(Read().code, 0u);
+    const uint32_t lost = epoch / 4 % 2;
+    replica_->Kill(lost);
+    ASSERT_TRUE(replica_->Spawn(lost).ok());
+    const int64_t begin = RealClock::Now();
+    ASSERT_TRUE(replica_->BeginEpoch(epoch).ok()) << epoch;
+    EXPECT_LT(RealClock::Now() - begin, 20 * kNsPerSecond)
+        << "it waited for an exchange to give up";
+    PublishFour(epoch);
+    EXPECT_EQ(ReadFour(epoch), tokens) << epoch;
+  }
+}
+
+TEST_P(WorkerAheadTest, AShutdownComesBehindTheStepsThatAreBegun) {
   Publish(First(30, 1));
   Publish(Next(31, 1, 1));
   StepPlan shutdown;
@@ -158,7 +194,7 @@ TEST_F(WorkerAheadTest, AShutdownComesBehindTheStepsThatAreBegun) {
   Publish(shutdown);
   ExpectNext(30, 0);
   ExpectNext(31, 0);
-  EXPECT_EQ(replica_->WaitExit(0), 0);
+  for (uint32_t rank = 0; rank < GetParam(); ++rank) EXPECT_EQ(replica_->WaitExit(rank), 0);
 }
 
 }  // namespace
