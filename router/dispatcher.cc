@@ -201,6 +201,8 @@ void Dispatcher::Dispatch(RequestGroup* group, ReplicaClient* replica) {
 
 void Dispatcher::Send(const std::shared_ptr<RequestStream>& stream, ReplicaClient* replica) {
   stream->parked = false;
+  stream->waited_ns = WaitedNs(*stream);
+  stream->parked_ns = 0;
   replica->Submit(stream);
   if (stream->keyed.has_value()) TellSearches(*stream);
 }
@@ -238,11 +240,13 @@ Policy& Dispatcher::PolicyOf(const std::string& model) {
 
 ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
   RequestGroup& group = groups_.at(stream->handle);
-  const RosterRow* const moved_to = fleet_.roster().Find(*stream->model, group.replica);
-  const bool tried = stream->tried.contains(group.replica);
-  if (group.replica != stream->replica && moved_to != nullptr && Usable(*moved_to, *stream) &&
-      !moved_to->recovering && (again || !tried))
-    return moved_to->replica;
+  const bool moved =
+      group.replica.has_value() && (stream->attempts == 0 || *group.replica != stream->replica);
+  const RosterRow* const to =
+      moved ? fleet_.roster().Find(*stream->model, *group.replica) : nullptr;
+  if (to != nullptr && Usable(*to, *stream) && !to->recovering &&
+      (again || stream->IsNewTo(*group.replica, to->ready_ns)))
+    return to->replica;
   ReplicaClient* replica = Pick(stream, again);
   if (replica != nullptr) group.replica = replica->options().index;
   return replica;
@@ -336,27 +340,7 @@ void Dispatcher::OnStreamDelta(const std::shared_ptr<RequestStream>& stream, v1:
 }
 
 void Dispatcher::Deliver(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
-  if (delta.has_error()) {
-    ApiError error = FromEngineError(delta.error());
-    // What has begun was right once: whatever is wrong now may be right elsewhere, or later. But
-    // what a replica has served and then blames on the request would end so again.
-    const bool own_fault = stream->begun() && stream->attempts == 1 &&
-                           error.code == absl::StatusCode::kInvalidArgument;
-    const bool begun = stream->begun() && !own_fault;
-    const bool elsewhere = begun || error.code == absl::StatusCode::kUnavailable ||
-                           error.code == absl::StatusCode::kResourceExhausted;
-    const bool full = error.code == absl::StatusCode::kResourceExhausted;  // no loss
-    const bool spent = begun && !full && !CountFailover(stream.get());
-    if (elsewhere && !spent && Retry(stream, "refused", /*same_replica_too=*/false)) return;
-    // Refused by one that has just begun to drain: those that come a moment later wait, too.
-    const bool waits = begun || (error.code == absl::StatusCode::kUnavailable && !CanMove(*stream));
-    if (waits && !spent && Park(stream)) return;
-    if (spent) error = TooManyFailovers(*stream);
-    if (full) metrics_->Rejection("replica_full");
-    if (delta.has_computed_tokens()) Charge(stream.get(), delta);
-    Fail(stream, error);
-    return;
-  }
+  if (delta.has_error()) return OnFault(stream, delta);
   if (delta.large_result_id() != 0) {
     FetchLarge(stream, std::move(delta));
     return;
@@ -401,8 +385,9 @@ void Dispatcher::Charge(RequestStream* stream, const v1::Delta& delta) {
 // It goes on, whatever happened to it before.
 void Dispatcher::OnProgress(RequestStream* stream) {
   stream->attempts = 1;
-  stream->tried.clear();
-  stream->parked_ns = 0;
+  stream->failures = stream->refusals = 0;
+  stream->failed_ns.clear();
+  stream->waited_ns = 0;
   if (stream->first_token_ns == 0) stream->first_token_ns = RealClock::Now();
   if (stream->lost_ns == 0) return;
   metrics_->FailoverPause(static_cast<double>(RealClock::Now() - stream->lost_ns) / kNsPerSecond);

@@ -5,9 +5,9 @@
 // or to the same one once that is back. If the client has a piece of it already, the other replica
 // must have the same fingerprint and goes on from there (stream_progress.h): the answer is the
 // same, byte for byte. While there is no such replica the request is parked, at most
-// failover_wait_ms; so is a new one while no replica of its model is there. It goes on
-// max_failovers times, so that one that ends its replicas does not end all; moves from replicas
-// that drain or retire are not counted.
+// failover_wait_ms in all until it gets a token; so is a new one while no replica of its model is
+// there. It goes on max_failovers times, so that one that ends its replicas does not end all; moves
+// from replicas that drain or retire, and refusals to begin, are not counted.
 //
 // With an admission queue (admission_queue.h) a new one that no replica may take now waits there
 // instead: because each has max_inflight_per_replica choices of this router, or as many requests as
@@ -61,7 +61,8 @@ struct DispatcherOptions {
   uint32_t max_index_pages = 1'000'000;     // of a replica's cache that are known here
   uint32_t max_requests = 4096;             // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;       // no deadline is later
-  uint32_t max_attempts = 3;                // without a new token for the client
+  uint32_t max_attempts = 3;                // replicas that fail it without a new token; of a
+                                            // new one, those that refuse it
   uint32_t max_failovers = 16;              // of a choice that has begun, whatever tokens it gets
   int64_t failover_wait_ms = 30'000;        // for a replica that can take a request
   int64_t model_memory_ms = 600'000;        // how long a model outlives its last replica
@@ -180,7 +181,7 @@ class Dispatcher final : public ReplicaListener {
   void LeaveReplica(const RequestStream& stream, Leave leave);
   // False: it has no key, or no replica has had it yet.
   bool Detach(RequestGroup* group);
-  // `again`: also replicas that failed it before. Null: none is ready.
+  // `again`: also replicas that failed it since they became ready. Null: none is ready.
   ReplicaClient* Pick(RequestStream* stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);
@@ -231,10 +232,13 @@ class Dispatcher final : public ReplicaListener {
   // It has begun and should go on elsewhere. False: it has done so too often.
   bool CountFailover(RequestStream* stream) const;
   ApiError TooManyFailovers(const RequestStream& stream);
+  // The replica's answer is an error.
+  void OnFault(const std::shared_ptr<RequestStream>& stream, const v1::Delta& delta);
   // Waits for a replica that can take it, unless it has been failed too often.
   bool Park(const std::shared_ptr<RequestStream>& stream);
   // A group that no replica has had, since there is no room for it.
   void ParkAgain(RequestGroup group);
+  static int64_t WaitedNs(const RequestStream& stream);
   bool WaitedTooLong(const RequestStream& stream) const;
   void ArmParkTimer();
   void PlaceParked();

@@ -12,6 +12,7 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kParkTickMs = 250;
+constexpr uint32_t kMostDoublings = 3;
 
 }  // namespace
 
@@ -31,8 +32,32 @@ void Dispatcher::OnStreamLost(const std::shared_ptr<RequestStream>& stream) {
     return;
   }
   if (stream->lost_ns == 0) stream->lost_ns = RealClock::Now();
+  stream->failures += !fleet_.at(stream->replica).loses_as_planned();
   if (Retry(stream, "replica_lost", /*same_replica_too=*/true) || Park(stream)) return;
   GiveUp(stream);
+}
+
+void Dispatcher::OnFault(const std::shared_ptr<RequestStream>& stream, const v1::Delta& delta) {
+  ApiError error = FromEngineError(delta.error());
+  const bool full = error.code == absl::StatusCode::kResourceExhausted;
+  const bool unavailable = error.code == absl::StatusCode::kUnavailable;
+  const bool invalid = error.code == absl::StatusCode::kInvalidArgument;
+  // What was accepted was right once: whatever is wrong now may be right elsewhere, or later. But
+  // what a replica has served and then blames on the request would end so again.
+  const bool own_fault = stream->begun() && stream->attempts == 1 && invalid;
+  const bool accepted = stream->accepted() && !own_fault;
+  const bool refused = stream->refused && (full || unavailable || invalid);  // nothing is lost
+  ++(refused ? stream->refusals : stream->failures);
+  const bool spent = stream->begun() && accepted && !refused && !CountFailover(stream.get());
+  const bool elsewhere = accepted || unavailable || full;
+  if (elsewhere && !spent && Retry(stream, "refused", /*same_replica_too=*/false)) return;
+  // Refused by one that has just begun to drain: those that come a moment later wait, too.
+  const bool waits = accepted || (unavailable && !CanMove(*stream));
+  if (waits && !spent && Park(stream)) return;
+  if (spent) error = TooManyFailovers(*stream);
+  if (full) metrics_->Rejection("replica_full");
+  if (delta.has_computed_tokens()) Charge(stream.get(), delta);
+  Fail(stream, error);
 }
 
 bool Dispatcher::CountFailover(RequestStream* stream) const {
@@ -50,23 +75,24 @@ ApiError Dispatcher::TooManyFailovers(const RequestStream& stream) {
 }
 
 bool Dispatcher::CanMove(const RequestStream& stream) const {
-  if (stream.attempts >= options_.max_attempts) return false;
+  if (stream.failures >= options_.max_attempts) return false;
   const std::span<const RosterRow> rows = RowsFor(stream);
   return std::any_of(rows.begin(), rows.end(), [&](const RosterRow& row) {
-    return !stream.tried.contains(row.view.index) && row.view.index != stream.replica &&
+    return stream.IsNewTo(row.view.index, row.ready_ns) && row.view.index != stream.replica &&
            Usable(row, stream) && !row.recovering && (stream.begun() || MayTakeNew(row));
   });
 }
 
 bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char* reason,
                        bool same_replica_too) {
-  if (stream->attempts >= options_.max_attempts) return false;
-  stream->tried.insert(stream->replica);
+  // What replicas refuse must not become more work for all of them. What they lost goes on.
+  const bool refused_new = !same_replica_too && !stream->accepted();
+  if ((refused_new ? stream->attempts : stream->failures) >= options_.max_attempts) return false;
+  stream->failed_ns[stream->replica] = RealClock::Now();
   ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/false);
   if (replica == nullptr && same_replica_too) replica = PickForRetry(stream.get(), /*again=*/true);
   if (replica == nullptr) return false;
-  // What replicas refuse must not become more work for all of them. What they lost goes on.
-  if (!stream->begun() && !same_replica_too && !retry_budget_.Take(RealClock::Now())) {
+  if (refused_new && !retry_budget_.Take(RealClock::Now())) {
     metrics_->RetryDenied();
     return false;
   }
@@ -92,8 +118,12 @@ void Dispatcher::SubmitAgain(const std::shared_ptr<RequestStream>& stream, Repli
 }
 
 bool Dispatcher::Park(const std::shared_ptr<RequestStream>& stream) {
-  if (options_.failover_wait_ms == 0 || stream->attempts >= options_.max_attempts) return false;
-  if (stream->parked_ns == 0) stream->parked_ns = RealClock::Now();
+  if (options_.failover_wait_ms == 0 || stream->failures >= options_.max_attempts) return false;
+  const int64_t now_ns = RealClock::Now();
+  if (stream->parked_ns == 0) stream->parked_ns = now_ns;
+  // Less and less often: what they refuse again and again is work for them.
+  stream->ask_again_ns =
+      now_ns + (kParkTickMs << std::min(stream->refusals, kMostDoublings)) * kNsPerMs;
   stream->parked = true;
   parked_.push_back(stream);
   metrics_->Parked(parked_.size());
@@ -101,8 +131,13 @@ bool Dispatcher::Park(const std::shared_ptr<RequestStream>& stream) {
   return true;
 }
 
+int64_t Dispatcher::WaitedNs(const RequestStream& stream) {
+  const int64_t now_ns = RealClock::Now();
+  return stream.waited_ns + (stream.parked_ns == 0 ? 0 : now_ns - stream.parked_ns);
+}
+
 bool Dispatcher::WaitedTooLong(const RequestStream& stream) const {
-  return RealClock::Now() - stream.parked_ns >= options_.failover_wait_ms * kNsPerMs;
+  return WaitedNs(stream) >= options_.failover_wait_ms * kNsPerMs;
 }
 
 // By value: it may go with its first stream.
@@ -145,12 +180,15 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
     Search(&group);
     return true;
   }
-  if (ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/true)) {
-    SubmitAgain(stream, replica, "replica_lost");
+  ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/false);
+  if (replica == nullptr && WaitedTooLong(*stream)) {
+    GiveUp(stream);
     return true;
   }
-  if (!WaitedTooLong(*stream)) return false;
-  GiveUp(stream);
+  if (replica == nullptr && RealClock::Now() >= stream->ask_again_ns)
+    replica = PickForRetry(stream.get(), /*again=*/true);
+  if (replica == nullptr) return false;
+  SubmitAgain(stream, replica, "replica_lost");
   return true;
 }
 

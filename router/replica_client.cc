@@ -298,6 +298,7 @@ void ReplicaClient::SetRecovering(bool recovering) {
     ArmMove();
   } else {
     move_timer_.cancel();
+    ready_ns_ = RealClock::Now();  // its cache is as cold as after a start
   }
   deps_.listener->OnReplicaChanged(this);
 }

@@ -87,6 +87,7 @@ void ReplicaClient::OnStep(v1::Step step) {
     const std::shared_ptr<RequestStream> stream = found->second;
     const int64_t submitted_ns = std::exchange(stream->submitted_ns, 0);
     const int64_t now_ns = RealClock::Now();
+    stream->refused = submitted_ns != 0 && delta.has_error();
     if (delta.has_error() && IsReplicasFault(delta.error())) health_.OnFailure(now_ns);
     if (submitted_ns != 0 && !delta.has_error()) {
       const double seconds = static_cast<double>(now_ns - submitted_ns) / kNsPerSecond;

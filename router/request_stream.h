@@ -8,9 +8,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -67,20 +67,35 @@ struct RequestStream {
   // Of the replica that the client has something from: only its equals can go on.
   std::optional<std::string> fingerprint;
 
-  uint32_t replica = 0;           // index of the replica that has it, or had it last
-  int64_t submitted_ns = 0;       // to it; 0: its first piece has come
-  uint64_t cached_tokens = 0;     // of the prompt, at the replica that was just picked
-  uint32_t attempts = 0;          // to have a replica work on it, since the client got a token last
-  std::set<uint32_t> tried;       // replicas that failed it since then
+  uint32_t replica = 0;        // index of the replica that has it, or had it last
+  int64_t submitted_ns = 0;    // to it; 0: its first piece has come
+  bool refused = false;        // that was an error
+  uint64_t cached_tokens = 0;  // of the prompt, at the replica that was just picked
+  // Since the client got a token last: how often it was sent to a replica; how often one lost it or
+  // failed it, those that drain and those that refused to begin not counted; when each did so
+  // last; and how often it was refused.
+  uint32_t attempts = 0;
+  uint32_t failures = 0;
+  std::map<uint32_t, int64_t> failed_ns;
+  uint32_t refusals = 0;
   uint32_t failovers = 0;         // ever, after its first token; planned ones are not counted
   bool parked = false;            // no replica has it
-  int64_t parked_ns = 0;          // since when, first
+  int64_t parked_ns = 0;          // since when it waits for one; 0: it does not
+  int64_t waited_ns = 0;          // before that, since the client got a token last
+  int64_t ask_again_ns = 0;       // when those that refused it may be asked again
   int64_t lost_ns = 0;            // when the last replica lost it; 0: it has gone on since
   bool fetching_large = false;    // a large result is on its way; deltas wait
   std::deque<v1::Delta> waiting;  // behind it
 
   // The client has something of it.
   bool begun() const { return fingerprint.has_value(); }
+  // A replica has taken it: it was right once.
+  bool accepted() const { return begun() || lost_ns != 0; }
+  // The replica has not been found wanting since it became ready.
+  bool IsNewTo(uint32_t index, int64_t ready_ns) const {
+    const auto failed = failed_ns.find(index);
+    return failed == failed_ns.end() || failed->second < ready_ns;
+  }
   // Of a keyed one with logprobs nothing is resumed: whoever repeats it wants them from the first
   // token on, and a resume has none.
   std::optional<v1::ResumeChoice> BeginAttempt() {
@@ -96,7 +111,7 @@ struct RequestGroup {
   std::vector<std::shared_ptr<RequestStream>> streams;  // by choice; null: it has ended
   size_t num_live = 0;
   std::string key;                         // choice 0's (Keyed.key), which stands for all; or none
-  uint32_t replica = 0;                    // index of the one that was chosen last
+  std::optional<uint32_t> replica;         // index of the one that was chosen last
   bool detached = false;                   // its client has left, and it goes on
   bool located = true;                     // no search for where it runs already is under way
   std::optional<uint32_t> sent_meanwhile;  // while one was: where another with its key went

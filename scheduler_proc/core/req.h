@@ -64,7 +64,7 @@ struct ReqProgress {
   uint32_t num_shared = 0;
   uint32_t pages_sent = 0;  // to the workers
   ReqState state = ReqState::kWaiting;
-  bool retracted = false;    // goes before all that never ran
+  bool retracted = false;    // had begun, here or elsewhere: goes before all that never ran
   bool opened = false;       // the workers know the slot
   bool long_prompt = false;  // more than one whole chunk was to be computed when it got its slot
   bool is_pooled = false;    // spec.pooling is not kNone
@@ -87,7 +87,7 @@ struct alignas(64) Req : ReqProgress {
 
   // While it waits: places in WaitingQueue and in the policy's order, and what they remember.
   WaitHook by_age, by_order;
-  bool waits_first = false;  // it was retracted, and the policy does not order those
+  bool waits_first = false;  // it had begun, and the policy does not order those
   uint64_t num_admitted_before = 0;
   uint64_t round = 0;                   // the last that gave it
   uint32_t position = 0;                // in an order that is an array

@@ -172,7 +172,11 @@ uint32_t Scheduler::Impl::MaxTotal(size_t prompt_len, uint32_t max_new_tokens) c
 Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   if (kv.num_pages() == 0) return absl::UnavailableError("the workers are not ready yet");
   RETURN_IF_ERROR(Validate(spec));
-  if (waiting_queue.size() >= config.max_queued_requests) {
+  // What has begun elsewhere goes first, as if it had lost its slot here.
+  const bool resumed = !spec.resumed_ids.empty();
+  const uint64_t most =
+      uint64_t{config.max_queued_requests} + (resumed ? config.max_running_requests : 0);
+  if (waiting_queue.size() >= most) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full (max_queued_requests ", config.max_queued_requests, ")"));
   }
@@ -195,6 +199,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   }
   if (spec.arrival_ns == 0) spec.arrival_ns = now_ns;
   req->spec = std::move(spec);
+  req->retracted = resumed;
   req->is_pooled = req->spec.pooling != Pooling::kNone;
   req->queued_ns = now_ns;
   req->waits_before = wait_clock.At(now_ns);

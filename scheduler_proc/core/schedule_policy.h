@@ -17,11 +17,12 @@
 //           while a tenant waits, another gets at most 2 · max(w_p · L_input, w_q · M) more
 //           service.
 //
-// Under each, requests that were retracted go first, by arrival (priority: first among their own
-// priority). Ageing (lpm, dfs-weight, lof, random): a request that waits while
-// schedule_max_overtakes others are admitted goes before all that are younger, so that it is
-// admitted after at most schedule_max_overtakes + max_queued_requests others; 0 turns that off, and
-// with it the promise. (An admission may still have to wait for the pages of those who run.)
+// Under each, requests that were retracted, or had begun on another replica, go first, by arrival
+// (priority: first among their own priority). Ageing (lpm, dfs-weight, lof, random): a request that
+// waits while schedule_max_overtakes others are admitted goes before all that are younger, so that
+// it is admitted after at most schedule_max_overtakes + max_queued_requests others; 0 turns that
+// off, and with it the promise. (An admission may still have to wait for the pages of those who
+// run.)
 //
 // Threads: one. Errors: an unknown name is nullptr.
 // Source: SGLang's SchedulePolicy and its priority scheduling (requirement 001).

@@ -61,7 +61,7 @@ Scheduler::Impl::Impl(const SchedulerConfig& config)
   running_batch.reserve(config.max_running_requests);
   ending.reserve(config.max_running_requests);
   for (ScheduleBatch& batch : result_queue) batch.rows.reserve(config.max_running_requests);
-  preempting.reserve(config.max_queued_requests + config.max_running_requests);
+  preempting.reserve(config.max_queued_requests + 2 * size_t{config.max_running_requests});
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config) {

@@ -214,7 +214,8 @@ class Scheduler::Impl::Loader {
         return Broken("waiting request");
       }
       RETURN_IF_ERROR(CheckReq(req));
-      if (!HasTokensLeft(*req) || (req->retracted && !req->was_scheduled)) {
+      const bool begun = req->was_scheduled || req->len() > req->prompt_len;
+      if (!HasTokensLeft(*req) || (req->retracted && !begun)) {
         return Broken("progress");
       }
       RETURN_IF_ERROR(Attach(req));

@@ -35,6 +35,7 @@ class TenantOrder : public WaitingOrder {
   TenantOrder(double input_weight, double output_weight)
       : input_weight_(input_weight), output_weight_(output_weight) {}
   void Add(Req* req) override;
+  void AddBefore(Req* req) override { Acquire(req); }
   void Remove(Req* req) override;
   void BeginRound() override { ++round_; }
   Req* Next() override;

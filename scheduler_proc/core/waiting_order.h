@@ -23,12 +23,14 @@ class WaitingOrder {
  public:
   virtual ~WaitingOrder() = default;
   virtual void Add(Req* req) = 0;
+  // A request that was never in the order, and stands before it.
+  virtual void AddBefore(Req* /*req*/) {}
   virtual void Remove(Req* req) = 0;
   virtual void BeginRound() = 0;
   // The best that this round has not given yet; nullptr: it has given all.
   virtual Req* Next() = 0;
   virtual size_t size() const = 0;
-  // A request of the order, or a retracted one that stands before it, got a slot.
+  // A request of the order, or one that stands before it, got a slot.
   virtual void OnAdmitted(const Req& /*req*/) {}
   // A running request has one token more.
   virtual void OnToken(const Req& /*req*/) {}

@@ -6,13 +6,14 @@ WaitingQueue::WaitingQueue(const SchedulerConfig& config, KvPool* kv)
     : policy_(*FindSchedulePolicy(config.schedule_policy)),
       max_overtakes_(policy_.ages ? config.schedule_max_overtakes : 0),
       order_(policy_.make(config, kv)) {
-  given_.reserve(config.max_queued_requests + config.max_running_requests);
+  given_.reserve(config.max_queued_requests + 2 * size_t{config.max_running_requests});
 }
 
 void WaitingQueue::Add(Req* req) {
   num_tokens_ += req->len();
   req->waits_first = req->retracted && !policy_.preempts;
   if (req->waits_first) {
+    if (!req->was_scheduled) order_->AddBefore(req);
     retracted_.insert(*req);
     return;
   }

@@ -1,5 +1,6 @@
-// The requests that wait for a slot: retracted ones by arrival, then those that ageing has brought
-// to the front, then the others in the policy's order (schedule_policy.h).
+// The requests that wait for a slot: those that had begun (retracted here, or resumed from
+// elsewhere) by arrival, then those that ageing has brought to the front, then the others in the
+// policy's order (schedule_policy.h).
 //
 // A round: BeginRound, then Next for the best that was not given yet, EndRound. In a round nothing
 // is added or removed; EndRound lets go of what got a slot meanwhile (its state is not kWaiting).
@@ -22,7 +23,7 @@ class WaitingQueue {
   // The configuration's schedule_policy must exist; `kv` must outlive the queue.
   WaitingQueue(const SchedulerConfig& config, KvPool* kv);
 
-  void Add(Req* req);  // a new or a retracted request
+  void Add(Req* req);  // a new, a resumed or a retracted request
   void Remove(Req* req);
 
   void BeginRound();
@@ -38,7 +39,7 @@ class WaitingQueue {
   size_t size() const { return retracted_.size() + order_->size(); }
   bool empty() const { return size() == 0; }
   uint64_t num_tokens() const { return num_tokens_; }
-  // Who has waited longest of those that were never retracted; null: nobody.
+  // Who has waited longest of those that had not begun; null: nobody.
   const Req* oldest() const { return waiting_.empty() ? nullptr : &*waiting_.begin(); }
   // In no order of interest.
   template <typename Visit>

@@ -319,13 +319,15 @@ class SimCluster {
     ASSERT_TRUE(same(a.masks, b.masks)) << "the twin has other masks";
   }
 
-  // How many plans in a row do not serve the oldest request?
+  // How many plans in a row serve neither the oldest request nor what goes before it, since it had
+  // begun elsewhere?
   void NoteOldest() {
     if (live_.empty()) return;
     const ReqId oldest = *live_.begin();
     bool served = false;
     for (const PlanRow& row : plan_.rows) {
-      served |= worker_.RequestOf(row.slot).spec.id == oldest;
+      const ReqSpec& spec = worker_.RequestOf(row.slot).spec;
+      served |= spec.id == oldest || !spec.resumed_ids.empty();
     }
     wait_ = served || oldest != waiting_for_ ? 0 : wait_ + 1;
     waiting_for_ = oldest;
