@@ -64,6 +64,11 @@ void OutputAssembler::OnOutput(ReqOutput&& output) {
   Live* live = &it->second;
   if (!KeepPromptLogprobs(output, live)) return RefusePromptLogprobs(output.id, live);
   if (output.token.has_value() && !live->stopped_at.has_value()) OnToken(live, output);
+  // What became of it behind its stop string is nobody's.
+  if (live->stopped_at.has_value() &&
+      (output.finish == Finish::kDeadline || output.finish == Finish::kError)) {
+    output.finish = Finish::kStop;
+  }
   switch (output.finish) {
     case Finish::kNone:
       return;

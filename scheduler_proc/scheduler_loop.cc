@@ -1,6 +1,7 @@
 #include "scheduler_proc/scheduler_loop.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "common/base/check.h"
@@ -12,11 +13,30 @@ namespace {
 
 constexpr int64_t kBeatNs = kNsPerSecond / 2;
 constexpr int64_t kMaxDrainNs = 2 * kNsPerMs;  // a turn, and one command more
+// Long before the watchdog ends it. It beats twice a second; a worker within each layer, but not
+// while its device runs a step.
+constexpr int64_t kDetokenizerSilentNs = 5 * kNsPerSecond;
+constexpr int64_t kWorkerSilentNs = 10 * kNsPerSecond;
 
 bool IsAway(const ProcessSlot& slot) {
   const ProcessState state = ReplicaControl::State(slot);
   return state == ProcessState::kDead || state == ProcessState::kStarting ||
          state == ProcessState::kLoading;
+}
+
+// It stands still.
+bool IsSilent(const ProcessSlot& slot, int64_t longest_ns) {
+  const int64_t beat = slot.heartbeat_ns.load(std::memory_order_relaxed);
+  return beat != 0 && RealClock::Now() - beat > longest_ns;
+}
+
+// Nothing is answered without the detokenizer and all ranks; what has become of ranks that are away
+// the epoch says.
+bool AnyIsSilent(const ReplicaControlBlock& control) {
+  const std::span ranks(control.workers, control.tp_size);
+  return IsSilent(control.detokenizer, kDetokenizerSilentNs) ||
+         std::any_of(ranks.begin(), ranks.end(),
+                     [](const ProcessSlot& rank) { return IsSilent(rank, kWorkerSilentNs); });
 }
 
 }  // namespace
@@ -45,9 +65,9 @@ StatusOr<bool> SchedulerLoop::Step() {
   return progress;
 }
 
-// Nothing is answered without all ranks and the detokenizer.
 void SchedulerLoop::ReportRecovering() {
-  const bool recovering = !deps_.epochs->serving() || IsAway(deps_.control->detokenizer);
+  const bool recovering = !deps_.epochs->serving() || IsAway(deps_.control->detokenizer) ||
+                          AnyIsSilent(*deps_.control);
   if (std::exchange(recovering_, recovering) == recovering) return;
   deps_.load->SetRecovering(recovering);
   deps_.on_recovering();

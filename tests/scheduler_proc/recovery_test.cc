@@ -141,6 +141,18 @@ TEST(Recovery, RoutersAreToldWhileARankOrTheDetokenizerIsAway) {
   }
 }
 
+// Long before anybody ends it.
+TEST(Recovery, RoutersAreToldWhileTheDetokenizerStandsStill) {
+  FakeEngine engine;
+  TestRouter router(engine.Channel());
+  router.Hello(TestRouter::MakeHello());
+  std::atomic<int64_t>& beat = engine.replica().control()->detokenizer.heartbeat_ns;
+  beat.store(RealClock::Now() - 6 * kNsPerSecond);
+  EXPECT_TRUE(router.Wait([&] { return router.load_.recovering(); }));
+  beat.store(RealClock::Now());
+  EXPECT_TRUE(router.Wait([&] { return !router.load_.recovering(); }));
+}
+
 // A host that lost its power closes nothing: whoever does not answer a ping is taken for gone.
 TEST(Recovery, AConnectionWhoseOtherEndIsSilentIsClosed) {
   FakeEngineOptions options;

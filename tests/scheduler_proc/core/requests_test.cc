@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "scheduler_proc/core/schedule_policy.h"
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
@@ -83,6 +84,37 @@ TEST(RequestsTest, RefusesWhatCanNeverRunAndNamesTheField) {
   ReqSpec largest = Spec(2, 4, 77);  // 80 tokens with KV, and one that needs none
   EXPECT_TRUE(scheduler.Add(largest, 0).ok());
   EXPECT_EQ(scheduler.stats().waiting, 2u);
+}
+
+// What another replica lost in mid-answer does not wait behind what never ran, nor is it refused
+// because of that; under each policy.
+TEST(RequestsTest, ResumedRequestsGoFirstThoughTheQueueIsFull) {
+  for (const std::string_view policy : SchedulePolicyNames()) {
+    SchedulerConfig config = SimCluster::SmallConfig();
+    config.schedule_policy = policy;
+    config.max_running_requests = 2;
+    config.max_queued_requests = 5;
+    SimCluster cluster(config);
+    const auto add = [&](ReqId id, bool resumed) {
+      ReqSpec spec = Spec(id, 8, 12);
+      spec.cache_salt = id % 2 == 0 ? "even" : "odd";
+      if (resumed) spec.resumed_ids = {3, 4};
+      return cluster.Add(spec);
+    };
+    for (ReqId id = 1; id <= 2; ++id) ASSERT_TRUE(add(id, false).ok());
+    ASSERT_TRUE(cluster.Step());  // they run
+    for (ReqId id = 3; id <= 7; ++id) ASSERT_TRUE(add(id, false).ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(add(8, false)));
+    for (ReqId id = 11; id <= 12; ++id) ASSERT_TRUE(add(id, true).ok()) << policy;
+    EXPECT_TRUE(absl::IsResourceExhausted(add(13, true))) << "as many as may run";
+    while (!cluster.finished(11) || !cluster.finished(12)) {
+      ASSERT_TRUE(cluster.Step());
+      for (ReqId id = 3; id <= 7; ++id) {
+        EXPECT_TRUE(cluster.tokens(id).empty()) << policy << " " << id;
+      }
+    }
+    cluster.Drain();
+  }
 }
 
 }  // namespace

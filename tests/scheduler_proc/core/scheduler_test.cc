@@ -160,38 +160,6 @@ TEST(SchedulerTest, ResumedTokensCountAsOutput) {
   EXPECT_EQ(cluster.last(2).prompt_tokens, 10u);
 }
 
-// What another replica lost in mid-answer does not wait behind what never ran, nor is it refused
-// because of that; under each policy.
-TEST(SchedulerTest, ResumedRequestsGoFirstThoughTheQueueIsFull) {
-  for (const std::string_view policy : SchedulePolicyNames()) {
-    SchedulerConfig config = SimCluster::SmallConfig();
-    config.schedule_policy = policy;
-    config.max_running_requests = 2;
-    config.max_queued_requests = 5;
-    SimCluster cluster(config);
-    const auto add = [&](ReqId id, bool resumed) {
-      ReqSpec spec = Spec(id, 8, 12, static_cast<int32_t>(id));
-      spec.cache_salt = id % 2 == 0 ? "even" : "odd";
-      spec.ignore_eos = true;
-      if (resumed) spec.resumed_ids = {3, 4};
-      return cluster.Add(spec);
-    };
-    for (ReqId id = 1; id <= 2; ++id) ASSERT_TRUE(add(id, false).ok());
-    ASSERT_TRUE(cluster.Step());  // they run
-    for (ReqId id = 3; id <= 7; ++id) ASSERT_TRUE(add(id, false).ok());
-    EXPECT_TRUE(absl::IsResourceExhausted(add(8, false)));
-    for (ReqId id = 11; id <= 12; ++id) ASSERT_TRUE(add(id, true).ok()) << policy;
-    EXPECT_TRUE(absl::IsResourceExhausted(add(13, true))) << "as many as may run";
-    while (!cluster.finished(11) || !cluster.finished(12)) {
-      ASSERT_TRUE(cluster.Step());
-      for (ReqId id = 3; id <= 7; ++id) {
-        EXPECT_TRUE(cluster.tokens(id).empty()) << policy << " " << id;
-      }
-    }
-    cluster.Drain();
-  }
-}
-
 // Of a prompt that waits, one that is half computed, and one that has output.
 TEST(SchedulerTest, AnAbortTellsWhatWasComputed) {
   SchedulerConfig config = SimCluster::SmallConfig();
