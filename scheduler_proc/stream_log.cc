@@ -78,7 +78,10 @@ void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
         token_bytes + tokens_[end].text_end - std::min<size_t>(text_begin, tokens_[end].text_end);
     text_begin = tokens_[end].text_end;
     choice->add_token_ids(tokens_[end].id);
-    if (!logprobs_.empty()) CHECK(choice->add_logprobs()->ParseFromString(logprobs_[end]));
+    if (!logprobs_.empty()) {
+      CHECK(choice->add_logprobs()->ParseFromString(logprobs_[end]));
+      sent_logprob_bytes_ += logprobs_[end].size();
+    }
     ++end;
   }
   const bool everything = end == tokens_.size();
@@ -88,6 +91,16 @@ void StreamLog::TakeTokens(size_t max_bytes, v1::Delta* delta) {
   unsent_bytes_ -= text_end - sent_text_;
   sent_tokens_ = end;
   sent_text_ = text_end;
+  ForgetSentLogprobs();
+}
+
+void StreamLog::ForgetSentLogprobs() {
+  while (sent_logprob_bytes_ > kSentLogprobBytes) {
+    std::string& entry = logprobs_[num_forgotten_++];
+    sent_logprob_bytes_ -= entry.size();
+    logprob_bytes_ -= entry.size() + 1;
+    std::string().swap(entry);
+  }
 }
 
 void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
@@ -123,8 +136,12 @@ void StreamLog::Take(size_t max_bytes, v1::Delta* delta) {
 }
 
 bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
-  if (token_offset < first_token_ || token_offset - first_token_ > tokens_.size()) return false;
+  if (!HasTokens(token_offset)) return false;
   const size_t index = token_offset - first_token_;
+  if (!logprobs_.empty()) {
+    for (size_t i = index; i < sent_tokens_; ++i) sent_logprob_bytes_ -= logprobs_[i].size();
+    for (size_t i = sent_tokens_; i < index; ++i) sent_logprob_bytes_ += logprobs_[i].size();
+  }
   sent_tokens_ = index;
   sent_text_ = index == 0 ? 0 : tokens_[index - 1].text_end;
   sent_prompt_ = std::min<size_t>(prompt_logprobs, prompt_logprobs_.size());
@@ -134,9 +151,13 @@ bool StreamLog::Rewind(uint32_t token_offset, uint32_t prompt_logprobs) {
   return true;
 }
 
+bool StreamLog::HasTokens(uint32_t token_offset) const {
+  return token_offset >= first_token_ && token_offset - first_token_ >= num_forgotten_ &&
+         token_offset - first_token_ <= tokens_.size();
+}
+
 bool StreamLog::Has(uint32_t token_offset, uint64_t text_bytes) const {
-  return token_offset >= first_token_ && token_offset - first_token_ <= tokens_.size() &&
-         text_bytes <= text_.size();
+  return HasTokens(token_offset) && text_bytes <= text_.size();
 }
 
 bool StreamLog::RewindTo(uint32_t token_offset, uint64_t text_bytes) {

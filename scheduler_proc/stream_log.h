@@ -4,7 +4,8 @@
 // themselves and a re-attached router gets whatever lies past its token offset by moving the
 // cursor. Of a piece with several tokens only the last one's text is known, so such a piece is not
 // divided. prompt_logprobs travel with the first token (or the end). Log probabilities are kept as
-// they are on the wire, a sixth of what they take as messages.
+// they are on the wire, a sixth of what they take as messages; of those of tokens that were sent,
+// the last kSentLogprobBytes are: whoever lacks older ones has the tokens computed again.
 //
 // Units: tokens (those of Submit.resume count), bytes. Threads: the owner's lock guards it.
 #pragma once
@@ -24,13 +25,15 @@ class StreamLog {
   StreamLog(uint64_t stream_id, uint32_t first_token)
       : stream_id_(stream_id), first_token_(first_token) {}
 
+  static constexpr size_t kSentLogprobBytes = 256 << 10;
+
   // Returns how many bytes are unsent because of it.
   size_t Append(v1::Delta&& piece);
   bool HasUnsent() const;
   // The next Delta, of about max_bytes at most (at least one piece). Call only if HasUnsent().
   void Take(size_t max_bytes, v1::Delta* delta);
   // What lies past `token_offset` tokens and `prompt_logprobs` entries is unsent again. False: no
-  // such offset.
+  // such offset, or not all of it is kept.
   bool Rewind(uint32_t token_offset, uint32_t prompt_logprobs);
   // The same for who has so many tokens and so many bytes of text, however those were cut; and
   // whether it would be true.
@@ -50,8 +53,10 @@ class StreamLog {
     bool ends_piece = true;
   };
   using Logprobs = std::vector<std::string>;  // each a v1::TokenLogprobs
+  void ForgetSentLogprobs();
   void Keep(const v1::TokenLogprobs& entry, Logprobs* entries);
   void TakeTokens(size_t max_bytes, v1::Delta* delta);
+  bool HasTokens(uint32_t token_offset) const;  // and what follows
   size_t TokenBytes(size_t index) const;
   size_t CountTail() const;
   size_t CountUnsent() const;
@@ -59,7 +64,9 @@ class StreamLog {
   const uint64_t stream_id_;
   const uint32_t first_token_;
   std::vector<Token> tokens_;
-  Logprobs logprobs_;  // empty, or one a token
+  Logprobs logprobs_;  // empty, or one a token, of which the first num_forgotten_ are gone
+  size_t num_forgotten_ = 0;
+  size_t sent_logprob_bytes_ = 0;  // of those that are kept
   Logprobs prompt_logprobs_;
   size_t logprob_bytes_ = 0;      // of both
   uint64_t large_result_id_ = 0;  // instead of prompt_logprobs_

@@ -122,6 +122,33 @@ TEST(StreamLog, APieceIsNotDivided) {
   EXPECT_EQ(log.unsent_bytes(), 0u);
 }
 
+// A long answer's memory does not grow by them for ever; who lacks the older ones is told so.
+TEST(StreamLog, OfSentLogprobsTheLastOnesAreKept) {
+  constexpr uint32_t kTokens = 4000;
+  StreamLog log(1, 0);
+  v1::Delta delta;
+  for (uint32_t i = 0; i < kTokens; ++i) {
+    v1::Delta piece = Piece({static_cast<int32_t>(i)}, "x", true);
+    piece.mutable_choices(0)->mutable_logprobs(0)->set_token(std::string(1000, 'p'));
+    log.Append(std::move(piece));
+    if (i % 10 == 9) log.Take(1 << 20, &delta);
+  }
+  EXPECT_EQ(log.unsent_bytes(), 0u);
+  EXPECT_LT(log.kept_bytes(), StreamLog::kSentLogprobBytes + kTokens * 100);
+  EXPECT_FALSE(log.Rewind(0, 0));
+  EXPECT_FALSE(log.Has(kTokens - 300, 0));
+  EXPECT_FALSE(log.HasUnsent()) << "it is as it was";
+  ASSERT_TRUE(log.Rewind(kTokens - 200, 0));
+  v1::Delta again;
+  log.Take(1 << 20, &again);
+  ASSERT_EQ(again.choices(0).logprobs_size(), 200);
+  for (const v1::TokenLogprobs& entry : again.choices(0).logprobs()) {
+    EXPECT_EQ(entry.token().size(), 1000u);
+  }
+  ASSERT_TRUE(log.Rewind(kTokens, 0));
+  EXPECT_FALSE(log.HasUnsent());
+}
+
 // Whatever is appended, taken and rewound: what the consumer has is a prefix, and in the end all.
 TEST(StreamLog, RandomTakesAndRewindsLoseNothing) {
   std::mt19937 random(1);
