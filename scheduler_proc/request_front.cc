@@ -93,7 +93,9 @@ Status RequestFront::Enqueue(ReqId id, CheckedRequest&& checked, const std::stri
   if (!checked.grammar.has_value()) return Enter(std::move(command));
   // std::function wants what can be copied.
   auto shared = std::make_shared<SubmitCommand>(std::move(command));
-  deps_.grammars->Compile(*checked.grammar, [this, shared](GrammarCompiler::Result grammar) {
+  const auto whom = shared->spec.resumed_ids.empty() ? GrammarCompiler::For::kNewRequest
+                                                     : GrammarCompiler::For::kBegunElsewhere;
+  deps_.grammars->Compile(*checked.grammar, whom, [this, shared](GrammarCompiler::Result grammar) {
     OnGrammar(std::move(*shared), std::move(grammar));
   });
   return OkStatus();

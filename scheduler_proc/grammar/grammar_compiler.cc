@@ -82,18 +82,23 @@ void GrammarCompiler::Stop() {
   }
 }
 
-void GrammarCompiler::Compile(const GrammarSpec& spec, Done done) {
+void GrammarCompiler::Compile(const GrammarSpec& spec, For whom, Done done) {
   Result answer = absl::UnavailableError("the replica is stopping");
   {
     std::lock_guard lock(mutex_);
     const Key key(spec.kind, spec.text);
-    const Entry* entry = FindLocked(key);
+    const Entry* entry = FindLocked(key, whom);
     if (entry == nullptr && !stop_ && num_waiting_ < options_.max_waiting) {
       ++num_waiting_;
       std::vector<Done>& dones = waiting_[key];
       dones.push_back(std::move(done));
       if (dones.size() > 1) return;
-      queue_.push_back({spec, clock_->NowNs() + int64_t{options_.timeout_ms} * kNsPerMs});
+      const int64_t now_ns = clock_->NowNs(), timeout_ns = int64_t{options_.timeout_ms} * kNsPerMs;
+      if (whom == For::kNewRequest) {
+        queue_.push_back({spec, now_ns + timeout_ns});
+      } else {
+        queue_.push_front({spec, now_ns + kBegunElsewhereTimes * timeout_ns});
+      }
       changed_.notify_one();
       return;
     }
@@ -176,10 +181,11 @@ void GrammarCompiler::Finish(const GrammarSpec& spec, Entry entry) {
   for (Done& done : dones) done(result);
 }
 
-const GrammarCompiler::Entry* GrammarCompiler::FindLocked(const Key& key) {
+const GrammarCompiler::Entry* GrammarCompiler::FindLocked(const Key& key, For whom) {
   const auto it = cache_.find(key);
   if (it == cache_.end()) return nullptr;
-  if (it->second.expires_ns <= clock_->NowNs()) {
+  const bool is_lack = it->second.expires_ns != INT64_MAX;
+  if (it->second.expires_ns <= clock_->NowNs() || (is_lack && whom == For::kBegunElsewhere)) {
     EvictLocked(it);
     return nullptr;
   }

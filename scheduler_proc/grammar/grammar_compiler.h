@@ -6,6 +6,9 @@
 // whole key. Refusals are kept too, those for time or memory for kRefusalNs only: the machine may
 // have been busy. Whoever asks for a text that is being compiled waits for that.
 //
+// What compiled elsewhere, for an answer that goes on here, is compiled before the others and with
+// more time, whatever was refused for want of it.
+//
 // Threads: Compile from any, Stop from one; `done` runs once, on the caller's thread or one of
 // ours. Ownership: no `done` is left when Stop or the destructor returns. Errors (to `done`):
 // InvalidArgument beginning with the field of StructuredOutput; ResourceExhausted: too many wait,
@@ -45,7 +48,7 @@ class GrammarCompiler {
   struct Options {
     CompileSandbox::Options sandbox;
     uint32_t threads = 2;
-    uint32_t timeout_ms = 2000;   // from Compile to `done`, waiting included
+    uint32_t timeout_ms = 2000;   // from Compile to `done`, waiting included; of a new request
     uint32_t max_waiting = 1024;  // requests
     uint64_t cache_bytes = 128 << 20;
   };
@@ -58,11 +61,13 @@ class GrammarCompiler {
                                                           prometheus::Registry* registry);
   ~GrammarCompiler();
 
-  void Compile(const GrammarSpec& spec, Done done);
+  enum class For { kNewRequest, kBegunElsewhere };
+  void Compile(const GrammarSpec& spec, For whom, Done done);
   // Ends the threads; those that wait, or come later for what is not in the cache, get Unavailable.
   void Stop();
 
   static constexpr int64_t kRefusalNs = 60 * kNsPerSecond;
+  static constexpr uint32_t kBegunElsewhereTimes = 5;  // as long as a new request's
 
  private:
   using Key = std::pair<GrammarKind, std::string>;
@@ -82,7 +87,8 @@ class GrammarCompiler {
   void RunThread();
   Entry CompileNow(const Job& job);
   void Finish(const GrammarSpec& spec, Entry entry);
-  const Entry* FindLocked(const Key& key);
+  // Of those begun elsewhere no lack counts.
+  const Entry* FindLocked(const Key& key, For whom);
   void StoreLocked(const Key& key, Entry entry);
   void EvictLocked(std::map<Key, Entry>::iterator it);
 

@@ -27,9 +27,11 @@ class GrammarCompilerTest : public ::testing::Test {
     compiler_ = *std::move(compiler);
     metrics_ = std::make_unique<GrammarMetrics>(registry_.get());
   }
-  std::future<GrammarCompiler::Result> Begin(GrammarKind kind, const std::string& text) {
+  using For = GrammarCompiler::For;
+  std::future<GrammarCompiler::Result> Begin(GrammarKind kind, const std::string& text,
+                                             For whom = For::kNewRequest) {
     auto promise = std::make_shared<std::promise<GrammarCompiler::Result>>();
-    compiler_->Compile({kind, text}, [promise](GrammarCompiler::Result result) {
+    compiler_->Compile({kind, text}, whom, [promise](GrammarCompiler::Result result) {
       promise->set_value(std::move(result));
     });
     return promise->get_future();
@@ -94,6 +96,25 @@ TEST_F(GrammarCompilerTest, WhatTakesTooLongIsRefusedInTime) {
   EXPECT_EQ(metrics_->timeout.Value(), 1);
   EXPECT_FALSE(Compile(Endless(3000)).ok());
   EXPECT_EQ(metrics_->hits.Value(), 1);  // not tried again at once
+}
+
+// A second that is short for a new request is enough for one that goes on, and what was refused a
+// moment ago is tried again for it.
+TEST_F(GrammarCompilerTest, WhatCompiledElsewhereHasMoreTime) {
+  Start({.sandbox = {}, .threads = 1, .timeout_ms = 0, .cache_bytes = 1 << 20});
+  EXPECT_EQ(Compile("a+").status().code(), absl::StatusCode::kResourceExhausted) << "no time at all";
+  compiler_.reset();
+  Start({.sandbox = {}, .threads = 1, .timeout_ms = 1000, .cache_bytes = 1 << 20});
+  // The sandbox may take as long to start.
+  ASSERT_TRUE(Begin(GrammarKind::kRegex, "a+", For::kBegunElsewhere).get().ok());
+  const auto tries = [this] { return metrics_->timeout.Value() + metrics_->invalid.Value(); };
+  const Status refused = Compile(Endless(3000)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_EQ(tries(), 1);
+  EXPECT_FALSE(Compile(Endless(3000)).ok());
+  EXPECT_EQ(tries(), 1) << "it is remembered";
+  EXPECT_FALSE(Begin(GrammarKind::kRegex, Endless(3000), For::kBegunElsewhere).get().ok());
+  EXPECT_EQ(tries(), 2) << "but not for those";
 }
 
 TEST_F(GrammarCompilerTest, TooManyAtOnceAreToldSo) {
