@@ -66,8 +66,8 @@ StatusOr<bool> SchedulerLoop::Step() {
 }
 
 void SchedulerLoop::ReportRecovering() {
-  const bool recovering = !deps_.epochs->serving() || IsAway(deps_.control->detokenizer) ||
-                          AnyIsSilent(*deps_.control);
+  const bool recovering =
+      !deps_.epochs->serving() || IsAway(deps_.control->detokenizer) || AnyIsSilent(*deps_.control);
   if (std::exchange(recovering_, recovering) == recovering) return;
   deps_.load->SetRecovering(recovering);
   deps_.on_recovering();

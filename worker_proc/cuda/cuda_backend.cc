@@ -89,11 +89,11 @@ class CudaBackend final : public Backend {
   void Embed(const EmbeddingWeight& weight, const AttentionContext& context, float scale,
              Tensor out) override;
   void RmsNorm(Tensor x, const VectorWeight& weight, float eps, Tensor out) override {
-    Norm(x, nullptr, weight, eps, out);
+    kernels_.rms_norm(NormArgs(x, nullptr, weight, eps, out), stream_);
   }
   void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
                   Tensor out) override {
-    Norm(x, Floats(residual), weight, eps, out);
+    kernels_.rms_norm(NormArgs(x, Floats(residual), weight, eps, out), stream_);
   }
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
     products_.Linear(static_cast<const CudaLinear&>(weight), x, out);
@@ -113,6 +113,13 @@ class CudaBackend final : public Backend {
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                           Tensor out) override {
     return gather_.Run(collective, cols, local, CudaGather::kAllRanks, out);
+  }
+  Status AllGatherAddRmsNorm(Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                             const AddNorm& norm) override {
+    const RmsNormArgs args =
+        NormArgs(norm.x, Floats(norm.residual), norm.weight, norm.eps, norm.out);
+    if (gather_.AddNorm(collective, cols, local, args)) return OkStatus();
+    return Backend::AllGatherAddRmsNorm(collective, cols, local, norm);
   }
   Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                        uint32_t root, Tensor out) override {
@@ -145,7 +152,8 @@ class CudaBackend final : public Backend {
     return narrow ? options_.dtype : Element::kFloat32;
   }
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
-  void Norm(Tensor x, float* residual, const VectorWeight& weight, float eps, Tensor out);
+  static RmsNormArgs NormArgs(Tensor x, float* residual, const VectorWeight& weight, float eps,
+                              Tensor out);
 
   const std::unique_ptr<Device> device_;
   const KernelTable& kernels_;
@@ -262,12 +270,11 @@ void CudaBackend::Embed(const EmbeddingWeight& weight, const AttentionContext& c
   kernels_.packed_embedding({args, packed[0].dtype}, stream_);
 }
 
-void CudaBackend::Norm(Tensor x, float* residual, const VectorWeight& weight, float eps,
-                       Tensor out) {
+RmsNormArgs CudaBackend::NormArgs(Tensor x, float* residual, const VectorWeight& weight, float eps,
+                                  Tensor out) {
   const auto& w = static_cast<const CudaVector&>(weight);
-  kernels_.rms_norm({Floats(x), residual, w.values.as<const float>(), eps, x.rows, x.cols,
-                     Data(out), TypeOf(out)},
-                    stream_);
+  return {Floats(x), residual,   w.values.as<const float>(), eps, x.rows, x.cols,
+          Data(out), TypeOf(out)};
 }
 
 void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,

@@ -194,8 +194,19 @@ void CudaGather::Broadcast(Tensor row) {
 
 void CudaGather::Queue(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
                        bool receives, Tensor out) {
-  if (by_memory_) return ByMemory(collective, cols, local, receives, out);
-  ByCommunicator(collective, cols, local, receives, out);
+  if (!by_memory_) return ByCommunicator(collective, cols, local, receives, out);
+  GatherArgs args = MemoryArgs(collective, cols, local);
+  if (receives) args.out = Data(out);
+  device_.kernels().gather_columns(args, device_.stream());
+}
+
+bool CudaGather::AddNorm(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+                         const RmsNormArgs& norm) {
+  if (!by_memory_ || trial_) return false;
+  const GatherArgs args = MemoryArgs(collective, cols, local);
+  if (!HasGatherAddNorm(args)) return false;
+  device_.kernels().gather_add_norm({args, norm}, device_.stream());
+  return true;
 }
 
 // Those that want nothing gather all the same: they would have to send it anyway.
@@ -223,8 +234,8 @@ void CudaGather::ByCommunicator(const Collective& collective, std::span<const ui
   if (receives) device_.kernels().interleave_columns(args, device_.stream());
 }
 
-void CudaGather::ByMemory(const Collective& collective, std::span<const uint32_t> cols,
-                          Tensor local, bool receives, Tensor out) {
+GatherArgs CudaGather::MemoryArgs(const Collective& collective, std::span<const uint32_t> cols,
+                                  Tensor local) const {
   GatherArgs args;
   args.arenas = table_.as<std::byte* const>();
   args.counters = counters_.as<uint32_t>();
@@ -232,7 +243,6 @@ void CudaGather::ByMemory(const Collective& collective, std::span<const uint32_t
   args.rank = collective.rank();
   args.ranks = collective.size();
   args.local = Data(local);
-  args.out = receives ? Data(out) : nullptr;
   args.rows = local.rows;
   uint64_t whole = 0;
   for (uint32_t r = 0; r < args.ranks; ++r) {
@@ -246,7 +256,7 @@ void CudaGather::ByMemory(const Collective& collective, std::span<const uint32_t
   args.timeout_ns = timeout_ns_;
   args.abort = word(kAbort);
   args.failed = word(kFailed);
-  device_.kernels().gather_columns(args, device_.stream());
+  return args;
 }
 
 void CudaGather::Wait() {

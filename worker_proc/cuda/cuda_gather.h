@@ -59,6 +59,11 @@ class CudaGather {
   // `root` (or all ranks) gets the columns cols[r] of each rank r's `local` in `out`.
   Status Run(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,
              Tensor out);
+  // The same for all ranks, and then norm.residual += what was gathered, norm.out = its norm, in
+  // one kernel. False: nothing has happened, since these are rows that it is not for, or ranks do
+  // not reach each other's memory.
+  bool AddNorm(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
+               const RmsNormArgs& norm);
   // Rank 0's row comes to all of them, by queued exchanges only; of one rank nothing happens.
   void Broadcast(Tensor row);
   // Until the device has done what it was given, or the epoch is over. Then TakeError.
@@ -86,8 +91,9 @@ class CudaGather {
   void Fail(const Status& status);
   void Queue(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
              bool receives, Tensor out);
-  void ByMemory(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                bool receives, Tensor out);
+  // Of an exchange by memory.
+  GatherArgs MemoryArgs(const Collective& collective, std::span<const uint32_t> cols,
+                        Tensor local) const;
   void ByCommunicator(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
                       bool receives, Tensor out);
   Status OnHost(Collective& collective, std::span<const uint32_t> cols, Tensor local, uint32_t root,

@@ -249,6 +249,19 @@ class Backend {
   // cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.
   virtual Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols,
                                   Tensor local, Tensor out) = 0;
+  // AllGatherColumns into x, and AddRmsNorm; x is scratch.
+  struct AddNorm {
+    Tensor x, residual;
+    const VectorWeight& weight;
+    float eps = 0;
+    Tensor out;
+  };
+  virtual Status AllGatherAddRmsNorm(Collective& collective, std::span<const uint32_t> cols,
+                                     Tensor local, const AddNorm& norm) {
+    RETURN_IF_ERROR(AllGatherColumns(collective, cols, local, norm.x));
+    AddRmsNorm(norm.x, norm.residual, norm.weight, norm.eps, norm.out);
+    return OkStatus();
+  }
   // As AllGatherColumns, but only `root` gets the result.
   virtual Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
                                uint32_t root, Tensor out) = 0;

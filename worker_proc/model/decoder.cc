@@ -74,6 +74,8 @@ class Decoder final : public Model {
   Status AllocateShards();
   Status Attention(const DecoderLayer& layer, const AttentionContext& context);
   Status FeedForward(const DecoderLayer& layer, uint32_t tokens);
+  Status AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
+                       uint32_t tokens);
   // All ranks' columns of `local` side by side; with one rank `full` is `local` already.
   Status AllGather(std::span<const uint32_t> cols, Tensor local, Tensor full) {
     if (env_.partition.size == 1) return OkStatus();
@@ -230,7 +232,7 @@ Status Decoder::AllocateShards() {
   return OkStatus();
 }
 
-// normed_ → projected_
+// normed_ → projected_local_
 Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& context) {
   const uint32_t n = context.num_tokens;
   backend_.Linear(*layer.qkv_proj, normed_.First(n), qkv_.First(n));
@@ -244,16 +246,32 @@ Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& con
   backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
   RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
   backend_.Linear(*layer.o_proj, attention_.First(n), projected_local_.First(n));
-  return AllGather(hidden_cols_, projected_local_.First(n), projected_.First(n));
+  return OkStatus();
 }
 
-// normed_ → projected_
+// normed_ → projected_local_
 Status Decoder::FeedForward(const DecoderLayer& layer, uint32_t n) {
   backend_.LinearActMul({*layer.gate_up_proj, config_.hidden_act}, normed_.First(n),
                         gate_up_.First(n), activated_local_.First(n));
   RETURN_IF_ERROR(AllGather(intermediate_cols_, activated_local_.First(n), activated_.First(n)));
   backend_.Linear(*layer.down_proj, activated_.First(n), projected_local_.First(n));
-  return AllGather(hidden_cols_, projected_local_.First(n), projected_.First(n));
+  return OkStatus();
+}
+
+// projected_local_ of all ranks, through `own_norm` if it is not null → residual_; normed_ is that
+// through `next_norm`.
+Status Decoder::AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
+                              uint32_t n) {
+  const float eps = config_.rms_norm_eps;
+  const Tensor local = projected_local_.First(n);
+  const Tensor projected = projected_.First(n);
+  const Backend::AddNorm add = {projected, residual_.First(n), next_norm, eps, normed_.First(n)};
+  if (own_norm == nullptr && env_.partition.size > 1)
+    return backend_.AllGatherAddRmsNorm(*env_.collective, hidden_cols_, local, add);
+  RETURN_IF_ERROR(AllGather(hidden_cols_, local, projected));
+  if (own_norm != nullptr) backend_.RmsNorm(projected, *own_norm, eps, projected);
+  backend_.AddRmsNorm(projected, add.residual, next_norm, eps, add.out);
+  return OkStatus();
 }
 
 StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
@@ -261,23 +279,16 @@ StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
   const float eps = config_.rms_norm_eps;
   const Tensor residual = residual_.First(n);
   const Tensor normed = normed_.First(n);
-  const Tensor projected = projected_.First(n);
   backend_.Embed(*embed_tokens_, context, spec_.embed_scale, residual);
   backend_.RmsNorm(residual, *layers_[0].attention_norm, eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const DecoderLayer& layer = layers_[i];
     RETURN_IF_ERROR(Attention(layer, context));
-    if (layer.attention_out_norm != nullptr) {
-      backend_.RmsNorm(projected, *layer.attention_out_norm, eps, projected);
-    }
-    backend_.AddRmsNorm(projected, residual, *layer.feedforward_norm, eps, normed);
+    RETURN_IF_ERROR(AddToResidual(layer.attention_out_norm.get(), *layer.feedforward_norm, n));
     RETURN_IF_ERROR(FeedForward(layer, n));
-    if (layer.feedforward_out_norm != nullptr) {
-      backend_.RmsNorm(projected, *layer.feedforward_out_norm, eps, projected);
-    }
     const VectorWeight& next_norm =
         i + 1 < layers_.size() ? *layers_[i + 1].attention_norm : *norm_;
-    backend_.AddRmsNorm(projected, residual, next_norm, eps, normed);
+    RETURN_IF_ERROR(AddToResidual(layer.feedforward_out_norm.get(), next_norm, n));
     env_.heartbeat->Beat();
   }
   return normed;

@@ -102,7 +102,8 @@ TEST_F(GrammarCompilerTest, WhatTakesTooLongIsRefusedInTime) {
 // moment ago is tried again for it.
 TEST_F(GrammarCompilerTest, WhatCompiledElsewhereHasMoreTime) {
   Start({.sandbox = {}, .threads = 1, .timeout_ms = 0, .cache_bytes = 1 << 20});
-  EXPECT_EQ(Compile("a+").status().code(), absl::StatusCode::kResourceExhausted) << "no time at all";
+  EXPECT_EQ(Compile("a+").status().code(), absl::StatusCode::kResourceExhausted)
+      << "no time at all";
   compiler_.reset();
   Start({.sandbox = {}, .threads = 1, .timeout_ms = 1000, .cache_bytes = 1 << 20});
   // The sandbox may take as long to start.

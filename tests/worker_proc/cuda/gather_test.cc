@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -203,6 +206,93 @@ TEST(CudaGatherWideTest, FewWideRowsTakeTurnsWithNarrowOnes) {
       Exchange(op, n, r, rank);
     }
   });
+}
+
+// What is gathered, added and normed by one kernel has the bits of two.
+void ExpectBitsOfTwoKernels(uint32_t n, uint32_t r, Ranks::Rank& rank) {
+  std::mt19937 random(n);
+  const uint32_t ranks = rank.collective->size();
+  const uint32_t rows = 1 + random() % kFewRowsBlocks;
+  std::vector<uint32_t> cols;
+  for (uint32_t i = 0; i < ranks; ++i) {
+    cols.push_back(n % 2 == 0 ? 8 + random() % 160 * 8 : 1 + random() % 900);
+  }
+  const auto sum = [&cols] { return std::accumulate(cols.begin(), cols.end(), 0u); };
+  if (n % 2 != 0) cols[0] += sum() % 8 == 0;  // whole runs, but not each rank's: for two kernels
+  const uint32_t whole = sum();
+  const Element type = n % 3 == 0 ? Element::kFloat32 : Element::kBFloat16;
+  std::normal_distribution<float> normal;
+  std::vector<float> residual(size_t{rows} * whole), weight(whole), local(size_t{rows} * cols[r]);
+  for (float& value : residual) value = normal(random);
+  for (float& value : weight) value = normal(random);
+  std::mt19937 own(n * 100 + r);
+  for (float& value : local) value = normal(own);
+  const auto upload = [&](const std::vector<float>& values) {
+    auto buffer = rank.device->Allocate(values.size() * sizeof(float));
+    CHECK_OK(buffer.status());
+    rank.device->UploadAll(values, *buffer);
+    return std::move(*buffer);
+  };
+  const DeviceBuffer local_buffer = upload(local), weights = upload(weight);
+  const DeviceBuffer gathered = upload(residual);  // room
+  CudaTensor local_tensor{local_buffer.data(), Element::kFloat32};
+  CudaTensor gathered_tensor{gathered.data(), Element::kFloat32};
+  const Tensor from = {&local_tensor, rows, cols[r]};
+  std::vector<float> residuals[2], outs[2];
+  for (int fused = 0; fused < 2; ++fused) {
+    const DeviceBuffer stream = upload(residual), out = upload(residual);
+    const RmsNormArgs norm = {gathered.as<const float>(),
+                              stream.as<float>(),
+                              weights.as<const float>(),
+                              1e-5f,
+                              rows,
+                              whole,
+                              out.data(),
+                              type};
+    if (fused == 0) {
+      CHECK_OK(rank.gather->Run(*rank.collective, cols, from, CudaGather::kAllRanks,
+                                {&gathered_tensor, rows, whole}));
+      rank.device->kernels().rms_norm(norm, rank.device->stream());
+    } else {
+      ASSERT_TRUE(rank.gather->AddNorm(*rank.collective, cols, from, norm));
+    }
+    for (auto* to : {&residuals[fused], &outs[fused]}) to->resize(residual.size());
+    rank.device->Download(stream.data(), stream.bytes(), residuals[fused].data());
+    rank.device->Download(out.data(), out.bytes(), outs[fused].data());
+    CHECK_OK(rank.device->Synchronize());
+  }
+  const auto equal = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  };
+  EXPECT_TRUE(equal(residuals[0], residuals[1])) << n;
+  EXPECT_FALSE(equal(residuals[0], residual)) << n;
+  EXPECT_TRUE(equal(outs[0], outs[1])) << n;
+  EXPECT_FALSE(equal(outs[0], residual)) << n;
+}
+
+TEST(CudaGatherAddNormTest, HasTheBitsOfTwoKernels) {
+  for (const uint32_t ranks : {2u, 5u}) {
+    Ranks all(ranks, CudaGather::kTimeoutNs, {}, nullptr, 1 << 16);
+    all.Connect(1);
+    all.OnAll([](uint32_t r, Ranks::Rank& rank) {
+      for (uint32_t n = 0; n < 12; ++n) ExpectBitsOfTwoKernels(n, r, rank);
+    });
+  }
+}
+
+TEST(CudaGatherAddNormTest, NotOfManyRowsNorOfRunsThatTwoRanksShareNorByACommunicator) {
+  const auto refuse = [](const EmulatedLinks& links, uint32_t rows, std::array<uint32_t, 2> cols) {
+    Ranks all(2, CudaGather::kTimeoutNs, links, nullptr, 1 << 16);
+    all.Connect(1);
+    all.OnAll([&](uint32_t r, Ranks::Rank& rank) {
+      CudaTensor none;
+      const Tensor local = {&none, rows, cols[r]};
+      EXPECT_FALSE(rank.gather->AddNorm(*rank.collective, cols, local, {}));
+    });
+  };
+  refuse({}, kManyRowsBlocks + 1, {8, 8});
+  refuse({}, 1, {12, 4});
+  refuse(kByCommunicator, 1, {8, 8});
 }
 
 TEST(CudaGatherHostTest, ThroughTheHostWhereNothingElseConnectsThem) {

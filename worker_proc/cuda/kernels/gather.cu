@@ -1,7 +1,7 @@
 #include "worker_proc/cuda/kernels/gather.h"
 
 #include "worker_proc/cuda/kernels/launchers.cuh"
-#include "worker_proc/cuda/kernels/platform.cuh"
+#include "worker_proc/cuda/kernels/norm_row.cuh"
 
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
@@ -76,25 +76,25 @@ __device__ __forceinline__ void CopyRows(const RowCopy& copy) {
   }
 }
 
+// By the whole block: its rows of all ranks are in their arenas, `*slot` behind each's beginning.
+// False: it has none, or this rank has given up.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args) {
-  StartNext();
-  AfterPrevious();
+__device__ __forceinline__ bool Exchange(const GatherArgs& args, uint64_t* slot) {
   FLOTILLA_SHARED(uint32_t, shared, 2);
   // Blocks without rows count too: all must mean the same slot.
   if (threadIdx.x == 0) {
     shared[0] = ++args.counters[BlockOf(args)];
     shared[1] = LoadAcquire(args.stopped);
   }
-  if (blockIdx.x >= args.rows) return;
+  if (blockIdx.x >= args.rows) return false;
   __syncthreads();
-  if (shared[1] != 0) return;
+  if (shared[1] != 0) return false;
   const uint32_t operation = shared[0];
-  const uint64_t slot = args.channel.slots_at + operation % kGatherSlots * args.channel.slot_bytes;
+  *slot = args.channel.slots_at + operation % kGatherSlots * args.channel.slot_bytes;
   const uint32_t own = args.bytes[args.rank];
   RowCopy copy = {blockIdx.x, gridDim.x, args.rows, own};
   copy.from = args.local;
-  copy.to = args.arenas[args.rank] + slot;
+  copy.to = args.arenas[args.rank] + *slot;
   copy.from_stride = copy.to_stride = own;
   CopyRows<T>(copy);
   FenceSystem();
@@ -106,9 +106,17 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
     shared[1] = all ? 1 : 0;
   }
   __syncthreads();
-  if (shared[1] == 0 || args.out == nullptr) return;
+  return shared[1] != 0;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args) {
+  StartNext();
+  AfterPrevious();
+  uint64_t slot = 0;
+  if (!Exchange<T>(args, &slot) || args.out == nullptr) return;
+  RowCopy copy = {blockIdx.x, gridDim.x, args.rows};
   copy.to = args.out;
-  copy.to_stride = 0;
   for (uint32_t r = 0; r < args.ranks; ++r) copy.to_stride += args.bytes[r];
   for (uint32_t r = 0; r < args.ranks; ++r) {
     copy.from = args.arenas[r] + slot;
@@ -116,6 +124,37 @@ __global__ void __launch_bounds__(kThreads) GatherColumnsKernel(GatherArgs args)
     CopyRows<T>(copy);
     copy.to += copy.bytes;
   }
+}
+
+// A block a row, which it reads from the ranks' arenas. n: as NormRow's; no run has columns of two
+// ranks.
+template <typename T, typename Out, uint32_t n>
+__global__ void __launch_bounds__(kThreads) GatherAddNormKernel(GatherAddNormArgs args) {
+  static_assert(kThreads == kNormThreads && kNormRunBytes == kRun * sizeof(float));
+  StartNext();
+  FLOTILLA_SHARED(float, warps, kNormThreads / kWarp);
+  const GatherArgs& gather = args.gather;
+  NormRow<Out, n> norm(args.norm);
+  AfterPrevious();
+  uint64_t slot = 0;
+  if (!Exchange<T>(gather, &slot)) return;
+  const size_t row = blockIdx.x;
+  float* const residual = args.norm.residual + row * args.norm.cols;
+  const auto load = [&](uint32_t c, float(&values)[n]) {
+    uint32_t r = 0;
+    uint32_t column = c;  // of rank r
+    for (; column >= gather.bytes[r] / sizeof(float); ++r) {
+      column -= gather.bytes[r] / static_cast<uint32_t>(sizeof(float));
+    }
+    const std::byte* const from = gather.arenas[r] + slot + row * gather.bytes[r];
+    LoadRun(reinterpret_cast<const float*>(from) + column, values);
+    float before[n];
+    LoadRun(residual + c, before);
+    for (uint32_t i = 0; i < n; ++i) values[i] += before[i];
+    StoreRun(residual + c, values);
+  };
+  const auto again = [&](uint32_t c, float(&values)[n]) { LoadRun(residual + c, values); };
+  norm.Run(load, again, warps, static_cast<Out*>(args.norm.out) + row * args.norm.cols);
 }
 
 // A block a row.
@@ -136,9 +175,9 @@ __global__ void __launch_bounds__(kThreads) InterleaveColumnsKernel(InterleaveAr
 }
 
 template <typename Args>
-bool InPacks(const Args& args) {
+bool InPacks(const Args& args, uint32_t bytes = sizeof(uint4)) {
   bool all = true;
-  for (uint32_t r = 0; r < args.ranks; ++r) all = all && args.bytes[r] % sizeof(uint4) == 0;
+  for (uint32_t r = 0; r < args.ranks; ++r) all = all && args.bytes[r] % bytes == 0;
   return all;
 }
 
@@ -156,6 +195,18 @@ void GatherColumns(const GatherArgs& args, Stream stream) {
   const bool wide = InPacks(args);
   const LaunchShape shape = {.grid_x = args.channel.blocks, .block = kThreads};
   Launch(shape, wide ? GatherColumnsKernel<uint4> : GatherColumnsKernel<uint16_t>, args, stream);
+}
+
+void GatherAddNorm(const GatherAddNormArgs& args, Stream stream) {
+  if (args.gather.rows == 0) return;
+  const LaunchShape shape = {.grid_x = args.gather.channel.blocks, .block = kThreads};
+  ForElement(args.norm.out_type, [&](auto out) {
+    using Out = decltype(out);
+    Launch(shape,
+           InPacks(args.gather, kNormRunBytes) ? GatherAddNormKernel<uint4, Out, kRun>
+                                               : GatherAddNormKernel<uint16_t, Out, 1>,
+           args, stream);
+  });
 }
 
 }  // namespace flotilla::cuda::FLOTILLA_PLATFORM

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "worker_proc/cuda/kernels/launch.h"
+#include "worker_proc/cuda/kernels/norm.h"
 
 namespace flotilla::cuda {
 
@@ -58,6 +59,27 @@ struct GatherArgs {
   const uint32_t* abort = nullptr;
   uint32_t* failed = nullptr;
 };
+
+// Columns of floats, and what follows on them in a layer, without a pass over memory in between:
+//
+//   residual += gathered;  norm.out = norm(residual)
+//
+// with the bits of both kernels. rows: at most channel.blocks; norm.rows, norm.x and gather.out are
+// not read.
+struct GatherAddNormArgs {
+  GatherArgs gather;
+  RmsNormArgs norm;
+};
+// A block has one row; the norm's threads take runs of columns, of which none may be two ranks'.
+inline bool HasGatherAddNorm(const GatherArgs& gather) {
+  uint32_t whole = 0;
+  bool all_in_runs = true;
+  for (uint32_t r = 0; r < gather.ranks; ++r) {
+    whole += gather.bytes[r];
+    all_in_runs = all_in_runs && gather.bytes[r] % kNormRunBytes == 0;
+  }
+  return gather.rows <= gather.channel.blocks && (all_in_runs || whole % kNormRunBytes != 0);
+}
 
 // What a Communicator gathered, each rank's rows one after another, as rows of all ranks' columns:
 // `from` has rank r's `rows` rows of bytes[r] behind those of the ranks before. As for GatherArgs.

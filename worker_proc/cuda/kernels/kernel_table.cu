@@ -19,6 +19,7 @@ const KernelTable& Kernels() {
       .select_rows = SelectRows,
       .soft_cap = SoftCap,
       .gather_columns = GatherColumns,
+      .gather_add_norm = GatherAddNorm,
       .interleave_columns = InterleaveColumns,
       .sample_rows = SampleRows,
   };

@@ -34,6 +34,7 @@ struct KernelTable {
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
   void (*gather_columns)(const GatherArgs&, Stream);
+  void (*gather_add_norm)(const GatherAddNormArgs&, Stream);
   void (*interleave_columns)(const InterleaveArgs&, Stream);
   void (*sample_rows)(const SampleArgs&, Stream);
 };

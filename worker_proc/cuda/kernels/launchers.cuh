@@ -22,6 +22,7 @@ void PackedEmbedding(const PackedEmbeddingArgs& args, Stream stream);
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);
+void GatherAddNorm(const GatherAddNormArgs& args, Stream stream);
 void InterleaveColumns(const InterleaveArgs& args, Stream stream);
 void SearchRows(const SampleArgs& args, Stream stream);  // for SampleRows
 void SampleRows(const SampleArgs& args, Stream stream);

@@ -11,6 +11,8 @@
 
 namespace flotilla::cuda {
 
+inline constexpr uint32_t kNormRunBytes = 32;  // of x, where whole rows are such runs
+
 struct RmsNormArgs {
   const float* x = nullptr;
   float* residual = nullptr;  // null: out is the norm of x
