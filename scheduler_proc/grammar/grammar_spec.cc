@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/strict_json.h"
+#include "scheduler_proc/grammar/schema_rewrites.h"
 
 namespace flotilla {
 namespace {
@@ -91,19 +92,6 @@ bool HasAny(const json::object& object, std::span<const std::string_view> keys) 
   return std::ranges::any_of(keys, [&](auto key) { return Find(object, key) != nullptr; });
 }
 
-// `type`: as a schema writes it, a name or a list of names; others are xgrammar's to refuse.
-bool IsOfType(const json::value& value, const json::value& type) {
-  if (type.is_array()) {
-    return std::ranges::any_of(type.get_array(),
-                               [&](const json::value& one) { return IsOfType(value, one); });
-  }
-  const bool whole = value.is_int64() || value.is_uint64();
-  return (type == "string" && value.is_string()) || (type == "object" && value.is_object()) ||
-         (type == "array" && value.is_array()) || (type == "boolean" && value.is_bool()) ||
-         (type == "null" && value.is_null()) || (type == "integer" && whole) ||
-         (type == "number" && (whole || value.is_double()));
-}
-
 // Whether a pattern asks for characters that JSON writes with a backslash: xgrammar would write
 // them without. What a class excludes ("[^\"]") may be any.
 bool NeedsEscapes(std::string_view pattern) {
@@ -148,7 +136,9 @@ class SchemaCheck {
         return Bad(field_, StrCat("'", key, "' must be an array with at least one schema"));
       for (json::value& inner : list->get_array()) RETURN_IF_ERROR(Check(&inner));
     }
-    RewriteShortString(&object);
+    const StatusOr<bool> added = required_keys_.AddTo(&object);
+    if (!added.ok()) return Bad(field_, std::string(added.status().message()));
+    rewritten_ = RewriteShortString(&object) || *added || rewritten_;
     return OkStatus();
   }
   // Some schema was written in another way.
@@ -206,32 +196,8 @@ class SchemaCheck {
     return OkStatus();
   }
 
-  // {"type": "string", "maxLength": n} as a pattern. xgrammar counts characters with a rule for
-  // each, so that every token has to be tried at each step (5 ms a mask); a pattern becomes an
-  // automaton, whose masks are made beforehand (0.05 ms at most). Some milliseconds each: of one
-  // for each character only those near its end differ (near_states.h).
-  void RewriteShortString(json::object* object) {
-    for (const char* other : {"pattern", "format", "enum", "const"}) {
-      if (object->contains(other)) return;
-    }
-    const json::value* type = object->if_contains("type");
-    const json::value* most = object->if_contains("maxLength");
-    const json::value* least = object->if_contains("minLength");
-    const auto is_length = [](const json::value& v) {
-      return v.is_int64() && v.get_int64() >= 0 && v.get_int64() <= kLongestPattern;
-    };
-    if (type == nullptr || *type != "string" || most == nullptr || !is_length(*most)) return;
-    if (least != nullptr && (!is_length(*least) || least->get_int64() > most->get_int64())) return;
-    const std::string pattern =
-        StrCat("^.{", least == nullptr ? 0 : least->get_int64(), ",", most->get_int64(), "}$");
-    object->erase("minLength");
-    object->erase("maxLength");
-    object->emplace("pattern", pattern);
-    rewritten_ = true;
-  }
-
-  static constexpr int64_t kLongestPattern = 512;  // that cmake/xgrammar.patch lets it unroll
   const std::string_view field_;
+  RequiredKeys required_keys_;
   bool rewritten_ = false;
 };
 

@@ -40,8 +40,8 @@ inline constexpr int kMaxGrammarChoices = 1024;
 // in.kind is set. max_bytes: of the text.
 StatusOr<GrammarSpec> ReadStructured(const v1::StructuredOutput& in, size_t max_bytes);
 
-// Refuses keywords of JSON Schema that would have no effect. Returns the schema, with short strings
-// written in the way that costs less. `field` begins the messages.
+// Refuses keywords of JSON Schema that would have no effect. Returns the schema, written in another
+// way where xgrammar takes that better (schema_rewrites.h). `field` begins the messages.
 StatusOr<std::string> CheckJsonSchema(std::string_view schema, std::string_view field);
 
 }  // namespace flotilla

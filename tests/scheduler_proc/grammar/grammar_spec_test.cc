@@ -158,6 +158,48 @@ TEST(GrammarSpecTest, ShortStringsBecomePatterns) {
   }
 }
 
+TEST(GrammarSpecTest, RequiredKeysBecomeProperties) {
+  EXPECT_EQ(Schema(R"({"properties":{"a":{}},"required":["b","a","b"]})")->text,
+            R"({"properties":{"a":{},"b":{}},"required":["b","a","b"]})");
+  EXPECT_EQ(Schema(R"({"items":{"type":["object","null"],"required":["b"],
+                       "additionalProperties":{"type":"string","maxLength":1}}})")
+                ->text,
+            R"({"items":{"type":["object","null"],"required":["b"],)"
+            R"("additionalProperties":{"type":"string","pattern":"^.{0,1}$"},)"
+            R"("properties":{"b":{"type":"string","pattern":"^.{0,1}$"}}}})");
+  EXPECT_EQ(Schema(R"({"type":"object","required":["b"],"additionalProperties":true})")->text,
+            R"({"type":"object","required":["b"],"additionalProperties":true,"properties":{"b":{}}})");
+  EXPECT_EQ(Schema(R"({"type":"object","required":["b"],"unevaluatedProperties":{"type":"null"}})")
+                ->text,
+            R"({"type":"object","required":["b"],"unevaluatedProperties":{"type":"null"},)"
+            R"("properties":{"b":{"type":"null"}}})");
+  EXPECT_EQ(Schema(R"({"type":"string","required":["b"]})")->text,
+            R"({"type":"string","required":["b"]})");
+}
+
+TEST(GrammarSpecTest, RequiredKeysThatCannotComeAreRefusedByName) {
+  const auto refusal = [](const std::string& schema) {
+    return std::string(Schema(schema).status().message());
+  };
+  constexpr const char* kHas =
+      "structured.json_schema: 'required' has 'b', which is not in 'properties'";
+  EXPECT_EQ(refusal(R"({"properties":{},"required":["b"],"additionalProperties":false})"),
+            StrCat(kHas, ", and no other keys are allowed"));
+  EXPECT_EQ(refusal(R"({"properties":{},"required":["b"],"patternProperties":{"b":{}}})"),
+            StrCat(kHas, "; that is not supported beside 'patternProperties' and 'propertyNames'"));
+  EXPECT_EQ(refusal(R"({"properties":{},"required":"b"})"),
+            "structured.json_schema: 'required' must be an array of strings");
+  // 300 copies of 300 bytes are more than anybody may ask for.
+  std::string keys = "\"b0\"";
+  for (int i = 1; i < 300; ++i) StrAppend(&keys, ",\"b", i, "\"");
+  v1::StructuredOutput in;
+  in.set_json_schema(StrCat(R"({"type":"object","required":[)", keys,
+                            R"(],"additionalProperties":{"const":")", std::string(300, 'x'),
+                            R"("}})"));
+  EXPECT_THAT(std::string(ReadStructured(in, 10'000).status().message()),
+              HasSubstr("too many of these"));
+}
+
 TEST(GrammarSpecTest, DeepSchemasAreRefused) {
   std::string schema = "{}";
   for (int i = 0; i < 16; ++i) schema = StrCat(R"({"properties":{"a":)", schema, "}}");

@@ -110,6 +110,23 @@ TEST_F(XGrammarBackendTest, ObjectsHaveNoOtherKeys) {
   EXPECT_FALSE((*matcher)->Accept('b').ok());
 }
 
+TEST_F(XGrammarBackendTest, RequiredKeysComeThoughTheyAreNoProperties) {
+  for (const char* others : {"", R"(,"additionalProperties":{"type":"boolean"})"}) {
+    const auto schema = CheckJsonSchema(
+        StrCat(R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a","b"])",
+               others, "}"),
+        "schema");
+    ASSERT_TRUE(schema.ok());
+    const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    ExpectFollows(**grammar, R"({"a": null, "b": true})", true);
+    auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    for (const char c : std::string(R"({"a": null)")) ASSERT_TRUE((*matcher)->Accept(c).ok());
+    EXPECT_FALSE((*matcher)->Accept('}').ok());
+  }
+}
+
 TEST_F(XGrammarBackendTest, ShortStringsAsPatternsAllowWhatStringsMay) {
   const auto schema = CheckJsonSchema(R"({"type":"string","minLength":2,"maxLength":4})", "schema");
   ASSERT_TRUE(schema.ok());
