@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/strict_json.h"
+#include "scheduler_proc/grammar/disjoint_schemas.h"
 #include "scheduler_proc/grammar/schema_rewrites.h"
 
 namespace flotilla {
@@ -111,7 +112,7 @@ bool NeedsEscapes(std::string_view pattern) {
 
 class SchemaCheck {
  public:
-  explicit SchemaCheck(std::string_view field) : field_(field) {}
+  SchemaCheck(std::string_view field, const json::value& root) : field_(field), disjoint_(root) {}
 
   // Recursion is as deep as the JSON, which ParseStrictJson bounds.
   Status Check(json::value* schema) {
@@ -139,6 +140,7 @@ class SchemaCheck {
     const StatusOr<bool> added = required_keys_.AddTo(&object);
     if (!added.ok()) return Bad(field_, std::string(added.status().message()));
     rewritten_ = RewriteShortString(&object) || *added || rewritten_;
+    RewriteOneOf(&object);
     return OkStatus();
   }
   // Some schema was written in another way.
@@ -196,7 +198,18 @@ class SchemaCheck {
     return OkStatus();
   }
 
+  // xgrammar takes few of those that say the same as anyOf: none that refer to definitions.
+  void RewriteOneOf(json::object* object) {
+    const json::value* branches = Find(*object, "oneOf");
+    if (branches == nullptr || !disjoint_.AreDisjoint(branches->get_array())) return;
+    json::value moved = std::move(*Find(object, "oneOf"));
+    object->erase("oneOf");
+    object->emplace("anyOf", std::move(moved));
+    rewritten_ = true;
+  }
+
   const std::string_view field_;
+  DisjointSchemas disjoint_;
   RequiredKeys required_keys_;
   bool rewritten_ = false;
 };
@@ -288,7 +301,7 @@ StatusOr<std::string> CheckJsonSchema(std::string_view schema, std::string_view 
                           ? StrCat("not valid JSON: ", error.message)
                           : StrCat("has the key '", error.duplicate_key.substr(0, 64), "' twice"));
   }
-  SchemaCheck check(field);
+  SchemaCheck check(field, root);
   RETURN_IF_ERROR(check.Check(&root));
   return check.rewritten() ? json::serialize(root) : std::string(schema);
 }

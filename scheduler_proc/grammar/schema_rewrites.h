@@ -1,7 +1,8 @@
-// JSON schemas written in another way that says the same, where xgrammar takes the other way better.
+// JSON schemas written in another way that says the same, where xgrammar takes the other way
+// better.
 //
-// Each changes one object of a schema, whose inner schemas are done already, and says whether it did.
-// Threads: one at a time. Errors: InvalidArgument with what is wrong, without the field.
+// Each changes one object of a schema, whose inner schemas are done already, and says whether it
+// did. Threads: one at a time. Errors: InvalidArgument with what is wrong, without the field.
 #pragma once
 
 #include <boost/json/object.hpp>

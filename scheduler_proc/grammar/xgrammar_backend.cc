@@ -34,6 +34,7 @@ std::string FirstLine(std::string_view what) {
     if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
   }
   what = what.substr(0, what.find('\n'));
+  what = what.substr(0, what.find("; falling back"));  // as it would; here it is refused
   return std::string(what.substr(0, 300));
 }
 

@@ -127,6 +127,21 @@ TEST_F(XGrammarBackendTest, RequiredKeysComeThoughTheyAreNoProperties) {
   }
 }
 
+TEST_F(XGrammarBackendTest, UnionsOfDefinitionsCompile) {
+  const auto schema = CheckJsonSchema(
+      R"({"oneOf":[{"$ref":"#/$defs/Cat"},{"$ref":"#/$defs/Dog"}],"$defs":{
+          "Cat":{"type":"object","properties":{"kind":{"const":"cat"},"lives":{"type":"integer"}},
+                 "required":["kind","lives"]},
+          "Dog":{"type":"object","properties":{"kind":{"const":"dog"}},"required":["kind"]}}})",
+      "schema");
+  ASSERT_TRUE(schema.ok());
+  const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  ExpectFollows(**grammar, R"({"kind": "cat", "lives": 9})", true);
+  ExpectFollows(**grammar, R"({"kind": "dog"})", true);
+  ExpectFollows(**grammar, R"({"kind": "cat")", false);
+}
+
 TEST_F(XGrammarBackendTest, ShortStringsAsPatternsAllowWhatStringsMay) {
   const auto schema = CheckJsonSchema(R"({"type":"string","minLength":2,"maxLength":4})", "schema");
   ASSERT_TRUE(schema.ok());
@@ -238,6 +253,9 @@ TEST_F(XGrammarBackendTest, RefusalsSayWhy) {
   EXPECT_THAT(
       Refusal(GrammarKind::kJsonSchema, R"({"allOf":[{"type":"object"},{"type":"string"}]})"),
       HasSubstr("allOf"));
+  EXPECT_EQ(
+      Refusal(GrammarKind::kJsonSchema, R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"),
+      "oneOf with overlapping or non-provably-disjoint branches cannot be represented exactly");
 }
 
 // xgrammar would make them of rules in which "." may be a quote or the end of the line.
