@@ -1,5 +1,6 @@
 #include "router/structured_fields.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/json/serialize.hpp>
 #include <utility>
@@ -61,15 +62,17 @@ MaybeError SetJsonObject(const json::value& value, const std::string& field,
 }
 
 struct Form {
-  const char* name;    // in structured_outputs
-  const char* guided;  // at the top; null: none
+  const char* name;  // in structured_outputs
+  // At the top: vLLM's name before 0.12, and SGLang's. Null: none.
+  std::array<const char*, 2> at_top;
   MaybeError (*set)(const json::value& value, const std::string& field, v1::StructuredOutput* out);
 };
-constexpr std::array<Form, 5> kForms = {{{"json", "guided_json", SetSchema},
-                                         {"regex", "guided_regex", SetRegex},
-                                         {"choice", "guided_choice", SetChoice},
-                                         {"grammar", "guided_grammar", SetGrammar},
-                                         {"json_object", nullptr, SetJsonObject}}};
+constexpr std::array<Form, 5> kForms = {{{"json", {"guided_json", "json_schema"}, SetSchema},
+                                         {"regex", {"guided_regex", "regex"}, SetRegex},
+                                         {"choice", {"guided_choice", nullptr}, SetChoice},
+                                         {"grammar", {"guided_grammar", "ebnf"}, SetGrammar},
+                                         {"json_object", {nullptr, nullptr}, SetJsonObject}}};
+constexpr const char* kFormNames = "'json', 'regex', 'choice', 'grammar' or 'json_object'";
 
 class Reader {
  public:
@@ -99,12 +102,16 @@ class Reader {
     FieldReader reader(body);
     const json::object* outputs = reader.Object("structured_outputs");
     if (reader.error().has_value()) return reader.error();
+    if (outputs != nullptr) {
+      if (auto error = CheckKeys(*outputs)) return error;
+    }
     for (const Form& form : kForms) {
-      const json::value* value = form.guided == nullptr ? nullptr : reader.Find(form.guided);
-      if (value != nullptr) {
-        if (auto error = Set(form.set, *value, form.guided)) return error;
+      for (const char* name : form.at_top) {
+        const json::value* value = name == nullptr ? nullptr : reader.Find(name);
+        if (value == nullptr) continue;
+        if (auto error = Set(form.set, *value, name)) return error;
       }
-      value = outputs == nullptr ? nullptr : outputs->if_contains(form.name);
+      const json::value* value = outputs == nullptr ? nullptr : outputs->if_contains(form.name);
       if (value == nullptr || value->is_null()) continue;
       if (auto error = Set(form.set, *value, StrCat("structured_outputs.", form.name)))
         return error;
@@ -113,6 +120,20 @@ class Reader {
   }
 
  private:
+  // What is misspelt or not known here would leave the output free.
+  static MaybeError CheckKeys(const json::object& outputs) {
+    if (outputs.empty()) return Must("structured_outputs", StrCat("an object with ", kFormNames));
+    for (const auto& [key, value] : outputs) {
+      const std::string_view name = key;
+      if (value.is_null() || value == false) continue;
+      if (std::ranges::find(kForms, name, &Form::name) != kForms.end()) continue;
+      const std::string field = StrCat("structured_outputs.", std::string(name.substr(0, 64)));
+      return InvalidField(field, StrCat("'", field, "' is not known: 'structured_outputs' takes ",
+                                        kFormNames, "."));
+    }
+    return std::nullopt;
+  }
+
   // All that need no schema are done then.
   MaybeError ReadType(const json::object& format, const std::string& prefix, bool* is_schema) {
     FieldReader fields(format, prefix);

@@ -41,6 +41,9 @@ TEST(StructuredFieldsTest, EachFormAndItsName) {
       {R"({"guided_regex":"b"})", "guided_regex", R"(regex: "b")"},
       {R"({"guided_choice":["c"]})", "guided_choice", R"(choice { options: "c" })"},
       {R"({"guided_grammar":"root ::= y"})", "guided_grammar", R"(ebnf: "root ::= y")"},
+      {R"({"json_schema":"{}"})", "json_schema", R"(json_schema: "{}")"},
+      {R"({"regex":"b"})", "regex", R"(regex: "b")"},
+      {R"({"ebnf":"root ::= y"})", "ebnf", R"(ebnf: "root ::= y")"},
   };
   for (const Case& c : cases) {
     const CompletionRequest request = Read(c.body);
@@ -59,10 +62,37 @@ TEST(StructuredFieldsTest, NothingAskedForIsNothingSet) {
   for (const char* body :
        {"{}", R"({"response_format":null,"guided_json":null})",
         R"({"response_format":{"type":"text"}})",
-        R"({"structured_outputs":{"json_object":false,"regex":null,"other":1}})"}) {
+        R"({"structured_outputs":{"json_object":false,"regex":null,"whitespace_pattern":null}})",
+        R"({"regex":null,"ebnf":null,"json_schema":null})"}) {
     const CompletionRequest request = Read(body);
     EXPECT_FALSE(request.params.has_structured()) << body;
     EXPECT_TRUE(request.structured_field.empty());
+  }
+}
+
+TEST(StructuredFieldsTest, KeysThatAreNoFormsAreRefusedByName) {
+  struct Case {
+    const char* outputs;
+    const char* field;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{}", "structured_outputs",
+       "'structured_outputs' must be an object with 'json', 'regex', 'choice', 'grammar' or "
+       "'json_object'."},
+      {R"({"josn":{"type":"null"}})", "structured_outputs.josn",
+       "'structured_outputs.josn' is not known: 'structured_outputs' takes 'json', 'regex', "
+       "'choice', 'grammar' or 'json_object'."},
+      {R"({"json":{},"structural_tag":"{}"})", "structured_outputs.structural_tag",
+       "'structured_outputs.structural_tag' is not known: 'structured_outputs' takes 'json', "
+       "'regex', 'choice', 'grammar' or 'json_object'."},
+  };
+  for (const Case& c : cases) {
+    CompletionRequest request;
+    const boost::json::object body{{"structured_outputs", boost::json::parse(c.outputs)}};
+    const auto error = ReadStructuredOutput(body, &request);
+    EXPECT_EQ(error.value_or(ApiError()).param, c.field) << c.outputs;
+    EXPECT_EQ(error.value_or(ApiError()).message, c.message) << c.outputs;
   }
 }
 
