@@ -44,19 +44,28 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
 }
 
 // Wishes of chat alone that no code fulfils yet.
-constexpr std::array<const char*, 6> kNotBuilt = {
-    "functions", "function_call", "audio", "chat_template", "continue_final_message", "documents"};
+constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "continue_final_message",
+                                                  "documents", "echo"};
 
 MaybeError CheckChatNotBuilt(const json::object& body) {
-  for (const char* name : kNotBuilt) {
+  const auto wishes = [&](const char* name, const json::value& not_wished) {
     const json::value* value = body.if_contains(name);
-    if (value == nullptr || value->is_null()) continue;
-    if (value->is_bool() && !value->get_bool()) continue;
-    if (std::string_view(name) == "chat_template")
-      return InvalidField(name, "'chat_template' can't be set: the model's own is used.");
-    return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
-  }
-  return std::nullopt;
+    return value != nullptr && !IsNeutral(*value) && *value != not_wished;
+  };
+  if (wishes("chat_template", nullptr))
+    return InvalidField("chat_template", "'chat_template' can't be set: the model's own is used.");
+  if (wishes("function_call", "none"))
+    return NotBuiltYet("function_call", "'function_call' is not built; use 'tool_choice'.");
+  if (wishes("modalities", json::array{"text"}))
+    return NotBuiltYet("modalities", "'modalities' must be [\"text\"]: there is nothing else.");
+  if (wishes("store", nullptr))
+    return NotBuiltYet("store", "'store': answers are not stored here; leave it out.");
+  const json::value* reasoning = body.if_contains("include_reasoning");
+  if (reasoning != nullptr && *reasoning == false)
+    return NotBuiltYet("include_reasoning",
+                       "'include_reasoning': thoughts can't be left out; see "
+                       "'chat_template_kwargs'.");
+  return CheckNotBuilt(body, kNotBuilt);
 }
 
 void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {

@@ -103,7 +103,8 @@ void AppendChunk(const CompletionEnvelope& envelope, const CompletionRequest& re
   AppendChoiceTail(request, piece, out);
   out->push_back(']');
   AppendPromptPart(piece, out);
-  out->append(request.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+  AppendPieceUsage(request, piece, out);
+  out->append("}\n\n");
 }
 
 }  // namespace
@@ -145,8 +146,11 @@ std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest
 std::string ChatChunk(const CompletionEnvelope& envelope, const CompletionRequest& request,
                       size_t index, const ChoicePiece& piece, bool first) {
   std::string out;
-  if (first)
-    AppendChunk(envelope, request, index, "\"role\":\"assistant\",\"content\":\"\"", {}, &out);
+  if (first) {
+    ChoicePiece role;
+    role.usage = piece.usage;
+    AppendChunk(envelope, request, index, "\"role\":\"assistant\",\"content\":\"\"", role, &out);
+  }
   std::string delta;
   if (!piece.text.empty()) {
     delta = "\"content\":";

@@ -51,6 +51,7 @@ struct CompletionRequest {
   std::optional<int> prompt_logprobs;
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // with include_usage: each piece has the usage so far
   bool echo = false;
   bool prompt_only = false;  // max_tokens 0: one token is computed and thrown away
   bool return_tokens_as_token_ids = false;

@@ -113,7 +113,16 @@ ChoicePiece ChoiceFormatter::OnDelta(const v1::Delta& delta) {
     prompt_part_done_ = true;
   }
   for (const v1::ChoiceDelta& choice : delta.choices()) AddChoice(choice, &piece);
+  if (request_.continuous_usage) AddUsage(delta, &piece);
   return piece;
+}
+
+void ChoiceFormatter::AddUsage(const v1::Delta& delta, ChoicePiece* piece) {
+  for (const v1::ChoiceDelta& choice : delta.choices()) num_tokens_ += choice.token_ids_size();
+  const int output = request_.prompt_only ? 0 : num_tokens_;
+  const size_t prompt = prompt_.ids.size();
+  piece->usage = StrCat("{\"prompt_tokens\":", prompt, ",\"completion_tokens\":", output,
+                        ",\"total_tokens\":", prompt + static_cast<size_t>(output), "}");
 }
 
 void ChoiceFormatter::TakePromptLogprobs(const v1::Delta& delta) {
@@ -262,6 +271,12 @@ void AppendEnvelope(const CompletionEnvelope& envelope, const char* object, std:
   AppendJsonString(envelope.system_fingerprint, out);
 }
 
+void AppendPieceUsage(const CompletionRequest& request, const ChoicePiece& piece,
+                      std::string* out) {
+  if (!request.include_usage) return;
+  StrAppend(out, ",\"usage\":", piece.usage.empty() ? "null" : piece.usage);
+}
+
 void AppendUsage(const v1::Usage& usage, std::string* out) {
   StrAppend(out, ",\"usage\":{\"prompt_tokens\":", usage.prompt_tokens(),
             ",\"completion_tokens\":", usage.completion_tokens(), ",\"total_tokens\":",
@@ -328,7 +343,9 @@ std::string CompletionChunk(const CompletionEnvelope& envelope, const Completion
   AppendEnvelope(envelope, kObject, &out);
   out.append(",\"choices\":[");
   AppendChoice(request, index, piece, &out);
-  out.append(request.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+  out.push_back(']');
+  AppendPieceUsage(request, piece, &out);
+  out.append("}\n\n");
   return out;
 }
 

@@ -36,6 +36,7 @@ struct ChoicePiece {
   std::string prompt_logprobs;
   std::string finish_reason;  // empty: not finished
   std::string stop_reason;    // JSON, empty: null
+  std::string usage;          // so far, of this choice; JSON, empty: null
 
   void Append(const ChoicePiece& next);
   bool empty() const;
@@ -68,6 +69,7 @@ class ChoiceFormatter {
   void AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piece);
   void AddLogprob(const v1::TokenLogprobs& entry, TextOffsets* offsets, ChoicePiece* piece);
   void AddText(const v1::ChoiceDelta& choice, ChoicePiece* piece);
+  void AddUsage(const v1::Delta& delta, ChoicePiece* piece);
   void AddFinish(const v1::ChoiceDelta& choice, ChoicePiece* piece) const;
   void AppendTokenText(TokenId id, std::string* out) const;
   void AppendTop(const v1::TokenLogprobs& entry, std::string* out) const;
@@ -80,6 +82,7 @@ class ChoiceFormatter {
   TextOffsets output_offsets_;
   ChoiceReader reader_;
   size_t output_start_ = 0;  // code points of echoed text
+  int num_tokens_ = 0;       // of output
   std::vector<v1::TokenLogprobs> prompt_logprobs_;
   bool prompt_part_done_ = false;
 };
@@ -101,6 +104,8 @@ struct AnswerEnd {
 };
 // ,"usage":{…} and ,"timing":{…}
 void AppendEnd(const AnswerEnd& end, std::string* out);
+// ,"usage":… of a piece, if usage was asked for
+void AppendPieceUsage(const CompletionRequest& request, const ChoicePiece& piece, std::string* out);
 // ,"usage":{…}
 void AppendUsage(const v1::Usage& usage, std::string* out);
 

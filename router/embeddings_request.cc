@@ -95,6 +95,7 @@ std::variant<EmbeddingsRequest, ApiError> ParseEmbeddings(std::string_view body,
   reader.String("user");
   if (auto v = reader.Int("priority", -100, 100)) out.params.set_priority(static_cast<int>(*v));
   if (reader.error().has_value()) return *reader.error();
+  if (auto error = CheckCommonNotBuilt(root.get_object())) return *error;
   for (CompletionPrompt& each : input.prompts) {
     if (auto error = FillInput(input.are_texts, *out.model, &each)) return *error;
   }

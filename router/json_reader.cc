@@ -19,6 +19,23 @@ std::optional<ApiError> ParseJson(std::string_view text, json::value* out) {
   return InvalidField("", StrCat("The body is not valid JSON: ", error.message, "."));
 }
 
+bool IsNeutral(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return true;
+    case json::kind::bool_:
+      return !value.get_bool();
+    case json::kind::string:
+      return value.get_string().empty();
+    case json::kind::array:
+      return value.get_array().empty();
+    case json::kind::object:
+      return value.get_object().empty();
+    default:
+      return value.to_number<double>() == 0;
+  }
+}
+
 std::optional<int64_t> AsInt(const json::value& value, int64_t min, int64_t max) {
   int64_t number = 0;
   if (value.is_int64()) {

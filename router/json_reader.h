@@ -47,6 +47,9 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
+// Whether a value says that nothing is wished: null, false, 0 and empty.
+bool IsNeutral(const boost::json::value& value);
+
 // The value as an integer in [min, max]; nullopt if it is anything else.
 std::optional<int64_t> AsInt(const boost::json::value& value, int64_t min, int64_t max);
 

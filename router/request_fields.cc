@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 #include <utility>
 
 #include "common/base/sha256.h"
@@ -15,33 +16,17 @@ namespace {
 
 using MaybeError = std::optional<ApiError>;
 
-bool IsNeutral(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      return true;
-    case json::kind::bool_:
-      return !value.get_bool();
-    case json::kind::string:
-      return value.get_string().empty();
-    case json::kind::array:
-      return value.get_array().empty();
-    case json::kind::object:
-      return value.get_object().empty();
-    default:
-      return value.to_number<double>() == 0;
-  }
-}
-
-// Known wishes that no code fulfils yet. Absent, null, false, 0 and empty mean "not wished".
-constexpr std::array<const char*, 9> kFieldsNotBuilt = {"suffix",
-                                                        "use_beam_search",
-                                                        "bad_words",
-                                                        "allowed_token_ids",
-                                                        "logits_processors",
-                                                        "truncate_prompt_tokens",
-                                                        "prompt_embeds",
-                                                        "kv_transfer_params",
-                                                        "return_hidden_states"};
+// Known wishes that no code fulfils yet, if they are no neutral values.
+constexpr std::array<const char*, 10> kFieldsNotBuilt = {"suffix",
+                                                         "use_beam_search",
+                                                         "bad_words",
+                                                         "allowed_token_ids",
+                                                         "logits_processors",
+                                                         "truncate_prompt_tokens",
+                                                         "cache_salt",
+                                                         "prompt_embeds",
+                                                         "kv_transfer_params",
+                                                         "return_hidden_states"};
 
 // {"<token id>": number}, as OpenAI's. Ranges are generate_check's business.
 void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
@@ -94,15 +79,6 @@ void ReadStopStrings(FieldReader* reader, v1::StopParams* out) {
   for (const json::value& entry : value->get_array()) {
     if (!add(entry)) return;
   }
-}
-
-MaybeError CheckNotBuilt(const json::object& body) {
-  for (const char* name : kFieldsNotBuilt) {
-    const json::value* value = body.if_contains(name);
-    if (value != nullptr && !IsNeutral(*value))
-      return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
-  }
-  return std::nullopt;
 }
 
 // What --policy consistent_hash keeps together: OpenAI's key of a common prompt, else the user.
@@ -160,6 +136,8 @@ void ReadStream(FieldReader* reader, CompletionRequest* request, MaybeError* err
     }
     FieldReader inner(*options, "stream_options.");
     request->include_usage = inner.Bool("include_usage").value_or(false);
+    request->continuous_usage =
+        inner.Bool("continuous_usage_stats").value_or(false) && request->include_usage;
     *error = inner.error();
   }
   if (request->stream && request->prompt_logprobs.has_value())
@@ -187,6 +165,25 @@ std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& mod
   return std::nullopt;
 }
 
+std::optional<ApiError> CheckNotBuilt(const json::object& body,
+                                      std::span<const char* const> names) {
+  for (const char* name : names) {
+    const json::value* value = body.if_contains(name);
+    if (value != nullptr && !IsNeutral(*value))
+      return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> CheckCommonNotBuilt(const json::object& body) {
+  // Of beams, which are none here; 1 is the default of those who have them.
+  const json::value* length_penalty = body.if_contains("length_penalty");
+  if (length_penalty != nullptr && !IsNeutral(*length_penalty) &&
+      !(length_penalty->is_number() && length_penalty->to_number<double>() == 1))
+    return NotBuiltYet("length_penalty", "'length_penalty' is not built yet; leave it out.");
+  return CheckNotBuilt(body, kFieldsNotBuilt);
+}
+
 std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* reader,
                                          CompletionRequest* request) {
   std::optional<ApiError> inner;
@@ -200,7 +197,7 @@ std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* 
   if (reader->error().has_value()) return reader->error();
   if (inner.has_value()) return inner;
   if (auto error = ReadStructuredOutput(body, request)) return error;
-  return CheckNotBuilt(body);
+  return CheckCommonNotBuilt(body);
 }
 
 }  // namespace flotilla

@@ -7,6 +7,7 @@
 
 #include <boost/json/value.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "router/completions_request.h"
@@ -22,5 +23,11 @@ std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& mod
 // reads `body` and may have failed before.
 std::optional<ApiError> ReadCommonFields(const boost::json::object& body, FieldReader* reader,
                                          CompletionRequest* request);
+
+// Refuses wishes that no code fulfils yet. Neutral values (IsNeutral) are none.
+std::optional<ApiError> CheckNotBuilt(const boost::json::object& body,
+                                      std::span<const char* const> names);
+// The same of those that all forms have in common.
+std::optional<ApiError> CheckCommonNotBuilt(const boost::json::object& body);
 
 }  // namespace flotilla

@@ -58,6 +58,8 @@ const Case kCases[] = {
     {R"("stream_options":{"include_usage":true})", "stream_options"},
     {R"("stream":true,"stream_options":[])", "stream_options"},
     {R"("stream":true,"stream_options":{"include_usage":3})", "stream_options.include_usage"},
+    {R"("stream":true,"stream_options":{"continuous_usage_stats":3})",
+     "stream_options.continuous_usage_stats"},
     {R"("stop":5)", "stop"},
     {R"("stop":"")", "stop"},
     {R"("stop":["a",1])", "stop"},
@@ -128,7 +130,13 @@ const Case kCases[] = {
     {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice"},
     {R"("guided_regex":"a","response_format":{"type":"json_object"})", "guided_regex"},
     {R"("guided_json":[])", "guided_json"},
+    {R"("structured_outputs":{})", "structured_outputs"},
+    {R"("structured_outputs":{"josn":{"type":"null"}})", "structured_outputs.josn"},
+    {R"("regex":"a","guided_json":{})", "regex"},
     // What a later part builds says so.
+    {R"("cache_salt":"mine")", "cache_salt", 400, "unsupported_parameter"},
+    {R"("length_penalty":1.5)", "length_penalty", 400, "unsupported_parameter"},
+    {R"("truncate_prompt_tokens":-1)", "truncate_prompt_tokens", 400, "unsupported_parameter"},
     {R"("suffix":"end")", "suffix", 400, "unsupported_parameter"},
     {R"("use_beam_search":true)", "use_beam_search", 400, "unsupported_parameter"},
 };
@@ -153,6 +161,7 @@ TEST_F(BadRequestsTest, NeutralValuesAndUnknownFieldsPass) {
        R"("suffix":null,"logit_bias":{},"logit_bias2":{"a":[1]},"user":"me")",
        R"("response_format":{"type":"text"},"structured_outputs":{"json":null},"stop":[],"stop_token_ids":[],"seed":null)",
        R"("temperature":null,"stream":false,"stream_options":null,"echo":false,"top_k":-1)",
+       R"("length_penalty":1.0,"cache_salt":"","regex":null)",
        R"("unknown":{"deep":[1,2,{"x":null}]},"guided_json":null,"use_beam_search":false)"}) {
     EXPECT_EQ(With(fields).status, 200) << fields;
   }

@@ -164,11 +164,38 @@ TEST_F(ChatHttpTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"temperature":9)")), "temperature");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"continue_final_message":true)"), 400),
             "continue_final_message");
+  for (const char* wish :
+       {R"("functions":[{"name":"f"}])", R"("function_call":"auto")", R"("documents":[{}])",
+        R"("echo":true)", R"("modalities":["text","audio"])", R"("store":true)",
+        R"("include_reasoning":false)", R"("cache_salt":"mine")", R"("audio":{"voice":"x"})"}) {
+    const std::string_view field = std::string_view(wish).substr(1);
+    EXPECT_EQ(Refused(StrCat(kHello, ",", wish)), field.substr(0, field.find('"')));
+  }
   std::string many;
   for (int i = 0; i < 1025; ++i) many += R"({"role":"user","content":"x"},)";
   many.pop_back();
   EXPECT_EQ(Refused(StrCat(R"("messages":[)", many, "]")), "messages");
   EXPECT_TRUE(harness_.engine().submits().empty()) << "no replica saw any of these";
+}
+
+TEST_F(ChatHttpTest, StreamsTheUsageSoFarIfAsked) {
+  const HttpAnswer answer =
+      Post(harness_.port(), "/v1/chat/completions",
+           StrCat(R"({"model":"smol","max_tokens":3,"stream":true,"stream_options":)",
+                  R"({"include_usage":true,"continuous_usage_stats":true},)", kHello, "}"));
+  const std::vector<std::string> events = Events(answer.body);
+  ASSERT_GE(events.size(), 5u);
+  for (size_t i = 0; i + 2 < events.size(); ++i)
+    EXPECT_TRUE(ParseOrFail(events[i]).at("usage").is_object()) << events[i];
+  const json::value last = ParseOrFail(events[events.size() - 3]);
+  EXPECT_EQ(last.at("usage").at("completion_tokens").as_int64(), 3);
+}
+
+TEST_F(ChatHttpTest, WhatWishesNothingPasses) {
+  Json(StrCat(R"({"model":"smol","max_tokens":1,"functions":[],"function_call":"none",)",
+              R"("documents":[],"echo":false,"modalities":["text"],"store":false,"audio":null,)",
+              R"("include_reasoning":true,"chat_template":null,"continue_final_message":false,)",
+              kHello, "}"));
 }
 
 TEST_F(ChatHttpTest, ToolsAreLeftOutIfNobodyMayCallThem) {

@@ -107,6 +107,20 @@ TEST_F(CompletionsHttpTest, StreamsWithoutUsageUnlessAsked) {
     EXPECT_EQ(event.find("usage"), std::string::npos) << event;
 }
 
+TEST_F(CompletionsHttpTest, StreamsTheUsageSoFarIfAsked) {
+  const HttpAnswer answer = harness_.Complete(
+      R"({"model":"smol","prompt":"Hello there","max_tokens":3,"stream":true,
+          "stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
+  std::vector<std::string> usages;
+  for (const std::string& event : Events(answer.body)) {
+    if (event != "[DONE]") usages.push_back(json::serialize(ParseOrFail(event).at("usage")));
+  }
+  ASSERT_EQ(usages.size(), 4u);
+  EXPECT_EQ(usages[0], R"({"prompt_tokens":2,"completion_tokens":1,"total_tokens":3})");
+  EXPECT_EQ(usages[2], R"({"prompt_tokens":2,"completion_tokens":3,"total_tokens":5})");
+  EXPECT_EQ(ParseOrFail(usages[3]).at("total_tokens").as_int64(), 5);
+}
+
 TEST_F(CompletionsHttpTest, CharactersSplitOverTokensComeWhole) {
   const std::string text = "naïve 😀 日本語";
   harness_.engine().SetScript(*GetTestModel().tokenizer->Encode(text));

@@ -113,6 +113,8 @@ TEST_F(EmbeddingsTest, BadFieldsAreNamed) {
       {R"("input":"a","normalize":1)", "normalize"},
       {R"("input":"a","user":1)", "user"},
       {R"("input":"a","priority":101)", "priority"},
+      {R"("input":"a","truncate_prompt_tokens":5)", "truncate_prompt_tokens"},
+      {R"("input":"a","cache_salt":"mine")", "cache_salt"},
   };
   for (const Case& c : cases) {
     const HttpAnswer answer = Embed(StrCat(R"({"model":"smol",)", c.fields, "}"));
