@@ -77,6 +77,9 @@ void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
 }
 
 void ReadLogprobs(FieldReader* reader, CompletionRequest* request) {
+  const json::value* logprobs = reader->Find("logprobs");
+  if (logprobs != nullptr && logprobs->is_number())
+    reader->Fail("logprobs", "must be true or false: 'top_logprobs' says how many");
   const bool wanted = reader->Bool("logprobs").value_or(false);
   const auto top = reader->Int("top_logprobs", 0, 20);
   if (!wanted && top.value_or(0) > 0) reader->Fail("top_logprobs", "needs 'logprobs': true");

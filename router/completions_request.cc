@@ -63,6 +63,9 @@ MaybeError ReadFields(const json::object& body, bool* add_special, PromptField* 
   *add_special = reader.Bool("add_special_tokens").value_or(true);
   *prompts = ReadPromptField("prompt", kMaxPromptsPerRequest, &reader);
   ReadCompletionMaxTokens(&reader, request);
+  const json::value* logprobs = reader.Find("logprobs");
+  if (logprobs != nullptr && logprobs->is_bool())
+    reader.Fail("logprobs", "must be how many, an integer from 0 to 20: a boolean is chat's");
   if (auto v = reader.Int("logprobs", INT32_MIN, INT32_MAX)) {
     request->logprobs = *v;
     request->params.mutable_output()->set_logprobs(*v);

@@ -10,6 +10,31 @@
 namespace flotilla {
 namespace json = boost::json;
 
+namespace {
+
+const char* KindOf(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "a boolean";
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "an array";
+    case json::kind::object:
+      return "an object";
+    default:
+      return "a number";
+  }
+}
+
+bool IsFraction(const json::value& value) {
+  return value.is_double() && value.get_double() != std::floor(value.get_double());
+}
+
+}  // namespace
+
 std::optional<ApiError> ParseJson(std::string_view text, json::value* out) {
   StrictJsonError error;
   if (ParseStrictJson(text, out, &error)) return std::nullopt;
@@ -57,6 +82,12 @@ const json::value* FieldReader::Find(std::string_view name) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+void FieldReader::WrongType(std::string_view name, std::string_view must,
+                            const json::value& value) {
+  Fail(name, StrCat("must be ", std::string(must), ", not ",
+                    IsFraction(value) ? "a fraction" : KindOf(value)));
+}
+
 void FieldReader::Fail(std::string_view name, std::string_view message) {
   if (error_.has_value()) return;
   const std::string full = StrCat(prefix_, name);
@@ -67,7 +98,11 @@ std::optional<int64_t> FieldReader::Int(std::string_view name, int64_t min, int6
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
   std::optional<int64_t> number = AsInt(*value, min, max);
-  if (!number.has_value()) Fail(name, StrCat("must be an integer from ", min, " to ", max));
+  if (number.has_value()) return number;
+  if (!value->is_number() || IsFraction(*value))
+    WrongType(name, "an integer", *value);
+  else
+    Fail(name, StrCat("must be an integer from ", min, " to ", max));
   return number;
 }
 
@@ -85,7 +120,7 @@ std::optional<double> FieldReader::Number(std::string_view name) {
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_number()) return std::clamp(value->to_number<double>(), -1e9, 1e9);
-  Fail(name, "must be a number");
+  WrongType(name, "a number", *value);
   return std::nullopt;
 }
 
@@ -93,7 +128,7 @@ std::optional<bool> FieldReader::Bool(std::string_view name) {
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_bool()) return value->get_bool();
-  Fail(name, "must be true or false");
+  WrongType(name, "true or false", *value);
   return std::nullopt;
 }
 
@@ -104,7 +139,7 @@ std::optional<std::string_view> FieldReader::String(std::string_view name) {
     const json::string& text = value->get_string();
     return std::string_view(text.data(), text.size());
   }
-  Fail(name, "must be a string");
+  WrongType(name, "a string", *value);
   return std::nullopt;
 }
 
@@ -113,7 +148,7 @@ std::optional<std::vector<int32_t>> FieldReader::Ints(std::string_view name, siz
   const json::value* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) {
-    Fail(name, "must be an array of integers");
+    WrongType(name, "an array of integers", *value);
     return std::nullopt;
   }
   const json::array& array = value->get_array();
@@ -138,7 +173,7 @@ const json::object* FieldReader::Object(std::string_view name) {
   const json::value* value = Find(name);
   if (value == nullptr) return nullptr;
   if (value->is_object()) return &value->get_object();
-  Fail(name, "must be an object");
+  WrongType(name, "an object", *value);
   return nullptr;
 }
 

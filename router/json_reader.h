@@ -42,6 +42,8 @@ class FieldReader {
   const std::optional<ApiError>& error() const { return error_; }
 
  private:
+  void WrongType(std::string_view name, std::string_view must, const boost::json::value& value);
+
   const boost::json::object& object_;
   const std::string prefix_;
   std::optional<ApiError> error_;

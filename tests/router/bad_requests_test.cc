@@ -154,6 +154,15 @@ TEST_F(BadRequestsTest, EveryFieldIsNamed) {
   EXPECT_TRUE(harness_->engine().submits().empty()) << "nothing bad reaches a replica";
 }
 
+TEST_F(BadRequestsTest, EachFormSaysHowItsLogprobsAreAsked) {
+  EXPECT_EQ(ErrorField(With(R"("logprobs":true)"), "message"),
+            "'logprobs' must be how many, an integer from 0 to 20: a boolean is chat's.");
+  EXPECT_EQ(ErrorField(Post(harness_->port(), "/v1/chat/completions",
+                            R"({"model":"smol","messages":[],"logprobs":5})"),
+                       "message"),
+            "'logprobs' must be true or false: 'top_logprobs' says how many.");
+}
+
 TEST_F(BadRequestsTest, NeutralValuesAndUnknownFieldsPass) {
   for (
       const char* fields :

@@ -81,7 +81,37 @@ TEST(FieldReaderTest, KeepsTheFirstError) {
   EXPECT_FALSE(reader.Number("b").has_value());
   ASSERT_TRUE(reader.error().has_value());
   EXPECT_EQ(reader.error()->param, "outer.a");
-  EXPECT_EQ(reader.error()->message, "'outer.a' must be an integer from 0 to 5.");
+  EXPECT_EQ(reader.error()->message, "'outer.a' must be an integer, not a string.");
+}
+
+TEST(FieldReaderTest, ErrorsSayWhatTheValueIs) {
+  const json::object object = {{"text", "8"},   {"flag", true},      {"half", 0.5},
+                               {"six", 6},      {"list", {1, 2}},    {"object", json::object()},
+                               {"huge", 1e300}, {"most", UINT64_MAX}};
+  const auto message = [&](auto read) {
+    FieldReader reader(object);
+    read(&reader);
+    return reader.error().value_or(ApiError()).message;
+  };
+  const auto integer = [&](const char* name) {
+    return message([&](FieldReader* reader) { reader->Int(name, 0, 5); });
+  };
+  EXPECT_EQ(integer("text"), "'text' must be an integer, not a string.");
+  EXPECT_EQ(integer("flag"), "'flag' must be an integer, not a boolean.");
+  EXPECT_EQ(integer("half"), "'half' must be an integer, not a fraction.");
+  EXPECT_EQ(integer("six"), "'six' must be an integer from 0 to 5.");
+  EXPECT_EQ(integer("huge"), "'huge' must be an integer from 0 to 5.");
+  EXPECT_EQ(integer("most"), "'most' must be an integer from 0 to 5.");
+  EXPECT_EQ(message([](FieldReader* r) { r->Number("list"); }),
+            "'list' must be a number, not an array.");
+  EXPECT_EQ(message([](FieldReader* r) { r->Bool("six"); }),
+            "'six' must be true or false, not a number.");
+  EXPECT_EQ(message([](FieldReader* r) { r->String("flag"); }),
+            "'flag' must be a string, not a boolean.");
+  EXPECT_EQ(message([](FieldReader* r) { r->Object("text"); }),
+            "'text' must be an object, not a string.");
+  EXPECT_EQ(message([](FieldReader* r) { r->Ints("object", 1, 0, 5); }),
+            "'object' must be an array of integers, not an object.");
 }
 
 TEST(FieldReaderTest, IntegersMayBeWrittenAsWholeNumbers) {
