@@ -112,6 +112,9 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
   if (!head.has_length) return HttpError(411, "The request needs a Content-Length.");
   if (!IsJson(head.content_type))
     return HttpError(415, "The body's Content-Type must be application/json.");
+  if (!head.content_encoding.empty())
+    return HttpError(415, StrCat("The Content-Encoding '", head.content_encoding.substr(0, 64),
+                                 "' is not taken: send the body as it is."));
   return std::nullopt;
 }
 

@@ -226,6 +226,11 @@ HttpHead HttpSession::Head() const {
   head.method = std::string(View(message.method_string()));
   head.path = path_;
   head.content_type = std::string(View(message[http::field::content_type]));
+  const auto encodings = message.equal_range(http::field::content_encoding);
+  for (auto each = encodings.first; each != encodings.second; ++each) {
+    if (!boost::beast::iequals(each->value(), "identity"))
+      head.content_encoding = std::string(View(each->value()));
+  }
   head.authorization = std::string(View(message[http::field::authorization]));
   head.x_api_key = std::string(View(message["X-Api-Key"]));
   head.if_none_match = std::string(View(message[http::field::if_none_match]));

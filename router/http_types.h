@@ -44,7 +44,8 @@ struct HttpHead {
   std::string method;
   std::string path;  // without the query
   std::string content_type;
-  std::string authorization;  // as sent
+  std::string content_encoding;  // the last one that is not identity
+  std::string authorization;     // as sent
   std::string x_api_key;
   std::string if_none_match;
   std::string traceparent;  // as sent

@@ -93,6 +93,23 @@ TEST(HttpRoutesTest, BodiesNeedALengthAndAType) {
   EXPECT_EQ(charset.Read().status, 200);
 }
 
+TEST(HttpRoutesTest, BodiesAreNotCompressed) {
+  RouterHarness harness;
+  const auto post = [&](const std::string& encodings) {
+    HttpConnection connection(harness.port());
+    connection.Send(PostText("/v1/completions", kBody, encodings));
+    return connection.Read();
+  };
+  for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
+    const HttpAnswer answer = post(StrCat("Content-Encoding: ", encoding, "\r\n"));
+    EXPECT_EQ(answer.status, 415) << encoding;
+    EXPECT_EQ(ErrorField(answer, "message"), StrCat("The Content-Encoding '", encoding,
+                                                    "' is not taken: send the body as it is."));
+  }
+  EXPECT_EQ(post("Content-Encoding: gzip\r\nContent-Encoding: identity\r\n").status, 415);
+  EXPECT_EQ(post("Content-Encoding: Identity\r\n").status, 200);
+}
+
 TEST(HttpServerTest, NotReadyIs503WithRetryAfter) {
   HarnessOptions options;
   options.start_engines = false;
