@@ -147,18 +147,32 @@ void ReadStream(FieldReader* reader, CompletionRequest* request, MaybeError* err
     reader->Fail("best_of", "can't be more than 'n' with 'stream': true");
 }
 
+std::string NamesOf(const ModelTable& models) {
+  constexpr size_t kMostNames = 8;
+  std::string names;
+  size_t left = kMostNames;
+  for (const auto& [name, model] : models) {
+    if (left-- == 0) return names + ", …";
+    StrAppend(&names, names.empty() ? "" : ", ", "'", name, "'");
+  }
+  return names;
+}
+
 }  // namespace
 
 std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
-                                    json::value* root, CompletionRequest* request) {
+                                    json::value* root, CompletionRequest* request,
+                                    ModelField model_field) {
   if (auto error = ParseJson(body, root)) return error;
   if (!root->is_object()) return InvalidField("", "The body must be a JSON object.");
   FieldReader reader(root->get_object());
   const std::optional<std::string_view> name = reader.String("model");
-  if (!name.has_value()) reader.Fail("model", "is missing");
+  if (!name.has_value() && model_field == ModelField::kRequired) reader.Fail("model", "is missing");
+  if (!name.has_value() && models.size() > 1)
+    reader.Fail("model", StrCat("is missing, and there are ", NamesOf(models)));
   if (reader.error().has_value()) return reader.error();
-  if (name->empty()) return InvalidField("model", "'model' is empty.");
-  auto model = FindModel(models, *name);
+  if (name == "") return InvalidField("model", "'model' is empty.");
+  auto model = FindModel(models, name.value_or(""));
   if (auto* error = std::get_if<ApiError>(&model)) return *error;
   request->model = std::get<std::shared_ptr<const ModelHandle>>(model);
   request->params.set_model(request->model->name);

@@ -15,9 +15,13 @@
 
 namespace flotilla {
 
-// Parses the body, which must be an object that names a model, into `root`; sets the model.
+// Whether a body must name its model where there is only one.
+enum class ModelField { kRequired, kOptional };
+
+// Parses the body, which must be an object, into `root`; sets the model that it names.
 std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
-                                    boost::json::value* root, CompletionRequest* request);
+                                    boost::json::value* root, CompletionRequest* request,
+                                    ModelField model_field = ModelField::kRequired);
 
 // All common fields but max_tokens and logprobs, which each form spells in its own way. `reader`
 // reads `body` and may have failed before.

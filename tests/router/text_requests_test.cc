@@ -60,6 +60,29 @@ TEST_F(TextRequestsTest, AConversationIsWhatChatMakesOfIt) {
       *GetTestModel().tokenizer->Encode(kPrompt, {.parse_special = true, .add_special = false}));
 }
 
+TEST_F(TextRequestsTest, TheOnlyModelNeedNotBeNamed) {
+  EXPECT_EQ(Post(harness_.port(), "/tokenize", R"({"prompt":"Hi"})").status, 200);
+  EXPECT_EQ(Post(harness_.port(), "/detokenize", R"({"tokens":[5],"model":null})").status, 200);
+  EXPECT_EQ(Post(harness_.port(), "/apply-template", StrCat("{", kMessages, "}")).status, 200);
+  const HttpAnswer empty = Post(harness_.port(), "/tokenize", R"({"prompt":"Hi","model":""})");
+  EXPECT_EQ(empty.status, 400);
+  EXPECT_EQ(ErrorField(empty, "param"), "model");
+}
+
+TEST(TextRequestsOfSeveralTest, TheModelMustBeNamed) {
+  HarnessOptions options;
+  options.replicas = 2;
+  options.models = {"smol", "large"};
+  RouterHarness harness(options);
+  harness.WaitAllReady();
+  for (const char* path : {"/tokenize", "/detokenize", "/apply-template"}) {
+    const HttpAnswer answer = Post(harness.port(), path, R"({"prompt":"Hi"})");
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(ErrorField(answer, "param"), "model");
+    EXPECT_EQ(ErrorField(answer, "message"), "'model' is missing, and there are 'large', 'smol'.");
+  }
+}
+
 TEST_F(TextRequestsTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused("/tokenize", R"("x":1)"), "prompt");
   EXPECT_EQ(Refused("/tokenize", R"("prompt":7)"), "prompt");
