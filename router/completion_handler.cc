@@ -112,6 +112,7 @@ void CompletionHandler::SubmitAll() {
     request.set_request_id(exchange_->request_id());
     const std::vector<int32_t>& ids = request_.prompts[i].ids;
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    SetDefaultMaxTokens(request_, ids.size(), &request);
     auto submitted = context_.dispatcher->Submit(request, request_.model,
                                                  std::make_shared<Sink>(shared_from_this(), i),
                                                  idempotency_key_.empty() ? nullptr : &key);

@@ -13,6 +13,8 @@ namespace {
 
 using MaybeError = std::optional<ApiError>;
 
+constexpr size_t kDefaultMaxTokens = 16;  // OpenAI's
+
 MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request,
                       CompletionPrompt* prompt) {
   const ModelHandle& model = *request->model;
@@ -26,7 +28,10 @@ MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request
     if (auto error = CheckTokenIds(prompt->ids, "prompt", model)) return error;
     if (request->echo) prompt->text = model.tokenizer->Decode(prompt->ids, false);
   }
-  return FitToContext(prompt->ids.size(), model, &request->params);
+  v1::GenerateRequest fitted;
+  *fitted.mutable_stopping() = request->params.stopping();
+  SetDefaultMaxTokens(*request, prompt->ids.size(), &fitted);
+  return FitToContext(prompt->ids.size(), model, &fitted);
 }
 
 MaybeError CheckNumChoices(size_t num_prompts, const v1::GenerateRequest& params) {
@@ -50,7 +55,9 @@ void SetDerived(CompletionRequest* request) {
 }
 
 void ReadCompletionMaxTokens(FieldReader* reader, CompletionRequest* request) {
-  const int64_t max_tokens = reader->Int("max_tokens", INT32_MIN, INT32_MAX).value_or(16);
+  const auto asked = reader->Int("max_tokens", INT32_MIN, INT32_MAX);
+  const int64_t max_tokens = asked.value_or(kDefaultMaxTokens);
+  request->default_max_tokens = !asked.has_value();
   request->prompt_only = max_tokens == 0 && request->echo;
   request->params.mutable_stopping()->set_max_tokens(
       request->prompt_only ? 1 : static_cast<int>(max_tokens));
@@ -89,6 +96,14 @@ std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const Model
   error.param = "model";
   error.type_code = "model_not_found";
   return error;
+}
+
+void SetDefaultMaxTokens(const CompletionRequest& request, size_t prompt_tokens,
+                         v1::GenerateRequest* params) {
+  const size_t context = request.model->max_model_len;
+  if (!request.default_max_tokens || prompt_tokens >= context) return;
+  params->mutable_stopping()->set_max_tokens(
+      static_cast<int>(std::min<size_t>(kDefaultMaxTokens, context - prompt_tokens)));
 }
 
 std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,

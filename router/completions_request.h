@@ -44,6 +44,7 @@ struct CompletionRequest {
   std::shared_ptr<const ModelHandle> model;
   std::vector<CompletionPrompt> prompts;  // choices p * n … p * n + n - 1 answer prompt p
   v1::GenerateRequest params;             // all but prompt and request_id; max_tokens fits each
+  bool default_max_tokens = false;        // it is a default, of which each prompt gets what fits
   std::string structured_field;           // the client's name for params.structured
   AnswerSyntax syntax;                    // of chat
   std::string repeated;                   // fields that the answer repeats, a JSON object
@@ -61,6 +62,10 @@ struct CompletionRequest {
     return prompt_logprobs.has_value() || (echo && logprobs.has_value());
   }
 };
+
+// What of the default a prompt's context leaves, if the client set none.
+void SetDefaultMaxTokens(const CompletionRequest& request, size_t prompt_tokens,
+                         v1::GenerateRequest* params);
 
 std::variant<CompletionRequest, ApiError> ParseCompletion(std::string_view body,
                                                           const ModelTable& models);

@@ -74,8 +74,7 @@ std::optional<ApiError> CheckInputLength(size_t tokens, const ModelHandle& model
   if (tokens == 0)
     return InvalidField(field, StrCat("'", field, "' is empty: at least one token is needed."));
   if (tokens > model.max_model_len)
-    return InvalidField(field, StrCat("'", field, "' has ", tokens, " tokens, more than the ",
-                                      "model's context of ", model.max_model_len, "."));
+    return ContextExceeded(field, model, StrCat("'", field, "' has ", tokens));
   return std::nullopt;
 }
 

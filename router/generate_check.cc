@@ -1,6 +1,7 @@
 #include "router/generate_check.h"
 
 #include <cmath>
+#include <utility>
 
 #include "common/base/request_id.h"
 #include "common/rpc/choices.h"
@@ -101,8 +102,17 @@ MaybeError CheckTokenIds(std::span<const int32_t> ids, std::string_view field,
 MaybeError CheckPromptBytes(std::string_view text, std::string_view field,
                             const ModelHandle& model) {
   if (text.size() <= model.max_prompt_bytes) return std::nullopt;
-  return OutOfRange(field, StrCat("shorter: ", text.size(), " bytes are more than the context of ",
-                                  model.max_model_len, " tokens can hold"));
+  const std::string name(field);
+  return ContextExceeded(
+      name, model, StrCat("'", name, "' has ", text.size(), " bytes, more than these can hold"));
+}
+
+ApiError ContextExceeded(std::string field, const ModelHandle& model, std::string_view what) {
+  ApiError error = InvalidField(
+      std::move(field), StrCat("This model's maximum context length is ", model.max_model_len,
+                               " tokens; ", std::string(what), "."));
+  error.type_code = kContextExceeded;
+  return error;
 }
 
 MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& model) {
@@ -140,19 +150,17 @@ MaybeError FitToContext(size_t prompt_tokens, const ModelHandle& model,
     return InvalidField(field, StrCat("'", field, "' is empty: at least one token is needed."));
   const size_t context = model.max_model_len;
   if (prompt_tokens >= context)
-    return InvalidField(
-        field, StrCat("'", field, "' has ", prompt_tokens, " tokens; the model's context of ",
-                      context, " leaves no room for an answer."));
+    return ContextExceeded(
+        field, model,
+        StrCat("'", field, "' has ", prompt_tokens, ", which leaves no room for an answer"));
   v1::StopParams* stopping = request->mutable_stopping();
   if (!stopping->has_max_tokens())
     stopping->set_max_tokens(static_cast<int32_t>(context - prompt_tokens));
   const auto max_tokens = static_cast<size_t>(stopping->max_tokens());
   if (prompt_tokens + max_tokens > context)
-    return InvalidField(
-        "max_tokens",
-        StrCat("The prompt's ", prompt_tokens, " tokens and 'max_tokens' ", max_tokens, " are ",
-               prompt_tokens + max_tokens, " together, more than the model's ", "context of ",
-               context, " tokens."));
+    return ContextExceeded("max_tokens", model,
+                           StrCat("the prompt's ", prompt_tokens, " and 'max_tokens' ", max_tokens,
+                                  " are ", prompt_tokens + max_tokens, " together"));
   if (stopping->min_tokens() > stopping->max_tokens())
     return OutOfRange("min_tokens", StrCat("at most max_tokens (", max_tokens, ")"));
   return std::nullopt;

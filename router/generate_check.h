@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "flotilla/v1/inference.pb.h"
 #include "router/api_error.h"
@@ -20,6 +22,11 @@ inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr size_t kMaxStopTokenIds = 64;
 inline constexpr size_t kMaxLogitBiasTokens = 1024;
 inline constexpr size_t kMaxSessionBytes = 255;
+
+// "code" of what does not fit the model's context: OpenAI's, which its clients look for.
+inline constexpr const char* kContextExceeded = "context_length_exceeded";
+// `what`: how it does not fit, for the message's end.
+ApiError ContextExceeded(std::string field, const ModelHandle& model, std::string_view what);
 
 // Ranges of every field but the prompt.
 std::optional<ApiError> CheckParams(const v1::GenerateRequest& request, const ModelHandle& model);

@@ -220,6 +220,22 @@ MaybeError ReadMessagesConversation(const json::object& body, Conversation* out)
   return std::nullopt;
 }
 
+// In Anthropic's words, by which its clients know that a conversation must become shorter.
+void SayAsAnthropic(const CompletionRequest& request, ApiError* error) {
+  if (error->type_code != kContextExceeded) return;
+  if (request.prompts.empty()) {  // too long to be tokenised
+    error->message = StrCat("prompt is too long: ", error->message);
+    return;
+  }
+  const size_t tokens = request.prompts[0].ids.size(), context = request.model->max_model_len;
+  if (tokens >= context)
+    error->message = StrCat("prompt is too long: ", tokens, " tokens > ", context - 1, " maximum");
+  else
+    error->message = StrCat("input length and `max_tokens` exceed context limit: ", tokens, " + ",
+                            request.params.stopping().max_tokens(), " > ", context,
+                            ", decrease input length or `max_tokens` and try again");
+}
+
 }  // namespace
 
 std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
@@ -232,7 +248,10 @@ std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
   if (auto error = ReadMessageFields(root.get_object(), &request)) return *error;
   Conversation conversation;
   if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
-  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) return *error;
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
+    SayAsAnthropic(request, &*error);
+    return *error;
+  }
   return request;
 }
 

@@ -72,6 +72,18 @@ TEST_F(CompletionsHttpTest, SubmitsWhatTheClientAskedFor) {
   EXPECT_FALSE(sent.output().skip_special_tokens());
 }
 
+TEST_F(CompletionsHttpTest, TheDefaultOfMaxTokensIsWhatFits) {
+  std::string ids = "1";
+  for (int i = 1; i < 2038; ++i) ids += ",1";
+  Json(StrCat(R"({"model":"smol","prompt":[[1,2],[)", ids, "]]}"));
+  const auto submits = harness_.engine().submits();
+  ASSERT_EQ(submits.size(), 2u);
+  for (const v1::Submit& submit : submits) {
+    const bool is_long = submit.request().token_ids().ids_size() == 2038;
+    EXPECT_EQ(submit.request().stopping().max_tokens(), is_long ? 10 : 16);
+  }
+}
+
 TEST_F(CompletionsHttpTest, SetsTheSeedIfThereIsNone) {
   Json(R"({"model":"smol","prompt":"Hi","temperature":0})");
   Json(R"({"model":"smol","prompt":"Hi"})");

@@ -161,6 +161,19 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"maybe"})")), "'tool_choice.type'");
   Refuses(with(R"("thinking":{"type":"adaptive"})"), "'thinking.type'");
   Refuses(with(R"("container":"x")"), "'container'", 400);
+  // As Anthropic's clients look for it.
+  const auto long_prompt = [](int words, int max_tokens) {
+    std::string text;
+    for (int i = 0; i < words; ++i) text += "x ";
+    return StrCat(R"("max_tokens":)", max_tokens, R"(,"messages":[{"role":"user","content":")",
+                  text, R"("}])");
+  };
+  Refuses(long_prompt(3000, 1), "prompt is too long: ");
+  Refuses(long_prompt(3000, 1), " tokens > 2047 maximum");
+  Refuses(long_prompt(10, 2048), "input length and `max_tokens` exceed context limit: ");
+  Refuses(long_prompt(10, 2048),
+          " + 2048 > 2048, decrease input length or `max_tokens` and try again");
+  Refuses(long_prompt(3'000'000, 1), "prompt is too long: ");
   const HttpAnswer unknown =
       Post(harness_.port(), "/v1/messages", R"({"model":"gpt","max_tokens":1,"messages":[]})");
   EXPECT_EQ(ParseOrFail(unknown.body).at("error").at("type"), "not_found_error");
