@@ -88,6 +88,20 @@ void ReadLogprobs(FieldReader* reader, CompletionRequest* request) {
   request->params.mutable_output()->set_logprobs(*request->logprobs);
 }
 
+// A template that says nothing of how calls are written may have no place for tools either, and
+// then the model would never hear of them.
+MaybeError CheckToolsAreShown(const v1::ChatRequest& request, const std::string& prompt,
+                              const ChatFormat& format) {
+  v1::ChatRequest without = request;
+  without.clear_tools_json();
+  const StatusOr<std::string> text = RenderChat(without, format, LocalTime());
+  if (!text.ok() || *text != prompt) return std::nullopt;
+  return InvalidField("tools",
+                      "'tools': the prompt is the same without them, since this model's chat "
+                      "template shows none. Ask for a call by 'tool_choice', 'required' or a "
+                      "function.");
+}
+
 }  // namespace
 
 // Templates take arguments as objects, clients send them as JSON text.
@@ -164,6 +178,13 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
   }
   CompletionPrompt& text =
       request->prompts.emplace_back(std::move(std::get<CompletionPrompt>(prompt)));
+  // Only --tool-call-parser says that the model calls tools; a call that is demanded needs no more.
+  const ToolSyntax syntax = request->syntax.tools.syntax;
+  if ((syntax == ToolSyntax::kHermes || syntax == ToolSyntax::kLlama3) &&
+      ToolSyntaxOf(chat_template, {}) == ToolSyntax::kNone) {
+    if (auto error = CheckToolsAreShown(conversation.request, text.text, *model.chat_format))
+      return error;
+  }
   // A grammar decides from the first token on what is written: an answer.
   if (!request->params.has_structured())
     request->syntax.reasoning = ReasoningStartOf(chat_template, text.text, parsers);

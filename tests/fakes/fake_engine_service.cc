@@ -164,6 +164,10 @@ std::vector<v1::Hello> FakeEngineService::hellos() const {
   return hellos_;
 }
 
+const TestModel& FakeEngineService::files() const {
+  return options_.shows_tools ? GetToolsTestModel() : GetTestModel();
+}
+
 int FakeEngineService::fetches() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return fetches_;
@@ -228,8 +232,8 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   if (!offers_tokenizer_) return frame;
   v1::ModelFile* file = info->add_files();
   file->set_name("tokenizer");
-  file->set_sha256(GetTestModel().sha256);
-  file->set_bytes(GetTestModel().header.size());
+  file->set_sha256(files().sha256);
+  file->set_bytes(files().header.size());
   return frame;
 }
 
@@ -384,7 +388,7 @@ grpc::Status FakeEngineService::FetchModelFile(grpc::ServerContext*,
       return {grpc::StatusCode::UNAVAILABLE, "the file can't be read"};
     }
   }
-  const TestModel& model = GetTestModel();
+  const TestModel& model = files();
   if (request->sha256() != model.sha256) return {grpc::StatusCode::NOT_FOUND, "no such file"};
   SendHead(model, writer);
   return grpc::Status::OK;

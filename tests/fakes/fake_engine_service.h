@@ -33,6 +33,7 @@ struct FakeEngineServiceOptions {
   std::string model = "smol";
   std::string fingerprint = "fp-fake";
   uint32_t max_model_len = 2048;
+  bool shows_tools = false;  // its chat template does
   uint32_t heartbeat_ms = 2000;
   uint32_t reattach_ms = 2000;
   bool reports_submits = true;
@@ -100,6 +101,7 @@ class FakeEngineService final : public v1::Engine::Service {
   std::vector<int32_t> AnswerIds(const v1::GenerateRequest& request) const;
 
  private:
+  const TestModel& files() const;
   struct Live {
     std::vector<v1::Delta> pieces;
     size_t next = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -15,7 +16,19 @@ namespace {
 
 constexpr size_t kChunkBytes = 256 << 10;
 
-TestModel* LoadTestModel() {
+// In GGUF a key is followed by its type and, if it is a string's, by its length.
+std::string ShowTools(std::string header) {
+  constexpr std::string_view kKey = "tokenizer.chat_template";
+  constexpr std::string_view kShow = "{% if tools %}{{ tools | tojson }}{% endif %}";
+  const size_t at = header.find(kKey) + kKey.size() + sizeof(uint32_t);
+  uint64_t length = 0;
+  std::memcpy(&length, header.data() + at, sizeof(length));
+  length += kShow.size();
+  std::memcpy(header.data() + at, &length, sizeof(length));
+  return header.insert(at + sizeof(length), kShow);
+}
+
+TestModel* LoadTestModel(bool shows_tools) {
   const char* path = std::getenv("FLOTILLA_TEST_MODEL");
   if (path == nullptr || *path == '\0') {
     std::fprintf(stderr,
@@ -32,6 +45,7 @@ TestModel* LoadTestModel() {
   grpc_init();  // never shut down: gRPC 1.51 may take 10 s for that
   auto* model = new TestModel;
   model->header.assign(reinterpret_cast<const char*>(file->bytes().data()), gguf->header_bytes());
+  if (shows_tools) model->header = ShowTools(std::move(model->header));
   model->sha256 = Sha256Hex(model->header);
   model->tokenizer = std::move(*tokenizer);
   return model;
@@ -40,7 +54,12 @@ TestModel* LoadTestModel() {
 }  // namespace
 
 const TestModel& GetTestModel() {
-  static const TestModel* const model = LoadTestModel();
+  static const TestModel* const model = LoadTestModel(/*shows_tools=*/false);
+  return *model;
+}
+
+const TestModel& GetToolsTestModel() {
+  static const TestModel* const model = LoadTestModel(/*shows_tools=*/true);
   return *model;
 }
 

@@ -20,6 +20,8 @@ struct TestModel {
   std::unique_ptr<Tokenizer> tokenizer;
 };
 const TestModel& GetTestModel();
+// The same with a chat template that shows tools, as JSON before all else, if there are any.
+const TestModel& GetToolsTestModel();
 // What FetchModelFile answers.
 void SendHead(const TestModel& model, grpc::ServerWriter<v1::FileChunk>* writer);
 

@@ -11,12 +11,6 @@ namespace {
 
 namespace json = boost::json;
 
-HarnessOptions WithParsers() {
-  HarnessOptions options;
-  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
-  return options;
-}
-
 constexpr const char* kTool = R"("tools":[{"name":"f","input_schema":{"type":"object"}}])";
 constexpr const char* kUser = R"("messages":[{"role":"user","content":"Hi"}])";
 constexpr const char* kCall =

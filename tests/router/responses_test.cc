@@ -10,12 +10,6 @@ namespace {
 
 namespace json = boost::json;
 
-HarnessOptions WithParsers() {
-  HarnessOptions options;
-  options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
-  return options;
-}
-
 constexpr const char* kTool =
     R"("tools":[{"type":"function","name":"f","parameters":{"type":"object"}}])";
 constexpr const char* kCall =

@@ -29,6 +29,7 @@ bool Eventually(const Condition& condition) {
 
 HarnessOptions WithParsers() {
   HarnessOptions options;
+  options.engine.shows_tools = true;
   options.parsers = {.tool_call_parser = "hermes", .reasoning_parser = "think"};
   return options;
 }

@@ -53,7 +53,8 @@ struct HarnessOptions {
   std::vector<std::string> models = {};  // by engine; default: the engine's option
 };
 
-// Answers are read for Hermes' calls and for thoughts, though the model's template has neither.
+// Answers are read for Hermes' calls and for thoughts, of which the model's template says nothing;
+// it shows tools.
 HarnessOptions WithParsers();
 
 class RouterHarness {

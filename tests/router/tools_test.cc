@@ -185,6 +185,27 @@ TEST_F(ToolsTest, ErrorsNameTheField) {
   EXPECT_TRUE(harness_.engine().submits().empty());
 }
 
+// --tool-call-parser can't make a template show what it has no place for.
+TEST(ToolsNotShownTest, ToolsThatThePromptIsWithoutAreRefused) {
+  HarnessOptions options = WithParsers();
+  options.engine.shows_tools = false;
+  RouterHarness harness(options);
+  const auto ask = [&](const char* path, std::string_view more) {
+    return Post(harness.port(), path,
+                StrCat(R"({"model":"smol","messages":[{"role":"user","content":"Hi"}],)",
+                       R"("max_tokens":1,)", kTools, std::string(more), "}"));
+  };
+  const HttpAnswer refused = ask("/v1/chat/completions", "");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(ErrorField(refused, "param"), "tools");
+  EXPECT_EQ(ErrorField(refused, "message"),
+            "'tools': the prompt is the same without them, since this model's chat template shows "
+            "none. Ask for a call by 'tool_choice', 'required' or a function.");
+  EXPECT_EQ(ask("/apply-template", "").status, 400);
+  EXPECT_EQ(ask("/v1/chat/completions", R"(,"tool_choice":"none")").status, 200);
+  EXPECT_EQ(ask("/v1/chat/completions", R"(,"tool_choice":"required")").status, 200);
+}
+
 // The model of a template that shows tools, and a parser by what it says.
 class TemplateTest : public ::testing::Test {
  protected:
