@@ -63,15 +63,16 @@ MaybeError SetJsonObject(const json::value& value, const std::string& field,
 
 struct Form {
   const char* name;  // in structured_outputs
-  // At the top: vLLM's name before 0.12, and SGLang's. Null: none.
-  std::array<const char*, 2> at_top;
+  // At the top: vLLM's before 0.12, SGLang's and llama.cpp's names. Null: none.
+  std::array<const char*, 3> at_top;
   MaybeError (*set)(const json::value& value, const std::string& field, v1::StructuredOutput* out);
 };
-constexpr std::array<Form, 5> kForms = {{{"json", {"guided_json", "json_schema"}, SetSchema},
-                                         {"regex", {"guided_regex", "regex"}, SetRegex},
-                                         {"choice", {"guided_choice", nullptr}, SetChoice},
-                                         {"grammar", {"guided_grammar", "ebnf"}, SetGrammar},
-                                         {"json_object", {nullptr, nullptr}, SetJsonObject}}};
+constexpr std::array<Form, 5> kForms = {
+    {{"json", {"guided_json", "json_schema"}, SetSchema},
+     {"regex", {"guided_regex", "regex"}, SetRegex},
+     {"choice", {"guided_choice"}, SetChoice},
+     {"grammar", {"guided_grammar", "ebnf", "grammar"}, SetGrammar},
+     {"json_object", {}, SetJsonObject}}};
 constexpr const char* kFormNames = "'json', 'regex', 'choice', 'grammar' or 'json_object'";
 
 class Reader {

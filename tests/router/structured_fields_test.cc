@@ -44,6 +44,7 @@ TEST(StructuredFieldsTest, EachFormAndItsName) {
       {R"({"json_schema":"{}"})", "json_schema", R"(json_schema: "{}")"},
       {R"({"regex":"b"})", "regex", R"(regex: "b")"},
       {R"({"ebnf":"root ::= y"})", "ebnf", R"(ebnf: "root ::= y")"},
+      {R"({"grammar":"root ::= y"})", "grammar", R"(ebnf: "root ::= y")"},
   };
   for (const Case& c : cases) {
     const CompletionRequest request = Read(c.body);
