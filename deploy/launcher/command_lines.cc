@@ -117,7 +117,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
             o.priority_scheduling_preemption_threshold)
       .Flag("--schedule-conservativeness", o.schedule_conservativeness)
       .Flag("--eviction-policy", o.eviction_policy)
-      .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
+      .Flag("--drain-grace-ms", static_cast<int64_t>(r.scheduler_grace * 1000))
       .Switch("--disable-radix-cache", o.disable_radix_cache)
       .Switch("--disable-mixed-chunk", o.disable_mixed_chunk)
       .Switch("--disable-overlap", o.disable_overlap)

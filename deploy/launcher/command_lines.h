@@ -28,6 +28,9 @@ struct ResolvedOptions {
   std::string runtime_dir;    // for Unix sockets
   uint64_t flight_bytes = 0;  // of a replica's flight recorder; 0: none
   std::string flight_dir;
+  // What schedulers get to finish requests after SIGTERM, seconds: --shutdown-timeout, or little
+  // behind a router of ours, which had that and whose end nobody can be answered after.
+  double scheduler_grace = 0;
 };
 
 // What is settled for one life of a replica.

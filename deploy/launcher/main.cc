@@ -52,6 +52,8 @@ While it serves (from another terminal):
 In the source tree, ./flotilla also knows `test` and `format`.
 )";
 
+constexpr double kGraceBehindRouter = 0.5;  // seconds
+
 int Fail(const Status& status, const LogOptions& log = {}) {
   PrintFatal(log, status.message());
   return ExitStatusOf(status);
@@ -75,6 +77,9 @@ StatusOr<ResolvedOptions> Resolve(Supervisor::Mode mode, const ServeOptions& opt
   resolved.flight_bytes = mode == Supervisor::Mode::kJoin ? 0 : flight_bytes;
   resolved.flight_dir =
       options.flight_recorder_dir.empty() ? DefaultFlightDir() : options.flight_recorder_dir;
+  resolved.scheduler_grace = mode == Supervisor::Mode::kServe
+                                 ? std::min(kGraceBehindRouter, options.shutdown_timeout)
+                                 : options.shutdown_timeout;
   resolved.vocab_size = config.vocab_size;
   ASSIGN_OR_RETURN(const HostSpan span,
                    mode == Supervisor::Mode::kJoin ? SpanOfJoin(options) : SpanOfHead(options));

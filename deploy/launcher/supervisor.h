@@ -1,11 +1,14 @@
 // Runs a cluster on this host until told to stop: starts replicas and router in order, prints the
 // ready line, restarts what dies, and stops everything in order.
 //
-// Start: all replicas; once each is ready (or has failed once) and one is, the router; `ready …` on
-// stdout once it takes requests. Until then a process that exits with status 2, or ends
-// kMaxStartFailures times in a row, ends the launcher with that process's last line.
-// Stop (SIGTERM, SIGINT): the router drains, then schedulers, then the rest; what is left after
-// --shutdown-timeout is killed. A second Ctrl-C kills at once.
+// Start: first the router's flags are checked. Then all replicas; once each is ready (or has failed
+// once) and one is, the router; `ready …` on stdout once it takes requests. Until then a process
+// that exits with status 2, or ends kMaxStartFailures times in a row, ends the launcher with that
+// process's last line.
+//
+// Stop (SIGTERM, SIGINT): the router drains (without one the scheduler), within --shutdown-timeout;
+// then schedulers end, then the rest. What is left two seconds after its turn is killed. A second
+// Ctrl-C kills at once.
 //
 // SIGUSR2: the router gets a successor (router_process.h), perhaps of a newer version.
 //

@@ -84,6 +84,16 @@ TEST_F(SupervisorTest, ASchedulerThatEndsItsStreamsAtTheDeadlineIsNotKilled) {
   EXPECT_EQ(Count("stop", "scheduler"), 1u);
 }
 
+// What it has left when its router has ended nobody can get.
+TEST_F(SupervisorTest, BehindARouterTheSchedulerDoesNotGetTheGraceAnew) {
+  Misbehave("scheduler", "late-term");
+  Start({"--tp", "1", "--shutdown-timeout", "600"});
+  ASSERT_THAT(ReadyLine(), StartsWith("ready"));
+  Kill(SIGTERM);
+  EXPECT_EQ(Wait(), 0);
+  EXPECT_EQ(Count("stop", "scheduler"), 1u);
+}
+
 TEST_F(SupervisorTest, AStalledReaderOfItsLogHoldsNothingUp) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
