@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -102,11 +103,26 @@ class Conversation {
 }  // namespace
 
 void AddAskFlags(CLI::App* app, AskOptions* o) {
-  app->add_option("question", o->question, "What to ask")->required();
+  app->add_option("question", o->question,
+                  "What to ask; -, or none where stdin is no terminal: what stdin says");
   AddChatFlags(app, &o->chat);
 }
 
+StatusOr<std::string> QuestionOf(const std::string& given, std::istream& in, bool terminal) {
+  if (!given.empty() && given != "-") return given;
+  if (given.empty() && terminal)
+    return absl::InvalidArgumentError(
+        "what is the question? flotilla ask \"Why is the sky blue?\"");
+  std::string question(std::istreambuf_iterator<char>(in), {});
+  while (question.ends_with('\n')) question.pop_back();
+  if (question.empty()) return absl::InvalidArgumentError("stdin has no question");
+  return question;
+}
+
 int Ask(const AskOptions& options) {
+  const StatusOr<std::string> question =
+      QuestionOf(options.question, std::cin, isatty(STDIN_FILENO) != 0);
+  if (!question.ok()) return FailCommand(question.status());
   const StatusOr<ChatServer> server = ChatServer::Find(options.chat);
   if (!server.ok()) return FailCommand(server.status());
   bool any = false;
@@ -114,8 +130,7 @@ int Ask(const AskOptions& options) {
     Say(text);
     any = any || !text.empty();
   };
-  const Status status =
-      server->Answer(options.chat, {{"user", options.question}}, on_text, nullptr);
+  const Status status = server->Answer(options.chat, {{"user", *question}}, on_text, nullptr);
   if (any) Say("\n");
   return status.ok() ? 0 : FailCommand(status);
 }

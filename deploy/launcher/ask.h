@@ -3,6 +3,7 @@
 // Threads: the main thread. Errors: a message on stderr and exit status 1.
 #pragma once
 
+#include <istream>
 #include <string>
 
 #include "deploy/launcher/chat_client.h"
@@ -10,10 +11,14 @@
 namespace flotilla {
 
 struct AskOptions {
-  std::string question;
+  std::string question;  // empty or "-": from stdin
   ChatOptions chat;
 };
 void AddAskFlags(CLI::App* app, AskOptions* options);
+
+// What is asked, if `given` was on the command line. `terminal`: a person is at `in`, and is not
+// kept waiting unless "-" says so.
+StatusOr<std::string> QuestionOf(const std::string& given, std::istream& in, bool terminal);
 
 int Ask(const AskOptions& options);
 

@@ -1,8 +1,11 @@
 #include "deploy/launcher/chat_client.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <utility>
+
+#include "absl/strings/str_join.h"
 
 namespace flotilla {
 namespace {
@@ -26,12 +29,24 @@ std::optional<std::string> ErrorMessage(const json::object& object) {
                                                     : json::serialize(*error);
 }
 
+// The one that --model names.
+StatusOr<std::string> FindModel(const std::vector<std::string>& served,
+                                const ChatOptions& options) {
+  if (std::find(served.begin(), served.end(), options.model) != served.end()) return options.model;
+  if (options.model == ChatOptions().model) return served.front();
+  return absl::NotFoundError(absl::StrCat("the server at ", options.server.url, " has no model '",
+                                          options.model, "'; it has ",
+                                          absl::StrJoin(served, ", ")));
+}
+
 }  // namespace
 
 void AddChatFlags(CLI::App* app, ChatOptions* o) {
   AddServerFlags(app, "The server; if none runs at the default, one is started", &o->server);
   app->get_option("--url")->each([o](const std::string&) { o->url_given = true; });
-  app->add_option("--model", o->model, "For a server that is started: a path, or 'default'")
+  app->add_option("--model", o->model,
+                  "Of those that the server has, its name; for a server that is started: a path. "
+                  "default: the server's first, or the default model")
       ->capture_default_str();
   app->add_option("--system", o->system, "Who is asked; '': what the model's template says")
       ->capture_default_str();
@@ -44,19 +59,30 @@ void AddChatFlags(CLI::App* app, ChatOptions* o) {
   app->add_option("--seed", o->seed, "Of the sampling")->capture_default_str();
 }
 
-StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
-                                 const std::atomic<bool>* stop) {
+StatusOr<std::vector<std::string>> ServedModels(const HttpUrl& url, const std::string& api_key,
+                                                const std::atomic<bool>* stop) {
   ASSIGN_OR_RETURN(const HttpPage answer, GetHttp(url, "/v1/models", api_key, stop));
   if (answer.status == 401) return absl::InternalError("this server wants a key: --api-key");
   if (answer.status != 200)
     return absl::InternalError(absl::StrCat("/v1/models answered ", answer.status));
   ASSIGN_OR_RETURN(const json::object object, ParseObject(answer.body));
-  const json::value value(object);
-  boost::system::error_code error;
-  const json::value* id = value.find_pointer("/data/0/id", error);
-  if (error || id == nullptr || !id->is_string())
-    return absl::InternalError("/v1/models names no model");
-  return std::string(id->as_string());
+  std::vector<std::string> names;
+  const json::value* const data = object.if_contains("data");
+  if (data != nullptr && data->is_array()) {
+    for (const json::value& model : data->as_array()) {
+      boost::system::error_code error;
+      const json::value* const id = model.find_pointer("/id", error);
+      if (!error && id != nullptr && id->is_string()) names.emplace_back(id->as_string());
+    }
+  }
+  if (names.empty()) return absl::InternalError("/v1/models names no model");
+  return names;
+}
+
+StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
+                                 const std::atomic<bool>* stop) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ServedModels(url, api_key, stop));
+  return names.front();
 }
 
 std::optional<std::string> ErrorMessageOf(std::string_view text) {
@@ -108,8 +134,8 @@ StatusOr<ChatServer> ChatServer::Find(const ChatOptions& options) {
   ChatServer server;
   ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(options.server.url, options.server.tls));
   server.api_key_ = options.server.api_key;
-  StatusOr<std::string> model = FirstModel(server.url_, server.api_key_);
-  if (absl::IsUnavailable(model.status()) && !options.url_given) {
+  const StatusOr<std::vector<std::string>> served = ServedModels(server.url_, server.api_key_);
+  if (absl::IsUnavailable(served.status()) && !options.url_given) {
     std::fprintf(stderr, "flotilla: no server at %s; starting one\n", options.server.url.c_str());
     ASSIGN_OR_RETURN(PrivateCluster own,
                      PrivateCluster::Start("/proc/self/exe",
@@ -117,10 +143,11 @@ StatusOr<ChatServer> ChatServer::Find(const ChatOptions& options) {
                                             "--shutdown-timeout=2", "--model", options.model}));
     server.own_.emplace(std::move(own));
     ASSIGN_OR_RETURN(server.url_, ParseHttpUrl(server.own_->url()));
-    model = FirstModel(server.url_, "");
+    ASSIGN_OR_RETURN(server.model_, FirstModel(server.url_, ""));
+    return server;
   }
-  RETURN_IF_ERROR(model.status());
-  server.model_ = *std::move(model);
+  RETURN_IF_ERROR(served.status());
+  ASSIGN_OR_RETURN(server.model_, FindModel(*served, options));
   return server;
 }
 

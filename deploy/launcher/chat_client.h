@@ -49,7 +49,10 @@ StatusOr<std::string> TextOfChunk(std::string_view json);
 // nothing.
 std::optional<std::string> ErrorMessageOf(std::string_view json);
 
-// The first name in /v1/models. api_key: empty if it wants none.
+// The names in /v1/models, at least one. api_key: empty if it wants none.
+StatusOr<std::vector<std::string>> ServedModels(const HttpUrl& url, const std::string& api_key,
+                                                const std::atomic<bool>* stop = nullptr);
+// The first of them.
 StatusOr<std::string> FirstModel(const HttpUrl& url, const std::string& api_key,
                                  const std::atomic<bool>* stop = nullptr);
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -80,6 +81,32 @@ TEST(AskTest, StreamsTheAnswer) {
   std::string out, err;
   EXPECT_EQ(AskAt(server.url(), &out, &err), 0) << err;
   EXPECT_EQ(out, "In Paris.\n");
+}
+
+TEST(AskTest, TheModelThatIsNamedIsAsked) {
+  constexpr char kTwo[] = R"({"object":"list","data":[{"id":"m"},{"id":"other"}]})";
+  const ScriptedServer server({Http("200 OK", kTwo), Http("200 OK", kTwo), Http("200 OK", kTwo)});
+  ChatOptions options;
+  options.server.url = server.url();
+  options.url_given = true;
+  EXPECT_EQ(ChatServer::Find(options)->model(), "m");
+  options.model = "other";
+  EXPECT_EQ(ChatServer::Find(options)->model(), "other");
+  options.model = "none.gguf";
+  EXPECT_EQ(ChatServer::Find(options).status().message(),
+            StrCat("the server at ", server.url(), " has no model 'none.gguf'; it has m, other"));
+}
+
+TEST(AskTest, TheQuestionMayComeFromStdin) {
+  const auto question = [](const std::string& given, const std::string& text, bool terminal) {
+    std::istringstream in(text);
+    return QuestionOf(given, in, terminal).value_or("none");
+  };
+  EXPECT_EQ(question("Where?", "not this", false), "Where?");
+  EXPECT_EQ(question("", "Who?\nWhen?\n", false), "Who?\nWhen?");
+  EXPECT_EQ(question("-", "Who?\n", true), "Who?");
+  EXPECT_EQ(question("", "Who?\n", true), "none");
+  EXPECT_EQ(question("-", "\n", false), "none");
 }
 
 TEST(AskTest, SaysWhatTheServerSays) {
