@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/flag_checks.h"
 #include "common/base/flags.h"
 #include "common/base/tcp_address.h"
 #include "common/tls/tls_flags.h"
@@ -169,8 +170,11 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   app->add_option("--host", router.http.host,
                   "Address to listen on, HTTP and gRPC (\"::\": all; 0.0.0.0: all of IPv4)")
       ->capture_default_str();
-  app->add_option("--port", router.http.port, "HTTP port (0: any)")->capture_default_str();
+  app->add_option("--port", router.http.port, "HTTP port (0: any)")
+      ->check(PortFlag())
+      ->capture_default_str();
   app->add_option("--grpc-port", router.grpc.grpc_port, "gRPC port (0: any)")
+      ->check(PortFlag())
       ->capture_default_str();
   app->add_option("--replica", router.dispatcher.replicas, "A replica's address (repeatable)")
       ->check(ReplicaAddressFlag());
@@ -197,7 +201,7 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   AddFlag(app, kSseKeepaliveFlag, &flags->sse_keepalive_s);
   AddFlag(app, kApiKeysFileFlag, &router.api_keys_file);
   AddTlsFlags(app, &router);
-  AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin);
+  AddFlag(app, kCorsAllowOriginFlag, &router.http.cors_allow_origin)->check(OriginFlag());
   AddFlag(app, kOtlpTracesEndpointFlag, &router.traces.endpoint);
   AddTraceSampleRatioFlag(app, &router.traces.sample_ratio);
   AddFlag(app, kUiFlag, &flags->ui);
@@ -210,7 +214,8 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   app->add_option("--metrics-socket", flags->metrics_socket,
                   "Unix socket that serves this process's metrics");
   app->add_option("--metrics-port", flags->metrics_port,
-                  "Port of /metrics for Prometheus; 0: any. Not given: none");
+                  "Port of /metrics for Prometheus; 0: any. Not given: none")
+      ->check(PortFlag());
   app->add_option("--handoff-socket", flags->handoff_socket,
                   "Unix socket through which a router that is started with the same path takes "
                   "over: it gets the listening sockets, and this one ends once its clients have "

@@ -16,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/flag_list.h"
+#include "common/cli/flag_hints.h"
 
 namespace flotilla {
 namespace {
@@ -251,6 +252,12 @@ void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
   } catch (const CLI::Success& done) {
     std::exit(app->exit(done));
   } catch (const CLI::ParseError& error) {
+    // What is missing is said first, and was perhaps given under another name.
+    const std::vector<std::string> extras = command->remaining();
+    const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
+    if (!extras.empty() &&
+        (code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError))
+      ExitWith(ExplainExtras(*command, extras));
     ExitWith(WithOrigin(error.what(), found));
   }
 }

@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+#include "common/base/flag_list.h"
 #include "common/base/flags.h"
 #include "common/base/listen.h"
 #include "common/base/log.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/cli/flag_hints.h"
 #include "common/cli/flag_sources.h"
 #include "deploy/launcher/ask.h"
 #include "deploy/launcher/doctor.h"
@@ -136,6 +139,17 @@ int Bench(const std::string& name) {
       std::printf("  %-28s%s\n", program.command + kBench.size(), program.help);
   }
   return 0;
+}
+
+int NoCommand(const CLI::App& app, const std::string& name) {
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands(nullptr))
+    commands.push_back(command->get_name());
+  const std::string nearest = NearestOf(name, commands);
+  return Fail(absl::NotFoundError(
+      absl::StrCat("there is no command '", name, "'; ",
+                   nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(commands, ", "))
+                                   : absl::StrCat("did you mean '", nearest, "'?"))));
 }
 
 int Complete(const CLI::App& app, const std::string& shell) {
@@ -297,6 +311,11 @@ int Main(int argc, char** argv) {
     std::printf("%s", commands.overview().c_str());
     return 0;
   }
+  if (words[0] == std::string_view("version")) {
+    std::printf("%s\n", app.version().c_str());
+    return 0;
+  }
+  if (words[0][0] != '-' && CommandOf(&app, words[0]) == &app) return NoCommand(app, words[0]);
   ParseWithSourcesOrExit(&app, argc, argv);
   return commands.Run();
 }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "common/base/flag_checks.h"
 #include "common/tls/tls_flags.h"
 #include "shm/replica_control.h"
 
@@ -21,6 +22,12 @@ CLI::Validator TpFlag() {
                std::to_string(kMaxRanks);
       },
       "auto|N");
+}
+
+void AddGrpcPortFlag(CLI::App* app, ServeOptions* o) {
+  app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")
+      ->check(PortFlag())
+      ->capture_default_str();
 }
 
 void AddModelFlags(CLI::App* app, ServeOptions* o) {
@@ -118,6 +125,7 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
 void AddOperationFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--metrics-port", o->metrics_port,
                   "Port of /metrics for all processes; 0: any. If only the default is taken: any")
+      ->check(PortFlag())
       ->each([o](const std::string&) { o->metrics_port_given = true; })
       ->capture_default_str();
   app->add_option(
@@ -166,8 +174,10 @@ void AddFlightFlags(CLI::App* app, ServeOptions* o) {
 void AddServeFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--host", o->host, "Address to listen on; \"::\": all, 0.0.0.0: all of IPv4")
       ->capture_default_str();
-  app->add_option("--port", o->port, "HTTP port; 0: any free one")->capture_default_str();
-  app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  app->add_option("--port", o->port, "HTTP port; 0: any free one")
+      ->check(PortFlag())
+      ->capture_default_str();
+  AddGrpcPortFlag(app, o);
   app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -176,7 +186,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   AddHeadFlags(app, o);
   AddFlag(app, kSseKeepaliveFlag, &o->sse_keepalive);
   AddFlag(app, kApiKeysFileFlag, &o->api_keys_file);
-  AddFlag(app, kCorsAllowOriginFlag, &o->cors_allow_origin);
+  AddFlag(app, kCorsAllowOriginFlag, &o->cors_allow_origin)->check(OriginFlag());
   AddFlag(app, kOtlpTracesEndpointFlag, &o->otlp_traces_endpoint);
   AddTraceSampleRatioFlag(app, &o->trace_sample_ratio);
   AddFlag(app, kUiFlag, &o->ui);
@@ -205,7 +215,7 @@ void AddJoinFlags(CLI::App* app, ServeOptions* o) {
 void AddEngineFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--host", o->host, "Address to listen on; \"::\": all, 0.0.0.0: all of IPv4")
       ->capture_default_str();
-  app->add_option("--grpc-port", o->grpc_port, "gRPC port; 0: any free one")->capture_default_str();
+  AddGrpcPortFlag(app, o);
   AddServerTlsFlags(app, &o->tls);
   AddHeadFlags(app, o);
   AddModelFlags(app, o);

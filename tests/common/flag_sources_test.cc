@@ -206,6 +206,10 @@ TEST_F(FlagSourcesDeathTest, ErrorsNameTheirSource) {
   expect(with_file("disable-overlap: ''\n"), HasSubstr(".yaml:1: --disable-overlap takes true or"));
   expect({"serve", "--config", "/no/such.yaml"}, HasSubstr("can't read /no/such.yaml"));
   expect({"serve"}, HasSubstr("--model"));
+  expect({"serve", "--model=m", "--max-model-len", "10"},
+         HasSubstr("serve has no flag --max-model-len\n"));
+  expect({"serve", "--modell", "m"}, HasSubstr("did you mean --model?"));
+  expect({"--prot"}, HasSubstr("flotilla has no flag --prot\n"));
   Set("FLOTILLA_KV_CACHE_MEMORY", "lots");
   expect({"serve", "--model=m"},
          AllOf(HasSubstr("'lots' is not a size"), HasSubstr("(from FLOTILLA_KV_CACHE_MEMORY)")));

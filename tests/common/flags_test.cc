@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "common/base/flag_checks.h"
+
 namespace flotilla {
 namespace {
 
@@ -48,6 +50,23 @@ class SharedFlagTest : public testing::Test {
   }
   uint32_t things_ = 7;
 };
+
+TEST(FlagsTest, OriginsAreWhatBrowsersSend) {
+  const CLI::Validator validator = OriginFlag();
+  const auto refusal = [&](std::string text) { return validator(text); };
+  for (const char* good : {"*", "null", "https://a.example", "http://localhost:3000",
+                           "http://[::1]:8080", "http://127.0.0.1", "chrome-extension://abc"})
+    EXPECT_EQ(refusal(good), "");
+  for (const char* bad : {"", "foo", "a.example", "https://", "https://a.example/",
+                          "https://a.example/chat", "https://A.example", "https://a.example:443",
+                          "http://a.example:80", "https://a.example:", "https://a.example:x",
+                          "https://u@a.example", "https://*.a.example", "http://[::1", "://a"})
+    EXPECT_NE(refusal(bad), "") << bad;
+  EXPECT_EQ(refusal("https://a.example/"),
+            "'https://a.example/' is not what a browser sends as Origin: scheme://host[:port] in "
+            "small letters, without a path or the scheme's own port, such as "
+            "https://chat.example.com; '*' is any");
+}
 
 TEST_F(SharedFlagTest, TakesItsRange) {
   for (const uint32_t value : {1u, 64u}) {

@@ -213,6 +213,7 @@ TEST_F(MainTest, WrongFlagsAreExitCode2) {
                                                {"--replica"},
                                                {"--replica", "x:1", "--policy", "fastest"},
                                                {"--replica", "x:1", "--port", "70000"},
+                                               {"--replica", "x:1", "--cors-allow-origin", "foo"},
                                                {"--replica-dns", "engine"},
                                                {"--replica-service", "engine"},
                                                {"--replica-service", "engine:1"},  // no pod

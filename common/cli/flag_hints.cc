@@ -1,0 +1,100 @@
+#include "common/cli/flag_hints.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+
+namespace flotilla {
+namespace {
+
+struct ForeignFlag {
+  std::string_view name;  // in vLLM, SGLang or llama.cpp
+  std::string_view ours;  // means exactly the same
+};
+constexpr ForeignFlag kForeignFlags[] = {
+    {"--max-model-len", "--context-length"},
+    {"--ctx-size", "--context-length"},
+    {"-c", "--context-length"},
+    {"--model-path", "--model"},
+    {"-m", "--model"},
+    {"--served-model-name", "--model-name"},
+    {"--alias", "--model-name"},
+    {"-a", "--model-name"},
+    {"--tensor-parallel-size", "--tp"},
+    {"--tp-size", "--tp"},
+    {"-tp", "--tp"},
+    {"--data-parallel-size", "--replicas"},
+    {"--dp-size", "--replicas"},
+    {"-dp", "--replicas"},
+    {"--max-num-seqs", "--max-running-requests"},
+    {"--parallel", "--max-running-requests"},
+    {"-np", "--max-running-requests"},
+    {"--block-size", "--page-size"},
+    {"--n-gpu-layers", "--device cuda"},
+    {"--gpu-layers", "--device cuda"},
+    {"-ngl", "--device cuda"},
+    {"-t", "--threads"},
+    {"--no-enable-prefix-caching", "--disable-radix-cache"},
+    {"--ssl-certfile", "--tls-cert-file"},
+    {"--ssl-cert-file", "--tls-cert-file"},
+    {"--ssl-keyfile", "--tls-key-file"},
+    {"--ssl-key-file", "--tls-key-file"},
+};
+
+// Letters to insert, remove or replace (Levenshtein).
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t above = row[j + 1];
+      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+bool Has(const CLI::App& command, std::string_view flag) {
+  return command.get_option_no_throw(std::string(flag.substr(0, flag.find(' ')))) != nullptr;
+}
+
+std::string ExplainFlag(const CLI::App& command, const std::string& flag) {
+  const std::string what = absl::StrCat(command.get_name(), " has no flag ", flag);
+  for (const ForeignFlag& foreign : kForeignFlags) {
+    if (foreign.name == flag && Has(command, foreign.ours))
+      return absl::StrCat(what, "; here it is ", std::string(foreign.ours));
+  }
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back(absl::StrCat("--", name));
+  }
+  const std::string nearest = NearestOf(flag, flags);
+  return nearest.empty() ? what : absl::StrCat(what, "; did you mean ", nearest, "?");
+}
+
+}  // namespace
+
+std::string NearestOf(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string nearest;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = Distance(word, candidate);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string ExplainExtras(const CLI::App& command, const std::vector<std::string>& extras) {
+  const std::string& first = extras.front();
+  if (first.starts_with('-') && first != "-" && first != "--")
+    return ExplainFlag(command, first.substr(0, first.find('=')));
+  return absl::StrCat(command.get_name(), " does not take '", first, "'",
+                      Has(command, "--model") ? absl::StrCat("; a model is --model ", first) : "");
+}
+
+}  // namespace flotilla

@@ -1,0 +1,20 @@
+// What to say of words on a command line that nobody expected: the flag or command that was
+// probably meant, also by the names that other servers give to flags of ours.
+//
+// Threads: any (pure).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flotilla {
+
+// The candidate that `word` is a slip of the pen from; empty: none is near.
+std::string NearestOf(std::string_view word, const std::vector<std::string>& candidates);
+
+// `extras` are not empty, in the order of the command line.
+std::string ExplainExtras(const CLI::App& command, const std::vector<std::string>& extras);
+
+}  // namespace flotilla
