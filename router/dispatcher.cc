@@ -127,6 +127,7 @@ std::variant<uint64_t, ApiError> Dispatcher::SubmitEmbed(v1::GenerateRequest req
 }
 
 std::variant<uint64_t, ApiError> Dispatcher::SubmitGroup(RequestGroup group) {
+  if (failed_all_with_.has_value()) return *failed_all_with_;
   group.num_live = group.streams.size();
   if (num_streams_ + group.num_live > MostStreams(group.streams[0]->request)) {
     metrics_->Rejection("max_requests");

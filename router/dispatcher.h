@@ -88,6 +88,9 @@ class Dispatcher final : public ReplicaListener {
   ~Dispatcher() override;
 
   void Start();
+  // Every request that a client waits for fails with this, and so does each that comes later. A
+  // keyed one goes on at its replica, as when its client leaves.
+  void FailAll(const ApiError& error);
   // Drops every request without a word and ends the replicas' streams.
   void Stop();
   // Called each time ready() may have changed.
@@ -122,6 +125,7 @@ class Dispatcher final : public ReplicaListener {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   size_t active() const;  // requests that a client waits for
   size_t parked() const { return parked_.size(); }
+  size_t aborting() const;  // replicas that have not confirmed an abort
   int64_t max_request_ms() const { return options_.max_request_ms; }
   const Fleet::Replicas& replicas() const { return fleet_.replicas(); }
   const FinishedRequests& finished() const { return finished_; }
@@ -301,6 +305,7 @@ class Dispatcher final : public ReplicaListener {
   std::function<void()> on_ready_changed_;
   std::atomic<bool> ready_{false};
   bool stopped_ = false;
+  std::optional<ApiError> failed_all_with_;
 
   mutable std::mutex models_mutex_;
   std::shared_ptr<const ModelTable> models_ = std::make_shared<ModelTable>();

@@ -210,6 +210,29 @@ void Dispatcher::GiveUp(const std::shared_ptr<RequestStream>& stream) {
                            kRetryAfterMs));
 }
 
+void Dispatcher::FailAll(const ApiError& error) {
+  failed_all_with_ = error;
+  std::vector<std::pair<uint64_t, std::shared_ptr<GenerateSink>>> waiting;
+  for (const auto& [handle, group] : groups_) {
+    if (group.detached) continue;
+    for (const auto& stream : group.streams) {
+      if (stream == nullptr) continue;
+      waiting.emplace_back(handle, stream->sink);
+      break;
+    }
+  }
+  for (const auto& [handle, sink] : waiting) {
+    Cancel(handle);
+    sink->OnError(error);
+  }
+}
+
+size_t Dispatcher::aborting() const {
+  const auto& replicas = fleet_.replicas();
+  return static_cast<size_t>(std::count_if(
+      replicas.begin(), replicas.end(), [](const auto& each) { return each.second->aborting(); }));
+}
+
 // What follows waits, so that prompt logprobs stay in order and before the first token.
 void Dispatcher::FetchLarge(const std::shared_ptr<RequestStream>& stream, v1::Delta delta) {
   stream->fetching_large = true;

@@ -133,6 +133,8 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   void FreeSlots(size_t count);
   // A request needs it still, if only for a large result, or to be charged for.
   bool in_use() const { return !streams_.empty() || fetches_ > 0 || !unpaid_.empty(); }
+  // It has not said yet how far one was that was aborted.
+  bool aborting() const { return !unpaid_.empty(); }
   uint64_t generated_tokens() const { return generated_tokens_; }  // for this router's clients
   const v1::Load& load() const { return load_.load(); }
   bool draining() const { return draining_; }

@@ -18,6 +18,8 @@ namespace flotilla {
 namespace {
 
 constexpr int kLargeTextNice = 10;
+// What clients and replicas are told at the end of the grace goes out within so long, if they read.
+constexpr auto kTellTime = std::chrono::seconds(1);
 
 std::unique_ptr<Access> MakeAccess(const std::string& file) {
   static const RealClock clock;
@@ -221,12 +223,17 @@ void RouterApp::Drain() {
     grpc_.BeginDrain();
   });
   // Those of HTTP and gRPC that are still read or checked, or whose answers are being sent.
-  const size_t left = WaitForZero(
-      [this] {
-        return std::max({dispatcher_.active(), http_.answering(), metrics_.in_flight()});
-      },
-      end);
-  if (left > 0) Log().warn("requests cut off at the end of the grace {}", Kv("count", left));
+  const auto unanswered = [this] {
+    return std::max({dispatcher_.active(), http_.answering(), metrics_.in_flight()});
+  };
+  if (const size_t left = WaitForZero(unanswered, end); left > 0) {
+    Log().warn("requests failed at the end of the grace {}", Kv("count", left));
+    OnIo([this] {
+      dispatcher_.FailAll(Unavailable("This router is shutting down; try again.", 1000));
+    });
+    WaitForZero([&] { return std::max(unanswered(), dispatcher_.aborting()); },
+                std::chrono::steady_clock::now() + kTellTime);
+  }
   OnIo([this] {
     http_listener_.Close();
     grpc_listener_.Close();

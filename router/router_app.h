@@ -75,7 +75,8 @@ class RouterApp {
   bool Deserted();
   // Not ready at once. For drain_linger_ms requests are served on, since a balancer takes a while
   // to send them elsewhere, and connections are left with their next answer; nobody connected ends
-  // that early. Then running requests get what is left of drain_grace_ms, and everything ends.
+  // that early. Then running requests get what is left of drain_grace_ms; those that need longer
+  // fail, and everything ends.
   void Drain();
 
  private:

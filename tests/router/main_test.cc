@@ -179,6 +179,7 @@ TEST_F(MainTest, TheGraceEnds) {
   ASSERT_TRUE(engine_->WaitForSubmits(1));
   kill(router.pid(), SIGTERM);
   EXPECT_EQ(router.Wait(), 0);
+  EXPECT_EQ(connection.Read().status, 503);
   EXPECT_TRUE(connection.ReadsEof());
 }
 
