@@ -38,6 +38,7 @@ FleetOptions FleetOptionsOf(const DispatcherOptions& options) {
   fleet.backoff_min_ms = options.backoff_min_ms;
   fleet.backoff_max_ms = options.backoff_max_ms;
   fleet.find_keyed_ms = options.find_keyed_ms;
+  fleet.max_reattach_ms = std::min(fleet.max_reattach_ms, options.failover_wait_ms);
   fleet.max_replicas = options.max_replicas;
   fleet.cache_events = MakePolicy(options.policy)->uses_cache();
   fleet.max_index_pages = options.max_index_pages;

@@ -51,6 +51,7 @@ void Fleet::Add(const std::string& address) {
   replica.backoff_min_ms = options_.backoff_min_ms;
   replica.backoff_max_ms = options_.backoff_max_ms;
   replica.find_keyed_ms = options_.find_keyed_ms;
+  replica.max_reattach_ms = options_.max_reattach_ms;
   replica.cache_events = options_.cache_events;
   replica.max_index_pages = options_.max_index_pages;
   auto client = std::make_shared<ReplicaClient>(

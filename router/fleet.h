@@ -22,6 +22,7 @@ struct FleetOptions {
   int64_t backoff_min_ms = 50;
   int64_t backoff_max_ms = 2000;
   int64_t find_keyed_ms = 1000;
+  int64_t max_reattach_ms = 60'000;
   uint32_t max_replicas = 1024;
   bool cache_events = false;
   uint32_t max_index_pages = 1'000'000;  // of each replica

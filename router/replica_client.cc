@@ -201,7 +201,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   reattach_timer_.cancel();
   replica_id_ = welcome.replica_id().empty() ? options_.address : welcome.replica_id();
   heartbeat_ms_ = std::clamp<int64_t>(welcome.heartbeat_ms(), 20, 60'000);
-  reattach_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), 0, 60'000);
+  reattach_ms_ = std::min<int64_t>(welcome.reattach_ms(), options_.max_reattach_ms);
   drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());

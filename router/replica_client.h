@@ -72,6 +72,7 @@ struct ReplicaOptions {
   int64_t backoff_max_ms = 2000;
   int64_t handshake_ms = 5000;
   int64_t find_keyed_ms = 1000;        // for an answer
+  int64_t max_reattach_ms = 60'000;    // for a broken connection, whatever the replica says
   bool cache_events = false;           // ask for them
   size_t max_index_pages = 1'000'000;  // of the replica's cached pages that are noted
 };

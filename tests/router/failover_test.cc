@@ -291,6 +291,22 @@ TEST(RetryTest, NoReattachInTimeIsAnError) {
   EXPECT_TRUE(got.headers.contains("retry-after"));
 }
 
+TEST(RetryTest, WithoutAFailoverWaitABrokenConnectionIsNotWaitedForEither) {
+  HarnessOptions options;
+  options.engine.reattach_ms = 60'000;
+  options.failover_wait_ms = 0;
+  RouterHarness harness(options);
+  harness.engine().Hold();
+  HttpConnection stream(harness.port());
+  stream.Send(PostStream());
+  ASSERT_TRUE(harness.engine().WaitForSubmits(1));
+  harness.engine().Release(1);
+  EXPECT_NE(stream.ReadUntil("data: "), "");
+  harness.engine().SetReachable(false);
+  harness.engine().BreakStream();
+  EXPECT_NE(stream.ReadUntil("\r\n0\r\n\r\n").find("was lost; try again."), std::string::npos);
+}
+
 // Neither addresses, files, nor what a connection's end said.
 TEST(RetryTest, ErrorsNameNothingInternal) {
   HarnessOptions options;
