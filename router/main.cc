@@ -23,16 +23,6 @@
 namespace flotilla {
 namespace {
 
-// The line goes to the launcher and, for people, to the log.
-void NotifyReady(const RouterFlags& flags, const RouterApp& app) {
-  Log().info("ready {} {}", Kv("http", app.http_port()), Kv("grpc", app.grpc_port()));
-  if (flags.notify_fd < 0) return;
-  const std::string line = StrCat("READY http=", app.http_port(), " grpc=", app.grpc_port(), "\n");
-  if (write(flags.notify_fd, line.data(), line.size()) < 0)
-    Log().warn("can't write to --notify-fd");
-  close(flags.notify_fd);
-}
-
 constexpr int64_t kProbeMs = 1000;  // a kubelet waits for some seconds
 constexpr int64_t kLookMs = 200;  // from one look at a predecessor, or at who is left, to the next
 // systemd waits so long for engines: whatever is started after this unit may need the router alone.
@@ -86,6 +76,26 @@ class RouterRun {
   }
 
  private:
+  // The line goes to the launcher or, without one, to stdout as the launcher's does.
+  void NotifyReady() const {
+    const uint16_t http = app_.http_port(), grpc = app_.grpc_port();
+    Log().info("ready {} {}", Kv("http", http), Kv("grpc", grpc));
+    if (flags_.notify_fd < 0) {
+      const std::string& host = flags_.router.http.host;
+      std::string line = StrCat("ready http=", flags_.router.tls.empty() ? "http://" : "https://",
+                                HostPort(host, http), " grpc=", HostPort(host, grpc));
+      if (page_port_ != 0)
+        StrAppend(&line, " metrics=http://", HostPort(host, page_port_), "/metrics");
+      std::printf("%s\n", line.c_str());
+      std::fflush(stdout);
+      return;
+    }
+    const std::string line = StrCat("READY http=", http, " grpc=", grpc, "\n");
+    if (write(flags_.notify_fd, line.data(), line.size()) < 0)
+      Log().warn("can't write to --notify-fd");
+    close(flags_.notify_fd);
+  }
+
   Status MeetPredecessor(ListeningSockets* sockets) {
     if (flags_.handoff_socket.empty()) return OkStatus();
     const RouterOptions& router = flags_.router;
@@ -118,7 +128,7 @@ class RouterRun {
       serves = true;
     }
     if (!serves) AcceptFromPredecessor();
-    NotifyReady(flags_, app_);
+    NotifyReady();
     service_.Ready("serving");
     if (!serves) predecessor_->Relieve();
   }
@@ -152,7 +162,8 @@ class RouterRun {
                                            std::move(metrics_listener_));
     if (!server.ok()) return Annotate(server.status(), "--metrics-port");
     metrics_http_ = *std::move(server);
-    Log().info("metrics {}", Kv("port", metrics_http_->port()));
+    page_port_ = metrics_http_->port();
+    Log().info("metrics {}", Kv("port", page_port_));
     return OkStatus();
   }
 
@@ -181,6 +192,7 @@ class RouterRun {
   RouterApp app_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<MetricsHttpServer> metrics_http_;
+  uint16_t page_port_ = 0;  // of metrics_http_, also when that has gone to a successor
   std::unique_ptr<HandoffServer> handoff_;
   std::atomic<bool> relieved_ = false;
   std::thread notifier_;

@@ -26,12 +26,13 @@ namespace {
 
 using testing::HasSubstr;
 
-// A child with its stderr and a notify descriptor (3) on pipes.
+// A child with its stdout, its stderr and a notify descriptor (3) on pipes.
 class Process {
  public:
   explicit Process(std::vector<std::string> args) {
-    int error_pipe[2], notify_pipe[2];
-    CHECK(pipe2(error_pipe, O_CLOEXEC) == 0 && pipe2(notify_pipe, O_CLOEXEC) == 0);
+    int output_pipe[2], error_pipe[2], notify_pipe[2];
+    CHECK(pipe2(output_pipe, O_CLOEXEC) == 0 && pipe2(error_pipe, O_CLOEXEC) == 0 &&
+          pipe2(notify_pipe, O_CLOEXEC) == 0);
     args.insert(args.begin(), FLOTILLA_ROUTER_BINARY);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
@@ -39,6 +40,7 @@ class Process {
     pid_ = fork();
     CHECK(pid_ >= 0);
     if (pid_ == 0) {
+      dup2(output_pipe[1], 1);
       dup2(error_pipe[1], 2);
       if (notify_pipe[1] == 3)
         fcntl(3, F_SETFD, 0);
@@ -47,8 +49,10 @@ class Process {
       execv(argv[0], argv.data());
       _exit(127);
     }
+    output_.reset(output_pipe[0]);
     errors_.reset(error_pipe[0]);
     notify_.reset(notify_pipe[0]);
+    close(output_pipe[1]);
     close(error_pipe[1]);
     close(notify_pipe[1]);
   }
@@ -61,6 +65,7 @@ class Process {
 
   pid_t pid() const { return pid_; }
   std::string Notified() { return ReadAll(notify_.get(), '\n'); }
+  std::string OutputLine() { return ReadAll(output_.get(), '\n'); }
   std::string ErrorLine() { return ReadAll(errors_.get(), '\n'); }
   std::string Errors() { return ReadAll(errors_.get(), '\0'); }
   int Wait() {
@@ -83,7 +88,7 @@ class Process {
   }
 
   pid_t pid_ = -1;
-  UniqueFd errors_, notify_;
+  UniqueFd output_, errors_, notify_;
 };
 
 class MainTest : public testing::Test {
@@ -129,6 +134,19 @@ TEST_F(MainTest, SaysWhenItIsReadyServesAndStopsOnSigterm) {
   kill(router.pid(), SIGTERM);
   EXPECT_EQ(router.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(metrics));
+}
+
+TEST_F(MainTest, WithoutALauncherItSaysOnStdoutWhereItServes) {
+  std::vector<std::string> args = Args({"--metrics-port", "0"});
+  args.erase(args.begin(), args.begin() + 2);  // --notify-fd
+  Process router(args);
+  const std::string line = router.OutputLine();
+  const std::string http = StrCat("http=http://127.0.0.1:", PortIn(line, "http=http://127.0.0.1:"));
+  EXPECT_EQ(line, StrCat("ready ", http, " grpc=127.0.0.1:", PortIn(line, "grpc=127.0.0.1:"),
+                         " metrics=http://127.0.0.1:", PortIn(line, "metrics=http://127.0.0.1:"),
+                         "/metrics\n"));
+  const int port = PortIn(line, "http=http://127.0.0.1:");
+  EXPECT_EQ(Get(static_cast<uint16_t>(port), "/health/ready").status, 200);
 }
 
 TEST_F(MainTest, GivesItsMetricsToPrometheusOnAPortOfItsOwn) {
