@@ -1,6 +1,8 @@
 #include "router/operator_page.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
@@ -52,11 +54,11 @@ const char* CircuitName(ReplicaHealth::Circuit circuit) {
 
 const char* JsonBool(bool value) { return value ? "true" : "false"; }
 
-std::string ReplicaJson(const ReplicaClient& replica) {
+std::string ReplicaJson(const ReplicaClient& replica, const std::string& name) {
   const v1::Load& load = replica.load();
   const ReplicaView view = replica.view();
   std::string out = StrCat("{\"index\":", view.index, ",\"replica\":");
-  AppendJsonString(replica.replica_id(), &out);
+  AppendJsonString(name, &out);
   StrAppend(
       &out,
       ",\"model\":", JsonString(replica.model() == nullptr ? std::string() : replica.model()->name),
@@ -117,9 +119,14 @@ void ReplyUiFile(const HttpHead& head, HttpExchange* exchange) {
 std::string FleetJson(const Dispatcher& dispatcher, bool draining,
                       const std::optional<std::string>& tenant) {
   std::string replicas, requests;
+  // Two engines of one host, or pods that do not know better, have the same name.
+  std::unordered_map<std::string_view, size_t> uses;
+  for (const auto& [index, replica] : dispatcher.replicas()) ++uses[replica->replica_id()];
   for (const auto& [index, replica] : dispatcher.replicas()) {
     AppendComma(&replicas);
-    replicas += ReplicaJson(*replica);
+    const std::string& id = replica->replica_id();
+    replicas += ReplicaJson(*replica,
+                            uses[id] > 1 ? StrCat(id, " (", replica->options().address, ")") : id);
   }
   for (const FinishedRequest& request : dispatcher.finished().requests()) {
     if (tenant.has_value() && request.tenant != *tenant) continue;

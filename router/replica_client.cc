@@ -271,8 +271,8 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
   watchdog_timer_.cancel();
   const bool was_welcomed = std::exchange(welcomed_, false);
   if (status.error_message() != last_failure_ || was_welcomed) {
-    Log().warn("replica not reachable {} {} {}", Kv("replica", replica_id_),
-               Kv("code", static_cast<int>(status.error_code())),
+    Log().warn("replica not reachable {} {} {} {}", Kv("replica", replica_id_),
+               Kv("address", options_.address), Kv("code", static_cast<int>(status.error_code())),
                Kv("error", status.error_message()));
     last_failure_ = status.error_message();
   }

@@ -1,7 +1,9 @@
 #include "deploy/launcher/options.h"
 
+#include <algorithm>
 #include <charconv>
 
+#include "absl/strings/ascii.h"
 #include "common/base/flag_checks.h"
 #include "common/tls/tls_flags.h"
 #include "shm/replica_control.h"
@@ -22,6 +24,27 @@ CLI::Validator TpFlag() {
                std::to_string(kMaxRanks);
       },
       "auto|N");
+}
+
+// A label of metrics, a prefix in logs and the beginning of files' names.
+CLI::Validator ReplicaNameFlag() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        const bool fits = !text.empty() && text.size() <= 63 && text[0] != '-' && text[0] != '.' &&
+                          std::all_of(text.begin(), text.end(), [](char c) {
+                            return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' ||
+                                   c == '_' || c == '.';
+                          });
+        return fits ? ""
+                    : "'" + text +
+                          "' is no name: up to 63 letters, digits, '-', '_' and '.', the first "
+                          "none of '-' and '.'";
+      },
+      "");
+}
+
+void AddReplicaNameFlag(CLI::App* app, const char* help, ServeOptions* o) {
+  app->add_option("--replica-name", o->replica_name, help)->check(ReplicaNameFlag());
 }
 
 void AddGrpcPortFlag(CLI::App* app, ServeOptions* o) {
@@ -181,6 +204,10 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--replicas", o->replicas, "Copies of the model, each with its own processes")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  AddReplicaNameFlag(app,
+                     "What the replica is called in metrics, logs and flotilla top; of several "
+                     "NAME-0, NAME-1, … Default: r0, r1, …",
+                     o);
   AddServerTlsFlags(app, &o->tls);
   AddFlag(app, kPolicyFlag, &o->policy);
   AddHeadFlags(app, o);
@@ -216,6 +243,10 @@ void AddEngineFlags(CLI::App* app, ServeOptions* o) {
   app->add_option("--host", o->host, "Address to listen on; \"::\": all, 0.0.0.0: all of IPv4")
       ->capture_default_str();
   AddGrpcPortFlag(app, o);
+  AddReplicaNameFlag(app,
+                     "What the replica is called in metrics, logs and flotilla top: give one where "
+                     "a host has several. Default: the host's name",
+                     o);
   AddServerTlsFlags(app, &o->tls);
   AddHeadFlags(app, o);
   AddModelFlags(app, o);

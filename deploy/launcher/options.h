@@ -26,7 +26,8 @@ struct ServeOptions {
 
   // The cluster.
   uint32_t replicas = 1;
-  std::string tp = "auto";  // "auto" or a number of ranks
+  std::string replica_name;  // empty: the host's name (engine), r0, r1, … (serve)
+  std::string tp = "auto";   // "auto" or a number of ranks
   std::string policy = "round_robin";
   std::string api_keys_file;    // empty: everybody may call
   uint32_t sse_keepalive = 15;  // seconds

@@ -107,17 +107,20 @@ Status Supervisor::Prepare() {
 
 void Supervisor::MakeReplicas() {
   const Replica::Env env{&resolved_, &loop_, &logs_, &metrics_};
+  const std::string& given = resolved_.options.replica_name;
   if (mode_ != Mode::kServe) {
     const std::string address = HostPort(resolved_.options.host, resolved_.options.grpc_port);
-    replicas_.push_back(
-        std::make_unique<Replica>(env, 0, Hostname(), std::vector<std::string>{address}));
+    replicas_.push_back(std::make_unique<Replica>(env, 0, given.empty() ? Hostname() : given,
+                                                  std::vector<std::string>{address}));
     return;
   }
   std::vector<std::string> addresses;
   for (uint32_t i = 0; i < resolved_.options.replicas; ++i) {
     addresses.push_back("unix:" + SocketPath(resolved_, i, "grpc"));
-    replicas_.push_back(std::make_unique<Replica>(env, i, absl::StrCat("r", i),
-                                                  std::vector<std::string>{addresses.back()}));
+    const std::string number = resolved_.options.replicas > 1 ? absl::StrCat("-", i) : "";
+    const std::string name = given.empty() ? absl::StrCat("r", i) : given + number;
+    replicas_.push_back(
+        std::make_unique<Replica>(env, i, name, std::vector<std::string>{addresses.back()}));
   }
   router_ = std::make_unique<RouterProcess>(
       &resolved_, &loop_,

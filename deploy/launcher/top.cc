@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/http/http_client.h"
 #include "deploy/launcher/log_mux.h"
 
@@ -32,12 +33,46 @@ double Number(const json::object& object, const char* name) {
 }
 
 // What others have written must not steer the terminal.
+bool Steers(char32_t code_point) {
+  return code_point < ' ' || (code_point >= 0x7f && code_point < 0xa0);
+}
+
 std::string Text(const json::object& object, const char* name) {
   const json::value* value = object.if_contains(name);
-  std::string text = value != nullptr && value->is_string() ? std::string(value->as_string()) : "";
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c == '\x7f'; }, '?');
-  return text;
+  const std::string text =  // JSON's reader checked that it is UTF-8
+      value != nullptr && value->is_string() ? std::string(value->as_string()) : "";
+  std::string out;
+  for (size_t at = 0, length = 0; at < text.size(); at += length) {
+    const char32_t code_point = CodePointAt(text, at, &length);
+    out += Steers(code_point) ? "?" : text.substr(at, length);
+  }
+  return out;
+}
+
+// At most so many characters.
+std::string Cut(const std::string& text, size_t width) {
+  size_t at = 0;
+  for (size_t length = 0; at < text.size() && width > 0; at += length, --width)
+    CodePointAt(text, at, &length);
+  return text.substr(0, at);
+}
+
+// Exactly so many.
+std::string Cell(const std::string& text, size_t width) {
+  const std::string cut = Cut(text, width);
+  return cut + std::string(width - static_cast<size_t>(CountCodePoints(cut)), ' ');
+}
+
+constexpr size_t kReplicaWidth = 14, kMostReplicaWidth = 48;
+
+size_t ReplicaWidth(const json::array& replicas) {
+  size_t width = kReplicaWidth;
+  for (const json::value& value : replicas) {
+    if (!value.is_object()) continue;
+    const std::string name = Text(value.as_object(), "replica");
+    width = std::max(width, static_cast<size_t>(CountCodePoints(name)));
+  }
+  return std::min(width, kMostReplicaWidth);
 }
 
 const json::array& Array(const json::object& object, const char* name) {
@@ -71,14 +106,15 @@ std::string StateOf(const json::object& replica) {
                                                      : Text(replica, "state");
 }
 
-std::string ReplicaLine(const json::object& replica, const std::optional<double>& rate) {
+std::string ReplicaLine(const json::object& replica, const std::optional<double>& rate,
+                        size_t width) {
   const double total = Number(replica, "kv_pages_total");
   const double used = total > 0 ? 1 - Number(replica, "kv_pages_free") / total : 0;
-  return absl::StrFormat("%-14.14s %-24.24s %-17.17s %7.0f %7.0f %7.0f %6.1f%% %8s %9.0f",
-                         Text(replica, "replica"), Text(replica, "model"), StateOf(replica),
-                         Number(replica, "requests_active"), Number(replica, "requests_running"),
-                         Number(replica, "requests_waiting"), 100 * used, RateText(rate),
-                         1000 * Number(replica, "first_token_seconds"));
+  return absl::StrFormat("%s %s %-17.17s %7.0f %7.0f %7.0f %6.1f%% %8s %9.0f",
+                         Cell(Text(replica, "replica"), width), Cell(Text(replica, "model"), 24),
+                         StateOf(replica), Number(replica, "requests_active"),
+                         Number(replica, "requests_running"), Number(replica, "requests_waiting"),
+                         100 * used, RateText(rate), 1000 * Number(replica, "first_token_seconds"));
 }
 
 std::string RequestLine(const json::object& request) {
@@ -89,7 +125,7 @@ std::string RequestLine(const json::object& request) {
                : std::string("-");
   };
   return absl::StrFormat(
-      "%-36.36s %-10.10s %7.0f %7.0f %7.0f %8s %8s %8s %9.0f", Text(request, "request_id"),
+      "%s %-10.10s %7.0f %7.0f %7.0f %8s %8s %8s %9.0f", Cell(Text(request, "request_id"), 36),
       Text(request, "outcome"), Number(request, "prompt_tokens"), Number(request, "cached_tokens"),
       Number(request, "completion_tokens"), stage("queue_seconds"), stage("prefill_seconds"),
       stage("decode_seconds"), 1000 * Number(request, "total_seconds"));
@@ -144,12 +180,13 @@ void AddTopFlags(CLI::App* app, TopOptions* options) {
 std::string TopScreen(const json::object& now, const json::object* before, const TopSize& size) {
   std::vector<std::string> lines;
   std::vector<std::string> replicas;
+  const size_t width = ReplicaWidth(Array(now, "replicas"));
   double total_rate = 0;
   for (const json::value& value : Array(now, "replicas")) {
     if (!value.is_object()) continue;
     const std::optional<double> rate = TokenRate(value.as_object(), now, before);
     total_rate += rate.value_or(0);
-    replicas.push_back(ReplicaLine(value.as_object(), rate));
+    replicas.push_back(ReplicaLine(value.as_object(), rate, width));
   }
   lines.push_back(absl::StrFormat(
       "flotilla %s   %d replicas   %.0f requests active, %.0f parked   %s tokens/s%s",
@@ -158,8 +195,8 @@ std::string TopScreen(const json::object& now, const json::object* before, const
       RateText(before == nullptr ? std::nullopt : std::optional<double>(total_rate)),
       now.contains("draining") && now.at("draining") == true ? "   DRAINING" : ""));
   lines.emplace_back();
-  lines.push_back(absl::StrFormat("%-14s %-24s %-17s %7s %7s %7s %7s %8s %9s", "REPLICA", "MODEL",
-                                  "STATE", "ACTIVE", "RUNNING", "WAITING", "KV", "TOK/S",
+  lines.push_back(absl::StrFormat("%s %-24s %-17s %7s %7s %7s %7s %8s %9s", Cell("REPLICA", width),
+                                  "MODEL", "STATE", "ACTIVE", "RUNNING", "WAITING", "KV", "TOK/S",
                                   "TTFT MS"));
   lines.insert(lines.end(), replicas.begin(), replicas.end());
   lines.emplace_back();
@@ -170,7 +207,7 @@ std::string TopScreen(const json::object& now, const json::object* before, const
     if (value.is_object()) lines.push_back(RequestLine(value.as_object()));
   lines.resize(std::min(lines.size(), size.rows));
   std::string screen;
-  for (const std::string& line : lines) StrAppend(&screen, line.substr(0, size.columns), "\n");
+  for (const std::string& line : lines) StrAppend(&screen, Cut(line, size.columns), "\n");
   return screen;
 }
 

@@ -52,6 +52,32 @@ TEST_F(SupervisorTest, StartsInOrderAndSaysReadyOnce) {
   EXPECT_EQ(IndexOf(events, "start", "router"), 4u) << "the router comes last";
 }
 
+TEST_F(SupervisorTest, ReplicasHaveTheNameTheyAreGiven) {
+  Start({"--tp", "1", "--replicas", "2", "--replica-name", "left"});
+  const int port = PortOf(ReadyLine(), "metrics");
+  EXPECT_TRUE(WaitUntil([&] {
+    const std::string page = HttpGet(port, "/metrics");
+    return page.find("{process=\"scheduler\",replica=\"left-0\"} 1") != std::string::npos &&
+           page.find("{process=\"scheduler\",replica=\"left-1\"} 1") != std::string::npos;
+  }));
+}
+
+TEST_F(SupervisorTest, AnEngineHasTheNameItIsGiven) {
+  Start({"--tp", "1", "--replica-name", "left"}, "engine");
+  const int port = PortOf(ReadyLine(), "metrics");
+  EXPECT_TRUE(WaitUntil([&] {
+    const std::string page = HttpGet(port, "/metrics");
+    return page.find("{process=\"scheduler\",replica=\"left\"} 1") != std::string::npos;
+  }));
+}
+
+TEST_F(SupervisorTest, ANameThatIsNoNameIsRefused) {
+  for (const char* name : {"", "a/b", ".a", "a b", "\u00e9"}) {
+    Start({"--replica-name", name});
+    EXPECT_EQ(Wait(), 2) << name;
+  }
+}
+
 TEST_F(SupervisorTest, StopsRouterThenSchedulerThenTheRest) {
   Start({"--tp", "2"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));

@@ -63,6 +63,19 @@ TEST(TopScreenTest, FitsTheScreen) {
   }
 }
 
+TEST(TopScreenTest, NamesAreWhole) {
+  const auto now = boost::json::parse(R"json({"replicas":[
+    {"replica":"host1 (10.0.0.1:50051)","model":"m\u00f6del\u009b2J\u4e2d","state":"ready"},
+    {"replica":"host1 (10.0.0.1:50052)","model":"m","state":"ready"}]})json")
+                       .as_object();
+  const std::string screen = TopScreen(now, nullptr, {24, 120});
+  EXPECT_THAT(screen, HasSubstr("\nREPLICA                MODEL                    STATE  "));
+  EXPECT_THAT(screen,
+              HasSubstr("\nhost1 (10.0.0.1:50051) m\u00f6del?2J\u4e2d                ready  "));
+  EXPECT_THAT(screen, HasSubstr("\nhost1 (10.0.0.1:50052) m                        ready  "));
+  EXPECT_THAT(TopScreen(now, nullptr, {24, 25}), HasSubstr("\nhost1 (10.0.0.1:50051) m\u00f6\n"));
+}
+
 TEST(TopScreenTest, WhateverTheServerSaysIsShown) {
   for (const char* text : {"{}", R"({"replicas":7,"requests":[1,null]})",
                            R"({"replicas":[{"replica":3,"kv_pages_total":-1}],"draining":1})"})

@@ -149,6 +149,26 @@ TEST(FleetJsonTest, ReplicasAreAsTheirLastFramesSaid) {
   EXPECT_EQ(of(0).at("state"), "ready");
 }
 
+TEST(FleetJsonTest, ReplicasOfOneNameHaveTheirAddressesBesideIt) {
+  HarnessOptions options;
+  options.replicas = 2;
+  options.one_name = true;
+  options.start_engines = false;
+  RouterHarness harness(options);
+  harness.AddEngine();
+  const auto name = [&](size_t replica) {
+    return std::string(Fleet(harness.port()).at("replicas").at(replica).at("replica").as_string());
+  };
+  while (name(0) != "fake") {
+  }
+  harness.AddEngine();
+  while (!name(1).starts_with("fake (unix:/")) {
+  }
+  EXPECT_TRUE(name(1).ends_with("/1.sock)"));
+  EXPECT_TRUE(name(0).starts_with("fake (unix:/"));
+  EXPECT_TRUE(name(0).ends_with("/0.sock)"));
+}
+
 TEST(FleetJsonTest, AFinishedRequestHasItsTokensAndStages) {
   RouterHarness harness;
   HttpConnection connection(harness.port());

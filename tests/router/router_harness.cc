@@ -119,7 +119,7 @@ void RouterHarness::AddEngine() {
   const size_t i = engines_.size();
   FakeEngineServiceOptions options = options_.engine;
   options.address = Address(i);
-  options.replica_id = StrCat("fake-", i);
+  options.replica_id = options_.one_name ? "fake" : StrCat("fake-", i);
   if (i < options_.models.size()) options.model = options_.models[i];
   engines_.push_back(std::make_unique<FakeEngineService>(options));
 }

@@ -51,6 +51,7 @@ struct HarnessOptions {
   uint32_t log_slow_ms = 2500;
   TraceOptions traces;
   std::vector<std::string> models = {};  // by engine; default: the engine's option
+  bool one_name = false;                 // all engines are called "fake"
 };
 
 // Answers are read for Hermes' calls and for thoughts, of which the model's template says nothing;
