@@ -216,6 +216,10 @@ int Run(int argc, char** argv) {
   InitLog(flags.log);
   RaiseOpenFiles();
   if (const Status status = FinishFlags(&flags); !status.ok()) return Fail(status);
+  if (flags.check) {
+    const Status status = RouterApp(flags.router).Check();
+    return status.ok() ? 0 : Fail(status);
+  }
 
   // Blocked before any thread starts: every thread inherits it, and one waits for them.
   sigset_t signals;

@@ -88,6 +88,12 @@ auto RouterApp::OnIo(Function function) {
   return future.get();
 }
 
+Status RouterApp::Check() {
+  RETURN_IF_ERROR(LoadFiles());
+  const std::string& endpoint = options_.traces.endpoint;
+  return endpoint.empty() ? OkStatus() : ParseTraceEndpoint(endpoint).status();
+}
+
 Status RouterApp::Start(ListeningSockets adopted) {
   // Megabytes of one client's text must not take a core from the next step of all others.
   boost::asio::post(large_pool_, [] { setpriority(PRIO_PROCESS, gettid(), kLargeTextNice); });

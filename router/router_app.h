@@ -51,6 +51,8 @@ class RouterApp {
   explicit RouterApp(RouterOptions options);
   ~RouterApp();
 
+  // Instead of Start: whether that would refuse the options or a file that they name.
+  Status Check();
   // Listens on what it is given, else where the options say. Of its own sockets it accepts at once,
   // of those that are a predecessor's still with Accept.
   Status Start(ListeningSockets adopted = {});

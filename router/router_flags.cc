@@ -211,6 +211,9 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
   app->add_option("--notify-fd", flags->notify_fd,
                   "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken");
+  app->add_flag(
+      "--check", flags->check,
+      "Checks the flags and the files that they name, and ends: status 2 if one is wrong");
   app->add_option("--metrics-socket", flags->metrics_socket,
                   "Unix socket that serves this process's metrics");
   app->add_option("--metrics-port", flags->metrics_port,

@@ -27,6 +27,7 @@ struct RouterFlags {
   std::string handoff_socket;
   std::optional<uint16_t> metrics_port;
   int notify_fd = -1;
+  bool check = false;
   uint32_t admission_queue_timeout_s =
       static_cast<uint32_t>(DispatcherOptions().admission_queue_timeout_ms / 1000);
   uint32_t sse_keepalive_s = static_cast<uint32_t>(RouterOptions().sse_keepalive_ms / 1000);

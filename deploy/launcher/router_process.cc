@@ -1,6 +1,8 @@
 #include "deploy/launcher/router_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -30,6 +33,34 @@ std::optional<RouterPorts> ParseRouterReady(const std::string& line) {
   }
   if (ports.http == 0 || ports.grpc == 0) return std::nullopt;
   return ports;
+}
+
+Status CheckRouterFlags(const ResolvedOptions& resolved, const std::vector<std::string>& replicas) {
+  constexpr absl::string_view kWayOut = "Run with --help";  // CLI11's, behind what is wrong
+  const ServeOptions& o = resolved.options;
+  ChildSpec spec{RouterArgv(resolved, {o.port, o.grpc_port, replicas, -1}), {}};
+  spec.argv.push_back("--check");
+  ASSIGN_OR_RETURN(const Child child, SpawnChild(spec));
+  std::string said = "it does not say whether its flags are right";
+  LineBuffer lines;
+  const auto take = [&](const std::string& line) {
+    if (!line.empty() && !absl::StartsWith(line, kWayOut)) said = line;
+  };
+  std::array<char, 4096> buffer;
+  for (;;) {
+    pollfd entry{child.output.get(), POLLIN, 0};
+    poll(&entry, 1, -1);
+    const ssize_t n = read(child.output.get(), buffer.data(), buffer.size());
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (n <= 0) break;
+    lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)), take);
+  }
+  int wait_status = 0;
+  while (waitpid(child.pid, &wait_status, 0) < 0 && errno == EINTR) continue;
+  if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) return OkStatus();
+  absl::string_view reason = said;
+  absl::ConsumePrefix(&reason, "flotilla-router: ");
+  return absl::InvalidArgumentError(absl::StrCat("router: ", reason));
 }
 
 RouterProcess::RouterProcess(const ResolvedOptions* resolved, EventLoop* loop,

@@ -23,6 +23,10 @@ struct RouterPorts {
 // Nothing if `line` is not a READY line with two ports.
 std::optional<RouterPorts> ParseRouterReady(const std::string& line);
 
+// What the router would say is wrong with its flags, asked before anything else is started. It runs
+// until that has been said.
+Status CheckRouterFlags(const ResolvedOptions& resolved, const std::vector<std::string>& replicas);
+
 class RouterProcess {
  public:
   RouterProcess(const ResolvedOptions* resolved, EventLoop* loop, ManagedProcess::Wiring wiring,

@@ -79,7 +79,7 @@ Status Supervisor::Prepare() {
   if (!o.tls.empty()) RETURN_IF_ERROR(TlsFiles(kTlsServer, o.tls).Load());
   if (mode_ == Mode::kServe) RETURN_IF_ERROR(CheckPortFree(o.host, o.port, "--port"));
   if (mode_ != Mode::kJoin) RETURN_IF_ERROR(CheckPortFree(o.host, o.grpc_port, "--grpc-port"));
-  MakeReplicas();
+  RETURN_IF_ERROR(MakeProcesses());
 
   const std::string own_socket = resolved_.runtime_dir + "/launcher.metrics";
   ASSIGN_OR_RETURN(own_metrics_, MetricsServer::Start(own_socket, "launcher", metrics_.registry()));
@@ -105,14 +105,14 @@ Status Supervisor::Prepare() {
   return OkStatus();
 }
 
-void Supervisor::MakeReplicas() {
+Status Supervisor::MakeProcesses() {
   const Replica::Env env{&resolved_, &loop_, &logs_, &metrics_};
   const std::string& given = resolved_.options.replica_name;
   if (mode_ != Mode::kServe) {
     const std::string address = HostPort(resolved_.options.host, resolved_.options.grpc_port);
     replicas_.push_back(std::make_unique<Replica>(env, 0, given.empty() ? Hostname() : given,
                                                   std::vector<std::string>{address}));
-    return;
+    return OkStatus();
   }
   std::vector<std::string> addresses;
   for (uint32_t i = 0; i < resolved_.options.replicas; ++i) {
@@ -122,10 +122,12 @@ void Supervisor::MakeReplicas() {
     replicas_.push_back(
         std::make_unique<Replica>(env, i, name, std::vector<std::string>{addresses.back()}));
   }
+  RETURN_IF_ERROR(CheckRouterFlags(resolved_, addresses));
   router_ = std::make_unique<RouterProcess>(
       &resolved_, &loop_,
       metrics_.Wire(&loop_, &logs_, "router", "", resolved_.runtime_dir + "/router.metrics"),
       addresses);
+  return OkStatus();
 }
 
 int Supervisor::Run() {
@@ -291,9 +293,9 @@ void Supervisor::BeginStop(int exit_code, double grace_seconds) {
 }
 
 // A scheduler that finishes its requests needs all its processes: one that dies or hangs meanwhile
-// is started again.
+// is started again. After a failed start it has none.
 void Supervisor::TendWhileStopping(int64_t now_ns) {
-  if (kill_now_ || stage_ == Stage::kStoppingRest) return;
+  if (exit_code_ != 0 || kill_now_ || stage_ == Stage::kStoppingRest) return;
   for (const auto& replica : replicas_) {
     if (replica->SchedulerRunning()) LogIfNotStarted(replica->Tick(now_ns, watch_from_ns_));
   }

@@ -51,7 +51,7 @@ class Supervisor {
   enum class Stage { kStarting, kServing, kStoppingRouter, kStoppingSchedulers, kStoppingRest };
 
   Status Prepare();
-  void MakeReplicas();
+  Status MakeProcesses();
   void OnSignal();
   void StartRouterSuccessor();
   void ReapAll();

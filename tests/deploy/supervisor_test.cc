@@ -168,6 +168,22 @@ TEST_F(SupervisorTest, AWorkerThatDiesDuringTheGraceIsReplaced) {
   EXPECT_THAT(RuntimeDirs(), IsEmpty());
 }
 
+TEST_F(SupervisorTest, TheRoutersFlagsAreCheckedBeforeAnythingStarts) {
+  Misbehave("router", "bad-flags");
+  Start({"--tp", "1"});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(Events(), IsEmpty());
+  EXPECT_THAT(Stderr(), HasSubstr("error: router: --nope: not to my taste\n"));
+}
+
+TEST_F(SupervisorTest, WhatExitsWith2AtTheStartIsNotStartedAgain) {
+  Misbehave("worker-0", "exit2");
+  Misbehave("scheduler", "ignore-term");  // it takes seconds to end
+  Start({"--tp", "1"});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_EQ(Count("start", "worker-0"), 1u);
+}
+
 TEST_F(SupervisorTest, ASecondSigtermChangesNothing) {
   Start({"--tp", "1"});
   ASSERT_THAT(ReadyLine(), StartsWith("ready"));

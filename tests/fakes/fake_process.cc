@@ -54,6 +54,10 @@ class Fake {
   }
 
   int Run() {
+    if (argv_[argc_ - 1] == std::string("--check")) {
+      if (misbehaviour_ != "bad-flags") return 0;
+      return Fail("flotilla-router: --nope: not to my taste\nRun with --help for more.", 2);
+    }
     Record("start");
     if (misbehaviour_ == "exit2") return Fail("model: not to my taste", 2);
     if (misbehaviour_ == "exit1") return Fail("out of luck", 1);

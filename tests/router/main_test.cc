@@ -246,6 +246,24 @@ TEST_F(MainTest, WrongFlagsAreExitCode2) {
   }
 }
 
+TEST_F(MainTest, ChecksFlagsAndTheirFilesAlone) {
+  const std::vector<std::string> fine = {"--replica", "x:1", "--check"};
+  Process checks(fine);
+  EXPECT_EQ(checks.Errors(), "");
+  EXPECT_EQ(checks.Wait(), 0);
+  for (const auto& [flag, value, error] :
+       {std::tuple{"--api-keys-file", "/nope",
+                   "flotilla-router: --api-keys-file: can't read /nope"},
+        {"--otlp-traces-endpoint", "https://x", "flotilla-router: --otlp-traces-endpoint: "},
+        {"--tls-cert-file", "/nope", "flotilla-router: --tls-"}}) {
+    std::vector<std::string> args = fine;
+    args.insert(args.end(), {flag, value});
+    Process router(args);
+    EXPECT_THAT(router.Errors(), testing::StartsWith(error));
+    EXPECT_EQ(router.Wait(), 2);
+  }
+}
+
 TEST_F(MainTest, FindsThePodsOfAServiceAndLeavesThoseThatAreBeingDeleted) {
   FakeEngineServiceOptions options;
   options.address = "127.0.0.1:0";
