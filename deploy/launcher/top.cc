@@ -110,9 +110,9 @@ std::string ReplicaLine(const json::object& replica, const std::optional<double>
                         size_t width) {
   const double total = Number(replica, "kv_pages_total");
   const double used = total > 0 ? 1 - Number(replica, "kv_pages_free") / total : 0;
-  return absl::StrFormat("%s %s %-17.17s %7.0f %7.0f %7.0f %6.1f%% %8s %9.0f",
+  return absl::StrFormat("%s %s %s %7.0f %7.0f %7.0f %6.1f%% %8s %9.0f",
                          Cell(Text(replica, "replica"), width), Cell(Text(replica, "model"), 24),
-                         StateOf(replica), Number(replica, "requests_active"),
+                         Cell(StateOf(replica), 17), Number(replica, "requests_active"),
                          Number(replica, "requests_running"), Number(replica, "requests_waiting"),
                          100 * used, RateText(rate), 1000 * Number(replica, "first_token_seconds"));
 }
@@ -124,11 +124,12 @@ std::string RequestLine(const json::object& request) {
                ? absl::StrFormat("%.0f", 1000 * Number(timing->as_object(), name))
                : std::string("-");
   };
-  return absl::StrFormat(
-      "%s %-10.10s %7.0f %7.0f %7.0f %8s %8s %8s %9.0f", Cell(Text(request, "request_id"), 36),
-      Text(request, "outcome"), Number(request, "prompt_tokens"), Number(request, "cached_tokens"),
-      Number(request, "completion_tokens"), stage("queue_seconds"), stage("prefill_seconds"),
-      stage("decode_seconds"), 1000 * Number(request, "total_seconds"));
+  return absl::StrFormat("%s %s %7.0f %7.0f %7.0f %8s %8s %8s %9.0f",
+                         Cell(Text(request, "request_id"), 36), Cell(Text(request, "outcome"), 10),
+                         Number(request, "prompt_tokens"), Number(request, "cached_tokens"),
+                         Number(request, "completion_tokens"), stage("queue_seconds"),
+                         stage("prefill_seconds"), stage("decode_seconds"),
+                         1000 * Number(request, "total_seconds"));
 }
 
 StatusOr<json::object> FetchFleet(const HttpUrl& url, const TopOptions& options) {

@@ -78,7 +78,9 @@ TEST(TopScreenTest, NamesAreWhole) {
 
 TEST(TopScreenTest, WhateverTheServerSaysIsShown) {
   for (const char* text : {"{}", R"({"replicas":7,"requests":[1,null]})",
-                           R"({"replicas":[{"replica":3,"kv_pages_total":-1}],"draining":1})"})
+                           R"({"replicas":[{"replica":3,"kv_pages_total":-1}],"draining":1})",
+                           R"({"replicas":[{"state":"aaaaaaaaaaaaaaaa\u00f6"}],
+                               "requests":[{"outcome":"aaaaaaaaa\u00f6"}]})"})
     EXPECT_THAT(TopScreen(boost::json::parse(text).as_object(), nullptr, {24, 80}),
                 HasSubstr("flotilla"));
 }
