@@ -27,6 +27,7 @@ namespace {
 
 struct Flags {
   std::string model_path;
+  std::string chat_template;
   EngineOptions engine;
   int control_fd = -1, step_ring_fd = -1, result_ring_fd = -1, collective_fd = -1, flight_fd = -1;
   std::string metrics_socket;
@@ -72,6 +73,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--model", f->model_path, "Path of the model: a .gguf file or a folder")
       ->required();
   app->add_option("--model-name", e.model_name, "Name clients use (default: the file's stem)");
+  AddFlag(app, kChatTemplateFlag, &f->chat_template);
   app->add_option("--listen", e.listen, "host:port or unix:/path; repeatable")->required();
   AddServerTlsFlags(app, &f->tls);
   app->add_option("--control-fd", f->control_fd, "Inherited control segment")->required();
@@ -137,6 +139,10 @@ StatusOr<Model> LoadModel(const Flags& flags, ProcessSlot* slot, EngineOptions* 
   ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(flags.model_path));
   Model model;
   ASSIGN_OR_RETURN(ModelText text, OpenModelText(flags.model_path, &model.tokenizer_file));
+  if (!flags.chat_template.empty()) {
+    RETURN_IF_ERROR(Annotate(UseChatTemplate(flags.chat_template, &text, &model.tokenizer_file),
+                             kChatTemplateFlag.name));
+  }
   model.tokenizer = std::move(text.tokenizer);
   model.chat_format = std::move(text.chat_format);
   if (!model.chat_format.ok()) {

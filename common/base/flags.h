@@ -164,6 +164,9 @@ inline constexpr SharedText kPackCacheDirFlag = {
     "Where packed weights are kept, so that the next start need not pack them: a folder; auto: "
     "beside the model or, if that can't be written, in ~/.cache/flotilla, and only from 1 GiB "
     "a worker on; off. With a GPU also which algorithms multiply fastest"};
+inline constexpr SharedText kChatTemplateFlag = {
+    "--chat-template",
+    "File with a chat template (Jinja) to be used instead of the model's own. None: the model's"};
 inline constexpr SharedText kApiKeysFileFlag = {
     "--api-keys-file",
     "File with a line a key: a tenant, the key's SHA-256, limits (docs/api_keys.md). Read again "

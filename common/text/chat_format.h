@@ -23,6 +23,10 @@ class ChatFormat {
                                      std::optional<std::string> eos_token,
                                      std::optional<std::string_view> tool_use_source = {});
 
+  // Another template, of the same model.
+  StatusOr<ChatFormat> WithTemplate(std::string_view source) const {
+    return Create(source, bos_token_, eos_token_);
+  }
   // The text of a conversation. The input's bos_token and eos_token are the model's.
   StatusOr<std::string> Render(ChatTemplateInput input) const;
   // The text of the template for tools, which tells how the model writes their calls.

@@ -17,6 +17,8 @@ namespace {
 using internal::JsonObject;
 
 constexpr std::string_view kBundleMagic = "FLTEXT1\n";
+constexpr std::string_view kTemplateMagic = "FLTCHAT1";  // the template and the others' bytes follow
+constexpr size_t kMaxTemplateBytes = 1u << 20;
 constexpr size_t kMaxConfigBytes = 16u << 20;
 constexpr char kTokenizerConfig[] = "tokenizer_config.json: ";  // before an error
 
@@ -179,9 +181,25 @@ StatusOr<ModelText> OpenGguf(const std::string& path, std::string* bytes) {
   return FromGguf(gguf);
 }
 
-}  // namespace
+// A model without a template has special tokens all the same.
+Status SetChatTemplate(std::string_view source, ModelText* text) {
+  const Tokenizer& tokenizer = *text->tokenizer;
+  const auto text_of = [&](TokenId id) {
+    return id < 0 ? std::optional<std::string>() : std::string(tokenizer.TokenBytes(id));
+  };
+  const std::vector<TokenId> eos_ids = tokenizer.eos_ids();
+  StatusOr<ChatFormat> format =
+      text->chat_format.ok()
+          ? text->chat_format->WithTemplate(source)
+          : ChatFormat::Create(source, text_of(tokenizer.bos_id()),
+                               text_of(eos_ids.empty() ? -1 : eos_ids.front()));
+  RETURN_IF_ERROR(format.status());
+  text->chat_format = std::move(format);
+  return OkStatus();
+}
 
-StatusOr<ModelText> ParseModelText(std::string_view bytes) {
+// Of either kind.
+StatusOr<ModelText> ParseModel(std::string_view bytes) {
   if (!bytes.starts_with(kBundleMagic)) {
     const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
     ASSIGN_OR_RETURN(const GgufFile gguf,
@@ -197,6 +215,35 @@ StatusOr<ModelText> ParseModelText(std::string_view bytes) {
   if (!reader.AtEnd())
     return absl::InvalidArgumentError("the bundle of tokenizer files is damaged");
   return FromFolderFiles(files);
+}
+
+}  // namespace
+
+StatusOr<ModelText> ParseModelText(std::string_view bytes) {
+  if (!bytes.starts_with(kTemplateMagic)) return ParseModel(bytes);
+  WireReader reader(bytes.substr(kTemplateMagic.size()));
+  const std::string_view source = reader.GetBytes();
+  const std::string_view model = reader.GetBytes();
+  if (!reader.AtEnd())
+    return absl::InvalidArgumentError("the model's text behind a chat template is damaged");
+  ASSIGN_OR_RETURN(ModelText text, ParseModel(model));
+  RETURN_IF_ERROR(SetChatTemplate(source, &text));
+  return text;
+}
+
+Status UseChatTemplate(const std::string& path, ModelText* text, std::string* bytes) {
+  const StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return Annotate(file.status(), path);
+  const std::string_view source = Text(*file);
+  if (source.size() > kMaxTemplateBytes)
+    return absl::InvalidArgumentError(StrCat(path, " has more than ", kMaxTemplateBytes, " bytes"));
+  RETURN_IF_ERROR(Annotate(SetChatTemplate(source, text), path));
+  std::string behind(kTemplateMagic);
+  WireWriter writer(&behind);
+  writer.PutBytes(source);
+  writer.PutBytes(*bytes);
+  *bytes = std::move(behind);
+  return OkStatus();
 }
 
 StatusOr<ModelText> OpenModelText(const std::string& path, std::string* bytes) {

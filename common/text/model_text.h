@@ -3,7 +3,8 @@
 //
 // Of a .gguf file these bytes are its head; of a folder a bundle of its tokenizer.json,
 // tokenizer_config.json (special tokens, chat template), chat_template.jinja and
-// generation_config.json (eos ids).
+// generation_config.json (eos ids). Either may stand behind a chat template that is used instead of
+// the model's.
 //
 // Threads: pure but for the files. Ownership: the result owns all it needs. Errors: those of
 // Tokenizer, naming the file; a bad or missing chat template is chat_format's error alone.
@@ -28,5 +29,9 @@ StatusOr<ModelText> ParseModelText(std::string_view bytes);
 
 // path: a .gguf file or a model folder. *bytes (may be null) gets what ParseModelText takes.
 StatusOr<ModelText> OpenModelText(const std::string& path, std::string* bytes);
+
+// Conversations are written by the template in this file instead, with the model's special tokens;
+// so they are by whoever parses *bytes. Errors, naming the file: NotFound, InvalidArgument.
+Status UseChatTemplate(const std::string& path, ModelText* text, std::string* bytes);
 
 }  // namespace flotilla

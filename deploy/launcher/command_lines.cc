@@ -90,6 +90,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
       .Flag("--model-name", r.model_name);
+  if (!o.chat_template.empty()) argv.Flag(kChatTemplateFlag.name, o.chat_template);
   for (const std::string& address : w.listen) {
     argv.Flag("--listen", address);
     if (!IsUnixAddress(address)) argv.Tls(o.tls);

@@ -125,6 +125,7 @@ void AddStepFlags(CLI::App* app, ServeOptions* o) {
 }
 
 void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
+  AddFlag(app, kChatTemplateFlag, &o->chat_template);
   AddStepFlags(app, o);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kMaxPrefillTokensFlag, &o->max_prefill_tokens);

@@ -51,6 +51,7 @@ struct ServeOptions {
   // The model and its engine.
   std::string model = "default";
   std::string model_name;  // empty: made from the file's name
+  std::string chat_template;  // a file; empty: the model's own
   std::string device = "cpu";
   GpuFlags gpu;
   std::vector<uint32_t> gpus;  // of each worker of this host, replica by replica; empty: 0, 1, …

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string>
 
+#include "common/base/check.h"
 #include "common/base/utf8.h"
 #include "common/text/byte_level.h"
 #include "tests/fakes/gguf_builder.h"
@@ -159,6 +160,52 @@ TEST_F(ModelTextTest, AGgufsHeadIsEnoughForRouters) {
   ASSERT_TRUE(routers.ok()) << routers.status();
   EXPECT_EQ(*routers->tokenizer->Encode("hello world"), *text->tokenizer->Encode("hello world"));
   EXPECT_TRUE(routers->chat_format.ok());
+}
+
+// For a model with one of its own, in a folder or a GGUF, and for one that has none.
+TEST_F(ModelTextTest, AnotherTemplateHasTheModelsSpecialTokens) {
+  Write("given.jinja", "{{ bos_token }}given{{ eos_token }}");
+  const auto given = [this](const std::string& model) {
+    std::string bytes;
+    StatusOr<ModelText> text = OpenModelText(model, &bytes);
+    CHECK_OK(text.status());
+    CHECK_OK(UseChatTemplate(folder_ + "/given.jinja", &*text, &bytes));
+    const StatusOr<ModelText> routers = ParseModelText(bytes);
+    CHECK_OK(routers.status());
+    EXPECT_EQ(Render(*routers), Render(*text));
+    EXPECT_EQ(routers->chat_format->tool_use_source(), "{{ bos_token }}given{{ eos_token }}");
+    EXPECT_EQ(routers->tokenizer->eos_ids(), text->tokenizer->eos_ids());
+    return Render(*text);
+  };
+  Write("generation_config.json", R"({"eos_token_id": 257})");
+  EXPECT_EQ(given(folder_), "given<|fin|>");
+  Write("tokenizer_config.json", R"({"bos_token": "<|begin|>", "chat_template": [
+    {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]})");
+  EXPECT_EQ(given(folder_), "<|begin|>given");
+  testing::WriteTinyLlama(folder_ + "/tiny.gguf");
+  EXPECT_EQ(given(folder_ + "/tiny.gguf"), "<|im_start|>given<|im_end|>");
+}
+
+TEST_F(ModelTextTest, ATemplateThatIsWrongIsRefusedByItsName) {
+  std::string bytes;
+  StatusOr<ModelText> text = OpenModelText(folder_, &bytes);
+  ASSERT_TRUE(text.ok());
+  const std::string before = bytes;
+  EXPECT_TRUE(absl::IsNotFound(UseChatTemplate(folder_ + "/none.jinja", &*text, &bytes)));
+  Write("wrong.jinja", "{% if %}");
+  const Status wrong = UseChatTemplate(folder_ + "/wrong.jinja", &*text, &bytes);
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr("wrong.jinja"));
+  Write("long.jinja", std::string((1 << 20) + 1, 'x'));
+  EXPECT_THAT(std::string(UseChatTemplate(folder_ + "/long.jinja", &*text, &bytes).message()),
+              HasSubstr("more than 1048576 bytes"));
+  EXPECT_EQ(bytes, before);
+  EXPECT_TRUE(absl::IsNotFound(text->chat_format.status()));
+  Write("right.jinja", "x");
+  ASSERT_TRUE(UseChatTemplate(folder_ + "/right.jinja", &*text, &bytes).ok());
+  for (size_t length = 0; length < bytes.size(); length += 7) {
+    EXPECT_FALSE(ParseModelText(bytes.substr(0, length)).ok()) << length;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 """Tools, responses and messages with a real cluster: the openai and the anthropic client, and gRPC beside them."""
 
 import json
-from pathlib import Path
 
 import anthropic
 import grpc
@@ -9,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 
-from cluster import LONG_COMPILE, MODEL, Cluster
+from cluster import LONG_COMPILE, Cluster
 from test_grpc_client import Reflected
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20},
@@ -156,18 +155,14 @@ def test_grpc_answers_as_http(cluster, client, model):
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "'tools_json'" in error.value.details()
 
 
-def show_tools(path):
-    """The default model's file with a template that shows tools. It is as long as the one that it replaces."""
-    data = Path(MODEL).read_bytes()
-    at = data.index(b"{% for message in messages %}")
-    old = data[at:data.index(b"{% endif %}", data.index(b"add_generation_prompt", at))].decode()
-    new = "{%if tools%}{{tools|tojson}}{%endif%}" + old
-    for long, short in (("{% ", "{%"), (" %}", "%}"), (" + ", "+"), ("message in", "m in"), ("message[", "m[")):
-        new = new.replace(long, short)
-    assert len(new) <= len(old)
-    new = new.replace("{%if tools", "{%if tools".ljust(10 + len(old) - len(new)), 1)
-    path.write_bytes(data.replace(old.encode(), new.encode()))
-    return str(path)
+# The default model's, which shows tools besides.
+SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}\
+{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '
+' + message['content'] + '<|im_end|>' + '
+'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""
 
 
 def test_grpc_and_http_find_the_same_calls(tmp_path):
@@ -175,8 +170,9 @@ def test_grpc_and_http_find_the_same_calls(tmp_path):
     call = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
     messages = [{"role": "user", "content": "Repeat: " + call}, {"role": "assistant", "content": call},
                 {"role": "user", "content": "Repeat: " + call}]
-    model = show_tools(tmp_path / "tools.gguf")
-    with Cluster("--tool-call-parser", "hermes", "--kv-cache-memory", "512MiB", model=model) as c:
+    template = tmp_path / "tools.jinja"
+    template.write_text(SHOWS_TOOLS)
+    with Cluster("--tool-call-parser", "hermes", "--kv-cache-memory", "512MiB", "--chat-template", str(template)) as c:
         reflected = Reflected(c.grpc)
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=600)
         asked = dict(messages=messages, max_tokens=60, seed=1, temperature=0)
