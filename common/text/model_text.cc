@@ -17,7 +17,8 @@ namespace {
 using internal::JsonObject;
 
 constexpr std::string_view kBundleMagic = "FLTEXT1\n";
-constexpr std::string_view kTemplateMagic = "FLTCHAT1";  // the template and the others' bytes follow
+constexpr std::string_view kTemplateMagic =
+    "FLTCHAT1";  // the template and the others' bytes follow
 constexpr size_t kMaxTemplateBytes = 1u << 20;
 constexpr size_t kMaxConfigBytes = 16u << 20;
 constexpr char kTokenizerConfig[] = "tokenizer_config.json: ";  // before an error
@@ -189,10 +190,9 @@ Status SetChatTemplate(std::string_view source, ModelText* text) {
   };
   const std::vector<TokenId> eos_ids = tokenizer.eos_ids();
   StatusOr<ChatFormat> format =
-      text->chat_format.ok()
-          ? text->chat_format->WithTemplate(source)
-          : ChatFormat::Create(source, text_of(tokenizer.bos_id()),
-                               text_of(eos_ids.empty() ? -1 : eos_ids.front()));
+      text->chat_format.ok() ? text->chat_format->WithTemplate(source)
+                             : ChatFormat::Create(source, text_of(tokenizer.bos_id()),
+                                                  text_of(eos_ids.empty() ? -1 : eos_ids.front()));
   RETURN_IF_ERROR(format.status());
   text->chat_format = std::move(format);
   return OkStatus();

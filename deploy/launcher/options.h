@@ -50,7 +50,7 @@ struct ServeOptions {
 
   // The model and its engine.
   std::string model = "default";
-  std::string model_name;  // empty: made from the file's name
+  std::string model_name;     // empty: made from the file's name
   std::string chat_template;  // a file; empty: the model's own
   std::string device = "cpu";
   GpuFlags gpu;
