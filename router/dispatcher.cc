@@ -247,7 +247,7 @@ ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
   const RosterRow* const to =
       moved ? fleet_.roster().Find(*stream->model, *group.replica) : nullptr;
   if (to != nullptr && Usable(*to, *stream) && !to->recovering &&
-      (again || stream->IsNewTo(*group.replica, to->ready_ns)))
+      (again || stream->IsNewTo(*group.replica, to->well_ns)))
     return to->replica;
   ReplicaClient* replica = Pick(stream, again);
   if (replica != nullptr) group.replica = replica->options().index;

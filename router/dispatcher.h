@@ -185,7 +185,7 @@ class Dispatcher final : public ReplicaListener {
   void LeaveReplica(const RequestStream& stream, Leave leave);
   // False: it has no key, or no replica has had it yet.
   bool Detach(RequestGroup* group);
-  // `again`: also replicas that failed it since they became ready. Null: none is ready.
+  // `again`: also replicas that failed it since they are well. Null: none is ready.
   ReplicaClient* Pick(RequestStream* stream, bool again);
   // As Pick, but where another choice of the group has gone, if that may be.
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);

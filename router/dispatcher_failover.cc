@@ -78,7 +78,7 @@ bool Dispatcher::CanMove(const RequestStream& stream) const {
   if (stream.failures >= options_.max_attempts) return false;
   const std::span<const RosterRow> rows = RowsFor(stream);
   return std::any_of(rows.begin(), rows.end(), [&](const RosterRow& row) {
-    return stream.IsNewTo(row.view.index, row.ready_ns) && row.view.index != stream.replica &&
+    return stream.IsNewTo(row.view.index, row.well_ns) && row.view.index != stream.replica &&
            Usable(row, stream) && !row.recovering && (stream.begun() || MayTakeNew(row));
   });
 }

@@ -204,7 +204,7 @@ std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, boo
   EjectOutliers(now_ns);
   const std::span<const RosterRow> rows = RowsFor(stream);
   const auto able = [&](const RosterRow& row) {
-    return Usable(row, stream) && (again || stream.IsNewTo(row.view.index, row.ready_ns));
+    return Usable(row, stream) && (again || stream.IsNewTo(row.view.index, row.well_ns));
   };
   double warmest = 0;
   for (const RosterRow& row : rows) {

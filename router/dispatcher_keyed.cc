@@ -88,7 +88,7 @@ ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) con
   const int64_t now_ns = RealClock::Now();
   ReplicaClient* unhealthy = nullptr;
   for (const RosterRow* home : HomesOf(stream)) {
-    if (!again && !stream.IsNewTo(home->view.index, home->ready_ns)) continue;
+    if (!again && !stream.IsNewTo(home->view.index, home->well_ns)) continue;
     if (!stream.begun() && !MayTakeNew(*home)) continue;
     if (Healthy(*home, now_ns)) return home->replica;
     if (unhealthy == nullptr) unhealthy = home->replica;

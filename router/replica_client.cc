@@ -252,7 +252,7 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
   max_queued_requests_ = info.max_queued_requests();
   Log().info("replica ready {} {} {}", Kv("replica", replica_id_), Kv("address", options_.address),
              Kv("model", model_->name));
-  ready_ns_ = RealClock::Now();
+  ready_ns_ = well_ns_ = RealClock::Now();
   SetState(State::kReady);
   LoseUnknown();  // only now, so that they may start again on this very replica
 }
@@ -298,7 +298,7 @@ void ReplicaClient::SetRecovering(bool recovering) {
     ArmMove();
   } else {
     move_timer_.cancel();
-    ready_ns_ = RealClock::Now();  // its cache is as cold as after a start
+    well_ns_ = RealClock::Now();
   }
   deps_.listener->OnReplicaChanged(this);
 }

@@ -200,7 +200,7 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   int64_t heartbeat_ms_ = 1000;
   int64_t reattach_ms_ = 5000;
   int64_t last_frame_ns_ = 0;
-  int64_t ready_ns_ = 0;
+  int64_t ready_ns_ = 0, well_ns_ = 0;
   std::string replica_id_;
   std::string last_failure_;
   std::shared_ptr<const ModelHandle> model_;

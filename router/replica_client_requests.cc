@@ -172,6 +172,7 @@ RosterRow ReplicaClient::row() {
   row.view = view();
   row.replica = this;
   row.ready_ns = ready_ns_;
+  row.well_ns = well_ns_;
   row.held_slots = held_slots_;
   row.ready = ready();
   row.recovering = recovering_;

@@ -91,10 +91,10 @@ struct RequestStream {
   bool begun() const { return fingerprint.has_value(); }
   // A replica has taken it: it was right once.
   bool accepted() const { return begun() || lost_ns != 0; }
-  // The replica has not been found wanting since it became ready.
-  bool IsNewTo(uint32_t index, int64_t ready_ns) const {
+  // The replica has not been found wanting since it is well.
+  bool IsNewTo(uint32_t index, int64_t well_ns) const {
     const auto failed = failed_ns.find(index);
-    return failed == failed_ns.end() || failed->second < ready_ns;
+    return failed == failed_ns.end() || failed->second < well_ns;
   }
   // Of a keyed one with logprobs nothing is resumed: whoever repeats it wants them from the first
   // token on, and a resume has none.

@@ -25,7 +25,8 @@ class ReplicaClient;
 struct RosterRow {
   ReplicaView view;
   ReplicaClient* replica = nullptr;
-  int64_t ready_ns = 0;     // since when it answers, or has recovered; CLOCK_MONOTONIC
+  int64_t ready_ns = 0;     // since when it answers, CLOCK_MONOTONIC
+  int64_t well_ns = 0;      // the same, or since when it has recovered
   uint64_t held_slots = 0;  // requests that room is held for
   bool ready = false;       // it takes new requests
   bool recovering = false;  // as ReplicaClient's
