@@ -54,6 +54,7 @@ inline void CheckAccepted(const CompletionRequest& request) {
   CHECK(!request.prompts.empty() && request.prompts.size() <= kMaxPromptsPerRequest);
   for (const CompletionPrompt& prompt : request.prompts) {
     v1::GenerateRequest sent = request.params;
+    SetDefaultMaxTokens(request, prompt.ids.size(), &sent);
     sent.mutable_token_ids()->mutable_ids()->Add(prompt.ids.begin(), prompt.ids.end());
     SetSeed(/*random=*/7, &sent);
     const size_t num_candidates = ChoicesOf(sent).num_candidates;

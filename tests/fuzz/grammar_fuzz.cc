@@ -15,6 +15,7 @@ namespace flotilla {
 namespace {
 
 constexpr size_t kMaxBytes = 2000;
+constexpr size_t kMostAddedBytes = 64 << 10;
 
 void CheckStructured(const v1::StructuredOutput& in) {
   const StatusOr<GrammarSpec> spec = ReadStructured(in, kMaxBytes);
@@ -24,8 +25,8 @@ void CheckStructured(const v1::StructuredOutput& in) {
     return;
   }
   CHECK(spec->kind == GrammarKind::kJsonObject || !spec->text.empty());
-  // Choices are quoted, short strings of a schema become patterns.
-  CHECK(spec->text.size() <= 10 * kMaxBytes);
+  // Choices are quoted, short strings of a schema become patterns, required keys get schemas.
+  CHECK(spec->text.size() <= 10 * kMaxBytes + kMostAddedBytes);
   const CompileRequest request = {*spec, 7, 8, 9};
   const StatusOr<CompileRequest> read = ParseCompileRequest(BuildCompileRequest(request));
   CHECK_OK(read.status());
