@@ -45,14 +45,16 @@ void Dispatcher::OnFault(const std::shared_ptr<RequestStream>& stream, const v1:
   // What was accepted was right once: whatever is wrong now may be right elsewhere, or later. But
   // what a replica has served and then blames on the request would end so again.
   const bool own_fault = stream->begun() && stream->attempts == 1 && invalid;
-  const bool accepted = stream->accepted() && !own_fault;
+  // One that lost it before its first piece may not have come to look at it.
+  const bool accepted = (stream->begun() || (stream->accepted() && !invalid)) && !own_fault;
   const bool refused = stream->refused && (full || unavailable || invalid);  // nothing is lost
   ++(refused ? stream->refusals : stream->failures);
   const bool spent = stream->begun() && accepted && !refused && !CountFailover(stream.get());
   const bool elsewhere = accepted || unavailable || full;
   if (elsewhere && !spent && Retry(stream, "refused", /*same_replica_too=*/false)) return;
   // Refused by one that has just begun to drain: those that come a moment later wait, too.
-  const bool waits = accepted || (unavailable && !CanMove(*stream));
+  const bool may_ask = stream->attempts < options_.max_attempts;
+  const bool waits = accepted || (unavailable && may_ask && !CanMove(*stream));
   if (waits && !spent && Park(stream)) return;
   if (spent) error = TooManyFailovers(*stream);
   if (full) metrics_->Rejection("replica_full");
@@ -75,7 +77,9 @@ ApiError Dispatcher::TooManyFailovers(const RequestStream& stream) {
 }
 
 bool Dispatcher::CanMove(const RequestStream& stream) const {
-  if (stream.failures >= options_.max_attempts) return false;
+  // To lose it there counts, too.
+  const bool counts = !fleet_.at(stream.replica).loses_as_planned();
+  if (stream.failures + counts >= options_.max_attempts) return false;
   const std::span<const RosterRow> rows = RowsFor(stream);
   return std::any_of(rows.begin(), rows.end(), [&](const RosterRow& row) {
     return stream.IsNewTo(row.view.index, row.well_ns) && row.view.index != stream.replica &&
@@ -87,8 +91,8 @@ bool Dispatcher::Retry(const std::shared_ptr<RequestStream>& stream, const char*
                        bool same_replica_too) {
   // What replicas refuse must not become more work for all of them. What they lost goes on.
   const bool refused_new = !same_replica_too && !stream->accepted();
-  if ((refused_new ? stream->attempts : stream->failures) >= options_.max_attempts) return false;
   stream->failed_ns[stream->replica] = RealClock::Now();
+  if ((refused_new ? stream->attempts : stream->failures) >= options_.max_attempts) return false;
   ReplicaClient* replica = PickForRetry(stream.get(), /*again=*/false);
   if (replica == nullptr && same_replica_too) replica = PickForRetry(stream.get(), /*again=*/true);
   if (replica == nullptr) return false;
@@ -185,8 +189,10 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
     GiveUp(stream);
     return true;
   }
-  if (replica == nullptr && RealClock::Now() >= stream->ask_again_ns)
-    replica = PickForRetry(stream.get(), /*again=*/true);
+  if (replica == nullptr && RealClock::Now() >= stream->ask_again_ns) {
+    stream->failed_ns.clear();  // each of them, and not one again and again
+    replica = PickForRetry(stream.get(), /*again=*/false);
+  }
   if (replica == nullptr) return false;
   SubmitAgain(stream, replica, "replica_lost");
   return true;

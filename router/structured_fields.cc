@@ -109,7 +109,8 @@ class Reader {
     for (const Form& form : kForms) {
       for (const char* name : form.at_top) {
         const json::value* value = name == nullptr ? nullptr : reader.Find(name);
-        if (value == nullptr) continue;
+        // Others' names are left empty by clients that wish nothing.
+        if (value == nullptr || (name != form.at_top[0] && IsNeutral(*value))) continue;
         if (auto error = Set(form.set, *value, name)) return error;
       }
       const json::value* value = outputs == nullptr ? nullptr : outputs->if_contains(form.name);

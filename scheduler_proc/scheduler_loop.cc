@@ -14,9 +14,10 @@ namespace {
 constexpr int64_t kBeatNs = kNsPerSecond / 2;
 constexpr int64_t kMaxDrainNs = 2 * kNsPerMs;  // a turn, and one command more
 // Long before the watchdog ends it. It beats twice a second; a worker within each layer, but not
-// while its device runs a step.
+// while its device runs a step, which may take a share of the time that a step may take at most.
 constexpr int64_t kDetokenizerSilentNs = 5 * kNsPerSecond;
-constexpr int64_t kWorkerSilentNs = 10 * kNsPerSecond;
+constexpr int64_t kLeastWorkerSilentNs = 10 * kNsPerSecond;
+constexpr int64_t kWorkerSilentShare = 12;
 
 bool IsAway(const ProcessSlot& slot) {
   const ProcessState state = ReplicaControl::State(slot);
@@ -32,11 +33,12 @@ bool IsSilent(const ProcessSlot& slot, int64_t longest_ns) {
 
 // Nothing is answered without the detokenizer and all ranks; what has become of ranks that are away
 // the epoch says.
-bool AnyIsSilent(const ReplicaControlBlock& control) {
+bool AnyIsSilent(const ReplicaControlBlock& control, int64_t step_timeout_ns) {
   const std::span ranks(control.workers, control.tp_size);
+  const int64_t longest_ns = std::max(kLeastWorkerSilentNs, step_timeout_ns / kWorkerSilentShare);
   return IsSilent(control.detokenizer, kDetokenizerSilentNs) ||
          std::any_of(ranks.begin(), ranks.end(),
-                     [](const ProcessSlot& rank) { return IsSilent(rank, kWorkerSilentNs); });
+                     [&](const ProcessSlot& rank) { return IsSilent(rank, longest_ns); });
 }
 
 }  // namespace
@@ -66,8 +68,8 @@ StatusOr<bool> SchedulerLoop::Step() {
 }
 
 void SchedulerLoop::ReportRecovering() {
-  const bool recovering =
-      !deps_.epochs->serving() || IsAway(deps_.control->detokenizer) || AnyIsSilent(*deps_.control);
+  const bool recovering = !deps_.epochs->serving() || IsAway(deps_.control->detokenizer) ||
+                          AnyIsSilent(*deps_.control, options_.step_timeout_ns);
   if (std::exchange(recovering_, recovering) == recovering) return;
   deps_.load->SetRecovering(recovering);
   deps_.on_recovering();

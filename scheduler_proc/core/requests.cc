@@ -207,7 +207,7 @@ Status Scheduler::Impl::Add(ReqSpec spec, int64_t now_ns) {
   reqs.emplace(req->spec.id, req);
   waiting_queue.Add(req);
   // It may go before the one that found no pages.
-  if (!waiting_queue.policy().by_arrival) batch_is_full = false;
+  if (resumed || !waiting_queue.policy().by_arrival) batch_is_full = false;
   if (req->spec.deadline_ns != INT64_MAX) {
     if (deadlines.size() >= 2 * reqs.size() + 64) ForgetOldDeadlines();
     deadlines.emplace_back(req->spec.deadline_ns, req->spec.id);

@@ -1,6 +1,7 @@
 #include "scheduler_proc/grammar/disjoint_schemas.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <string_view>
@@ -44,8 +45,10 @@ std::optional<DisjointSchemas::Values> DisjointSchemas::Listed(const json::objec
   const auto add = [&](const json::value& value) {
     if (value.is_structured()) return false;
     // Of numbers their double: two that are the same there count as equal. (-0.0 is 0.)
-    values.insert(
-        json::serialize(value.is_number() ? json::value(value.to_number<double>() + 0.0) : value));
+    std::string text =
+        json::serialize(value.is_number() ? json::value(value.to_number<double>() + 0.0) : value);
+    if (!Spend(1 + text.size())) return false;
+    values.insert(std::move(text));
     return true;
   };
   if (const json::value* constant = schema.if_contains("const"))
@@ -66,7 +69,11 @@ std::optional<DisjointSchemas::Shape> DisjointSchemas::ShapeOf(const json::value
   const json::value* type = object->if_contains("type");
   if (type == nullptr) return std::nullopt;
   const auto add = [&](const json::value& name) {
-    if (!name.is_string()) return false;
+    constexpr std::array<std::string_view, 7> kTypes = {"string", "number", "integer", "boolean",
+                                                        "null",   "object", "array"};
+    if (!name.is_string() || !Spend(1) ||
+        std::ranges::find(kTypes, std::string_view(name.get_string())) == kTypes.end())
+      return false;
     shape.types.emplace(name == "integer" ? "number" : std::string_view(name.get_string()));
     return true;
   };
