@@ -17,8 +17,8 @@ namespace {
 using internal::JsonObject;
 
 constexpr std::string_view kBundleMagic = "FLTEXT1\n";
-constexpr std::string_view kTemplateMagic =
-    "FLTCHAT1";  // the template and the others' bytes follow
+// Before a template and the bytes of a model that it is used for.
+constexpr std::string_view kTemplateMagic = "FLTCHAT1";
 constexpr size_t kMaxTemplateBytes = 1u << 20;
 constexpr size_t kMaxConfigBytes = 16u << 20;
 constexpr char kTokenizerConfig[] = "tokenizer_config.json: ";  // before an error

@@ -4,44 +4,17 @@
 #include <algorithm>
 #include <future>
 
-#include "tests/router/router_harness.h"
+#include "tests/router/begun_request.h"
 
 namespace flotilla {
 namespace {
 
-constexpr const char* kStream =
-    R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1,"stream":true})";
-constexpr const char* kPlain = R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1})";
 constexpr const char* kLogprobs =
     R"({"model":"smol","prompt":[1,2,3,4,5,6],"max_tokens":20,"seed":1,"logprobs":2,
         "prompt_logprobs":0,"return_token_ids":true})";
 constexpr const char* kFailovers = "flotilla_router_failovers_total{reason=\"replica_lost\"}";
 constexpr const char* kSpent = "flotilla_router_rejections_total{reason=\"max_failovers\"}";
 constexpr const char* kHealthy0 = "flotilla_router_backend_healthy{replica=\"fake-0\"}";
-
-HarnessOptions Replicas(size_t count) {
-  HarnessOptions options;
-  options.replicas = count;
-  return options;
-}
-
-std::string ExpectedText(FakeEngineService& engine) {
-  return GetTestModel().tokenizer->Decode(engine.AnswerIds(engine.submits()[0].request()), true);
-}
-
-// A request of which the first engine has sent `pieces`, and the router has taken one at least.
-struct Begun {
-  Begun(RouterHarness* harness, const char* body, int pieces, size_t choices = 1) {
-    harness->engine(0).Hold();
-    answer = std::async(std::launch::async, [=] { return harness->Complete(body); });
-    EXPECT_TRUE(harness->engine(0).WaitForSubmits(choices));
-    harness->engine(0).Release(pieces);
-    FakeEngineService& engine = harness->engine(0);
-    EXPECT_TRUE(engine.WaitFor([&] { return engine.permits() == 0; }));
-    EXPECT_TRUE(harness->WaitForMetric("flotilla_router_ttft_seconds_count", 1));
-  }
-  std::future<HttpAnswer> answer;
-};
 
 TEST(ContinueTest, AnotherReplicaGoesOnByteForByteWhereverTheFirstDies) {
   int resumed = 0;

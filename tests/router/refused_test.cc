@@ -6,37 +6,21 @@
 #include <future>
 #include <thread>
 
-#include "tests/router/router_harness.h"
+#include "tests/router/begun_request.h"
 
 namespace flotilla {
 namespace {
 
-constexpr const char* kStream =
-    R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1,"stream":true})";
-constexpr const char* kPlain = R"({"model":"smol","prompt":"Hi","max_tokens":30,"seed":1})";
 constexpr int kFull = 8;
 constexpr int kInvalid = 3;
-
-HarnessOptions Replicas(size_t count) {
-  HarnessOptions options;
-  options.replicas = count;
-  return options;
-}
 
 class RefusedTest : public ::testing::Test {
  protected:
   explicit RefusedTest(const HarnessOptions& options = Replicas(2)) : harness_(options) {}
 
   FakeEngineService& engine(size_t i) { return harness_.engine(i); }
-  // A request that the first engine has, and of which it has sent `pieces`.
   void Post(const char* body, int pieces) {
-    engine(0).Hold();
-    answer_ = std::async(std::launch::async, [this, body] { return harness_.Complete(body); });
-    ASSERT_TRUE(engine(0).WaitForSubmits(1));
-    if (pieces == 0) return;
-    engine(0).Release(pieces);
-    ASSERT_TRUE(engine(0).WaitFor([this] { return engine(0).permits() == 0; }));
-    ASSERT_TRUE(harness_.WaitForMetric("flotilla_router_ttft_seconds_count", 1));
+    answer_ = Begun(&harness_, body, pieces).answer;
   }
   // The engine, other than those that are gone, that has the request.
   size_t WaitForHome(const std::set<size_t>& gone) {
@@ -51,9 +35,7 @@ class RefusedTest : public ::testing::Test {
     return num_engines_;
   }
   void ExpectWholeText() {
-    EXPECT_EQ(StreamText(Events(answer_.get().body)),
-              GetTestModel().tokenizer->Decode(
-                  engine(0).AnswerIds(engine(0).submits()[0].request()), true));
+    EXPECT_EQ(StreamText(Events(answer_.get().body)), ExpectedText(engine(0)));
   }
   bool StillWaits(int64_t milliseconds) {
     return answer_.wait_for(std::chrono::milliseconds(milliseconds)) == std::future_status::timeout;

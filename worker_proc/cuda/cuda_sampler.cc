@@ -233,11 +233,7 @@ StatusOr<bool> CudaSampler::Begin(Tensor logits, std::span<const SampleQuery> qu
   return true;
 }
 
-StatusOr<bool> CudaSampler::Done() {
-  last_tokens_.LookAfter();
-  ASSIGN_OR_RETURN(const auto results, ring_->Poll());
-  return results.has_value();
-}
+StatusOr<bool> CudaSampler::Done() { return last_tokens_.Done(ring_.get()); }
 
 Status CudaSampler::Take(std::span<const SampleQuery> queries, std::span<int32_t> tokens) {
   ASSIGN_OR_RETURN(const auto results, ring_->Poll());

@@ -23,6 +23,12 @@ StatusOr<std::unique_ptr<LastTokens>> LastTokens::Create(Device* device, CudaGat
   return std::unique_ptr<LastTokens>(new LastTokens(std::move(tokens), gather));
 }
 
+StatusOr<bool> LastTokens::Done(ResultRing* ring) {
+  gather_.Look();
+  ASSIGN_OR_RETURN(const auto results, ring->Poll());
+  return results.has_value();
+}
+
 StatusOr<std::unique_ptr<FollowingSampler>> FollowingSampler::Create(Device* device,
                                                                      LastTokens* last_tokens) {
   ASSIGN_OR_RETURN(auto ring, ResultRing::Create(device->graphs(), last_tokens->bytes()));
@@ -44,11 +50,7 @@ StatusOr<bool> FollowingSampler::Begin(Tensor /*logits*/,
   return true;
 }
 
-StatusOr<bool> FollowingSampler::Done() {
-  last_tokens_.LookAfter();
-  ASSIGN_OR_RETURN(const auto results, ring_->Poll());
-  return results.has_value();
-}
+StatusOr<bool> FollowingSampler::Done() { return last_tokens_.Done(ring_.get()); }
 
 Status FollowingSampler::Take(std::span<const SampleQuery> queries, std::span<int32_t> tokens) {
   ASSIGN_OR_RETURN(const auto results, ring_->Poll());

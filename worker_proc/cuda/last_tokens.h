@@ -30,8 +30,8 @@ class LastTokens {
   uint64_t bytes() const { return tokens_.bytes(); }
   // All ranks, at the end of each step that is begun; of one rank nothing happens.
   void Share() { gather_.Broadcast({&tensor_, 1, static_cast<uint32_t>(bytes() / sizeof(float))}); }
-  // Again and again, by whoever waits for such a step.
-  void LookAfter() { gather_.Look(); }
+  // Whether the ring's oldest step is done; asked again and again by whoever waits for it.
+  StatusOr<bool> Done(ResultRing* ring);
 
  private:
   LastTokens(DeviceBuffer tokens, CudaGather* gather)

@@ -85,14 +85,16 @@ class StepsAheadTest : public ::testing::Test {
     return requests;
   }
 
+  static testing::DriverOptions Options(bool last_tokens) {
+    return {.chunk_size = 20, .at_once = 4, .num_pages = 40, .last_tokens = last_tokens};
+  }
   static PlanDriver Driver(RankThreads* ranks, bool last_tokens) {
-    return {{.chunk_size = 20, .at_once = 4, .num_pages = 40, .last_tokens = last_tokens},
-            [ranks](const StepPlan& plan) { return ranks->Execute(plan); }};
+    return {Options(last_tokens), [ranks](const StepPlan& plan) { return ranks->Execute(plan); }};
   }
   static uint32_t RunAhead(RankThreads* ranks, std::vector<DriverRequest>* requests,
                            uint32_t tp = 1) {
     AheadRanks ahead(ranks, tp);
-    PlanDriver driver({.chunk_size = 20, .at_once = 4, .num_pages = 40, .last_tokens = true},
+    PlanDriver driver(Options(true),
                       [&ahead](const StepPlan& plan) { return ahead.Execute(plan); });
     return driver.RunAhead(
         requests,
