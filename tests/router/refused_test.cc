@@ -19,9 +19,7 @@ class RefusedTest : public ::testing::Test {
   explicit RefusedTest(const HarnessOptions& options = Replicas(2)) : harness_(options) {}
 
   FakeEngineService& engine(size_t i) { return harness_.engine(i); }
-  void Post(const char* body, int pieces) {
-    answer_ = Begun(&harness_, body, pieces).answer;
-  }
+  void Post(const char* body, int pieces) { answer_ = Begun(&harness_, body, pieces).answer; }
   // The engine, other than those that are gone, that has the request.
   size_t WaitForHome(const std::set<size_t>& gone) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
