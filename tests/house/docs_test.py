@@ -56,7 +56,7 @@ SCRIPT_COMMANDS = ("test", "format", "image", "package", "help")
 FOREIGN = {"apt-get", "apt", "buildah", "cmake", "cmp", "ctr", "curl", "docker", "git", "grep", "head", "install", "kill",
            "kind", "kubectl", "openssl", "pgrep", "pip", "printf", "prometheus", "promtool", "systemctl", "systemd-analyze",
            "journalctl", "llama-server", "vllm", "sglang"}
-# Pages that tell a reader which flag to turn: it must be in README's tables, where its default is.
+# Pages that tell a reader which flag to turn: it must be in the tables of docs/commands.md, where its default is.
 IN_TABLES = ("docs/tuning.md", "docs/concepts.md", "docs/sizing.md")
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 PASSED = re.compile(f"({'|'.join(PASSED_ON)})=(--[a-z][\\w-]*)")
@@ -127,7 +127,7 @@ class Flags:
                    and path != "tests/house/docs_test.py"}
         self.files = scripts
         self.all = self.script.union(*self.of.values(), *self._own(scripts))
-        self.tables = set(re.findall(r"^\| `(--[\w-]+)` \|", read("README.md"), re.M))
+        self.tables = set(re.findall(r"^\| `(--[\w-]+)` \|", read(flag_tables.PAGE), re.M))
 
     def _flags(self, bin_dir, argv):
         done = subprocess.run([bin_dir / argv[0], *argv[1:], "--list-flags"], capture_output=True, text=True, check=True)
@@ -202,7 +202,7 @@ def wrong_flags(path, text, flags):
             yield f"{path}:{line_of(bare, match.start())}: no program has {match[0]}"
     if path in IN_TABLES:
         for flag in sorted(set(FLAG.findall(text)) - flags.tables - known):
-            yield f"{path}: {flag} is in no table of README.md"
+            yield f"{path}: {flag} is in no table of {flag_tables.PAGE}"
 
 
 def wrong_defaults(path, text, flags):

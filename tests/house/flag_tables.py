@@ -1,7 +1,8 @@
-"""README's flag tables are made of what the binaries' --list-flags says, as --help is, so that they can't drift.
+"""The tables of docs/commands.md are made of what the binaries' --list-flags says, as --help is, so that they can't
+drift.
 
-    flag_tables.py --bin-dir build/release/bin --check    fails if README differs
-    flag_tables.py --bin-dir build/release/bin --write    brings README up to date
+    flag_tables.py --bin-dir build/release/bin --check    fails if the page differs
+    flag_tables.py --bin-dir build/release/bin --write    brings it up to date
 """
 
 import argparse
@@ -11,21 +12,31 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Marker in README → command whose flags it holds.
+PAGE = "docs/commands.md"
+# Marker in the page → command whose flags it holds.
 TABLES = {
-    "serve": ["flotilla", "serve", "--list-flags"],
-    "engine": ["flotilla", "engine", "--list-flags"],
-    "join": ["flotilla", "join", "--list-flags"],
-    "ask": ["flotilla", "ask", "--list-flags"],
-    "chat": ["flotilla", "chat", "--list-flags"],
-    "top": ["flotilla", "top", "--list-flags"],
-    "router": ["flotilla-router", "--list-flags"],
-    "size": ["flotilla-worker-bench", "size", "--list-flags"],
-    "bench roofline": ["flotilla-worker-bench", "--list-flags"],
-    "bench quality": ["flotilla-quality", "--list-flags"],
-    "bench offline": ["flotilla-offline", "--list-flags"],
-    "bench serve": ["flotilla-served", "--list-flags"],
+    "serve": ["flotilla", "serve"],
+    "engine": ["flotilla", "engine"],
+    "join": ["flotilla", "join"],
+    "router": ["flotilla-router"],
+    "ask": ["flotilla", "ask"],
+    "chat": ["flotilla", "chat"],
+    "top": ["flotilla", "top"],
+    "flight": ["flotilla", "flight"],
+    "replay": ["flotilla-flight", "replay"],
+    "trace": ["flotilla-flight", "trace"],
+    "inspect": ["flotilla-worker-bench", "inspect"],
+    "size": ["flotilla-worker-bench", "size"],
+    "bench serve": ["flotilla-served"],
+    "bench offline": ["flotilla-offline"],
+    "bench roofline": ["flotilla-worker-bench"],
+    "bench quality": ["flotilla-quality"],
+    "bench fit": ["flotilla-simulate", "fit"],
+    "simulate": ["flotilla-simulate", "simulate"],
+    "simulate fleet": ["flotilla-fleet"],
 }
+
+
 def rows(flag_lines):
     """Of what --list-flags prints, a line a flag: name, short name, what it takes, choices, default, whether it is
     required, whether it is a list, help."""
@@ -39,7 +50,7 @@ def rows(flag_lines):
 
 
 def table(command, bin_dir):
-    run = subprocess.run([str(bin_dir / command[0]), *command[1:]], capture_output=True, text=True)
+    run = subprocess.run([bin_dir / command[0], *command[1:], "--list-flags"], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{run.stderr}")
     lines = ["| flag | default | |", "|---|---|---|"]
@@ -51,14 +62,14 @@ def table(command, bin_dir):
     return "\n".join(lines) + "\n"
 
 
-def render(readme, bin_dir):
+def render(page, bin_dir):
     for name, command in TABLES.items():
         begin, end = f"<!-- flags {name} -->\n", "<!-- end -->\n"
-        if begin not in readme:
-            sys.exit(f"README.md has no marker '{begin.strip()}'")
-        head, rest = readme.split(begin, 1)
-        readme = head + begin + table(command, bin_dir) + end + rest.split(end, 1)[1]
-    return readme
+        if begin not in page:
+            sys.exit(f"{PAGE} has no marker '{begin.strip()}'")
+        head, rest = page.split(begin, 1)
+        page = head + begin + table(command, bin_dir) + end + rest.split(end, 1)[1]
+    return page
 
 
 def main():
@@ -67,14 +78,13 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    path = ROOT / "README.md"
+    path = ROOT / PAGE
     old = path.read_text(encoding="utf-8")
     new = render(old, args.bin_dir)
     if args.write:
         path.write_text(new, encoding="utf-8")
     elif new != old:
-        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), "README.md", "--list-flags",
-                                    lineterm="")
+        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), PAGE, "--list-flags", lineterm="")
         sys.exit("\n".join(diff) + "\nrun tests/house/flag_tables.py --write")
 
 

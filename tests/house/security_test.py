@@ -88,7 +88,7 @@ class SecurityTest(unittest.TestCase):
         self.assertEqual(executable_serialisation(sources), [])
 
     def test_loopback_is_the_default(self):
-        self.assertEqual(open_defaults(read("README.md")), [])
+        self.assertEqual(open_defaults(read("docs/commands.md")), [])
 
     def test_keys_are_compared_to_their_last_byte_and_with_all(self):
         text = read("router/api_keys.cc")
