@@ -72,13 +72,13 @@ void GrammarCompiler::Stop() {
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-  std::map<Key, std::vector<Done>> waiting;
+  std::map<Key, std::vector<Waiter>> waiting;
   {
     std::lock_guard lock(mutex_);
     waiting.swap(waiting_);
   }
-  for (auto& [key, dones] : waiting) {
-    for (Done& done : dones) done(absl::UnavailableError("the replica is stopping"));
+  for (auto& [key, waiters] : waiting) {
+    for (Waiter& waiter : waiters) waiter.done(absl::UnavailableError("the replica is stopping"));
   }
 }
 
@@ -88,18 +88,12 @@ void GrammarCompiler::Compile(const GrammarSpec& spec, For whom, Done done) {
     std::lock_guard lock(mutex_);
     const Key key(spec.kind, spec.text);
     const Entry* entry = FindLocked(key, whom);
-    if (entry == nullptr && !stop_ && num_waiting_ < options_.max_waiting) {
+    const bool is_new = whom == For::kNewRequest;
+    if (entry == nullptr && !stop_ && (num_waiting_ < options_.max_waiting || !is_new)) {
       ++num_waiting_;
-      std::vector<Done>& dones = waiting_[key];
-      dones.push_back(std::move(done));
-      if (dones.size() > 1) return;
-      const int64_t now_ns = clock_->NowNs(), timeout_ns = int64_t{options_.timeout_ms} * kNsPerMs;
-      if (whom == For::kNewRequest) {
-        queue_.push_back({spec, now_ns + timeout_ns});
-      } else {
-        queue_.push_front({spec, now_ns + kBegunElsewhereTimes * timeout_ns});
-      }
-      changed_.notify_one();
+      std::vector<Waiter>& waiters = waiting_[key];
+      waiters.push_back({std::move(done), whom});
+      if (waiters.size() == 1 || (!is_new && TakeFromQueueLocked(key))) QueueLocked(spec, whom);
       return;
     }
     if (entry != nullptr) {
@@ -113,6 +107,23 @@ void GrammarCompiler::Compile(const GrammarSpec& spec, For whom, Done done) {
   done(std::move(answer));
 }
 
+void GrammarCompiler::QueueLocked(const GrammarSpec& spec, For whom) {
+  const int64_t now_ns = clock_->NowNs(), timeout_ns = int64_t{options_.timeout_ms} * kNsPerMs;
+  if (whom == For::kNewRequest) {
+    queue_.push_back({spec, whom, now_ns + timeout_ns});
+  } else {
+    queue_.push_front({spec, whom, now_ns + kBegunElsewhereTimes * timeout_ns});
+  }
+  changed_.notify_one();
+}
+
+bool GrammarCompiler::TakeFromQueueLocked(const Key& key) {
+  return std::erase_if(queue_, [&](const Job& job) {
+           return job.whom == For::kNewRequest && job.spec.kind == key.first &&
+                  job.spec.text == key.second;
+         }) > 0;
+}
+
 void GrammarCompiler::RunThread() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -121,7 +132,7 @@ void GrammarCompiler::RunThread() {
     const Job job = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    Finish(job.spec, CompileNow(job));
+    Finish(job, CompileNow(job));
     lock.lock();
   }
 }
@@ -166,19 +177,29 @@ GrammarCompiler::Entry GrammarCompiler::CompileNow(const Job& job) {
   return entry;
 }
 
-void GrammarCompiler::Finish(const GrammarSpec& spec, Entry entry) {
+void GrammarCompiler::Finish(const Job& job, Entry entry) {
   const Result result = entry.result;
-  std::vector<Done> dones;
+  std::vector<Waiter> told;
   {
     std::lock_guard lock(mutex_);
-    const Key key(spec.kind, spec.text);
-    const auto it = waiting_.find(key);
-    dones = std::move(it->second);
-    num_waiting_ -= dones.size();
-    waiting_.erase(it);
-    StoreLocked(key, std::move(entry));
+    const Key key(job.spec.kind, job.spec.text);
+    std::vector<Waiter>& waiters = waiting_[key];
+    const bool is_lack = entry.expires_ns != INT64_MAX;
+    const auto keep = [&](const Waiter& waiter) {
+      return is_lack && job.whom == For::kNewRequest && waiter.whom == For::kBegunElsewhere;
+    };
+    const auto kept = std::stable_partition(waiters.begin(), waiters.end(), keep);
+    told.assign(std::make_move_iterator(kept), std::make_move_iterator(waiters.end()));
+    waiters.erase(kept, waiters.end());
+    num_waiting_ -= told.size();
+    if (!waiters.empty()) {
+      QueueLocked(job.spec, For::kBegunElsewhere);
+    } else {
+      waiting_.erase(key);
+      StoreLocked(key, std::move(entry));
+    }
   }
-  for (Done& done : dones) done(result);
+  for (Waiter& waiter : told) waiter.done(result);
 }
 
 const GrammarCompiler::Entry* GrammarCompiler::FindLocked(const Key& key, For whom) {

@@ -7,7 +7,7 @@
 // have been busy. Whoever asks for a text that is being compiled waits for that.
 //
 // What compiled elsewhere, for an answer that goes on here, is compiled before the others and with
-// more time, whatever was refused for want of it.
+// more time, whatever was refused for want of it and whoever asked for the same text before.
 //
 // Threads: Compile from any, Stop from one; `done` runs once, on the caller's thread or one of
 // ours. Ownership: no `done` is left when Stop or the destructor returns. Errors (to `done`):
@@ -79,14 +79,22 @@ class GrammarCompiler {
   };
   struct Job {
     GrammarSpec spec;
-    int64_t deadline_ns = 0;
+    For whom;
+    int64_t deadline_ns;
+  };
+  struct Waiter {
+    Done done;
+    For whom;
   };
 
   GrammarCompiler(const Options& options, const VocabularyTokens& tokens, const Clock* clock,
                   prometheus::Registry* registry);
   void RunThread();
   Entry CompileNow(const Job& job);
-  void Finish(const GrammarSpec& spec, Entry entry);
+  void Finish(const Job& job, Entry entry);
+  void QueueLocked(const GrammarSpec& spec, For whom);
+  // Whether a new request's job of this key waited there.
+  bool TakeFromQueueLocked(const Key& key);
   // Of those begun elsewhere no lack counts.
   const Entry* FindLocked(const Key& key, For whom);
   void StoreLocked(const Key& key, Entry entry);
@@ -104,8 +112,8 @@ class GrammarCompiler {
   std::list<Key> ages_;  // most recently used first
   size_t cache_bytes_ = 0;
   std::deque<Job> queue_;
-  std::map<Key, std::vector<Done>> waiting_;  // of those in the queue or being compiled
-  size_t num_waiting_ = 0;                    // in waiting_
+  std::map<Key, std::vector<Waiter>> waiting_;  // of those in the queue or being compiled
+  size_t num_waiting_ = 0;                      // in waiting_
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

@@ -5,7 +5,9 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "tests/scheduler_proc/grammar/grammar_testing.h"
 
@@ -17,6 +19,20 @@ using ::testing::HasSubstr;
 using testing::SandboxProgram;
 using ::testing::StartsWith;
 using testing::TestTokens;
+
+// Says how often it was asked: when a grammar is queued, and when its turn comes.
+class CountingClock final : public Clock {
+ public:
+  int64_t NowNs() const override {
+    ++asked_;
+    return clock_.NowNs();
+  }
+  int asked() const { return asked_; }
+
+ private:
+  const RealClock clock_{};
+  mutable std::atomic<int> asked_ = 0;
+};
 
 class GrammarCompilerTest : public ::testing::Test {
  protected:
@@ -45,7 +61,7 @@ class GrammarCompilerTest : public ::testing::Test {
     return text + std::string(static_cast<size_t>(n), 'a');
   }
 
-  const RealClock clock_{};
+  const CountingClock clock_{};
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   std::unique_ptr<GrammarCompiler> compiler_;
   std::unique_ptr<GrammarMetrics> metrics_;  // the same counters
@@ -116,6 +132,31 @@ TEST_F(GrammarCompilerTest, WhatCompiledElsewhereHasMoreTime) {
   EXPECT_EQ(tries(), 1) << "it is remembered";
   EXPECT_FALSE(Begin(GrammarKind::kRegex, Endless(3000), For::kBegunElsewhere).get().ok());
   EXPECT_EQ(tries(), 2) << "but not for those";
+}
+
+// It does not wait behind new requests because one of them asked for the same text.
+TEST_F(GrammarCompilerTest, WhatCompiledElsewhereIsBroughtForward) {
+  Start({.sandbox = {}, .threads = 1, .timeout_ms = 2000, .cache_bytes = 1 << 20});
+  ASSERT_TRUE(Begin(GrammarKind::kRegex, "a+", For::kBegunElsewhere).get().ok());
+  auto running = Begin(GrammarKind::kRegex, Endless(3000));
+  auto asked = Begin(GrammarKind::kRegex, "b+");
+  auto begun = Begin(GrammarKind::kRegex, "b+", For::kBegunElsewhere);
+  EXPECT_TRUE(begun.get().ok());
+  EXPECT_TRUE(asked.get().ok()) << "whoever asked first has the same";
+  EXPECT_FALSE(running.get().ok());
+}
+
+// Nor is it refused because a new request's time ended.
+TEST_F(GrammarCompilerTest, WhatCompiledElsewhereOutlivesANewRequestsTime) {
+  Start({.sandbox = {}, .threads = 1, .timeout_ms = 1000, .cache_bytes = 1 << 20});
+  ASSERT_TRUE(Begin(GrammarKind::kRegex, "a+", For::kBegunElsewhere).get().ok());
+  const int before = clock_.asked();
+  auto asked = Begin(GrammarKind::kRegex, Endless(3000));
+  while (clock_.asked() < before + 2) std::this_thread::yield();  // its turn has come
+  auto begun = Begin(GrammarKind::kRegex, Endless(3000), For::kBegunElsewhere);
+  EXPECT_FALSE(asked.get().ok());
+  EXPECT_FALSE(begun.get().ok());
+  EXPECT_EQ(metrics_->timeout.Value() + metrics_->invalid.Value(), 2) << "it was tried again";
 }
 
 TEST_F(GrammarCompilerTest, TooManyAtOnceAreToldSo) {
