@@ -1,5 +1,5 @@
 # cmake "-DFILES=a;b" -DOUTPUT=… -P embed.cmake: writes the C++ source with the bytes of the operator's
-# page, as router/operator_page.h declares them.
+# page, as router/handlers/operator_page.h declares them.
 set(arrays "")
 set(rows "")
 string(REPEAT "0x..," 20 line)
@@ -15,7 +15,7 @@ foreach(file ${FILES})
   string(APPEND rows "      {\"${name}\", \"\\\"${etag}\\\"\",\n       {reinterpret_cast<const char*>(${array}), sizeof(${array})}},\n")
 endforeach()
 file(WRITE ${OUTPUT} "// The files of router/ui as bytes. Made by cmake/embed.cmake.
-#include \"router/operator_page.h\"
+#include \"router/handlers/operator_page.h\"
 
 namespace flotilla {
 namespace {

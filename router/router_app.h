@@ -19,13 +19,13 @@
 
 #include "common/base/file_watch.h"
 #include "common/tls/tls_files.h"
-#include "router/dispatcher.h"
-#include "router/grpc_service.h"
+#include "router/dispatch/dispatcher.h"
+#include "router/grpc/grpc_service.h"
+#include "router/handlers/http_routes.h"
 #include "router/handoff.h"
-#include "router/http_routes.h"
-#include "router/http_server.h"
-#include "router/listener.h"
-#include "router/trace_exporter.h"
+#include "router/http/http_server.h"
+#include "router/http/listener.h"
+#include "router/observe/trace_exporter.h"
 
 namespace flotilla {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <queue>
 
-#include "router/latency_ewma.h"
-#include "router/policy.h"
+#include "router/policy/latency_ewma.h"
+#include "router/policy/policy.h"
 
 namespace flotilla {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "boost/json.hpp"
 #include "common/base/flags.h"
-#include "router/policy.h"
+#include "router/policy/policy.h"
 #include "router/simulation/fleet_simulator.h"
 
 namespace flotilla {

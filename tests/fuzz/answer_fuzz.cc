@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "router/answer_parser.h"
+#include "router/answer/answer_parser.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {

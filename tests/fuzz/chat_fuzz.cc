@@ -4,10 +4,10 @@
 // accept too. gRPC's Chat makes the same prompt of the same conversation.
 #include <boost/json/serialize.hpp>
 
-#include "router/chat_request.h"
-#include "router/grpc_chat.h"
-#include "router/messages_request.h"
-#include "router/responses_request.h"
+#include "router/api/chat_request.h"
+#include "router/api/messages_request.h"
+#include "router/api/responses_request.h"
+#include "router/grpc/grpc_chat.h"
 #include "tests/fuzz/checked_by_scheduler.h"
 
 namespace {

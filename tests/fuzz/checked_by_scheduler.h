@@ -11,10 +11,10 @@
 
 #include "absl/strings/match.h"
 #include "common/rpc/choices.h"
-#include "router/completions_request.h"
-#include "router/embeddings_request.h"
-#include "router/generate_check.h"
-#include "router/json_reader.h"
+#include "router/api/completions_request.h"
+#include "router/api/embeddings_request.h"
+#include "router/api/generate_check.h"
+#include "router/base/json_reader.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/fuzz/checked_by_worker.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "common/base/check.h"
-#include "router/endpoint_slices.h"
+#include "router/discovery/endpoint_slices.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {

@@ -9,7 +9,7 @@
 
 #include "common/base/check.h"
 #include "flotilla/v1/engine.pb.h"
-#include "router/grpc_session.h"
+#include "router/fleet/grpc_session.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {

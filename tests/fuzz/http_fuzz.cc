@@ -18,8 +18,8 @@
 
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
-#include "router/http_server.h"
-#include "router/http_session.h"
+#include "router/http/http_server.h"
+#include "router/http/http_session.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {

@@ -1,6 +1,6 @@
 // libFuzzer: any bytes as the body of POST /tokenize, /detokenize and /apply-template. It becomes
 // an error or an answer, both JSON; and a prompt's tokens are its text again.
-#include "router/text_requests.h"
+#include "router/api/text_requests.h"
 
 #include <boost/json/serialize.hpp>
 

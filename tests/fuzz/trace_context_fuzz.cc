@@ -1,7 +1,7 @@
 // libFuzzer: any bytes as the header traceparent. What is taken is a trace's and a span's id, and
 // is what version 00 of the header would say of them.
 #include "common/base/check.h"
-#include "router/trace_context.h"
+#include "router/base/trace_context.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace flotilla {

@@ -30,7 +30,25 @@ ALLOWED = {
     "scheduler_proc": {"scheduler_proc/core", "scheduler_proc/grammar", "common", "shm", "proto"},
     "worker_proc": {"common", "shm"},
     "detokenizer_proc": {"common"},
-    "router": {"common", "proto"},
+    # The router's rooms, each over those before it: what a field is; what the model wrote; what requests ask and answers
+    # say; who may come in; where replicas are; which is best; what is sent to them; what is remembered of requests; the
+    # way of one request; HTTP; its routes; gRPC.
+    "router/base": {"common", "proto"},
+    "router/answer": {"router/base", "common", "proto"},
+    "router/api": {"router/base", "router/answer", "common", "proto"},
+    "router/admission": {"router/base", "common", "proto"},
+    "router/discovery": {"router/base", "common", "proto"},
+    "router/policy": {"common"},
+    "router/fleet": {"router/base", "router/admission", "router/discovery", "router/policy", "common", "proto"},
+    "router/observe": {"router/base", "router/fleet", "common", "proto"},
+    "router/dispatch": {"router/base", "router/api", "router/admission", "router/discovery", "router/policy", "router/fleet",
+                        "router/observe", "common", "proto"},
+    "router/http": {"router/base", "router/admission", "common"},
+    "router/handlers": {"router/base", "router/api", "router/admission", "router/fleet", "router/observe",
+                        "router/dispatch", "router/http", "common", "proto"},
+    "router/grpc": {"router/base", "router/answer", "router/api", "router/handlers", "common", "proto"},
+    "router/simulation": {"router/policy", "common"},
+    "router": {"router", "common", "proto"},
     "deploy/launcher": {"common", "shm", "proto"},
     "deploy": {"common", "shm", "proto"},
 }
@@ -46,8 +64,8 @@ EXCEPTIONS = {
 # Who may ask the wall clock, which may jump: durations and deadlines are CLOCK_MONOTONIC's. gRPC takes its
 # deadlines as times of day, and turns them into durations at once.
 WALL_CLOCK = re.compile(r"system_clock::now|CLOCK_REALTIME|gettimeofday")
-WALL_CLOCK_FILES = {"common/base/unix_time.h", "router/collect_call.h", "router/engine_calls.cc",
-                    "router/grpc_service.cc", "scheduler_proc/engine_server.cc"}
+WALL_CLOCK_FILES = {"common/base/unix_time.h", "router/fleet/collect_call.h", "router/fleet/engine_calls.cc",
+                    "router/grpc/grpc_service.cc", "scheduler_proc/engine_server.cc"}
 
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cub/|thrust/|cutlass/)")
 CUDA_FOLDERS = ("worker_proc/cuda/", "worker_proc/comm/")

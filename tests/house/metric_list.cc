@@ -8,7 +8,7 @@
 #include "deploy/launcher/metrics_merge.h"
 #include "deploy/launcher/process_metrics.h"
 #include "detokenizer_proc/detokenizer_metrics.h"
-#include "router/router_metrics.h"
+#include "router/base/router_metrics.h"
 #include "scheduler_proc/grammar/grammar_compiler.h"
 #include "scheduler_proc/keyed_results.h"
 #include "scheduler_proc/loop_metrics.h"

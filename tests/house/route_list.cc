@@ -2,7 +2,7 @@
 // is held to.
 #include <cstdio>
 
-#include "router/http_routes.h"
+#include "router/handlers/http_routes.h"
 
 int main() {
   for (const flotilla::HttpRoutes::Route& route : flotilla::HttpRoutes::All())

@@ -91,7 +91,7 @@ class SecurityTest(unittest.TestCase):
         self.assertEqual(open_defaults(read("docs/commands.md")), [])
 
     def test_keys_are_compared_to_their_last_byte_and_with_all(self):
-        text = read("router/api_keys.cc")
+        text = read("router/admission/api_keys.cc")
         for signature in ("bool SameHash(", "ApiKeys::Find("):
             self.assertFalse(ends_early(body_of(text, signature)), signature)
 

@@ -1,5 +1,5 @@
 // The queue against a naive model that looks at every request, and each rule of its header alone.
-#include "router/admission_queue.h"
+#include "router/admission/admission_queue.h"
 
 #include <gtest/gtest.h>
 

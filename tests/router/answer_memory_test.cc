@@ -1,5 +1,5 @@
 // The bounds on answers that are kept: of a request, of all, on every way that keeps one.
-#include "router/answer_memory.h"
+#include "router/admission/answer_memory.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>

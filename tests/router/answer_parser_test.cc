@@ -1,4 +1,4 @@
-#include "router/answer_parser.h"
+#include "router/answer/answer_parser.h"
 
 #include <gtest/gtest.h>
 

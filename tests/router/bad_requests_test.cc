@@ -1,7 +1,7 @@
 // Every field's bad values: each gets its status, names the field, and leaves the router well.
 #include <gtest/gtest.h>
 
-#include "router/http_message.h"
+#include "router/http/http_message.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {

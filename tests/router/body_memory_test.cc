@@ -1,4 +1,4 @@
-#include "router/body_memory.h"
+#include "router/admission/body_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Deltas of a choice, told apart: ids of calls, and what ended it.
-#include "router/choice_reader.h"
+#include "router/answer/choice_reader.h"
 
 #include <gtest/gtest.h>
 

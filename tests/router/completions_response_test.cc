@@ -1,11 +1,11 @@
 // What single deltas become: token texts, offsets, stop reasons.
-#include "router/completions_response.h"
+#include "router/api/completions_response.h"
 
 #include <gtest/gtest.h>
 
 #include <boost/json/parse.hpp>
 
-#include "router/chat_response.h"
+#include "router/api/chat_response.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/fakes/fake_engine_service.h"
 

@@ -1,5 +1,5 @@
 // How a replica's address becomes a connection, or an error that names it.
-#include "router/dial.h"
+#include "router/fleet/dial.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/dns_watch.h"
+#include "router/discovery/dns_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/endpoint_slices.h"
+#include "router/discovery/endpoint_slices.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What a router asks a replica beside its stream: that a call leaves nothing on gRPC's threads.
-#include "router/engine_calls.h"
+#include "router/fleet/engine_calls.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The router's end of a connection to a replica: what goes together, and in which order.
-#include "router/engine_stream.h"
+#include "router/fleet/engine_stream.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

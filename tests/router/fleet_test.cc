@@ -1,5 +1,5 @@
 // Replicas that come and go while the router runs, and several models behind it.
-#include "router/fleet.h"
+#include "router/fleet/fleet.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // gRPC's Chat with tools and reasoning: end to end beside HTTP, and what its fields make of a
 // request.
-#include "router/grpc_chat.h"
+#include "router/grpc/grpc_chat.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -9,7 +9,7 @@
 #include <boost/json.hpp>
 #include <optional>
 
-#include "router/grpc_texts.h"
+#include "router/grpc/grpc_texts.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/patience.h"

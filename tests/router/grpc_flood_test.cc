@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/base/unique_fd.h"
-#include "router/grpc_service.h"
+#include "router/grpc/grpc_service.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/patience.h"
 

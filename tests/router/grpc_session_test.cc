@@ -1,5 +1,5 @@
 // gRPC on HTTP/2 as a client: messages in any pieces, every way in which a call ends.
-#include "router/grpc_session.h"
+#include "router/fleet/grpc_session.h"
 
 #include <gtest/gtest.h>
 

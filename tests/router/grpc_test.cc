@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "router/grpc_service.h"
+#include "router/grpc/grpc_service.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/health_client.h"
 #include "tests/support/patience.h"

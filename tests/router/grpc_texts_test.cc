@@ -1,6 +1,6 @@
 // Where gRPC's calls about texts run. What they answer is in grpc_test.cc and
 // text_requests_test.cc.
-#include "router/grpc_texts.h"
+#include "router/grpc/grpc_texts.h"
 
 #include <grpcpp/test/default_reactor_test_peer.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 // HTTP itself: routes, limits, time-outs, keep-alive, pipelining, disconnects, slow readers.
-#include "router/http_server.h"
+#include "router/http/http_server.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "router/http_message.h"
+#include "router/http/http_message.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {

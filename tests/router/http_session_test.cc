@@ -1,6 +1,6 @@
 // A session over a socket pair, whose events are handled by poll(): nothing here waits, but for who
 // reads slowly.
-#include "router/http_session.h"
+#include "router/http/http_session.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/base/unique_fd.h"
-#include "router/http_server.h"
+#include "router/http/http_server.h"
 
 namespace flotilla {
 namespace {

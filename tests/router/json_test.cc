@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "router/json_reader.h"
-#include "router/json_writer.h"
+#include "router/base/json_reader.h"
+#include "router/base/json_writer.h"
 
 namespace flotilla {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/latency_ewma.h"
+#include "router/policy/latency_ewma.h"
 
 #include <gtest/gtest.h>
 

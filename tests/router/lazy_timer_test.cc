@@ -1,4 +1,4 @@
-#include "router/lazy_timer.h"
+#include "router/base/lazy_timer.h"
 
 #include <gtest/gtest.h>
 

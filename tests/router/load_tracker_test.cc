@@ -1,4 +1,4 @@
-#include "router/load_tracker.h"
+#include "router/fleet/load_tracker.h"
 
 #include <gtest/gtest.h>
 

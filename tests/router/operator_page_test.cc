@@ -1,5 +1,5 @@
 // The operator's page: its files, who may have them, and what it is told of the fleet.
-#include "router/operator_page.h"
+#include "router/handlers/operator_page.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The router's index against the replica's own tree, and its bound.
-#include "router/page_index.h"
+#include "router/fleet/page_index.h"
 
 #include <gtest/gtest.h>
 

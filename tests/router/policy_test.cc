@@ -1,5 +1,5 @@
 // The policies, by themselves and in a small simulation of replicas that serve tokens.
-#include "router/policy.h"
+#include "router/policy/policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/replica_health.h"
+#include "router/fleet/replica_health.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The header X-Request-Timeout-Ms: a deadline over HTTP.
-#include "router/request_timeout.h"
+#include "router/base/request_timeout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "router/request_timing.h"
+#include "router/observe/request_timing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/roster.h"
+#include "router/fleet/roster.h"
 
 #include <gtest/gtest.h>
 

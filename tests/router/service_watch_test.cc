@@ -1,4 +1,4 @@
-#include "router/service_watch.h"
+#include "router/discovery/service_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

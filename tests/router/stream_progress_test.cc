@@ -1,4 +1,4 @@
-#include "router/stream_progress.h"
+#include "router/fleet/stream_progress.h"
 
 #include <gtest/gtest.h>
 

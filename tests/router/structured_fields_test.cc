@@ -1,4 +1,4 @@
-#include "router/structured_fields.h"
+#include "router/api/structured_fields.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/tenant_limits.h"
+#include "router/admission/tenant_limits.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // /tokenize, /detokenize and /apply-template over HTTP; the limits also of gRPC's.
-#include "router/text_requests.h"
+#include "router/api/text_requests.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include <boost/json.hpp>
 
-#include "router/chat_request.h"
+#include "router/api/chat_request.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/router/router_harness.h"
 

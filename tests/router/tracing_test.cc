@@ -9,8 +9,8 @@
 
 #include "common/base/clock.h"
 #include "flotilla/v1/inference.grpc.pb.h"
-#include "router/otlp_spans.h"
-#include "router/trace_context.h"
+#include "router/base/trace_context.h"
+#include "router/observe/otlp_spans.h"
 #include "tests/router/router_harness.h"
 #include "tests/support/collector.h"
 

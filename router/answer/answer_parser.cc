@@ -1,0 +1,49 @@
+#include "router/answer/answer_parser.h"
+
+#include "router/answer/held_suffix.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kThink = "<think>";
+
+bool Has(std::string_view text, std::string_view what) {
+  return text.find(what) != std::string_view::npos;
+}
+
+}  // namespace
+
+void AnswerParser::Push(std::string_view text, AnswerText* out) {
+  std::string content;
+  reasoning_.Push(text, &out->reasoning, &content);
+  if (!content.empty()) tools_.Push(content, out);
+}
+
+void AnswerParser::Finish(AnswerText* out) {
+  std::string content;
+  reasoning_.Finish(&out->reasoning, &content);
+  if (!content.empty()) tools_.Push(content, out);
+  tools_.Finish(out);
+}
+
+ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice) {
+  const std::string& name = choice.tool_call_parser;
+  if (name == "none") return ToolSyntax::kNone;
+  if (name == "hermes") return ToolSyntax::kHermes;
+  if (name == "llama3_json") return ToolSyntax::kLlama3;
+  if (Has(chat_template, "<tool_call>")) return ToolSyntax::kHermes;
+  const bool llama = Has(chat_template, "<|python_tag|>") ||
+                     (Has(chat_template, "<|eot_id|>") && Has(chat_template, "\"parameters\""));
+  return llama ? ToolSyntax::kLlama3 : ToolSyntax::kNone;
+}
+
+ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
+                                const ParserChoice& choice) {
+  const bool thinks = choice.reasoning_parser == "auto" ? Has(chat_template, "</think>")
+                                                        : choice.reasoning_parser == "think";
+  if (!thinks) return ReasoningStart::kNone;
+  while (!prompt.empty() && IsJsonSpace(prompt.back())) prompt.remove_suffix(1);
+  return prompt.ends_with(kThink) ? ReasoningStart::kOpen : ReasoningStart::kTagged;
+}
+
+}  // namespace flotilla

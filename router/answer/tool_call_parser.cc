@@ -1,0 +1,166 @@
+#include "router/answer/tool_call_parser.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+#include "router/answer/held_suffix.h"
+
+namespace flotilla {
+namespace {
+
+constexpr std::string_view kHermesTag = "<tool_call>";
+constexpr std::string_view kHermesEnd = "</tool_call>";
+constexpr std::string_view kLlamaTag = "<|python_tag|>";
+
+std::string_view TagOf(ToolSyntax syntax) {
+  if (syntax == ToolSyntax::kHermes) return kHermesTag;
+  return syntax == ToolSyntax::kLlama3 ? kLlamaTag : std::string_view();
+}
+
+std::string_view SeparatorsOf(ToolSyntax syntax) {
+  if (syntax == ToolSyntax::kLlama3) return ";";
+  return syntax == ToolSyntax::kList ? "[,]" : std::string_view();
+}
+
+}  // namespace
+
+ToolCallParser::ToolCallParser(const ToolCallOptions& options)
+    : options_(options),
+      tag_(TagOf(options.syntax)),
+      separators_(SeparatorsOf(options.syntax)),
+      mode_(separators_.empty() ? Mode::kText : Mode::kBeforeCall) {}
+
+void ToolCallParser::Push(std::string_view text, AnswerText* out) {
+  if (options_.syntax == ToolSyntax::kNone) {
+    out->content.append(text);
+  } else if (options_.syntax == ToolSyntax::kArguments) {
+    num_calls_ = 1;
+    TellCall(std::string(text), out);
+  } else {
+    pending_.append(text);
+    while (Step(out)) {
+    }
+  }
+}
+
+void ToolCallParser::Finish(AnswerText* out) {
+  if (options_.syntax == ToolSyntax::kArguments && !call_told_) Push("", out);
+  if (call_.has_value() && !call_->begun()) TellText(StrCat(opener_, call_->raw()), out);
+  const bool between = mode_ == Mode::kAfterTag || mode_ == Mode::kBeforeCall;
+  if (!between || num_calls_ == 0) TellText(pending_, out);
+  if (num_calls_ == 0) out->content.append(space_);
+  pending_.clear();
+}
+
+// False: more text is needed.
+bool ToolCallParser::Step(AnswerText* out) {
+  switch (mode_) {
+    case Mode::kText:
+      return StepText(out);
+    case Mode::kBeforeCall:
+      return StepBeforeCall();
+    case Mode::kCall:
+      return StepCall(out);
+    case Mode::kAfterTag:
+      return StepAfterTag();
+  }
+  return false;
+}
+
+bool ToolCallParser::StepText(AnswerText* out) {
+  const size_t at = tag_.empty() ? std::string::npos : pending_.find(tag_);
+  if (at == std::string::npos) {
+    const size_t tell = pending_.size() - HeldSuffix(pending_, tag_);
+    TellText(std::string_view(pending_).substr(0, tell), out);
+    pending_.erase(0, tell);
+    return false;
+  }
+  TellText(std::string_view(pending_).substr(0, at), out);
+  pending_.erase(0, at + tag_.size());
+  BeginCall(tag_);
+  return true;
+}
+
+// Calls without tags of their own: at the very beginning, and after each other.
+bool ToolCallParser::StepBeforeCall() {
+  size_t at = 0;
+  while (at < pending_.size() &&
+         (IsJsonSpace(pending_[at]) || separators_.find(pending_[at]) != separators_.npos))
+    ++at;
+  if (at == pending_.size()) return false;
+  if (pending_[at] == '{') {
+    space_.append(pending_, 0, at);
+    pending_.erase(0, at);
+    BeginCall("");
+  } else {
+    mode_ = Mode::kText;
+  }
+  return true;
+}
+
+bool ToolCallParser::StepCall(AnswerText* out) {
+  std::string arguments;
+  const bool dropped = num_calls_ >= options_.max_calls && !call_told_;
+  pending_.erase(0, call_->Push(pending_, &arguments));
+  if (call_->begun() && !dropped) {
+    if (!call_told_) ++num_calls_;
+    TellCall(std::move(arguments), out);
+  }
+  if (call_->state() == CallScanner::State::kOpen) return false;
+  if (call_->begun()) {
+    space_.clear();
+    mode_ = options_.syntax == ToolSyntax::kHermes ? Mode::kAfterTag : Mode::kBeforeCall;
+  } else {
+    TellText(StrCat(opener_, call_->raw()), out);
+    mode_ = Mode::kText;
+  }
+  call_.reset();
+  return true;
+}
+
+// A call of Hermes' ends with a tag, which some models forget.
+bool ToolCallParser::StepAfterTag() {
+  size_t at = 0;
+  while (at < pending_.size() && IsJsonSpace(pending_[at])) ++at;
+  pending_.erase(0, at);
+  if (pending_.size() < kHermesEnd.size() && kHermesEnd.starts_with(pending_)) return false;
+  if (pending_.starts_with(kHermesEnd)) pending_.erase(0, kHermesEnd.size());
+  mode_ = Mode::kText;
+  return true;
+}
+
+void ToolCallParser::BeginCall(std::string_view opener) {
+  opener_ = opener;
+  call_.emplace(options_.syntax == ToolSyntax::kHermes ? nullptr : &options_.names);
+  call_told_ = false;
+  mode_ = Mode::kCall;
+}
+
+void ToolCallParser::TellCall(std::string arguments, AnswerText* out) {
+  after_call_ = true;
+  ToolCallPiece piece;
+  piece.index = num_calls_ - 1;
+  piece.arguments = std::move(arguments);
+  if (!std::exchange(call_told_, true))
+    piece.name = call_.has_value() ? call_->name() : options_.names[0];
+  else if (piece.arguments.empty())
+    return;
+  out->calls.push_back(std::move(piece));
+}
+
+// Holds white space back: it is not told if a call comes next, or came before.
+void ToolCallParser::TellText(std::string_view text, AnswerText* out) {
+  size_t end = text.size();
+  while (end > 0 && IsJsonSpace(text[end - 1])) --end;
+  if (end > 0) {
+    size_t begin = 0;
+    while (after_call_ && IsJsonSpace(text[begin])) ++begin;
+    if (!after_call_) out->content.append(space_);
+    out->content.append(text.substr(begin, end - begin));
+    after_call_ = false;
+    space_.clear();
+  }
+  space_.append(text.substr(end));
+}
+
+}  // namespace flotilla

@@ -1,0 +1,223 @@
+#include "router/api/chat_request.h"
+
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "common/rpc/render_chat.h"
+#include "router/api/generate_check.h"
+#include "router/api/request_fields.h"
+#include "router/api/text_parts.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
+
+MaybeError ReadMessage(const json::value& value, const std::string& field, v1::ChatMessage* out) {
+  if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
+  FieldReader reader(value.get_object(), field + ".");
+  const std::optional<std::string_view> role = reader.String("role");
+  if (!role.has_value()) reader.Fail("role", "is missing");
+  const auto name = reader.String("name");
+  const auto call_id = reader.String("tool_call_id");
+  if (reader.error().has_value()) return reader.error();
+  if (const auto reasoning = reader.String("reasoning_content"))
+    out->set_reasoning_content(std::string(*reasoning));
+  if (reader.error().has_value()) return reader.error();
+  out->set_role(std::string(*role));
+  if (name.has_value()) out->set_name(std::string(*name));
+  if (call_id.has_value()) out->set_tool_call_id(std::string(*call_id));
+  const json::value* calls = reader.Find("tool_calls");
+  if (calls != nullptr) {
+    if (auto error = ReadToolCalls(*calls, field + ".tool_calls", out->mutable_tool_calls_json()))
+      return error;
+  }
+  const json::value* content = reader.Find("content");
+  if (content != nullptr)
+    return ReadText(*content, field + ".content", kTextPart, out->mutable_content());
+  if (calls == nullptr) reader.Fail("content", "is missing");
+  return reader.error();
+}
+
+// Wishes of chat alone that no code fulfils yet.
+constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "continue_final_message",
+                                                  "documents", "echo"};
+
+MaybeError CheckChatNotBuilt(const json::object& body) {
+  const auto wishes = [&](const char* name, const json::value& not_wished) {
+    const json::value* value = body.if_contains(name);
+    return value != nullptr && !IsNeutral(*value) && *value != not_wished;
+  };
+  if (wishes("chat_template", nullptr))
+    return InvalidField("chat_template", "'chat_template' can't be set: the model's own is used.");
+  if (wishes("function_call", "none"))
+    return NotBuiltYet("function_call", "'function_call' is not built; use 'tool_choice'.");
+  if (wishes("modalities", json::array{"text"}))
+    return NotBuiltYet("modalities", "'modalities' must be [\"text\"]: there is nothing else.");
+  if (wishes("store", nullptr))
+    return NotBuiltYet("store", "'store': answers are not stored here; leave it out.");
+  const json::value* reasoning = body.if_contains("include_reasoning");
+  if (reasoning != nullptr && *reasoning == false)
+    return NotBuiltYet("include_reasoning",
+                       "'include_reasoning': thoughts can't be left out; see "
+                       "'chat_template_kwargs'.");
+  return CheckNotBuilt(body, kNotBuilt);
+}
+
+void ReadMaxTokens(FieldReader* reader, CompletionRequest* request) {
+  auto max_tokens = reader->Int("max_completion_tokens", INT32_MIN, INT32_MAX);
+  const auto older = reader->Int("max_tokens", INT32_MIN, INT32_MAX);
+  if (!max_tokens.has_value()) max_tokens = older;
+  if (max_tokens.has_value())
+    request->params.mutable_stopping()->set_max_tokens(static_cast<int>(*max_tokens));
+}
+
+void ReadLogprobs(FieldReader* reader, CompletionRequest* request) {
+  const json::value* logprobs = reader->Find("logprobs");
+  if (logprobs != nullptr && logprobs->is_number())
+    reader->Fail("logprobs", "must be true or false: 'top_logprobs' says how many");
+  const bool wanted = reader->Bool("logprobs").value_or(false);
+  const auto top = reader->Int("top_logprobs", 0, 20);
+  if (!wanted && top.value_or(0) > 0) reader->Fail("top_logprobs", "needs 'logprobs': true");
+  if (!wanted) return;
+  request->logprobs = static_cast<int>(top.value_or(0));
+  request->params.mutable_output()->set_logprobs(*request->logprobs);
+}
+
+// A template that says nothing of how calls are written may have no place for tools either, and
+// then the model would never hear of them.
+MaybeError CheckToolsAreShown(const v1::ChatRequest& request, const std::string& prompt,
+                              const ChatFormat& format) {
+  v1::ChatRequest without = request;
+  without.clear_tools_json();
+  const StatusOr<std::string> text = RenderChat(without, format, LocalTime());
+  if (!text.ok() || *text != prompt) return std::nullopt;
+  return InvalidField("tools",
+                      "'tools': the prompt is the same without them, since this model's chat "
+                      "template shows none. Ask for a call by 'tool_choice', 'required' or a "
+                      "function.");
+}
+
+}  // namespace
+
+// Templates take arguments as objects, clients send them as JSON text.
+MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
+  if (!calls.is_array()) return InvalidField(field, StrCat("'", field, "' must be an array."));
+  json::array parsed = calls.get_array();
+  for (json::value& call : parsed) {
+    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
+    if (function == nullptr || !function->is_object())
+      return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
+    json::value* arguments = function->get_object().if_contains("arguments");
+    if (arguments == nullptr || !arguments->is_string()) continue;
+    *arguments = ArgumentsOf(View(arguments->get_string()));
+  }
+  *out = json::serialize(parsed);
+  return std::nullopt;
+}
+
+MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  const json::value* messages = reader.Find("messages");
+  if (messages == nullptr) return InvalidField("messages", "'messages' is missing.");
+  if (!messages->is_array()) return InvalidField("messages", "'messages' must be an array.");
+  const json::array& array = messages->get_array();
+  if (array.size() > static_cast<size_t>(kMaxChatMessages))
+    return InvalidField("messages", StrCat("'messages' may have at most ", kMaxChatMessages,
+                                           " messages, not ", array.size(), "."));
+  size_t i = 0;
+  for (const json::value& message : array) {
+    if (auto error = ReadMessage(message, StrCat("messages[", i++, "]"), out->add_messages()))
+      return error;
+  }
+  if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
+  if (const json::object* extra = reader.Object("chat_template_kwargs"))
+    out->set_template_kwargs_json(json::serialize(*extra));
+  return reader.error();
+}
+
+std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,
+                                                    const ModelHandle& model) {
+  if (!model.chat_format.ok()) {
+    return InvalidField("model", StrCat("This model can't chat: ",
+                                        std::string(model.chat_format.status().message()),
+                                        ". Use /v1/completions or Generate."));
+  }
+  StatusOr<std::string> text = RenderChat(request, *model.chat_format, LocalTime());
+  if (!text.ok()) {
+    // "field: what", as RenderChat promises.
+    const std::string message(text.status().message());
+    const size_t colon = message.find(": ");
+    const std::string field = message.substr(0, colon);
+    return InvalidField(field, StrCat("'", field, "' ", message.substr(colon + 2), "."));
+  }
+  if (auto error = CheckPromptBytes(*text, "messages", model)) return *error;
+  // The template writes bos where the model wants it.
+  StatusOr<std::vector<TokenId>> ids =
+      model.tokenizer->Encode(*text, {.parse_special = true, .add_special = false});
+  if (!ids.ok()) return InvalidField("messages", std::string(ids.status().message()));
+  return CompletionPrompt{std::move(*text), std::move(*ids)};
+}
+
+MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
+                     CompletionRequest* request) {
+  const ModelHandle& model = *request->model;
+  const std::string_view chat_template =
+      model.chat_format.ok() ? model.chat_format->tool_use_source() : std::string_view();
+  if (auto error = ApplyTools(std::move(conversation.tools), chat_template, parsers, request,
+                              &conversation.request))
+    return *error;
+  auto prompt = ChatPrompt(conversation.request, model);
+  if (auto* error = std::get_if<ApiError>(&prompt)) {
+    if (error->param == "messages") error->param = conversation.field;
+    return *error;
+  }
+  CompletionPrompt& text =
+      request->prompts.emplace_back(std::move(std::get<CompletionPrompt>(prompt)));
+  // Only --tool-call-parser says that the model calls tools; a call that is demanded needs no more.
+  const ToolSyntax syntax = request->syntax.tools.syntax;
+  if ((syntax == ToolSyntax::kHermes || syntax == ToolSyntax::kLlama3) &&
+      ToolSyntaxOf(chat_template, {}) == ToolSyntax::kNone) {
+    if (auto error = CheckToolsAreShown(conversation.request, text.text, *model.chat_format))
+      return error;
+  }
+  // A grammar decides from the first token on what is written: an answer.
+  if (!request->params.has_structured())
+    request->syntax.reasoning = ReasoningStartOf(chat_template, text.text, parsers);
+  return std::nullopt;
+}
+
+MaybeError SetPromptThatFits(Conversation conversation, const ParserChoice& parsers,
+                             CompletionRequest* request) {
+  const std::string field = conversation.field;
+  if (auto error = SetPrompt(std::move(conversation), parsers, request)) return error;
+  if (auto error = CheckStructured(request->params, *request->model, request->structured_field))
+    return error;
+  return FitToContext(request->prompts.back().ids.size(), *request->model, &request->params, field);
+}
+
+std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body, const ModelTable& models,
+                                                    const ParserChoice& parsers) {
+  json::value root;
+  CompletionRequest request;
+  request.chat = true;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
+  const json::object& object = root.get_object();
+  FieldReader reader(object);
+  ReadMaxTokens(&reader, &request);
+  ReadLogprobs(&reader, &request);
+  if (auto error = ReadCommonFields(object, &reader, &request)) return *error;
+  if (auto error = CheckChatNotBuilt(object)) return *error;
+  if (auto error = CheckParams(request.params, *request.model)) return *error;
+  Conversation conversation;
+  if (auto error = ReadTools(object, &conversation.tools)) return *error;
+  if (auto error = ReadConversation(object, &conversation.request)) return *error;
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) return *error;
+  return request;
+}
+
+}  // namespace flotilla

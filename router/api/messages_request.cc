@@ -1,0 +1,269 @@
+#include "router/api/messages_request.h"
+
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "common/rpc/choices.h"
+#include "common/rpc/render_chat.h"
+#include "router/api/chat_request.h"
+#include "router/api/generate_check.h"
+#include "router/api/message_list.h"
+#include "router/api/request_fields.h"
+#include "router/api/text_parts.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+MaybeError Missing(const FieldReader& reader, const std::string& field) {
+  if (reader.error().has_value()) return reader.error();
+  return InvalidField(field, StrCat("'", field, "' is missing."));
+}
+
+MaybeError ReadToolUse(const json::object& block, const std::string& field, MessageList* list) {
+  FieldReader reader(block, field + ".");
+  const auto id = reader.String("id"), name = reader.String("name");
+  const json::object* input = reader.Object("input");
+  if (!id.has_value()) return Missing(reader, field + ".id");
+  if (!name.has_value()) return Missing(reader, field + ".name");
+  if (input == nullptr) return Missing(reader, field + ".input");
+  list->AddCall(*id, *name, *input);
+  return std::nullopt;
+}
+
+MaybeError ReadToolResult(const json::object& block, const std::string& field, MessageList* list) {
+  FieldReader reader(block, field + ".");
+  const auto id = reader.String("tool_use_id");
+  if (!id.has_value()) return Missing(reader, field + ".tool_use_id");
+  std::string text;
+  if (const json::value* content = reader.Find("content")) {
+    if (auto error = ReadText(*content, field + ".content", kTextPart, &text)) return error;
+  }
+  list->AddToolResult(*id, text);
+  return std::nullopt;
+}
+
+// One block of a message. Text is collected, since a message's texts are one for the template.
+MaybeError ReadBlock(const json::object& block, const std::string& field, std::string* text,
+                     MessageList* list) {
+  FieldReader reader(block, field + ".");
+  const auto type = reader.String("type");
+  if (!type.has_value()) return Missing(reader, field + ".type");
+  if (*type == "tool_use") return ReadToolUse(block, field, list);
+  if (*type == "tool_result") return ReadToolResult(block, field, list);
+  if (*type == "redacted_thinking") return std::nullopt;
+  if (*type == "thinking") {
+    const auto thinking = reader.String("thinking");
+    if (!thinking.has_value()) return Missing(reader, field + ".thinking");
+    list->AddReasoning(*thinking);
+    return std::nullopt;
+  }
+  if (*type != "text")
+    return InvalidField(field + ".type",
+                        StrCat("'", field,
+                               ".type' must be text, thinking, tool_use or tool_result: this model "
+                               "takes no images or files."));
+  const auto piece = reader.String("text");
+  if (!piece.has_value()) return Missing(reader, field + ".text");
+  if (!text->empty()) text->push_back('\n');
+  text->append(*piece);
+  return std::nullopt;
+}
+
+// Results of tools come before what the user says about them, calls after what the model says.
+MaybeError ReadTurn(const json::value& value, const std::string& field, MessageList* list) {
+  if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
+  FieldReader reader(value.get_object(), field + ".");
+  const auto role = reader.String("role");
+  if (!role.has_value()) return Missing(reader, field + ".role");
+  if (*role != "user" && *role != "assistant")
+    return InvalidField(field + ".role", StrCat("'", field, ".role' must be user or assistant."));
+  const json::value* content = reader.Find("content");
+  if (content == nullptr) return Missing(reader, field + ".content");
+  if (content->is_string()) {
+    list->AddText(*role, {content->get_string().data(), content->get_string().size()});
+    return std::nullopt;
+  }
+  if (!content->is_array())
+    return InvalidField(field + ".content",
+                        StrCat("'", field, ".content' must be a string or an array of blocks."));
+  v1::ChatRequest blocks;
+  MessageList others(&blocks);
+  std::string text;
+  size_t i = 0;
+  for (const json::value& block : content->get_array()) {
+    const std::string name = StrCat(field, ".content[", i++, "]");
+    if (!block.is_object()) return InvalidField(name, StrCat("'", name, "' must be an object."));
+    if (auto error = ReadBlock(block.get_object(), name, &text, &others)) return error;
+  }
+  others.Finish();
+  list->AddTurn(*role, text, std::move(blocks));
+  return std::nullopt;
+}
+
+MaybeError ReadMessages(const json::object& body, MessageList* list) {
+  FieldReader reader(body);
+  if (const json::value* system = reader.Find("system")) {
+    std::string text;
+    if (auto error = ReadText(*system, "system", kTextPart, &text)) return error;
+    list->AddText("system", text);
+  }
+  const json::value* messages = reader.Find("messages");
+  if (messages == nullptr) return Missing(reader, "messages");
+  if (!messages->is_array()) return InvalidField("messages", "'messages' must be an array.");
+  const json::array& array = messages->get_array();
+  if (array.size() > static_cast<size_t>(kMaxChatMessages))
+    return InvalidField("messages",
+                        StrCat("'messages' may have at most ", kMaxChatMessages, " messages."));
+  size_t i = 0;
+  for (const json::value& message : array) {
+    if (auto error = ReadTurn(message, StrCat("messages[", i++, "]"), list)) return error;
+  }
+  if (!array.empty() && array.back().as_object().at("role") == "assistant")
+    return NotBuiltYet("messages",
+                       "'messages' must end with the user's: going on with an answer that has "
+                       "begun is not built yet.");
+  return std::nullopt;
+}
+
+MaybeError ReadAnthropicTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader fields(tool, field + ".");
+  if (fields.String("type").value_or("custom") != "custom")
+    return NotBuiltYet(field + ".type",
+                       StrCat("'", field, ".type': this server has no tools of its own."));
+  const json::object* schema = fields.Object("input_schema");
+  if (schema == nullptr) return Missing(fields, field + ".input_schema");
+  const json::value shown = ShownTool(tool, "input_schema");
+  if (auto error = AddFunction(shown.at("function").as_object(), field, out)) return error;
+  out->tools.back().field = field + ".input_schema";
+  out->shown.push_back(shown);
+  return std::nullopt;
+}
+
+MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadAnthropicTool, out)) return error;
+  FieldReader reader(body);
+  const json::object* choice = reader.Object("tool_choice");
+  if (reader.error().has_value() || choice == nullptr) return reader.error();
+  FieldReader fields(*choice, "tool_choice.");
+  const auto type = fields.String("type");
+  if (!type.has_value()) return Missing(fields, "tool_choice.type");
+  out->parallel = !fields.Bool("disable_parallel_tool_use").value_or(false);
+  if (fields.error().has_value()) return fields.error();
+  if (*type == "any") out->choice = ToolSet::Choice::kRequired;
+  if (*type == "none") out->choice = ToolSet::Choice::kNone;
+  if (*type == "tool") {
+    const auto name = fields.String("name");
+    if (!name.has_value()) return Missing(fields, "tool_choice.name");
+    return NameTool(*name, "tool_choice.name", out);
+  }
+  if (*type != "auto" && *type != "any" && *type != "none")
+    return InvalidField("tool_choice.type", "'tool_choice.type' must be auto, any, tool or none.");
+  return std::nullopt;
+}
+
+// {"type": "enabled" | "disabled"} becomes what templates call enable_thinking.
+MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  const json::object* thinking = reader.Object("thinking");
+  if (reader.error().has_value() || thinking == nullptr) return reader.error();
+  FieldReader fields(*thinking, "thinking.");
+  const auto type = fields.String("type");
+  if (!type.has_value()) return Missing(fields, "thinking.type");
+  if (*type != "disabled" && *type != "enabled")
+    return InvalidField("thinking.type", "'thinking.type' must be enabled or disabled.");
+  out->set_template_kwargs_json(
+      StrCat("{\"enable_thinking\":", *type == "enabled" ? "true}" : "false}"));
+  return std::nullopt;
+}
+
+MaybeError ReadMessageFields(const json::object& body, CompletionRequest* request) {
+  FieldReader reader(body);
+  const auto max_tokens = reader.Int("max_tokens", INT32_MIN, INT32_MAX);
+  if (!max_tokens.has_value()) return Missing(reader, "max_tokens");
+  request->params.mutable_stopping()->set_max_tokens(static_cast<int>(*max_tokens));
+  if (const json::value* stops = reader.Find("stop_sequences")) {
+    if (!stops->is_array() || stops->get_array().size() > kMaxStopStrings)
+      return InvalidField("stop_sequences", StrCat("'stop_sequences' must be an array of at most ",
+                                                   kMaxStopStrings, " strings."));
+    for (const json::value& stop : stops->get_array()) {
+      if (!stop.is_string())
+        return InvalidField("stop_sequences", "'stop_sequences' must be an array of strings.");
+      request->params.mutable_stopping()->add_stop(stop.get_string().data(),
+                                                   stop.get_string().size());
+    }
+  }
+  reader.Object("metadata");
+  if (auto error = ReadCommonFields(body, &reader, request)) return error;
+  for (const char* name : {"container", "context_management", "mcp_servers", "output_config"}) {
+    if (reader.Find(name) != nullptr)
+      return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
+  }
+  if (auto error = CheckParams(request->params, *request->model)) {
+    if (error->param == "stop") error->param = "stop_sequences";
+    return error;
+  }
+  if (ChoicesOf(request->params).num_candidates > 1)
+    return InvalidField("n", "'n' and 'best_of' must be 1: a message is one choice.");
+  return std::nullopt;
+}
+
+MaybeError ReadMessagesConversation(const json::object& body, Conversation* out) {
+  if (auto error = ReadAnthropicTools(body, &out->tools)) return error;
+  if (auto error = ReadThinking(body, &out->request)) return error;
+  MessageList list(&out->request);
+  if (auto error = ReadMessages(body, &list)) return error;
+  list.Finish();
+  return std::nullopt;
+}
+
+// In Anthropic's words, by which its clients know that a conversation must become shorter.
+void SayAsAnthropic(const CompletionRequest& request, ApiError* error) {
+  if (error->type_code != kContextExceeded) return;
+  if (request.prompts.empty()) {  // too long to be tokenised
+    error->message = StrCat("prompt is too long: ", error->message);
+    return;
+  }
+  const size_t tokens = request.prompts[0].ids.size(), context = request.model->max_model_len;
+  if (tokens >= context)
+    error->message = StrCat("prompt is too long: ", tokens, " tokens > ", context - 1, " maximum");
+  else
+    error->message = StrCat("input length and `max_tokens` exceed context limit: ", tokens, " + ",
+                            request.params.stopping().max_tokens(), " > ", context,
+                            ", decrease input length or `max_tokens` and try again");
+}
+
+}  // namespace
+
+std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
+                                                        const ModelTable& models,
+                                                        const ParserChoice& parsers) {
+  json::value root;
+  CompletionRequest request;
+  request.chat = true;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
+  if (auto error = ReadMessageFields(root.get_object(), &request)) return *error;
+  Conversation conversation;
+  if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
+    SayAsAnthropic(request, &*error);
+    return *error;
+  }
+  return request;
+}
+
+std::variant<std::string, ApiError> CountTokens(std::string_view body, const ModelTable& models,
+                                                const ParserChoice& parsers) {
+  json::value root;
+  CompletionRequest request;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
+  Conversation conversation;
+  if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
+  if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
+  return StrCat("{\"input_tokens\":", request.prompts[0].ids.size(), "}");
+}
+
+}  // namespace flotilla

@@ -1,0 +1,258 @@
+#include "router/api/responses_request.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "common/rpc/choices.h"
+#include "common/rpc/render_chat.h"
+#include "router/api/chat_request.h"
+#include "router/api/generate_check.h"
+#include "router/api/message_list.h"
+#include "router/api/request_fields.h"
+#include "router/api/structured_fields.h"
+#include "router/api/text_parts.h"
+#include "router/api/tools_fields.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+// What needs something stored, or is not built. Absent, null, false and empty mean "not wished".
+constexpr std::array<const char*, 9> kResponsesNotBuilt = {
+    "store",   "previous_response_id", "conversation", "background",        "prompt",
+    "include", "max_tool_calls",       "top_logprobs", "context_management"};
+
+bool IsWished(const json::value& value) {
+  if (value.is_null() || (value.is_bool() && !value.get_bool())) return false;
+  if (value.is_int64() && value.get_int64() == 0) return false;
+  return !value.is_array() || !value.get_array().empty();
+}
+
+MaybeError CheckResponseWishes(const json::object& body) {
+  for (const char* name : kResponsesNotBuilt) {
+    const json::value* value = body.if_contains(name);
+    if (value == nullptr || !IsWished(*value)) continue;
+    const char* why =
+        std::string_view(name) == "store" || std::string_view(name) == "previous_response_id"
+            ? "': responses are not stored here; send the whole conversation."
+            : "' is not built yet; leave it out.";
+    return NotBuiltYet(name, StrCat("'", name, why));
+  }
+  FieldReader reader(body);
+  if (reader.String("truncation").value_or("disabled") != "disabled")
+    return NotBuiltYet("truncation", "'truncation' other than 'disabled' is not built yet.");
+  if (const json::object* reasoning = reader.Object("reasoning")) {
+    for (const auto& [name, value] : *reasoning) {
+      if (!value.is_null())
+        return NotBuiltYet("reasoning", "'reasoning' is not built yet; leave it out.");
+    }
+  }
+  return reader.error();
+}
+
+MaybeError ReadMessageItem(const json::object& item, const std::string& field, MessageList* list) {
+  FieldReader reader(item, field + ".");
+  const auto role = reader.String("role");
+  if (!role.has_value()) reader.Fail("role", "is missing");
+  const json::value* content = reader.Find("content");
+  if (content == nullptr) reader.Fail("content", "is missing");
+  if (!reader.error().has_value() && *role != "user" && *role != "assistant" && *role != "system" &&
+      *role != "developer")
+    reader.Fail("role", "must be user, assistant, system or developer");
+  if (reader.error().has_value()) return reader.error();
+  std::string text;
+  if (auto error = ReadText(*content, field + ".content", kResponseParts, &text)) return error;
+  list->AddText(*role, text);
+  return std::nullopt;
+}
+
+MaybeError ReadCall(const json::object& item, const std::string& field, MessageList* list) {
+  FieldReader reader(item, field + ".");
+  const auto id = reader.String("call_id"), name = reader.String("name");
+  const auto arguments = reader.String("arguments");
+  if (!id.has_value()) reader.Fail("call_id", "is missing");
+  if (!name.has_value()) reader.Fail("name", "is missing");
+  if (!arguments.has_value()) reader.Fail("arguments", "is missing");
+  if (reader.error().has_value()) return reader.error();
+  list->AddCall(*id, *name, ArgumentsOf(*arguments));
+  return std::nullopt;
+}
+
+MaybeError ReadCallOutput(const json::object& item, const std::string& field, MessageList* list) {
+  FieldReader reader(item, field + ".");
+  const auto id = reader.String("call_id");
+  if (!id.has_value()) reader.Fail("call_id", "is missing");
+  const json::value* output = reader.Find("output");
+  if (output == nullptr) reader.Fail("output", "is missing");
+  if (reader.error().has_value()) return reader.error();
+  std::string text;
+  if (auto error = ReadText(*output, field + ".output", kResponseParts, &text)) return error;
+  list->AddToolResult(*id, text);
+  return std::nullopt;
+}
+
+MaybeError ReadReasoning(const json::object& item, const std::string& field, MessageList* list) {
+  static constexpr const char* kParts[] = {"reasoning_text"};
+  FieldReader reader(item, field + ".");
+  const json::value* content = reader.Find("content");
+  if (content == nullptr) return reader.error();
+  std::string text;
+  if (auto error = ReadText(*content, field + ".content", kParts, &text)) return error;
+  list->AddReasoning(text);
+  return std::nullopt;
+}
+
+MaybeError ReadItem(const json::value& value, const std::string& field, MessageList* list) {
+  if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
+  const json::object& item = value.get_object();
+  FieldReader reader(item, field + ".");
+  const std::string_view type = reader.String("type").value_or("message");
+  if (reader.error().has_value()) return reader.error();
+  if (type == "message") return ReadMessageItem(item, field, list);
+  if (type == "function_call") return ReadCall(item, field, list);
+  if (type == "function_call_output") return ReadCallOutput(item, field, list);
+  if (type == "reasoning") return ReadReasoning(item, field, list);
+  return NotBuiltYet(
+      field + ".type",
+      StrCat("'", field, ".type' '", std::string(type.substr(0, 64)), "' is not built yet."));
+}
+
+MaybeError ReadInput(const json::object& body, MessageList* list) {
+  FieldReader reader(body);
+  if (const auto instructions = reader.String("instructions"))
+    list->AddText("system", *instructions);
+  const json::value* input = reader.Find("input");
+  if (reader.error().has_value()) return reader.error();
+  if (input == nullptr) return InvalidField("input", "'input' is missing.");
+  if (input->is_string()) {
+    list->AddText("user", {input->get_string().data(), input->get_string().size()});
+    return std::nullopt;
+  }
+  if (!input->is_array()) return InvalidField("input", "'input' must be a string or an array.");
+  if (input->get_array().size() > static_cast<size_t>(kMaxChatMessages))
+    return InvalidField("input", StrCat("'input' may have at most ", kMaxChatMessages, " items."));
+  size_t i = 0;
+  for (const json::value& item : input->get_array()) {
+    if (auto error = ReadItem(item, StrCat("input[", i++, "]"), list)) return error;
+  }
+  return std::nullopt;
+}
+
+// {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's.
+MaybeError ReadFlatTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader fields(tool, field + ".");
+  const auto type = fields.String("type");
+  if (fields.error().has_value()) return fields.error();
+  if (type != "function")
+    return NotBuiltYet(field + ".type",
+                       StrCat("'", field,
+                              ".type' must be 'function': this server has no tools "
+                              "of its own."));
+  if (auto error = AddFunction(tool, field, out)) return error;
+  out->shown.push_back(ShownTool(tool, "parameters"));
+  return std::nullopt;
+}
+
+MaybeError ReadFlatTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadFlatTool, out)) return error;
+  FieldReader reader(body);
+  out->parallel = reader.Bool("parallel_tool_calls").value_or(true);
+  const json::value* choice = reader.Find("tool_choice");
+  if (reader.error().has_value()) return reader.error();
+  return choice == nullptr ? std::nullopt : ReadToolChoice(*choice, ToolChoiceForm::kFlat, out);
+}
+
+// As OpenAI's: an answer repeats them.
+MaybeError CheckMetadata(const json::object* metadata) {
+  constexpr size_t kMostPairs = 16, kMostKeyBytes = 64, kMostValueBytes = 512;
+  if (metadata == nullptr) return std::nullopt;
+  const bool fits = metadata->size() <= kMostPairs &&
+                    std::all_of(metadata->begin(), metadata->end(), [](const auto& pair) {
+                      return pair.key().size() <= kMostKeyBytes && pair.value().is_string() &&
+                             pair.value().get_string().size() <= kMostValueBytes;
+                    });
+  if (fits) return std::nullopt;
+  return InvalidField(
+      "metadata", StrCat("'metadata' must be at most ", kMostPairs, " pairs of a key of at most ",
+                         kMostKeyBytes, " bytes and a string of at most ", kMostValueBytes, "."));
+}
+
+MaybeError ReadResponseFields(const json::object& body, CompletionRequest* request) {
+  FieldReader reader(body);
+  if (const auto v = reader.Int("max_output_tokens", INT32_MIN, INT32_MAX)) {
+    if (*v < 1) reader.Fail("max_output_tokens", "must be an integer of at least 1");
+    request->params.mutable_stopping()->set_max_tokens(static_cast<int>(*v));
+  }
+  if (auto error = CheckMetadata(reader.Object("metadata"))) return error;
+  if (auto error = ReadCommonFields(body, &reader, request)) return error;
+  if (const json::object* text = reader.Object("text")) {
+    FieldReader inner(*text, "text.");
+    const json::object* format = inner.Object("format");
+    if (inner.error().has_value()) return inner.error();
+    if (format != nullptr) {
+      if (auto error = ReadTextFormat(*format, "text.format.", request)) return error;
+    }
+  }
+  if (reader.error().has_value()) return reader.error();
+  if (auto error = CheckResponseWishes(body)) return error;
+  if (auto error = CheckParams(request->params, *request->model)) return error;
+  if (ChoicesOf(request->params).num_candidates > 1)
+    return InvalidField("n", "'n' and 'best_of' must be 1: a response is one choice.");
+  return std::nullopt;
+}
+
+// What an answer repeats of its request.
+json::object Repeated(const json::object& body, const CompletionRequest& request) {
+  json::object out;
+  const auto copy = [&](const char* name, const json::value& absent) {
+    const json::value* value = body.if_contains(name);
+    out[name] = value == nullptr || value->is_null() ? absent : *value;
+  };
+  copy("instructions", nullptr);
+  copy("max_output_tokens", nullptr);
+  copy("metadata", json::object());
+  copy("parallel_tool_calls", true);
+  copy("temperature", 1.0);
+  copy("text", {{"format", {{"type", "text"}}}});
+  copy("tool_choice", "auto");
+  copy("tools", json::array());
+  copy("top_p", 1.0);
+  out["background"] = false;
+  out["previous_response_id"] = nullptr;
+  out["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
+  out["store"] = false;
+  out["truncation"] = "disabled";
+  out["model"] = request.model->name;
+  return out;
+}
+
+}  // namespace
+
+std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
+                                                         const ModelTable& models,
+                                                         const ParserChoice& parsers) {
+  json::value root;
+  CompletionRequest request;
+  request.chat = true;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
+  const json::object& object = root.get_object();
+  if (auto error = ReadResponseFields(object, &request)) return *error;
+  Conversation conversation;
+  conversation.field = "input";
+  if (auto error = ReadFlatTools(object, &conversation.tools)) return *error;
+  MessageList list(&conversation.request);
+  if (auto error = ReadInput(object, &list)) return *error;
+  list.Finish();
+  if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
+    if (error->param == "max_tokens") error->param = "max_output_tokens";
+    return *error;
+  }
+  request.repeated = json::serialize(Repeated(object, request));
+  return request;
+}
+
+}  // namespace flotilla

@@ -1,0 +1,220 @@
+#include "router/api/tools_fields.h"
+
+#include <algorithm>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "router/base/json_reader.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+using MaybeError = std::optional<ApiError>;
+
+MaybeError MustBe(const std::string& field, std::string_view what) {
+  return InvalidField(field, StrCat("'", field, "' must be ", what, "."));
+}
+
+bool IsToolName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxToolNameBytes && std::ranges::all_of(name, [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+  });
+}
+
+// One entry of `tools`, {"type": "function", "function": {…}}.
+MaybeError ReadTool(const json::object& tool, const std::string& field, ToolSet* out) {
+  FieldReader reader(tool, field + ".");
+  const auto type = reader.String("type");
+  if (!reader.error().has_value() && type != "function") reader.Fail("type", "must be 'function'");
+  const json::object* function = reader.Object("function");
+  if (function == nullptr) reader.Fail("function", "is missing");
+  if (function == nullptr || reader.error().has_value()) return reader.error();
+  if (auto error = AddFunction(*function, field + ".function", out)) return error;
+  out->shown.push_back(tool);
+  return std::nullopt;
+}
+
+// A schema says which keywords it uses by the type; one without any takes every value, and
+// arguments are an object.
+json::object AsObjectSchema(json::object schema) {
+  for (const char* key : {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}) {
+    if (schema.contains(key)) return schema;
+  }
+  schema["type"] = "object";
+  return schema;
+}
+
+// Definitions are found from the root of a schema only.
+MaybeError MoveDefinitions(const ToolSet::Tool& tool, json::object* schema, json::object* root) {
+  for (const char* key : {"$defs", "definitions"}) {
+    json::value* definitions = schema->if_contains(key);
+    if (definitions == nullptr || !definitions->is_object()) continue;
+    json::value& all = (*root)[key];
+    if (all.is_null()) all.emplace_object();
+    for (const auto& [name, value] : definitions->get_object()) {
+      const auto [at, added] = all.get_object().emplace(name, value);
+      if (!added && at->value() != value)
+        return InvalidField(tool.field, StrCat("'", tool.field, "' defines '", std::string(name),
+                                               "' otherwise than another tool does."));
+    }
+    schema->erase(key);
+  }
+  return std::nullopt;
+}
+
+// [{"name": "f", "parameters": {…}}, …]
+MaybeError ListSchema(const ToolSet& tools, json::object* out) {
+  json::array any_of;
+  for (const ToolSet::Tool& tool : tools.tools) {
+    json::object parameters = AsObjectSchema(tool.parameters);
+    if (auto error = MoveDefinitions(tool, &parameters, out)) return error;
+    any_of.push_back(json::object{
+        {"type", "object"},
+        {"properties", {{"name", {{"const", tool.name}}}, {"parameters", std::move(parameters)}}},
+        {"required", {"name", "parameters"}}});
+  }
+  (*out)["type"] = "array";
+  (*out)["minItems"] = 1;
+  if (!tools.parallel) (*out)["maxItems"] = 1;
+  (*out)["items"] = json::object{{"anyOf", std::move(any_of)}};
+  return std::nullopt;
+}
+
+// The grammar of a choice that has to be made.
+MaybeError Demand(ToolSet* tools, CompletionRequest* request) {
+  ToolCallOptions* read = &request->syntax.tools;
+  json::object schema;
+  if (tools->choice == ToolSet::Choice::kNamed) {
+    const auto tool = std::ranges::find(tools->tools, tools->named, &ToolSet::Tool::name);
+    schema = AsObjectSchema(tool->parameters);
+    read->syntax = ToolSyntax::kArguments;
+    read->names = {tool->name};
+    request->structured_field = tool->field;
+  } else {
+    if (auto error = ListSchema(*tools, &schema)) return error;
+    read->syntax = ToolSyntax::kList;
+    request->structured_field = "tools";
+  }
+  request->params.mutable_structured()->set_json_schema(json::serialize(schema));
+  return std::nullopt;
+}
+
+}  // namespace
+
+json::value ArgumentsOf(std::string_view text) {
+  json::value value;
+  if (text.empty()) return json::object();
+  if (ParseJson(text, &value).has_value()) return json::string(text.data(), text.size());
+  return value;
+}
+
+MaybeError ReadToolList(const json::object& body, ReadOneTool read_one, ToolSet* out) {
+  const json::value* tools = FieldReader(body).Find("tools");
+  if (tools == nullptr) return std::nullopt;
+  if (!tools->is_array()) return MustBe("tools", "an array");
+  size_t i = 0;
+  for (const json::value& tool : tools->get_array()) {
+    const std::string field = StrCat("tools[", i++, "]");
+    if (!tool.is_object()) return MustBe(field, "an object");
+    if (auto error = read_one(tool.get_object(), field, out)) return error;
+  }
+  return std::nullopt;
+}
+
+MaybeError AddFunction(const json::object& function, const std::string& field, ToolSet* out) {
+  FieldReader reader(function, field + ".");
+  const auto name = reader.String("name");
+  if (!name.has_value()) reader.Fail("name", "is missing");
+  if (!reader.error().has_value() && !IsToolName(*name))
+    reader.Fail("name", StrCat("must be 1 to ", kMaxToolNameBytes, " of A-Z a-z 0-9 _ - ."));
+  reader.String("description");
+  reader.Bool("strict");
+  const json::object* parameters = reader.Object("parameters");
+  if (reader.error().has_value()) return reader.error();
+  if (std::ranges::find(out->tools, *name, &ToolSet::Tool::name) != out->tools.end())
+    reader.Fail("name", "is another tool's too");
+  if (out->tools.size() == kMaxTools)
+    return InvalidField("tools", StrCat("'tools' may have at most ", kMaxTools, " tools."));
+  out->tools.push_back({std::string(*name), field + ".parameters",
+                        parameters == nullptr ? json::object() : *parameters});
+  return reader.error();
+}
+
+MaybeError NameTool(std::string_view name, const std::string& field, ToolSet* out) {
+  if (std::ranges::find(out->tools, name, &ToolSet::Tool::name) == out->tools.end())
+    return InvalidField(field, StrCat("'", field, "' names no function of 'tools'."));
+  out->choice = ToolSet::Choice::kNamed;
+  out->named = std::string(name);
+  return std::nullopt;
+}
+
+MaybeError ReadTools(const json::object& body, ToolSet* out) {
+  if (auto error = ReadToolList(body, ReadTool, out)) return error;
+  FieldReader reader(body);
+  out->parallel = reader.Bool("parallel_tool_calls").value_or(true);
+  if (reader.error().has_value()) return reader.error();
+  const json::value* choice = reader.Find("tool_choice");
+  return choice == nullptr ? std::nullopt : ReadToolChoice(*choice, ToolChoiceForm::kNested, out);
+}
+
+json::value ShownTool(const json::object& tool, const char* schema) {
+  json::object function;
+  for (const char* key : {"name", "description", "parameters"}) {
+    const json::value* value =
+        tool.if_contains(std::string_view(key) == "parameters" ? schema : key);
+    if (value != nullptr && !value->is_null()) function[key] = *value;
+  }
+  return json::object{{"type", "function"}, {"function", std::move(function)}};
+}
+
+MaybeError ReadToolChoice(const json::value& value, ToolChoiceForm form, ToolSet* out) {
+  const std::string field = "tool_choice";
+  if (value.is_string()) {
+    const json::string& word = value.get_string();
+    if (word == "auto") out->choice = ToolSet::Choice::kAuto;
+    if (word == "none") out->choice = ToolSet::Choice::kNone;
+    if (word == "required") out->choice = ToolSet::Choice::kRequired;
+    if (word == "auto" || word == "none" || word == "required") return std::nullopt;
+  }
+  const auto what = "'auto', 'none', 'required' or an object of the type 'function'";
+  if (!value.is_object()) return MustBe(field, what);
+  FieldReader reader(value.get_object(), "tool_choice.");
+  if (reader.String("type") != "function") return MustBe(field, what);
+  const bool nested = form == ToolChoiceForm::kNested;
+  const json::object* function = nested ? reader.Object("function") : &value.get_object();
+  if (function == nullptr) reader.Fail("function", "is missing");
+  if (reader.error().has_value()) return reader.error();
+  const std::string prefix = nested ? "tool_choice.function." : "tool_choice.";
+  FieldReader inner(*function, prefix);
+  const auto name = inner.String("name");
+  if (!name.has_value()) inner.Fail("name", "is missing");
+  if (inner.error().has_value()) return inner.error();
+  return NameTool(*name, prefix + "name", out);
+}
+
+MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const ParserChoice& parsers,
+                      CompletionRequest* request, v1::ChatRequest* conversation) {
+  using Choice = ToolSet::Choice;
+  if (tools.choice == Choice::kNone) return std::nullopt;
+  if (tools.tools.empty()) {
+    if (tools.choice == Choice::kAuto) return std::nullopt;
+    return InvalidField("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'.");
+  }
+  if (!request->structured_field.empty())
+    return NotBuiltYet("tools", StrCat("'tools' beside '", request->structured_field,
+                                       "' is not built yet; leave one of them out."));
+  ToolCallOptions* read = &request->syntax.tools;
+  conversation->set_tools_json(json::serialize(tools.shown));
+  for (const ToolSet::Tool& tool : tools.tools) read->names.push_back(tool.name);
+  if (!tools.parallel) read->max_calls = 1;
+  if (tools.choice != Choice::kAuto) return Demand(&tools, request);
+  read->syntax = ToolSyntaxOf(chat_template, parsers);
+  if (read->syntax != ToolSyntax::kNone) return std::nullopt;
+  return InvalidField("tools",
+                      "'tools': this model's chat template knows none. Ask for a call by "
+                      "'tool_choice', 'required' or a function; or see --tool-call-parser.");
+}
+
+}  // namespace flotilla
