@@ -190,6 +190,7 @@ StatusOr<Value> PythonAttribute(Runtime& rt, const Value& self, std::string_view
       return RangeAttribute(self, name);
     case Kind::kBool:
     case Kind::kInt:
+    case Kind::kWideInt:
     case Kind::kFloat:
       return IsOneOf(name, kMissingOfNumbers) ? StatusOr<Value>(NotInSubset(self, name)) : Value();
     case Kind::kDictView:

@@ -15,7 +15,8 @@
 //  - methods: those of str, list, tuple and dict that change nothing, but for str's casefold,
 //    encode, format_map, isidentifier, maketrans, translate; letters and digits beyond ASCII are
 //    unknown to isalpha, isdigit and their like;
-//  - integers have 64 bits; names are ASCII; what Python would print with a memory address (a
+//  - integers have 64 bits, and those of JSON that need the 64th for their value are shown and
+//    compared only; names are ASCII; what Python would print with a memory address (a
 //    generator, a method) can't be printed; a string may not hold lone surrogates.
 //
 // What is left out is an error that says so (kUnimplemented), never another result.

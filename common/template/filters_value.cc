@@ -48,6 +48,7 @@ StatusOr<Value> IntFilter(const Call& call) {
   const Value fallback = call.given(0) ? call.arg(0) : Value::Int(0);
   const Value& value = call.self;
   if (value.is_integral()) return Value::Int(value.int_value());
+  if (value.is(Kind::kWideInt)) return value;
   if (value.is_undefined()) return TypeError(value.undefined_message());
   if (value.is_str()) return TextToInt(call, fallback);
   if (!value.is(Kind::kFloat)) return fallback;
@@ -62,6 +63,7 @@ StatusOr<Value> FloatFilter(const Call& call) {
   const Value fallback = call.given(0) ? call.arg(0) : Value::Float(0);
   const Value& value = call.self;
   if (value.is_number()) return Value::Float(value.as_double());
+  if (value.is(Kind::kWideInt)) return Value::Float(static_cast<double>(value.wide_value()));
   if (value.is_undefined()) return TypeError(value.undefined_message());
   if (!value.is_str()) return fallback;
   const std::optional<double> real = ParseFloat(value.text());

@@ -21,7 +21,12 @@ StatusOr<Value> IsTrue(const Call& call) {
 StatusOr<Value> IsFalse(const Call& call) {
   return Value::Bool(call.self.is(Kind::kBool) && !call.self.bool_value());
 }
-StatusOr<Value> IsNumber(const Call& call) { return Value::Bool(call.self.is_number()); }
+StatusOr<Value> IsNumber(const Call& call) {
+  return Value::Bool(call.self.is_number() || call.self.is(Kind::kWideInt));
+}
+StatusOr<Value> IsInteger(const Call& call) {
+  return Value::Bool(call.self.is(Kind::kInt) || call.self.is(Kind::kWideInt));
+}
 StatusOr<Value> IsIterableTest(const Call& call) { return Value::Bool(IsIterable(call.self)); }
 
 // Something with len() and []: an Undefined has both.
@@ -104,7 +109,7 @@ constexpr Builtin kTests[] = {
     {"gt", Compares<Comparison::kGt>, "-", 1},
     {">", Compares<Comparison::kGt>, "-", 1},
     {"in", Compares<Comparison::kIn>, "seq", 1},
-    {"integer", IsKind<Kind::kInt>, ""},
+    {"integer", IsInteger, ""},
     {"iterable", IsIterableTest, ""},
     {"le", Compares<Comparison::kLtEq>, "-", 1},
     {"<=", Compares<Comparison::kLtEq>, "-", 1},

@@ -95,6 +95,8 @@ class Dumper {
         return std::string(value.bool_value() ? "true" : "false");
       case Kind::kInt:
         return StrCat(value.int_value());
+      case Kind::kWideInt:
+        return StrCat(value.wide_value());
       case Kind::kFloat:
         return FloatJson(value.float_value());
       default:

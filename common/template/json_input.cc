@@ -50,7 +50,7 @@ StatusOr<Value> FromJson(Runtime& rt, const json::value& value) {
       return Value::Int(value.get_int64());
     case json::kind::uint64:
       if (value.get_uint64() > static_cast<uint64_t>(INT64_MAX)) {
-        return absl::InvalidArgumentError("an integer beyond 64 bits is not supported");
+        return Value::WideInt(value.get_uint64());
       }
       return Value::Int(static_cast<int64_t>(value.get_uint64()));
     case json::kind::double_:

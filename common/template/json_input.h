@@ -1,6 +1,6 @@
 // JSON → values, as Python's json.loads has them.
 //
-// Threads: one. Errors: kInvalidArgument for invalid UTF-8 and integers beyond 64 bits; limits.
+// Threads: one. Errors: kInvalidArgument for invalid UTF-8; limits.
 #pragma once
 
 #include <boost/json/value.hpp>

@@ -113,6 +113,8 @@ Status AppendRepr(Runtime& rt, const Value& value, std::string* out) {
       return rt.Append(value.bool_value() ? "True" : "False", out);
     case Kind::kInt:
       return rt.Append(StrCat(value.int_value()), out);
+    case Kind::kWideInt:
+      return rt.Append(StrCat(value.wide_value()), out);
     case Kind::kFloat:
       return rt.Append(FloatRepr(value.float_value()), out);
     case Kind::kStr: {

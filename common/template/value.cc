@@ -25,6 +25,12 @@ Value Value::Int(int64_t i) {
   return value;
 }
 
+Value Value::WideInt(uint64_t i) {
+  Value value(Kind::kWideInt);
+  value.int_ = static_cast<int64_t>(i);
+  return value;
+}
+
 Value Value::Float(double d) {
   Value value(Kind::kFloat);
   value.float_ = d;
@@ -100,6 +106,7 @@ std::string_view Value::TypeName() const {
     case Kind::kBool:
       return "bool";
     case Kind::kInt:
+    case Kind::kWideInt:
       return "int";
     case Kind::kFloat:
       return "float";
@@ -139,6 +146,7 @@ bool Value::SameAs(const Value& other) const {
       return true;
     case Kind::kBool:
     case Kind::kInt:
+    case Kind::kWideInt:
       return int_ == other.int_;
     case Kind::kFloat:
       return false;

@@ -2,9 +2,9 @@
 // and tuple, bool and int, str and Markup, the Undefined object).
 //
 // Values are cheap to copy and share what they point to; strings, lists, tuples, dicts, ranges are
-// never changed after they were made. Integers have 64 bits. Containers nest at most
-// ChatTemplateLimits::max_value_depth deep (runtime.h makes them), so that whatever walks them, the
-// destructor included, may recurse.
+// never changed after they were made. Integers that are computed with have 64 bits. Containers nest
+// at most ChatTemplateLimits::max_value_depth deep (runtime.h makes them), so that whatever walks
+// them, the destructor included, may recurse.
 //
 // Threads: a template's constants are read by all renderings; all else belongs to one rendering.
 #pragma once
@@ -27,6 +27,8 @@ enum class Kind : uint8_t {
   kNone,
   kBool,
   kInt,
+  kWideInt,  // an int from 2^63 to 2^64 - 1, as JSON may have it: shown and compared, not computed
+             // with
   kFloat,
   kStr,
   kList,
@@ -72,6 +74,7 @@ class Value {
   static Value None() { return Value(Kind::kNone); }
   static Value Bool(bool b);
   static Value Int(int64_t i);
+  static Value WideInt(uint64_t i);  // above INT64_MAX
   static Value Float(double d);
   // Not counted in any budget: for constants. While rendering: Runtime::NewStr.
   static Value ConstantStr(std::string text);
@@ -92,6 +95,7 @@ class Value {
 
   bool bool_value() const { return int_ != 0; }
   int64_t int_value() const { return int_; }  // also a bool's
+  uint64_t wide_value() const { return static_cast<uint64_t>(int_); }
   double float_value() const { return float_; }
   double as_double() const { return is(Kind::kFloat) ? float_ : static_cast<double>(int_); }
   const Str& str() const { return As<Str>(); }

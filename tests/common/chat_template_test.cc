@@ -118,8 +118,19 @@ TEST(ChatTemplateTest, NumbersOfJsonAreThoseOfPython) {
   input.messages = boost::json::parse("[1, -9223372036854775808, 9223372036854775807, 1.0, 1e5]");
   EXPECT_EQ(Rendered("{{ messages }}", input),
             "[1, -9223372036854775808, 9223372036854775807, 1.0, 100000.0]");
-  input.messages = boost::json::parse("18446744073709551615");
-  EXPECT_THAT(Rendered("x", input), HasSubstr("beyond 64 bits"));
+  // OpenAPI's largest uint64, as schemas of tools have it.
+  input.messages = boost::json::parse(R"({"max": 18446744073709551615, "n": 9223372036854775808})");
+  EXPECT_EQ(Rendered("{{ messages.max }} {{ messages | tojson }} {{ messages.n | int }}"
+                     " {{ messages.n | float }}",
+                     input),
+            R"(18446744073709551615 {"max": 18446744073709551615, "n": 9223372036854775808})"
+            " 9223372036854775808 9.223372036854776e+18");
+  EXPECT_EQ(Rendered("{{ messages.max is number }} {{ messages.max is integer }}"
+                     " {{ messages.max > 1 }} {{ messages.n == messages.max }}"
+                     " {{ messages.n in [messages.n] }} {{ 'x' if messages.n }}",
+                     input),
+            "True True True False True x");
+  EXPECT_THAT(Rendered("{{ messages.max + 1 }}", input), HasSubstr("unsupported operand"));
 }
 
 TEST(ChatTemplateTest, ManyThreadsShareATemplate) {
