@@ -6,6 +6,19 @@
 namespace flotilla {
 
 namespace json = boost::json;
+namespace {
+
+void AppendLine(const std::string& line, std::string* text) {
+  if (!text->empty() && !line.empty()) text->push_back('\n');
+  text->append(line);
+}
+
+std::string JoinArrays(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return a + b;
+  return a.substr(0, a.size() - 1) + "," + b.substr(1);
+}
+
+}  // namespace
 
 // A turn goes on with text only if it has none yet.
 void MessageList::AddText(std::string_view role, std::string_view text) {
@@ -71,6 +84,25 @@ v1::ChatMessage* MessageList::Assistant() {
   v1::ChatMessage* message = out_.add_messages();
   message->set_role("assistant");
   return message;
+}
+
+void CombineTurns(v1::ChatRequest* request) {
+  auto* messages = request->mutable_messages();
+  int kept = 0;
+  for (int i = 0; i < messages->size(); ++i) {
+    v1::ChatMessage& message = *messages->Mutable(i);
+    v1::ChatMessage* last = kept > 0 ? messages->Mutable(kept - 1) : nullptr;
+    if (last == nullptr || last->role() != message.role() ||
+        (message.role() != "user" && message.role() != "assistant")) {
+      if (kept != i) messages->SwapElements(kept, i);
+      ++kept;
+      continue;
+    }
+    AppendLine(message.content(), last->mutable_content());
+    AppendLine(message.reasoning_content(), last->mutable_reasoning_content());
+    last->set_tool_calls_json(JoinArrays(last->tool_calls_json(), message.tool_calls_json()));
+  }
+  messages->DeleteSubrange(kept, messages->size() - kept);
 }
 
 }  // namespace flotilla

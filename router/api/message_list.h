@@ -35,4 +35,8 @@ class MessageList {
   bool open_ = false;         // the last message is an assistant's that may go on
 };
 
+// Turns of one role behind each other, the user's or the assistant's, become one: many templates
+// refuse two.
+void CombineTurns(v1::ChatRequest* request);
+
 }  // namespace flotilla

@@ -165,7 +165,8 @@ MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
   return std::nullopt;
 }
 
-// {"type": "enabled" | "disabled"} becomes what templates call enable_thinking.
+// {"type": "enabled" | "disabled"} becomes what templates call enable_thinking; with "adaptive" the
+// model thinks as much as it finds right.
 MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
   const json::object* thinking = reader.Object("thinking");
@@ -173,8 +174,9 @@ MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
   FieldReader fields(*thinking, "thinking.");
   const auto type = fields.String("type");
   if (!type.has_value()) return Missing(fields, "thinking.type");
+  if (*type == "adaptive") return std::nullopt;
   if (*type != "disabled" && *type != "enabled")
-    return InvalidField("thinking.type", "'thinking.type' must be enabled or disabled.");
+    return InvalidField("thinking.type", "'thinking.type' must be enabled, disabled or adaptive.");
   out->set_template_kwargs_json(
       StrCat("{\"enable_thinking\":", *type == "enabled" ? "true}" : "false}"));
   return std::nullopt;
@@ -217,6 +219,7 @@ MaybeError ReadMessagesConversation(const json::object& body, Conversation* out)
   MessageList list(&out->request);
   if (auto error = ReadMessages(body, &list)) return error;
   list.Finish();
+  CombineTurns(&out->request);
   return std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "router/api/message_list.h"
 #include "tests/router/router_harness.h"
 
 namespace flotilla {
@@ -112,6 +113,42 @@ TEST_F(MessagesTest, BlocksBecomeTheConversation) {
             "<|im_start|>assistant\n");
 }
 
+TEST_F(MessagesTest, TurnsOfOneRoleBehindEachOtherAreOne) {
+  Ask(R"("max_tokens":1,"system":"s","messages":[{"role":"user","content":"a"},
+      {"role":"user","content":[{"type":"text","text":"b"}]},
+      {"role":"assistant","content":"c"},
+      {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42"}]},
+      {"role":"user","content":"d"},{"role":"user","content":"e"}])");
+  EXPECT_EQ(Prompt(),
+            "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n<|im_start|>"
+            "assistant\nc<|im_end|>\n"
+            "<|im_start|>tool\n42<|im_end|>\n<|im_start|>user\nd\ne<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
+TEST(CombineTurnsTest, CallsAndThoughtsOfTwoTurnsAreThoseOfOne) {
+  v1::ChatRequest request;
+  MessageList list(&request);
+  list.AddReasoning("r1");
+  list.AddCall("1", "f", json::object());
+  list.Finish();
+  list.AddReasoning("r2");
+  list.AddCall("2", "g", json::object());
+  list.Finish();
+  CombineTurns(&request);
+  ASSERT_EQ(request.messages_size(), 1);
+  EXPECT_EQ(request.messages(0).reasoning_content(), "r1\nr2");
+  const json::value calls = ParseOrFail(request.messages(0).tool_calls_json());
+  ASSERT_EQ(calls.as_array().size(), 2u);
+  EXPECT_EQ(calls.at(0).at("function").at("name"), "f");
+  EXPECT_EQ(calls.at(1).at("function").at("name"), "g");
+}
+
+TEST_F(MessagesTest, ThinkingMayBeLeftToTheModel) {
+  EXPECT_EQ(Write("x", R"("thinking":{"type":"adaptive"})").status, 200);
+}
+
 TEST_F(MessagesTest, StopSequencesReachTheReplica) {
   Write("x", R"("stop_sequences":["END"])");
   EXPECT_EQ(harness_.engine().submits().back().request().stopping().stop(0), "END");
@@ -153,7 +190,7 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"tool","name":"g"})")),
           "'tool_choice.name'");
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"maybe"})")), "'tool_choice.type'");
-  Refuses(with(R"("thinking":{"type":"adaptive"})"), "'thinking.type'");
+  Refuses(with(R"("thinking":{"type":"hidden"})"), "'thinking.type'");
   Refuses(with(R"("container":"x")"), "'container'", 400);
   // As Anthropic's clients look for it.
   const auto long_prompt = [](int words, int max_tokens) {
