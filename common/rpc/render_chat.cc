@@ -4,6 +4,7 @@
 #include <array>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 #include <string_view>
 #include <utility>
 
@@ -29,7 +30,39 @@ StatusOr<json::value> ParseField(std::string_view field, std::string_view text) 
   return value;
 }
 
-StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string& field) {
+// What a template is given of messages with calls.
+struct CallsForm {
+  CallArguments arguments;
+  bool no_content_is_none;
+};
+
+// A text that is no JSON stays as it is: a model wrote it, and may be told so.
+json::value ArgumentsAsObject(json::value arguments) {
+  if (!arguments.is_string()) return arguments;
+  const json::string& text = arguments.get_string();
+  if (text.empty()) return json::object();
+  json::value value;
+  StrictJsonError error;
+  return ParseStrictJson({text.data(), text.size()}, &value, &error) ? value : arguments;
+}
+
+json::value ArgumentsAsText(json::value arguments) {
+  return arguments.is_string() ? arguments : json::value(json::serialize(arguments));
+}
+
+void ConvertArguments(CallArguments form, json::array* calls) {
+  for (json::value& call : *calls) {
+    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
+    if (function == nullptr || !function->is_object()) continue;
+    json::value* arguments = function->get_object().if_contains("arguments");
+    if (arguments == nullptr) continue;
+    if (form == CallArguments::kObjects) *arguments = ArgumentsAsObject(std::move(*arguments));
+    if (form == CallArguments::kText) *arguments = ArgumentsAsText(std::move(*arguments));
+  }
+}
+
+StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string& field,
+                               const CallsForm& form) {
   if (std::find(kRoles.begin(), kRoles.end(), message.role()) == kRoles.end())
     return Wrong(field + ".role", "must be system, developer, user, assistant or tool");
   json::object out;
@@ -37,17 +70,24 @@ StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string
   out["content"] = message.content();
   if (!message.name().empty()) out["name"] = message.name();
   if (!message.tool_call_id().empty()) out["tool_call_id"] = message.tool_call_id();
-  if (!message.reasoning_content().empty()) out["reasoning_content"] = message.reasoning_content();
+  if (!message.reasoning_content().empty()) {
+    out["reasoning_content"] = message.reasoning_content();
+    out["thinking"] = message.reasoning_content();
+  }
   if (!message.tool_calls_json().empty()) {
     const std::string calls_field = field + ".tool_calls_json";
     ASSIGN_OR_RETURN(json::value calls, ParseField(calls_field, message.tool_calls_json()));
     if (!calls.is_array()) return Wrong(calls_field, "must be an array");
+    if (calls.get_array().empty())
+      return out;  // to templates a list without calls is one with some
+    ConvertArguments(form.arguments, &calls.get_array());
     out["tool_calls"] = std::move(calls);
+    if (form.no_content_is_none && message.content().empty()) out["content"] = nullptr;
   }
   return out;
 }
 
-StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request) {
+StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request, const CallsForm& form) {
   const int count = request.messages_size();
   if (count == 0) return Wrong("messages", "must have at least one message");
   if (count > kMaxChatMessages)
@@ -58,7 +98,7 @@ StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request) {
   messages.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(json::object message,
-                     Message(request.messages(i), absl::StrCat("messages[", i, "]")));
+                     Message(request.messages(i), absl::StrCat("messages[", i, "]"), form));
     messages.push_back(std::move(message));
   }
   input.messages = std::move(messages);
@@ -77,14 +117,25 @@ StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request) {
   return input;
 }
 
+bool HasCalls(const v1::ChatRequest& request) {
+  return std::any_of(request.messages().begin(), request.messages().end(),
+                     [](const v1::ChatMessage& m) { return !m.tool_calls_json().empty(); });
+}
+
 }  // namespace
 
 StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
-                                 const std::tm& now) {
-  ASSIGN_OR_RETURN(ChatTemplateInput input, Input(request));
+                                 const std::tm& now, CallArguments arguments) {
+  ASSIGN_OR_RETURN(ChatTemplateInput input, Input(request, {arguments, format.knows_no_content()}));
   input.now = now;
   StatusOr<std::string> text = format.Render(std::move(input));
   if (text.ok()) return text;
+  // A few templates join arguments to texts, as OpenAI's clients have them.
+  if (absl::IsInvalidArgument(text.status()) && arguments == CallArguments::kObjects &&
+      HasCalls(request)) {
+    StatusOr<std::string> other = RenderChat(request, format, now, CallArguments::kText);
+    if (other.ok()) return other;
+  }
   // A conversation that a model can't take is the request's fault, whatever the template ran into.
   return Wrong("messages", absl::StrCat("the model's chat template refuses them: ",
                                         std::string(text.status().message())));

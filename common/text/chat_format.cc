@@ -15,6 +15,19 @@ std::optional<std::string> TokenText(const GgufFile& gguf, std::string_view key)
 
 }  // namespace
 
+bool ChatFormat::AsksForNoContent(std::string_view source) {
+  for (size_t at = source.find("content"); at != source.npos; at = source.find("content", at + 1)) {
+    size_t rest = at + std::string_view("content").size();
+    while (rest < source.size() && (source[rest] == '\'' || source[rest] == '"')) ++rest;
+    while (rest < source.size() && (source[rest] == ']' || source[rest] == ' ')) ++rest;
+    for (const char* asks :
+         {"is none", "is not none", "== none", "!= none", "== None", "!= None"}) {
+      if (source.substr(rest).starts_with(asks)) return true;
+    }
+  }
+  return false;
+}
+
 StatusOr<ChatFormat> ChatFormat::Create(const GgufFile& gguf) {
   constexpr const char* kKey = "tokenizer.chat_template";
   if (!gguf.metadata().contains(kKey))

@@ -4,7 +4,6 @@
 #include <boost/json/serialize.hpp>
 #include <utility>
 
-#include "common/rpc/render_chat.h"
 #include "router/api/generate_check.h"
 #include "router/api/request_fields.h"
 #include "router/api/text_parts.h"
@@ -15,8 +14,6 @@ namespace {
 
 using MaybeError = std::optional<ApiError>;
 
-std::string_view View(const json::string& text) { return {text.data(), text.size()}; }
-
 MaybeError ReadMessage(const json::value& value, const std::string& field, v1::ChatMessage* out) {
   if (!value.is_object()) return InvalidField(field, StrCat("'", field, "' must be an object."));
   FieldReader reader(value.get_object(), field + ".");
@@ -25,13 +22,18 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
   const auto name = reader.String("name");
   const auto call_id = reader.String("tool_call_id");
   if (reader.error().has_value()) return reader.error();
-  if (const auto reasoning = reader.String("reasoning_content"))
-    out->set_reasoning_content(std::string(*reasoning));
+  // What an assistant thought has a name of its own with each server.
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    const auto reasoning = reader.String(name);
+    if (reasoning.has_value() && out->reasoning_content().empty())
+      out->set_reasoning_content(std::string(*reasoning));
+  }
   if (reader.error().has_value()) return reader.error();
   out->set_role(std::string(*role));
   if (name.has_value()) out->set_name(std::string(*name));
   if (call_id.has_value()) out->set_tool_call_id(std::string(*call_id));
   const json::value* calls = reader.Find("tool_calls");
+  if (calls != nullptr && calls->is_array() && calls->get_array().empty()) calls = nullptr;
   if (calls != nullptr) {
     if (auto error = ReadToolCalls(*calls, field + ".tool_calls", out->mutable_tool_calls_json()))
       return error;
@@ -94,7 +96,8 @@ MaybeError CheckToolsAreShown(const v1::ChatRequest& request, const std::string&
                               const ChatFormat& format) {
   v1::ChatRequest without = request;
   without.clear_tools_json();
-  const StatusOr<std::string> text = RenderChat(without, format, LocalTime());
+  const StatusOr<std::string> text =
+      RenderChat(without, format, LocalTime(), CallArguments::kObjects);
   if (!text.ok() || *text != prompt) return std::nullopt;
   return InvalidField("tools",
                       "'tools': the prompt is the same without them, since this model's chat "
@@ -104,19 +107,15 @@ MaybeError CheckToolsAreShown(const v1::ChatRequest& request, const std::string&
 
 }  // namespace
 
-// Templates take arguments as objects, clients send them as JSON text.
 MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std::string* out) {
   if (!calls.is_array()) return InvalidField(field, StrCat("'", field, "' must be an array."));
-  json::array parsed = calls.get_array();
-  for (json::value& call : parsed) {
-    json::value* function = call.is_object() ? call.get_object().if_contains("function") : nullptr;
+  for (const json::value& call : calls.get_array()) {
+    const json::value* function =
+        call.is_object() ? call.get_object().if_contains("function") : nullptr;
     if (function == nullptr || !function->is_object())
       return InvalidField(field, StrCat("'", field, "' must have objects with a 'function'."));
-    json::value* arguments = function->get_object().if_contains("arguments");
-    if (arguments == nullptr || !arguments->is_string()) continue;
-    *arguments = ArgumentsOf(View(arguments->get_string()));
   }
-  *out = json::serialize(parsed);
+  *out = json::serialize(calls);
   return std::nullopt;
 }
 
@@ -141,13 +140,14 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
 }
 
 std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,
-                                                    const ModelHandle& model) {
+                                                    const ModelHandle& model,
+                                                    CallArguments arguments) {
   if (!model.chat_format.ok()) {
     return InvalidField("model", StrCat("This model can't chat: ",
                                         std::string(model.chat_format.status().message()),
                                         ". Use /v1/completions or Generate."));
   }
-  StatusOr<std::string> text = RenderChat(request, *model.chat_format, LocalTime());
+  StatusOr<std::string> text = RenderChat(request, *model.chat_format, LocalTime(), arguments);
   if (!text.ok()) {
     // "field: what", as RenderChat promises.
     const std::string message(text.status().message());
@@ -171,7 +171,7 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
   if (auto error = ApplyTools(std::move(conversation.tools), chat_template, parsers, request,
                               &conversation.request))
     return *error;
-  auto prompt = ChatPrompt(conversation.request, model);
+  auto prompt = ChatPrompt(conversation.request, model, CallArguments::kObjects);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     if (error->param == "messages") error->param = conversation.field;
     return *error;

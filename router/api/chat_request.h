@@ -14,6 +14,7 @@
 #include <string_view>
 #include <variant>
 
+#include "common/rpc/render_chat.h"
 #include "flotilla/v1/inference.pb.h"
 #include "router/api/completions_request.h"
 #include "router/api/tools_fields.h"
@@ -40,12 +41,13 @@ std::optional<ApiError> SetPromptThatFits(Conversation conversation, const Parse
 // The conversation's part of the body, without ranges: those are RenderChat's business.
 std::optional<ApiError> ReadConversation(const boost::json::object& body, v1::ChatRequest* out);
 
-// An assistant's calls, as OpenAI has them → what templates take. `field`: their own.
+// An assistant's calls, as OpenAI has them → what RenderChat takes. `field`: their own.
 std::optional<ApiError> ReadToolCalls(const boost::json::value& calls, const std::string& field,
                                       std::string* out);
 
 // The conversation as a prompt with its ids.
 std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,
-                                                    const ModelHandle& model);
+                                                    const ModelHandle& model,
+                                                    CallArguments arguments);
 
 }  // namespace flotilla

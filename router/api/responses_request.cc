@@ -78,7 +78,7 @@ MaybeError ReadCall(const json::object& item, const std::string& field, MessageL
   if (!name.has_value()) reader.Fail("name", "is missing");
   if (!arguments.has_value()) reader.Fail("arguments", "is missing");
   if (reader.error().has_value()) return reader.error();
-  list->AddCall(*id, *name, ArgumentsOf(*arguments));
+  list->AddCall(*id, *name, json::string(arguments->data(), arguments->size()));
   return std::nullopt;
 }
 

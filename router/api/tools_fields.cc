@@ -103,13 +103,6 @@ MaybeError Demand(ToolSet* tools, CompletionRequest* request) {
 
 }  // namespace
 
-json::value ArgumentsOf(std::string_view text) {
-  json::value value;
-  if (text.empty()) return json::object();
-  if (ParseJson(text, &value).has_value()) return json::string(text.data(), text.size());
-  return value;
-}
-
 MaybeError ReadToolList(const json::object& body, ReadOneTool read_one, ToolSet* out) {
   const json::value* tools = FieldReader(body).Find("tools");
   if (tools == nullptr) return std::nullopt;

@@ -37,10 +37,6 @@ struct ToolSet {
   bool parallel = true;
 };
 
-// A call's arguments as templates take them: what the JSON text says, an empty object for an empty
-// one. A text that is no JSON stays as it is: a model wrote it, and may be told so.
-boost::json::value ArgumentsOf(std::string_view text);
-
 // The body's `tools`: `read_one` takes each entry, an object; `field`: its own.
 using ReadOneTool = std::optional<ApiError> (*)(const boost::json::object& tool,
                                                 const std::string& field, ToolSet* out);

@@ -69,7 +69,7 @@ MaybeError ReadAsHttp(const v1::ChatRequest& chat, Conversation* conversation) {
 MaybeError SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parsers,
                          CompletionRequest* request) {
   if (AsksAsHttp(chat) == nullptr) {
-    auto prompt = ChatPrompt(chat, *request->model);
+    auto prompt = ChatPrompt(chat, *request->model, CallArguments::kAsTheyAre);
     if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
     request->prompts.push_back(std::move(std::get<CompletionPrompt>(prompt)));
     return std::nullopt;

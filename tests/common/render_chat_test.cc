@@ -26,7 +26,7 @@ class RenderChatTest : public testing::Test {
     return message;
   }
   std::string Render() {
-    const StatusOr<std::string> text = RenderChat(request_, *format_, {});
+    const StatusOr<std::string> text = RenderChat(request_, *format_, {}, arguments_);
     EXPECT_TRUE(text.ok()) << text.status();
     return text.value_or("");
   }
@@ -38,6 +38,7 @@ class RenderChatTest : public testing::Test {
 
   StatusOr<ChatFormat> format_ = ChatFormat::Create(kTemplate, "<s>", "</s>");
   v1::ChatRequest request_;
+  CallArguments arguments_ = CallArguments::kAsTheyAre;
 };
 
 TEST_F(RenderChatTest, WritesEachMessageAsTheTemplateSays) {
@@ -61,6 +62,48 @@ TEST_F(RenderChatTest, ToolsAndVariablesReachTheTemplate) {
   request_.set_tools_json(R"([{"type":"function"},{"type":"function"}])");
   request_.set_template_kwargs_json(R"({"flag":false})");
   EXPECT_EQ(Render(), "<s>[assistant]f[tool]42#1T2FFalse>");
+}
+
+// As OpenAI's clients write the arguments; objects are what most templates want.
+TEST_F(RenderChatTest, ArgumentsAreTextForTemplatesThatFailWithObjects) {
+  const auto calls = [](const char* arguments) {
+    return absl::StrCat(R"([{"function":{"name":"f","arguments":)", arguments, "}}]");
+  };
+  const auto with = [&](const char* source, const char* arguments) {
+    format_ = ChatFormat::Create(source, {}, {});
+    request_.Clear();
+    Add("assistant", "")->set_tool_calls_json(calls(arguments));
+    return Render();
+  };
+  constexpr const char* kDumps = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
+  constexpr const char* kJoins = "{{ 'f(' + messages[0].tool_calls[0].function.arguments + ')' }}";
+  EXPECT_EQ(with(kDumps, R"("{\"a\":1}")"), R"("{\"a\":1}")");
+  arguments_ = CallArguments::kObjects;
+  EXPECT_EQ(with(kDumps, R"("{\"a\":  1}")"), R"({"a": 1})");
+  EXPECT_EQ(with(kDumps, R"({"a":1})"), R"({"a": 1})");
+  EXPECT_EQ(with(kDumps, R"("")"), "{}");
+  EXPECT_EQ(with(kDumps, R"("{\"a\"")"), R"("{\"a\"")");
+  EXPECT_EQ(with(kJoins, R"("{\"a\":  1}")"), R"(f({"a":  1}))") << "as the client wrote it";
+  EXPECT_EQ(with(kJoins, R"({"a":1})"), R"(f({"a":1}))");
+  format_ = ChatFormat::Create("{{ raise_exception('none of it') }}", {}, {});
+  EXPECT_THAT(Error(), HasSubstr("none of it"));
+}
+
+TEST_F(RenderChatTest, NoContentBesideCallsIsNoneForTemplatesThatAsk) {
+  Add("assistant", "")->set_tool_calls_json(R"([{"function":{"name":"f","arguments":{}}}])");
+  Add("assistant", "");
+  for (const char* source :
+       {"{% for m in messages %}{{ 1 if m['content'] is none else 2 }}{% endfor %}",
+        "{% for m in messages %}{{ 2 if m[\"content\"] is not none else 1 }}{% endfor %}",
+        "{% for m in messages %}{{ 1 if m.content == None else 2 }}{% endfor %}"}) {
+    format_ = ChatFormat::Create(source, {}, {});
+    EXPECT_EQ(Render(), "12") << source;
+  }
+  format_ = ChatFormat::Create(
+      "{% if tools is not none %}{% for m in messages %}[{{ m.content }}]{% endfor %}{% endif %}",
+      {}, {});
+  request_.set_tools_json("[{}]");
+  EXPECT_EQ(Render(), "[][]") << "it would say None";
 }
 
 TEST_F(RenderChatTest, NamesTheFieldThatIsWrong) {

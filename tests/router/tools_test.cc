@@ -252,6 +252,26 @@ TEST_F(TemplateTest, ShowsArgumentsThatAreNoJsonAsTheyAre) {
   }
 }
 
+// Of whichever server the conversation is from.
+TEST_F(TemplateTest, ShowsThoughtsByAnyOfTheirNames) {
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    const auto parsed =
+        Parse("<tool_call>{{ messages[1].reasoning_content }}|{{ messages[1].thinking }}",
+              StrCat(R"(,{"role":"assistant","content":"x",")", name, R"(":"Hm"})"));
+    ASSERT_TRUE(std::holds_alternative<CompletionRequest>(parsed)) << name;
+    EXPECT_EQ(std::get<CompletionRequest>(parsed).prompts[0].text, "<tool_call>Hm|Hm");
+  }
+}
+
+TEST_F(TemplateTest, SeesNoCallsWhereTheListIsEmpty) {
+  const char* source = "<tool_call>{{ messages[1].tool_calls is defined }}";
+  const auto parsed = Parse(source, R"(,{"role":"assistant","content":"x","tool_calls":[]})");
+  EXPECT_EQ(std::get<CompletionRequest>(parsed).prompts[0].text, "<tool_call>False");
+  const auto refused = Parse(source, R"(,{"role":"assistant","tool_calls":[]})");
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).param, "messages[1].content");
+}
+
 TEST_F(TemplateTest, ThatOpensAThoughtIsGoneOnWith) {
   const auto parsed = Parse("</think><tool_call>{{ messages[0].content }}<think>\n");
   EXPECT_EQ(std::get<CompletionRequest>(parsed).syntax.reasoning, ReasoningStart::kOpen);
