@@ -369,6 +369,7 @@ TEST_F(LlamaTest, ARespawnedRankTakesTheNumberOfPagesAlreadyChosen) {
   options.kv_cache_memory = 64 << 20;
   options.available_memory = [] { return uint64_t{32} << 20; };
   EXPECT_FALSE(ModelRunner::Create(deps, options).ok());
+  EXPECT_EQ(backend->memory().weights, 0u) << "refused before anything is loaded";
   options.kv_pages_chosen = true;
   const auto runner = ModelRunner::Create(deps, options);
   ASSERT_TRUE(runner.ok()) << runner.status();

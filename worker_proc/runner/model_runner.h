@@ -110,7 +110,9 @@ class ModelRunner {
               PaddingPolicy padding);
   Status LoadModel();
   Status CheckWeightsFit() const;
+  Status CheckContextFits() const;
   Status RunLargestStep();
+  std::vector<uint64_t> KvPageBytes() const;  // of each rank
   StatusOr<uint64_t> KvPagesThatFit(std::vector<uint64_t> page_bytes) const;
   Status SizeKvCache();
   uint32_t logits_tile() const;

@@ -39,6 +39,7 @@ Status ModelRunner::LoadModel() {
   {
     StartupStep step(deps_.clock, "weights");
     RETURN_IF_ERROR(CheckWeightsFit());
+    RETURN_IF_ERROR(CheckContextFits());
     WeightLoader loader(deps_.checkpoint, deps_.backend, model_->packed_modules_mapping(),
                         ProgressLine(deps_.clock, deps_.heartbeat));
     RETURN_IF_ERROR(model_->LoadWeights(&loader));
@@ -116,6 +117,21 @@ Status ModelRunner::CheckWeightsFit() const {
       "a smaller model"));
 }
 
+// If it does not fit without weights, neither will it beside them, and before that the rotary
+// table, which is as long as the context, could take all that is there.
+Status ModelRunner::CheckContextFits() const {
+  if (options_.device_memory) return OkStatus();
+  return KvPagesThatFit(KvPageBytes()).status();
+}
+
+std::vector<uint64_t> ModelRunner::KvPageBytes() const {
+  std::vector<uint64_t> bytes;
+  for (uint32_t rank = 0; rank < partition_.size; ++rank) {
+    bytes.push_back(deps_.backend->KvPageBytes(model_->kv_shape(rank)));
+  }
+  return bytes;
+}
+
 StatusOr<uint64_t> ModelRunner::KvPagesThatFit(std::vector<uint64_t> page_bytes) const {
   if (options_.kv_pages_chosen) return options_.available_memory() / page_bytes[partition_.rank];
   if (options_.device_memory) {
@@ -141,10 +157,7 @@ StatusOr<uint64_t> ModelRunner::KvPagesThatFit(std::vector<uint64_t> page_bytes)
 }
 
 Status ModelRunner::SizeKvCache() {
-  std::vector<uint64_t> page_bytes;
-  for (uint32_t rank = 0; rank < partition_.size; ++rank) {
-    page_bytes.push_back(deps_.backend->KvPageBytes(model_->kv_shape(rank)));
-  }
+  const std::vector<uint64_t> page_bytes = KvPageBytes();
   ASSIGN_OR_RETURN(max_kv_pages_, KvPagesThatFit(page_bytes));
   Log().info("kv cache fits {} {} {}", Kv("pages", max_kv_pages_),
              Kv("tokens", max_kv_pages_ * options_.page_size),
