@@ -69,10 +69,11 @@ function(flotilla_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} build_revision)
 endfunction()
 
-# The product: what serves, and what `flotilla`'s other commands start. Target programs (./flotilla builds it),
-# installed, packed, and what tests with a whole product need.
-set(FLOTILLA_PROGRAMS flotilla flotilla-router flotilla-scheduler flotilla-worker flotilla-rank-proxy
-  flotilla-detokenizer flotilla-flight flotilla-grammar flotilla-simulate flotilla-fleet flotilla-worker-bench
+# The product: what serves (target serving, all that `./flotilla serve` builds), and what `flotilla`'s other commands
+# start (target programs), installed, packed, and what tests with a whole product need.
+set(FLOTILLA_SERVING flotilla flotilla-router flotilla-scheduler flotilla-worker flotilla-rank-proxy
+  flotilla-detokenizer flotilla-grammar)
+set(FLOTILLA_PROGRAMS ${FLOTILLA_SERVING} flotilla-flight flotilla-simulate flotilla-fleet flotilla-worker-bench
   flotilla-quality flotilla-offline flotilla-served)
 
 # tests_<label>: builds what the tests of a label need, so that a sanitizer's tree builds no more.

@@ -219,6 +219,10 @@ class BootstrapTest(unittest.TestCase):
                          machine)
         self.assertEqual(jobs(memory_max=gib, memory_current=2 * gib), 1)
 
+    def test_a_first_answer_does_not_wait_for_benchmarks(self):
+        run = self.shell("for c in serve ask bench simulate completion help; do built_for $c; done")
+        self.assertEqual(run.stdout.split(), ["serving"] * 2 + ["programs"] * 4)
+
     def test_image_builds_all_programs_before_it_packs_and_tries_them(self):
         for name in ("build", "roots", "try"):
             self.program(self.tree / f"deploy/images/{name}.sh", f"#!/bin/bash\necho {name}.sh $1\n")
