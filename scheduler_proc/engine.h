@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler_proc/engine_server.h"
-#include "scheduler_proc/output_side.h"
-#include "scheduler_proc/scheduler_loop.h"
+#include "scheduler_proc/front/engine_server.h"
+#include "scheduler_proc/loop/scheduler_loop.h"
+#include "scheduler_proc/output/output_side.h"
 
 namespace flotilla {
 

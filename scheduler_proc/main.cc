@@ -18,7 +18,7 @@
 #include "common/text/model_text.h"
 #include "common/tls/certificate_metric.h"
 #include "common/tls/tls_flags.h"
-#include "scheduler_proc/core_flags.h"
+#include "scheduler_proc/core/core_flags.h"
 #include "scheduler_proc/engine.h"
 #include "scheduler_proc/grammar_vocabulary.h"
 

@@ -39,7 +39,7 @@ std::unique_ptr<WaitingOrder> MakeTenantOrder(const SchedulerConfig& config, KvP
   return std::make_unique<TenantOrder>(config.vtc_input_weight, config.vtc_output_weight);
 }
 
-constexpr SchedulePolicy kPolicies[] = {
+constexpr SchedulePolicy kPolicyTable[] = {
     {.name = "fcfs", .make = Make<SortedOrder<ByArrival>>, .by_arrival = true},
     {.name = "lpm", .make = MakeMatched<PrefixOrder>, .ages = true},
     {.name = "dfs-weight", .make = MakeMatched<DfsOrder>, .ages = true},
@@ -52,7 +52,7 @@ constexpr SchedulePolicy kPolicies[] = {
 }  // namespace
 
 const SchedulePolicy* FindSchedulePolicy(std::string_view name) {
-  for (const SchedulePolicy& policy : kPolicies) {
+  for (const SchedulePolicy& policy : kPolicyTable) {
     if (policy.name == name) return &policy;
   }
   return nullptr;
@@ -60,7 +60,7 @@ const SchedulePolicy* FindSchedulePolicy(std::string_view name) {
 
 std::vector<std::string_view> SchedulePolicyNames() {
   std::vector<std::string_view> names;
-  for (const SchedulePolicy& policy : kPolicies) names.push_back(policy.name);
+  for (const SchedulePolicy& policy : kPolicyTable) names.push_back(policy.name);
   return names;
 }
 

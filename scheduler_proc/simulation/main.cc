@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "boost/json.hpp"
-#include "scheduler_proc/core_flags.h"
+#include "scheduler_proc/core/core_flags.h"
 #include "scheduler_proc/simulation/simulator.h"
 #include "shm/flight_ring.h"
 

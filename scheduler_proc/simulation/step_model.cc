@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "scheduler_proc/replay.h"
+#include "scheduler_proc/flight/replay.h"
 
 namespace flotilla {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "scheduler_proc/replay.h"
+#include "scheduler_proc/flight/replay.h"
 
 namespace flotilla {
 namespace {

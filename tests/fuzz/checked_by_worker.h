@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "scheduler_proc/validate.h"
+#include "scheduler_proc/front/validate.h"
 #include "shm/step_plan.h"
 
 namespace flotilla::fuzz {

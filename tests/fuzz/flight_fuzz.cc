@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "scheduler_proc/flight_record.h"
+#include "scheduler_proc/flight/flight_record.h"
 #include "shm/flight_ring.h"
 #include "tests/fakes/answer_plan.h"
 #include "tests/fuzz/fuzz_input.h"

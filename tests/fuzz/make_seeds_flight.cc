@@ -2,7 +2,7 @@
 #include <set>
 
 #include "common/base/check.h"
-#include "scheduler_proc/flight_record.h"
+#include "scheduler_proc/flight/flight_record.h"
 #include "shm/flight_ring.h"
 #include "tests/fakes/answer_plan.h"
 #include "tests/fuzz/make_seeds.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/base/log.h"
-#include "scheduler_proc/router_channel.h"
+#include "scheduler_proc/front/router_channel.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/fuzz/checked_by_worker.h"
 #include "tests/fuzz/fuzz_input.h"

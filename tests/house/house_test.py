@@ -27,7 +27,16 @@ ALLOWED = {
     "proto": set(),
     "scheduler_proc/core": {"common/base"},
     "scheduler_proc/grammar": {"scheduler_proc/core", "common/base", "proto"},
-    "scheduler_proc": {"scheduler_proc/core", "scheduler_proc/grammar", "common", "shm", "proto"},
+    # The scheduler's rooms: what its threads hand each other; what is recorded; where tokens leave; the loop; who is
+    # spoken with.
+    "scheduler_proc/exchange": {"scheduler_proc/core", "common", "proto"},
+    "scheduler_proc/flight": {"scheduler_proc/core", "common", "shm"},
+    "scheduler_proc/output": {"scheduler_proc/exchange", "common", "proto"},
+    "scheduler_proc/loop": {"scheduler_proc/exchange", "scheduler_proc/flight", "scheduler_proc/core", "common", "shm",
+                            "proto"},
+    "scheduler_proc/front": {"scheduler_proc/exchange", "scheduler_proc/grammar", "common", "proto"},
+    "scheduler_proc/simulation": {"scheduler_proc/flight", "scheduler_proc/core", "common", "shm"},
+    "scheduler_proc": {"scheduler_proc", "common", "shm", "proto"},
     "worker_proc": {"common", "shm"},
     "detokenizer_proc": {"common"},
     # The router's rooms, each over those before it: what a field is; what the model wrote; what requests ask and answers
@@ -65,7 +74,7 @@ EXCEPTIONS = {
 # deadlines as times of day, and turns them into durations at once.
 WALL_CLOCK = re.compile(r"system_clock::now|CLOCK_REALTIME|gettimeofday")
 WALL_CLOCK_FILES = {"common/base/unix_time.h", "router/fleet/collect_call.h", "router/fleet/engine_calls.cc",
-                    "router/grpc/grpc_service.cc", "scheduler_proc/engine_server.cc"}
+                    "router/grpc/grpc_service.cc", "scheduler_proc/front/engine_server.cc"}
 
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|cub/|thrust/|cutlass/)")
 CUDA_FOLDERS = ("worker_proc/cuda/", "worker_proc/comm/")

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
-#include "scheduler_proc/cache_board.h"
 #include "scheduler_proc/core/radix_cache.h"
+#include "scheduler_proc/exchange/cache_board.h"
 
 namespace flotilla {
 namespace {

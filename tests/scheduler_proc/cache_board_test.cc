@@ -1,4 +1,4 @@
-#include "scheduler_proc/cache_board.h"
+#include "scheduler_proc/exchange/cache_board.h"
 
 #include <gtest/gtest.h>
 

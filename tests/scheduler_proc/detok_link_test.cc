@@ -1,5 +1,5 @@
 // The link to the detokenizer, frame by frame.
-#include "scheduler_proc/detok_link.h"
+#include "scheduler_proc/output/detok_link.h"
 
 #include <gtest/gtest.h>
 

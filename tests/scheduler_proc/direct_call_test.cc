@@ -1,5 +1,5 @@
 // n and best_of on a real engine (toy model), over a Unix socket.
-#include "scheduler_proc/direct_call.h"
+#include "scheduler_proc/front/direct_call.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // flotilla.v1.Inference/Embed on a real engine (toy model), over a Unix socket.
-#include "scheduler_proc/embed_call.h"
+#include "scheduler_proc/front/embed_call.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // flotilla.v1.Engine on a real engine (toy model), over a Unix socket: a router's view.
-#include "scheduler_proc/engine_service.h"
+#include "scheduler_proc/front/engine_service.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler_proc/epoch_manager.h"
+#include "scheduler_proc/loop/epoch_manager.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler_proc/inbox.h"
+#include "scheduler_proc/exchange/inbox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // flotilla.v1.Inference on a real engine (toy model), over a Unix socket.
-#include "scheduler_proc/inference_service.h"
+#include "scheduler_proc/front/inference_service.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler_proc/keyed_results.h"
+#include "scheduler_proc/front/keyed_results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "scheduler_proc/large_results.h"
+#include "scheduler_proc/exchange/large_results.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The output side with a real link to a FakeDetokenizer: text joined with tokens, restarts.
-#include "scheduler_proc/output_side.h"
+#include "scheduler_proc/output/output_side.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler_proc/recorded_scheduler.h"
+#include "scheduler_proc/flight/recorded_scheduler.h"
 #include "shm/flight_ring.h"
 
 namespace flotilla::testing {

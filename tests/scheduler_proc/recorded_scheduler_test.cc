@@ -1,5 +1,5 @@
 // A call is in the recording before it is made.
-#include "scheduler_proc/recorded_scheduler.h"
+#include "scheduler_proc/flight/recorded_scheduler.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "scheduler_proc/replay.h"
+#include "scheduler_proc/flight/replay.h"
 #include "tests/fakes/answer_plan.h"
 #include "tests/scheduler_proc/recorded_calls.h"
 

@@ -1,5 +1,5 @@
 // A core that is led through its own recording decides the same; one that would not is found out.
-#include "scheduler_proc/replay.h"
+#include "scheduler_proc/flight/replay.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "scheduler_proc/request_front.h"
+#include "scheduler_proc/front/request_front.h"
 
 #include <gtest/gtest.h>
 

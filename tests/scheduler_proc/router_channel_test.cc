@@ -1,4 +1,4 @@
-#include "scheduler_proc/router_channel.h"
+#include "scheduler_proc/front/router_channel.h"
 
 #include <gtest/gtest.h>
 

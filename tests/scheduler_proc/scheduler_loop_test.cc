@@ -1,6 +1,6 @@
 // The loop over real rings and ranks in threads; the test is the output side. No gRPC, no ZeroMQ:
 // this runs under ThreadSanitizer.
-#include "scheduler_proc/scheduler_loop.h"
+#include "scheduler_proc/loop/scheduler_loop.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "scheduler_proc/step_port.h"
+#include "scheduler_proc/loop/step_port.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler_proc/stream_log.h"
+#include "scheduler_proc/front/stream_log.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "boost/json.hpp"
-#include "scheduler_proc/replay.h"
+#include "scheduler_proc/flight/replay.h"
 #include "tests/scheduler_proc/recorded_calls.h"
 
 namespace flotilla {

@@ -1,5 +1,5 @@
 // One row a field: what is taken, what is refused and how.
-#include "scheduler_proc/validate.h"
+#include "scheduler_proc/front/validate.h"
 
 #include <gtest/gtest.h>
 

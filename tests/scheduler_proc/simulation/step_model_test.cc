@@ -6,7 +6,7 @@
 #include <deque>
 #include <random>
 
-#include "scheduler_proc/recorded_scheduler.h"
+#include "scheduler_proc/flight/recorded_scheduler.h"
 #include "tests/fakes/answer_plan.h"
 
 namespace flotilla {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "scheduler_proc/recorded_scheduler.h"
+#include "scheduler_proc/flight/recorded_scheduler.h"
 #include "tests/fakes/answer_plan.h"
 
 namespace flotilla {
