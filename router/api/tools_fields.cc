@@ -46,59 +46,73 @@ json::object AsObjectSchema(json::object schema) {
   return schema;
 }
 
-// Definitions are found from the root of a schema only.
-MaybeError MoveDefinitions(const ToolSet::Tool& tool, json::object* schema, json::object* root) {
-  for (const char* key : {"$defs", "definitions"}) {
-    json::value* definitions = schema->if_contains(key);
-    if (definitions == nullptr || !definitions->is_object()) continue;
-    json::value& all = (*root)[key];
-    if (all.is_null()) all.emplace_object();
-    for (const auto& [name, value] : definitions->get_object()) {
-      const auto [at, added] = all.get_object().emplace(name, value);
-      if (!added && at->value() != value)
-        return InvalidField(tool.field, StrCat("'", tool.field, "' defines '", std::string(name),
-                                               "' otherwise than another tool does."));
-    }
-    schema->erase(key);
-  }
-  return std::nullopt;
+// Whether what is under the keyword is a value, not a schema.
+bool IsData(std::string_view key) {
+  return key == "enum" || key == "const" || key == "default" || key == "examples";
+}
+// Whether it has schemas by names that clients choose.
+bool IsMapOfSchemas(std::string_view key) {
+  return key == "properties" || key == "patternProperties" || key == "$defs" ||
+         key == "definitions" || key == "dependentSchemas";
 }
 
-// [{"name": "f", "parameters": {…}}, …]
-MaybeError ListSchema(const ToolSet& tools, json::object* out) {
+// The references that begin at the schema's root find it at `root`. Recursion is as deep as the
+// JSON, which ParseJson bounds.
+void MoveReferences(std::string_view root, json::value* schema) {
+  if (schema->is_array()) {
+    for (json::value& inner : schema->get_array()) MoveReferences(root, &inner);
+  }
+  if (!schema->is_object()) return;
+  for (auto& [key, value] : schema->get_object()) {
+    if (key == "$ref" && value.is_string()) {
+      json::string& ref = value.get_string();
+      if (ref == "#" || ref.starts_with("#/")) ref.replace(0, 1, root);
+    } else if (IsMapOfSchemas(key) && value.is_object()) {
+      for (auto& [name, inner] : value.get_object()) MoveReferences(root, &inner);
+    } else if (!IsData(key)) {
+      MoveReferences(root, &value);
+    }
+  }
+}
+
+// [{"name": "f", "parameters": {…}}, …]. The parameters are definitions of their tools' names,
+// which need no escapes in a reference.
+json::object ListSchema(const ToolSet& tools) {
   json::array any_of;
+  json::object definitions;
   for (const ToolSet::Tool& tool : tools.tools) {
-    json::object parameters = AsObjectSchema(tool.parameters);
-    if (auto error = MoveDefinitions(tool, &parameters, out)) return error;
+    const std::string at = StrCat("#/$defs/", tool.name);
+    json::value parameters = AsObjectSchema(tool.parameters);
+    MoveReferences(at, &parameters);
+    definitions.emplace(tool.name, std::move(parameters));
     any_of.push_back(json::object{
         {"type", "object"},
-        {"properties", {{"name", {{"const", tool.name}}}, {"parameters", std::move(parameters)}}},
+        {"properties", {{"name", {{"const", tool.name}}}, {"parameters", {{"$ref", at}}}}},
         {"required", {"name", "parameters"}}});
   }
-  (*out)["type"] = "array";
-  (*out)["minItems"] = 1;
-  if (!tools.parallel) (*out)["maxItems"] = 1;
-  (*out)["items"] = json::object{{"anyOf", std::move(any_of)}};
-  return std::nullopt;
+  json::object list = {{"type", "array"}, {"minItems", 1}};
+  if (!tools.parallel) list["maxItems"] = 1;
+  list["items"] = json::object{{"anyOf", std::move(any_of)}};
+  list["$defs"] = std::move(definitions);
+  return list;
 }
 
 // The grammar of a choice that has to be made.
-MaybeError Demand(ToolSet* tools, CompletionRequest* request) {
+void Demand(const ToolSet& tools, CompletionRequest* request) {
   ToolCallOptions* read = &request->syntax.tools;
   json::object schema;
-  if (tools->choice == ToolSet::Choice::kNamed) {
-    const auto tool = std::ranges::find(tools->tools, tools->named, &ToolSet::Tool::name);
+  if (tools.choice == ToolSet::Choice::kNamed) {
+    const auto tool = std::ranges::find(tools.tools, tools.named, &ToolSet::Tool::name);
     schema = AsObjectSchema(tool->parameters);
     read->syntax = ToolSyntax::kArguments;
     read->names = {tool->name};
     request->structured_field = tool->field;
   } else {
-    if (auto error = ListSchema(*tools, &schema)) return error;
+    schema = ListSchema(tools);
     read->syntax = ToolSyntax::kList;
     request->structured_field = "tools";
   }
   request->params.mutable_structured()->set_json_schema(json::serialize(schema));
-  return std::nullopt;
 }
 
 }  // namespace
@@ -202,7 +216,10 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
   conversation->set_tools_json(json::serialize(tools.shown));
   for (const ToolSet::Tool& tool : tools.tools) read->names.push_back(tool.name);
   if (!tools.parallel) read->max_calls = 1;
-  if (tools.choice != Choice::kAuto) return Demand(&tools, request);
+  if (tools.choice != Choice::kAuto) {
+    Demand(tools, request);
+    return std::nullopt;
+  }
   read->syntax = ToolSyntaxOf(chat_template, parsers);
   if (read->syntax != ToolSyntax::kNone) return std::nullopt;
   return InvalidField("tools",
