@@ -141,6 +141,7 @@ void ToolCallParser::TellCall(std::string arguments, AnswerText* out) {
   ToolCallPiece piece;
   piece.index = num_calls_ - 1;
   piece.arguments = std::move(arguments);
+  piece.at = out->content.size();
   if (!std::exchange(call_told_, true))
     piece.name = call_.has_value() ? call_->name() : options_.names[0];
   else if (piece.arguments.empty())

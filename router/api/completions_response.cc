@@ -51,14 +51,16 @@ const char* FinishName(v1::FinishReason reason) {
 }  // namespace
 
 void ChoicePiece::Append(const ChoicePiece& next) {
+  for (const ToolCallPiece& call : next.calls) {
+    if (!calls.empty() && calls.back().index == call.index) {
+      calls.back().arguments.append(call.arguments);
+    } else {
+      calls.push_back(call);
+      calls.back().at += text.size();
+    }
+  }
   text.append(next.text);
   reasoning.append(next.reasoning);
-  for (const ToolCallPiece& call : next.calls) {
-    if (!calls.empty() && calls.back().index == call.index)
-      calls.back().arguments.append(call.arguments);
-    else
-      calls.push_back(call);
-  }
   JoinInto(next.tokens, &tokens);
   JoinInto(next.token_logprobs, &token_logprobs);
   JoinInto(next.top_logprobs, &top_logprobs);
@@ -177,6 +179,7 @@ void ChoiceFormatter::AddChoice(const v1::ChoiceDelta& choice, ChoicePiece* piec
 
 void ChoiceFormatter::AddText(const v1::ChoiceDelta& choice, ChoicePiece* piece) {
   AnswerText text = reader_.Read(choice);
+  for (ToolCallPiece& call : text.calls) call.at += piece->text.size();
   piece->text.append(text.content);
   piece->reasoning = std::move(text.reasoning);
   piece->calls = std::move(text.calls);

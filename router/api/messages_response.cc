@@ -48,17 +48,18 @@ class MessagesWriter final : public AnswerWriter {
       out +=
           Delta(StrCat("\"type\":\"thinking_delta\",\"thinking\":", JsonString(piece.reasoning)));
     }
-    if (!piece.text.empty()) {
+    const auto on_text = [&](std::string_view text) {
       out += Enter(Block::kText, {});
-      out += Delta(StrCat("\"type\":\"text_delta\",\"text\":", JsonString(piece.text)));
-    }
-    for (const ToolCallPiece& call : piece.calls) {
+      out += Delta(StrCat("\"type\":\"text_delta\",\"text\":", JsonString(text)));
+    };
+    const auto on_call = [&](const ToolCallPiece& call) {
       if (!call.name.empty()) out += Leave();
       out += Enter(Block::kToolUse, call);
       if (!call.arguments.empty())
         out += Delta(
             StrCat("\"type\":\"input_json_delta\",\"partial_json\":", JsonString(call.arguments)));
-    }
+    };
+    ForEachPart(piece.text, piece.calls, on_text, on_call);
     if (!piece.finish_reason.empty()) {
       end_.finish_reason = piece.finish_reason;
       end_.stop_reason = piece.stop_reason;
@@ -87,11 +88,14 @@ class MessagesWriter final : public AnswerWriter {
     if (!choice.reasoning.empty())
       add(StrCat("{\"type\":\"thinking\",\"thinking\":", JsonString(choice.reasoning),
                  ",\"signature\":\"\"}"));
-    if (!choice.text.empty())
-      add(StrCat("{\"type\":\"text\",\"text\":", JsonString(choice.text), "}"));
-    for (const ToolCallPiece& call : choice.calls)
+    const auto on_text = [&](std::string_view text) {
+      add(StrCat("{\"type\":\"text\",\"text\":", JsonString(text), "}"));
+    };
+    const auto on_call = [&](const ToolCallPiece& call) {
       add(StrCat("{\"type\":\"tool_use\",\"id\":\"", call.id, "\",\"name\":", JsonString(call.name),
                  ",\"input\":", InputJson(call.arguments), "}"));
+    };
+    ForEachPart(choice.text, choice.calls, on_text, on_call);
     return MessageJson(content, choice, end.usage);
   }
 

@@ -82,14 +82,17 @@ class ResponsesWriter final : public AnswerWriter {
     std::string out;
     if (!piece.reasoning.empty())
       out += Grow({.kind = Item::Kind::kReasoning, .text = piece.reasoning});
-    if (!piece.text.empty()) out += Grow({.kind = Item::Kind::kMessage, .text = piece.text});
-    for (const ToolCallPiece& call : piece.calls) {
+    const auto on_text = [&](std::string_view text) {
+      out += Grow({.kind = Item::Kind::kMessage, .text = std::string(text)});
+    };
+    const auto on_call = [&](const ToolCallPiece& call) {
       if (!call.name.empty()) out += CloseItem();
       out += Grow({.kind = Item::Kind::kCall,
                    .call_id = call.id,
                    .name = call.name,
                    .text = call.arguments});
-    }
+    };
+    ForEachPart(piece.text, piece.calls, on_text, on_call);
     return out;
   }
 

@@ -1,5 +1,6 @@
-// libFuzzer: any text as a model's output, in pieces. However it is cut, the same is told of it; no
-// byte is told twice, a call begins with its name, and text without tags stays as it is.
+// libFuzzer: any text as a model's output, in pieces. However it is cut, the same is told of it, in
+// the same order; no byte is told twice, a call begins with its name, and text without tags stays
+// as it is.
 //
 // The first byte says how the model writes (syntax, reasoning, one call only), the second how long
 // the pieces are.
@@ -14,16 +15,18 @@ namespace {
 
 void Join(const AnswerText& next, AnswerText* all) {
   all->reasoning += next.reasoning;
-  all->content += next.content;
   for (const ToolCallPiece& call : next.calls) {
+    CHECK(call.at <= next.content.size());
     if (call.name.empty()) {
       CHECK(!all->calls.empty() && all->calls.back().index == call.index);
       all->calls.back().arguments += call.arguments;
     } else {
       CHECK(call.index == all->calls.size());
       all->calls.push_back(call);
+      all->calls.back().at += all->content.size();
     }
   }
+  all->content += next.content;
 }
 
 AnswerText Parse(const AnswerSyntax& syntax, std::string_view text, size_t piece) {
@@ -71,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < whole.calls.size(); ++i) {
     CHECK(whole.calls[i].name == pieces.calls[i].name);
     CHECK(whole.calls[i].arguments == pieces.calls[i].arguments);
+    CHECK(whole.calls[i].at == pieces.calls[i].at);
   }
   // "{}" stands for arguments that a call does not have.
   CHECK(Bytes(whole) <= rest.view().size() + 2 * whole.calls.size());
