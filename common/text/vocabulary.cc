@@ -19,6 +19,9 @@ constexpr std::array<std::string_view, 14> kEndOfTextNames = {
     kEndOfMessages,    "<|call|>",
     "<|eot|>",         "<｜end▁of▁sentence｜>",
 };
+// What tells thoughts, calls and text apart (router/answer), some files call control tokens.
+constexpr std::array<std::string_view, 5> kAnswerTags = {"<think>", "</think>", "<tool_call>",
+                                                         "</tool_call>", "<|python_tag|>"};
 
 }  // namespace
 
@@ -32,6 +35,9 @@ Status Vocabulary::Add(std::string_view bytes, TokenType type) {
     return absl::InvalidArgumentError(
         StrCat("the vocabulary has over ", kMaxTokens, " tokens or ", kMaxBytes, " bytes of text"));
   }
+  if (type == TokenType::kControl &&
+      std::find(kAnswerTags.begin(), kAnswerTags.end(), bytes) != kAnswerTags.end())
+    type = TokenType::kUserDefined;
   bytes_.append(bytes);
   ends_.push_back(static_cast<uint32_t>(bytes_.size()));
   types_.push_back(type);

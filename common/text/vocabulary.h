@@ -30,7 +30,9 @@ class Vocabulary {
   static constexpr size_t kMaxBytes = 1u << 30;  // of all tokens
 
   void Reserve(size_t num_tokens);
-  // The next id. Errors: InvalidArgument beyond kMaxTokens or kMaxBytes.
+  // The next id. A control token that is a tag in answers, such as <tool_call>, is user-defined
+  // here, so that it is not hidden from who reads them. Errors: InvalidArgument beyond kMaxTokens
+  // or kMaxBytes.
   Status Add(std::string_view bytes, TokenType type);
 
   uint32_t size() const { return static_cast<uint32_t>(types_.size()); }

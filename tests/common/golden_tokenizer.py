@@ -142,8 +142,9 @@ class Reference:
         return bytes(BYTE_OF_CHARACTER[c] for c in self.tokens[i])
 
     def hidden(self, i):
-        """Is this id left out by skip_special?"""
-        return self.types[i] in (CONTROL, UNKNOWN)
+        """Is this id left out by skip_special? Tags of answers (common/text/vocabulary.cc) are not."""
+        tags = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>")
+        return self.types[i] in (CONTROL, UNKNOWN) and self.tokens[i] not in tags
 
     def special_tokens(self):
         return [t for t, kind in zip(self.tokens, self.types) if kind == CONTROL]

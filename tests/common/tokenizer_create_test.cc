@@ -108,6 +108,24 @@ TEST(TokenizerCreateTest, TokensOfEachTypeAreFoundAndHidden) {
   EXPECT_EQ(tokenizer.Decode(std::vector<TokenId>{258, 257, 256}, false), "[tool]<|end|> a");
 }
 
+// Whoever tells calls and thoughts apart has to see them. Prompts are encoded as the file says.
+TEST(TokenizerCreateTest, TagsOfAnswersAreNotHidden) {
+  Fields fields;
+  fields.tokens.insert(fields.tokens.end(), {"<tool_call>", "</tool_call>", "<think>", "</think>",
+                                             "<|python_tag|>", "<tool_calls>"});
+  fields.types.insert(fields.types.end(), 6, 3);
+  const auto created = fields.Create();
+  ASSERT_TRUE(created.ok()) << created.status();
+  const Tokenizer& tokenizer = **created;
+  const auto ids = tokenizer.Encode("<tool_call>a</tool_call><think></think><|python_tag|>");
+  ASSERT_TRUE(ids.ok());
+  EXPECT_THAT(*ids, ElementsAre(259, 'a', 260, 261, 262, 263));
+  EXPECT_EQ(tokenizer.Decode(*ids, true), "<tool_call>a</tool_call><think></think><|python_tag|>");
+  EXPECT_TRUE(tokenizer.IsSpecial(257));
+  EXPECT_TRUE(tokenizer.IsSpecial(264));
+  EXPECT_EQ(tokenizer.Encode("<think>", {.parse_special = false})->size(), 7u);
+}
+
 TEST(TokenizerCreateTest, ABosThatIsNotAskedForIsNotAdded) {
   Fields fields;
   fields.more = [](testing::GgufBuilder* builder) {

@@ -118,6 +118,21 @@ TEST(TokenizerJsonTest, ByteLevel) {
   EXPECT_FALSE(tokenizer->strips_leading_space());
 }
 
+TEST(TokenizerJsonTest, TagsOfAnswersAreNotHidden) {
+  json::object file = ByteLevelFile();
+  int id = 259;
+  for (const char* tag : {"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})
+    file["added_tokens"].as_array().push_back(
+        {{"id", id++}, {"content", tag}, {"special", true}, {"normalized", false}});
+  const auto tokenizer = Create(file);
+  ASSERT_NE(tokenizer, nullptr);
+  const std::string text = "<think>a</think><tool_call></tool_call><|python_tag|>";
+  const auto ids = tokenizer->Encode(text, {.add_special = false});
+  EXPECT_THAT(*ids, ElementsAre(261, 'a', 262, 259, 260, 263));
+  EXPECT_EQ(tokenizer->Decode(*ids, true), text);
+  EXPECT_TRUE(tokenizer->IsSpecial(257));
+}
+
 TEST(TokenizerJsonTest, Characters) {
   const auto tokenizer = Create(CharactersFile());
   ASSERT_NE(tokenizer, nullptr);
