@@ -37,6 +37,9 @@ ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choi
   return llama ? ToolSyntax::kLlama3 : ToolSyntax::kNone;
 }
 
+// "Tool call IDs should be alphanumeric strings with length 9!"
+bool HasShortIds(std::string_view chat_template) { return Has(chat_template, "length 9"); }
+
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice) {
   const bool thinks = choice.reasoning_parser == "auto" ? Has(chat_template, "</think>")

@@ -41,6 +41,8 @@ struct ParserChoice {
 
 // How a model with this chat template writes calls, if it knows tools at all.
 ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice);
+// Whether it takes ids of calls only if they are 9 letters and digits.
+bool HasShortIds(std::string_view chat_template);
 // `prompt`: that the output follows on.
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice);

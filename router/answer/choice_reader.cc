@@ -12,7 +12,8 @@ AnswerText ChoiceReader::Read(const v1::ChoiceDelta& delta) {
   parser_.Push(delta.text(), &text);
   if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) parser_.Finish(&text);
   for (ToolCallPiece& call : text.calls) {
-    if (!call.name.empty()) call.id = StrCat("call_", RandomHex128());
+    if (call.name.empty()) continue;
+    call.id = short_ids_ ? RandomHex128().substr(0, 9) : StrCat("call_", RandomHex128());
   }
   return text;
 }

@@ -12,7 +12,8 @@ namespace flotilla {
 class ChoiceReader {
  public:
   // `syntax` must outlive the reader.
-  explicit ChoiceReader(const AnswerSyntax& syntax) : parser_(syntax) {}
+  explicit ChoiceReader(const AnswerSyntax& syntax)
+      : parser_(syntax), short_ids_(syntax.tools.short_ids) {}
 
   // What can be told with this delta: some of it may have to wait for the next one, but for the
   // one that has a finish_reason.
@@ -22,6 +23,7 @@ class ChoiceReader {
 
  private:
   AnswerParser parser_;
+  const bool short_ids_;
 };
 
 // In place of the text that was read.

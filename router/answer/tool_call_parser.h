@@ -30,6 +30,7 @@ struct ToolCallOptions {
   ToolSyntax syntax = ToolSyntax::kNone;
   std::vector<std::string> names = {};  // of the tools there are
   size_t max_calls = SIZE_MAX;
+  bool short_ids = false;  // what calls are named by: 9 letters and digits, as Mistral's templates
 };
 
 class ToolCallParser {

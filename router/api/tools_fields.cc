@@ -216,6 +216,7 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
   conversation->set_tools_json(json::serialize(tools.shown));
   for (const ToolSet::Tool& tool : tools.tools) read->names.push_back(tool.name);
   if (!tools.parallel) read->max_calls = 1;
+  read->short_ids = HasShortIds(chat_template);
   if (tools.choice != Choice::kAuto) {
     Demand(tools, request);
     return std::nullopt;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
+
+#include "absl/strings/ascii.h"
 
 namespace flotilla {
 namespace {
@@ -35,6 +38,24 @@ TEST(ChoiceReaderTest, TheFirstPieceOfACallHasItsId) {
     arguments += piece.arguments;
   }
   EXPECT_EQ(arguments, "{\"a\":1}");
+}
+
+// Mistral's templates take no others when the call comes back.
+TEST(ChoiceReaderTest, IdsAreAsShortAsTheTemplateWants) {
+  EXPECT_TRUE(HasShortIds("Tool call IDs should be alphanumeric strings with length 9!"));
+  EXPECT_FALSE(HasShortIds("{{ tool_call.id }}"));
+  AnswerSyntax syntax = kHermes;
+  syntax.tools.short_ids = true;
+  ChoiceReader reader(syntax);
+  const AnswerText text = reader.Read(
+      Delta("<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"f\"}</tool_call>"));
+  ASSERT_EQ(text.calls.size(), 2u);
+  for (const ToolCallPiece& call : text.calls) {
+    EXPECT_EQ(call.id.size(), 9u);
+    EXPECT_TRUE(std::ranges::all_of(call.id, [](char c) { return absl::ascii_isalnum(c); }))
+        << call.id;
+  }
+  EXPECT_NE(text.calls[0].id, text.calls[1].id);
 }
 
 TEST(ChoiceReaderTest, WhatWasHeldBackIsToldAtTheEnd) {

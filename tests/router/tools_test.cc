@@ -229,6 +229,16 @@ TEST_F(TemplateTest, ShowsTheToolsAsTheClientWroteThem) {
   EXPECT_EQ(request.syntax.tools.syntax, ToolSyntax::kHermes);
 }
 
+// A call that was made has to come back by its id.
+TEST_F(TemplateTest, TellsWhichIdsItTakes) {
+  constexpr const char* kShort =
+      "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}";
+  const auto parsed =
+      Parse(StrCat("<tool_call>{{ tools }}{% if false %}", kShort, "{% endif %}").c_str());
+  EXPECT_TRUE(std::get<CompletionRequest>(parsed).syntax.tools.short_ids);
+  EXPECT_FALSE(std::get<CompletionRequest>(Parse("<tool_call>{{ tools }}")).syntax.tools.short_ids);
+}
+
 TEST_F(TemplateTest, ThatKnowsNoToolsIsNoReasonToKeepSilentAboutThem) {
   const auto parsed = Parse("{{ messages[0].content }}");
   ASSERT_TRUE(std::holds_alternative<ApiError>(parsed));
