@@ -31,6 +31,9 @@ ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choi
   if (name == "none") return ToolSyntax::kNone;
   if (name == "hermes") return ToolSyntax::kHermes;
   if (name == "llama3_json") return ToolSyntax::kLlama3;
+  // Qwen3-Coder's and functionary's calls, which aren't read: <function=f>… in <tool_call> or
+  // alone.
+  if (Has(chat_template, "<function=")) return ToolSyntax::kNone;
   if (Has(chat_template, "<tool_call>")) return ToolSyntax::kHermes;
   const bool llama = Has(chat_template, "<|python_tag|>") ||
                      (Has(chat_template, "<|eot_id|>") && Has(chat_template, "\"parameters\""));

@@ -180,6 +180,11 @@ TEST(AnswerParserTest, TheTemplateTellsTheSyntax) {
   EXPECT_EQ(ToolSyntaxOf(llama, {}), ToolSyntax::kLlama3);
   EXPECT_EQ(ToolSyntaxOf("{{ '<|python_tag|>' }}", {}), ToolSyntax::kLlama3);
   EXPECT_EQ(ToolSyntaxOf("{{ messages }}", {}), ToolSyntax::kNone);
+  const std::string functionary = llama + "<|python_tag|><function=f>{}</function>",
+                    qwen_coder = qwen + "<function=f>\n<parameter=a>";
+  EXPECT_EQ(ToolSyntaxOf(functionary, {}), ToolSyntax::kNone);
+  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {}), ToolSyntax::kNone);
+  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
   EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
   EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "llama3_json"}), ToolSyntax::kLlama3);
   EXPECT_EQ(ToolSyntaxOf(qwen, {.tool_call_parser = "none"}), ToolSyntax::kNone);
