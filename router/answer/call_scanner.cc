@@ -26,8 +26,10 @@ size_t CallScanner::Push(std::string_view text, std::string* arguments) {
     if (!begun_) raw_.push_back(text[used]);
     Take(text[used++], arguments);
   }
-  // A call that was told already has simply ended; what it can't be part of is text again.
-  if (state_ == State::kFailed && begun_) --used;
+  if (state_ == State::kFailed) {
+    --used;
+    if (!begun_) raw_.pop_back();
+  }
   return used;
 }
 

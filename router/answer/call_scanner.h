@@ -22,8 +22,8 @@ class CallScanner {
   explicit CallScanner(const std::vector<std::string>* names) : names_(names) {}
 
   // Takes what of `text` belongs to the object, whose { comes first but for white space, and
-  // returns how many bytes that was. Appends to *arguments once the call is known to be one
-  // (begun()).
+  // returns how many bytes that was. The byte that it fails at is not taken: it may begin a tag.
+  // Appends to *arguments once the call is known to be one (begun()).
   size_t Push(std::string_view text, std::string* arguments);
 
   State state() const { return state_; }

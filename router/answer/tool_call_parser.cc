@@ -118,10 +118,10 @@ bool ToolCallParser::StepCall(AnswerText* out) {
   return true;
 }
 
-// A call of Hermes' ends with a tag, which some models forget.
+// A call of Hermes' ends with a tag, which some models forget. Others write a brace too many.
 bool ToolCallParser::StepAfterTag() {
   size_t at = 0;
-  while (at < pending_.size() && IsJsonSpace(pending_[at])) ++at;
+  while (at < pending_.size() && (IsJsonSpace(pending_[at]) || pending_[at] == '}')) ++at;
   pending_.erase(0, at);
   if (pending_.size() < kHermesEnd.size() && kHermesEnd.starts_with(pending_)) return false;
   if (pending_.starts_with(kHermesEnd)) pending_.erase(0, kHermesEnd.size());

@@ -92,6 +92,25 @@ TEST(AnswerParserTest, HermesWithoutItsLastTag) {
   Check(hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}} x", "T[x]0:f({})");
 }
 
+// As Qwen writes now and then.
+TEST(AnswerParserTest, HermesWithABraceTooMany) {
+  const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  Check(hermes, "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}}\n</tool_call> so", "T[so]0:f({})");
+  Check(hermes,
+        "<tool_call>{\"name\":\"f\"} }\n<tool_call>{\"name\":\"g\",\"arguments\":{\"a\":{}}}}",
+        "0:f({})1:g({\"a\":{}})");
+  Check(hermes, "<tool_call>{\"name\":\"f\"}</tool_call>}", "T[}]0:f({})");
+}
+
+TEST(AnswerParserTest, ACallMayFollowOneThatFails) {
+  const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  Check(hermes, "<tool_call>\n<tool_call>\n{\"name\":\"f\"}</tool_call>", "T[<tool_call>]0:f({})");
+  Check(hermes, "<tool_call><tool_call>{\"name\":\"f\"}", "T[<tool_call>]0:f({})");
+  Check(hermes, "<tool_call>{\"name\": <tool_call>{\"name\":\"f\"}",
+        "T[<tool_call>{\"name\":]0:f({})");
+  Check(Tools(ToolSyntax::kLlama3), "{\"a\"<|python_tag|>{\"name\":\"f\"}", "T[{\"a\"]0:f({})");
+}
+
 TEST(AnswerParserTest, WhatLooksLikeACallAndIsNoneIsText) {
   const AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
   for (const char* text :
