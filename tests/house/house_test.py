@@ -156,6 +156,12 @@ class HouseTest(unittest.TestCase):
         planted = {pathlib.PurePath(path).stem for path in tracked("tests/fuzz/planted/*.patch")}
         self.assertEqual(written, planted)
 
+    def test_planted_bugs_fit_the_code(self):
+        stale = [path for path in tracked("tests/fuzz/planted/*.patch")
+                 if subprocess.run(["patch", "--dry-run", "-p1", "-s", "-f", "-i", ROOT / path], cwd=ROOT,
+                                   capture_output=True).returncode != 0]
+        self.assertEqual(stale, [], "patch can't apply them (tests/fuzz/planted.sh)")
+
     def test_seeds_are_small(self):
         total = sum((ROOT / path).stat().st_size for path in tracked("tests/fuzz/corpus/**"))
         self.assertLess(total, 1 << 20)
