@@ -21,7 +21,8 @@
 namespace flotilla {
 
 inline constexpr size_t kMaxTools = 128;
-inline constexpr size_t kMaxToolNameBytes = 64;
+// OpenAI allows 64, Anthropic 128, which names of MCP's servers need.
+inline constexpr size_t kMaxToolNameBytes = 128;
 
 struct ToolSet {
   enum class Choice { kAuto, kNone, kRequired, kNamed };

@@ -161,6 +161,12 @@ TEST_F(ToolsTest, ReasoningIsToldApart) {
   EXPECT_EQ(reasoning, "Hm.");
 }
 
+TEST_F(ToolsTest, NamesMayHave128Bytes) {
+  const std::string named =
+      StrCat(R"("tools":[{"type":"function","function":{"name":")", std::string(128, 'n'), "\"}}]");
+  EXPECT_EQ(Chat("Hm.", named).status, 200);
+}
+
 TEST_F(ToolsTest, ErrorsNameTheField) {
   const auto tool = [](std::string_view function) {
     return StrCat(R"("tools":[{"type":"function","function":)", function, "}]");
@@ -171,6 +177,8 @@ TEST_F(ToolsTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("tools":[{"type":"function"}])"), "tools[0].function");
   EXPECT_EQ(Refused(tool("{}")), "tools[0].function.name");
   EXPECT_EQ(Refused(tool(R"({"name":"a b"})")), "tools[0].function.name");
+  EXPECT_EQ(Refused(tool(StrCat(R"({"name":")", std::string(129, 'n'), "\"}"))),
+            "tools[0].function.name");
   EXPECT_EQ(Refused(tool(R"({"name":"f","parameters":[]})")), "tools[0].function.parameters");
   EXPECT_EQ(Refused(tool(R"({"name":"f"}},{"type":"function","function":{"name":"f"})")),
             "tools[1].function.name");
