@@ -9,13 +9,16 @@ import ctypes
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 
 import pytest
 from cluster import BIN, MODEL, SANITIZED, Cluster, children_of, wait_until
 
 CLONE_NEWNET = 0x40000000
+PIDFD_GETFD = 438
 HEAD, OTHER = "10.77.0.1", "10.77.0.2"
 PORT = 29500  # the namespace has nothing else
 FLAGS = ["--tp", "2", "--kv-cache-memory", "64MiB", "--context-length", "1024"]
@@ -185,6 +188,46 @@ def test_the_other_host_dies_and_comes_back(hosts, expected):
                 joined = Joined(other, secret)
                 assert running.result() == expected
                 assert cluster.metric("flotilla_worker_restarts_total") >= 2
+    finally:
+        joined.stop()
+
+
+def break_connections(pid, address):
+    """Shuts down the process's TCP connections with that host; returns how many."""
+    broken = 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    process = os.pidfd_open(pid)
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        if not os.readlink(entry).startswith("socket:"):
+            continue
+        with socket.socket(fileno=libc.syscall(PIDFD_GETFD, process, int(entry.name), 0)) as copy:
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and not copy.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and address in copy.getpeername()[0]:
+                copy.shutdown(socket.SHUT_RDWR)
+                broken += 1
+    os.close(process)
+    return broken
+
+
+@pytest.mark.skipif(SANITIZED, reason="a recovery takes many times as long, and its time is what counts")
+def test_a_connection_of_the_ranks_breaks_and_nobody_dies(hosts, expected):
+    _, other, secret = hosts
+    joined = Joined(other, secret)
+    try:
+        with head(secret) as cluster:
+            assert answers(cluster) == expected
+            ours, theirs = cluster.pids("worker")[0], joined.worker()
+            # While nothing runs: the next request notices. Then under requests.
+            assert break_connections(ours, OTHER) == 1
+            began = time.monotonic()
+            assert answers(cluster) == expected
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                running = pool.submit(answers, cluster)
+                assert break_connections(ours, OTHER) == 1
+                assert running.result() == expected
+            assert time.monotonic() - began < 60, "somebody waited for --step-timeout-ms"
+            assert cluster.pids("worker")[0] == ours and joined.worker() == theirs
+            assert cluster.metric("flotilla_worker_restarts_total") == 0
     finally:
         joined.stop()
 

@@ -21,6 +21,8 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kRoundTickNs = 100 * kNsPerMs;
+// A death comes by other ways too, to the scheduler; so long it may take.
+constexpr int64_t kDeathKnownNs = kNsPerSecond;
 // Up to this, an all-reduce is one message to everyone: latency counts.
 constexpr size_t kOneRoundBytes = 16 << 10;
 
@@ -91,8 +93,7 @@ class TcpCollective final : public Collective {
   Status Begin(OpKind kind, uint32_t root, uint64_t total);
   void Sends(uint32_t peer, std::span<const std::byte> out);
   void Receives(uint32_t peer, std::span<std::byte> in);
-  // Moves everything; on failure all connections are closed, so that nobody waits for us.
-  Status Finish();
+  Status Finish();  // moves everything
   Status MoveAll();
   // What can be moved now; true: something was.
   StatusOr<bool> MoveSome();
@@ -100,6 +101,8 @@ class TcpCollective final : public Collective {
   StatusOr<bool> ReceiveSome(uint32_t peer);
   Status SleepUntilReady(int64_t deadline_ns);
   Status Tick();
+  // All connections are closed, so that nobody waits for us. What it was: see the header.
+  Status Fail(const Status& status);
   bool AllDone() const {
     return std::all_of(flows_.begin(), flows_.end(), [](const Flow& flow) { return flow.done(); });
   }
@@ -138,11 +141,8 @@ Status TcpCollective::Reset(uint32_t epoch) {
   header_ = MessageHeader();
   RETURN_IF_ERROR(Tick());
   const SocketWait wait{RealClock::Now() + options_.timeout_ns, [this] { return Tick(); }};
-  Status joined = mesh_.Join(epoch, wait);
-  if (!joined.ok()) {
-    mesh_.Close();
-    return joined;
-  }
+  const Status joined = mesh_.Join(epoch, wait);
+  if (!joined.ok()) return Fail(joined);
   usable_ = true;
   Status together = Barrier();
   header_.round = 0;  // nothing was asked for yet
@@ -171,12 +171,19 @@ void TcpCollective::Receives(uint32_t peer, std::span<std::byte> in) {
 }
 
 Status TcpCollective::Finish() {
-  Status status = MoveAll();
-  if (!status.ok()) {
-    usable_ = false;
-    mesh_.Close();
-  }
-  return status;
+  const Status status = MoveAll();
+  return status.ok() ? status : Fail(status);
+}
+
+Status TcpCollective::Fail(const Status& status) {
+  usable_ = false;
+  mesh_.Close();
+  if (!absl::IsAborted(status) || options_.epoch == nullptr) return status;
+  const SocketWait wait{RealClock::Now() + kDeathKnownNs, [this] { return Tick(); }};
+  Status waited = Tick();
+  while (waited.ok()) waited = PollOnce(-1, 0, wait).status();
+  if (!absl::IsDeadlineExceeded(waited)) return waited;
+  return absl::DeadlineExceededError(StrCat(status.message(), ", but the epoch goes on"));
 }
 
 Status TcpCollective::MoveAll() {

@@ -6,8 +6,10 @@
 // ranks reach rank 0 at one address, which tells all of them where the others listen. Then every
 // message carries what its sender is doing: ranks that are in different operations fail.
 //
-// A rank that dies closes its connections, which ends everybody's wait with Aborted; an epoch that
-// the scheduler has ended does so within 100 ms; a rank that hangs is DeadlineExceeded.
+// A rank that dies closes its connections, which ends everybody's wait: with Aborted once the
+// scheduler has begun a new epoch, which it does at once. If it has not after a second, nobody has
+// died but the connection: DeadlineExceeded, as for a rank that hangs. An epoch that the scheduler
+// has ended ends a wait within 100 ms.
 //
 // Threads: one. Ownership: `epoch` and the collective's buffers are the caller's. Errors: those of
 // shm/collective.h.
@@ -29,8 +31,9 @@ struct TcpCollectiveOptions {
   std::string secret;
   WaitPolicy wait;
   int64_t timeout_ns = 30'000'000'000;
-  const std::atomic<uint32_t>* epoch = nullptr;  // of the control segment: newer ones end waits
-  void (*on_wait)(void*) = nullptr;              // about every 100 ms of waiting
+  // Of the control segment: newer ones end waits. Null: every rank that is gone has died.
+  const std::atomic<uint32_t>* epoch = nullptr;
+  void (*on_wait)(void*) = nullptr;  // about every 100 ms of waiting
   void* on_wait_arg = nullptr;
 };
 // Unavailable: the address can't be listened on.

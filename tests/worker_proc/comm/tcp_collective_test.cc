@@ -187,6 +187,75 @@ TEST(TcpCollectiveTest, TheEndOfTheEpochEndsAWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Nobody has died: who waits for the next epoch says so, or it never comes.
+TEST(TcpCollectiveTest, ABrokenConnectionOfAnEpochThatGoesOnIsNotADeath) {
+  const TcpAddress address = FreeAddress();
+  std::atomic<uint32_t> epoch = 1;
+  std::atomic<bool> noticed = false;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpCollectiveOptions options = Options(rank, 2, address);
+      options.epoch = &epoch;
+      auto collective = Make(options);
+      ASSERT_TRUE(collective->Reset(1).ok());
+      if (rank == 1) {
+        collective.reset();  // as a connection that breaks
+        while (!noticed) std::this_thread::yield();
+        collective = Make(options);
+      } else {
+        const Status status = collective->Barrier();
+        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is gone"));
+        epoch = 2;
+        noticed = true;
+      }
+      ASSERT_TRUE(collective->Reset(2).ok());
+      EXPECT_TRUE(collective->Barrier().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TcpCollectiveTest, ADeathThatTheSchedulerSeesIsTheEndOfTheEpoch) {
+  TcpCollectiveOptions options = Options(0, 2, FreeAddress());
+  std::atomic<uint32_t> epoch = 1;
+  std::atomic<bool> joined = false;
+  options.epoch = &epoch;
+  std::thread other([&] {
+    auto collective = Make(Options(1, 2, options.address));
+    EXPECT_TRUE(collective->Reset(1).ok());
+    while (!joined) std::this_thread::yield();
+    collective.reset();
+    epoch = 2;
+  });
+  const auto collective = Make(options);
+  EXPECT_TRUE(collective->Reset(1).ok());
+  joined = true;
+  EXPECT_EQ(collective->Barrier().code(), absl::StatusCode::kAborted);
+  other.join();
+}
+
+TEST(TcpCollectiveTest, ARankThatHangsUpWhileTheyMeetIsMetAgain) {
+  std::atomic<uint32_t> epoch = 1;
+  TcpCollectiveOptions options = Options(0, 2, FreeAddress());
+  options.epoch = &epoch;
+  std::atomic<bool> failed = false;
+  std::thread rank0([&] {
+    const auto collective = Make(options);
+    const Status status = collective->Reset(1);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    failed = true;
+    EXPECT_TRUE(collective->Reset(1).ok());
+  });
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  EXPECT_TRUE(
+      ConnectLink(options.address, {LinkPurpose::kCollective, 1, 2, 1, 1}, kSecret, wait).ok());
+  while (!failed) std::this_thread::yield();
+  EXPECT_TRUE(Make(Options(1, 2, options.address))->Reset(1).ok());
+  rank0.join();
+}
+
 TEST(TcpCollectiveTest, TimesOutAndCallsBack) {
   std::atomic<int> beats = 0;
   TcpCollectiveOptions options = Options(0, 2, FreeAddress());
