@@ -54,11 +54,11 @@ ProcessExit ManagedProcess::OnExit(int wait_status, int64_t now_ns) {
   CloseOutput();
   child_.reset();
   wiring_.up(false);
-  restart_ns_ = policy_.OnExit(now_ns);
   ProcessExit exit;
   exit.exited = WIFEXITED(wait_status);
   exit.code = exit.exited ? WEXITSTATUS(wait_status) : 0;
   exit.signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+  restart_ns_ = exit.PeerLost() ? policy_.OnPeerLost(now_ns) : policy_.OnExit(now_ns);
   return exit;
 }
 

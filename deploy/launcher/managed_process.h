@@ -26,6 +26,7 @@ struct ProcessExit {
   int code = 0;
   int signal = 0;
   bool BadConfiguration() const { return exited && code == kExitBadConfiguration; }
+  bool PeerLost() const { return exited && code == kExitPeerLost; }
   std::string Describe() const;  // "exited with status 1", "was killed by signal 9 (Killed)"
 };
 

@@ -3,7 +3,8 @@
 // The first restart is immediate, because a client is waiting; each further one doubles the delay
 // from 250 ms up to 30 s. A life that was ready for kHealthyNs forgives what was before it; the
 // time that it took to load is not of that, or what fails late in a long load would be tried
-// without end or pause. Threads: one.
+// without end or pause. An end that is another host's fault is no failure of this process; whoever
+// fails there waits longer and longer. Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -33,6 +34,12 @@ class RestartPolicy {
     if (failures_ == 1) return now_ns;
     const uint32_t doublings = std::min<uint32_t>(failures_ - 2, 10);
     return now_ns + std::min(kFirstDelayNs << doublings, kMaxDelayNs);
+  }
+
+  // As OnExit, of an end because the peer on another host is lost.
+  int64_t OnPeerLost(int64_t now_ns) const {
+    const bool healthy = ready_ns_ && now_ns - *ready_ns_ >= kHealthyNs;
+    return healthy ? now_ns : now_ns + kFirstDelayNs;
   }
 
   // Ends in a row without a healthy while between them.

@@ -3,8 +3,8 @@
 //
 // Start: first the router's flags are checked. Then all replicas; once each is ready (or has failed
 // once) and one is, the router; `ready …` on stdout once it takes requests. Until then a process
-// that exits with status 2, or ends kMaxStartFailures times in a row, ends the launcher with that
-// process's last line.
+// that exits with status 2, or ends kMaxStartFailures times in a row (not for its peer on another
+// host), ends the launcher with that process's last line.
 //
 // Stop (SIGTERM, SIGINT): the router drains (without one the scheduler), within --shutdown-timeout;
 // then schedulers end, then the rest. What is left two seconds after its turn is killed. A second

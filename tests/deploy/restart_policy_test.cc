@@ -17,6 +17,16 @@ TEST(RestartPolicyTest, FirstRestartIsImmediateThenDelaysDouble) {
   EXPECT_EQ(policy.failures(), 10u);
 }
 
+TEST(RestartPolicyTest, ALostPeerIsNoFailureOfItsOwn) {
+  RestartPolicy policy;
+  policy.OnStart();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(policy.OnPeerLost(7), 7 + RestartPolicy::kFirstDelayNs);
+  EXPECT_EQ(policy.failures(), 0u);
+  policy.OnReady(7);
+  const int64_t later = 7 + RestartPolicy::kHealthyNs;
+  EXPECT_EQ(policy.OnPeerLost(later), later) << "a client waits";
+}
+
 TEST(RestartPolicyTest, AHealthyWhileForgivesWhatWasBefore) {
   RestartPolicy policy;
   policy.OnStart();

@@ -5,6 +5,7 @@
 // $FLOTILLA_FAKE_DIR/events gets a line at each start and stop ("start worker-0 PID", "stop …"),
 // $FLOTILLA_FAKE_DIR/<name> may say how to misbehave, read at each start:
 //   exit2 | exit1   end at once, with a reason on stderr
+//   peer-lost       ends at once, as one whose peer on another host is gone
 //   stuck           never becomes ready
 //   ignore-term     does not end on SIGTERM
 //   late-term       ends a little after --drain-grace-ms, as one that ends its streams then
@@ -28,6 +29,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/exit_status.h"
 #include "common/base/listen.h"
 #include "common/base/metrics.h"
 #include "shm/replica_control.h"
@@ -61,6 +63,7 @@ class Fake {
     Record("start");
     if (misbehaviour_ == "exit2") return Fail("model: not to my taste", 2);
     if (misbehaviour_ == "exit1") return Fail("out of luck", 1);
+    if (misbehaviour_ == "peer-lost") return Fail("the rank is lost", kExitPeerLost);
     BlockSigterm();
     if (!OpenMetrics() || !OpenControl()) return 2;
     if (role_ == "router" && !OpenPorts()) return 2;

@@ -1,12 +1,13 @@
 // flotilla-rank-proxy: on the head host of a replica that spans several, the process of a rank that
 // runs elsewhere. Reads flags, wires things up, runs RankProxy.
 //
-// Exit codes: 0 after SIGTERM; 2 for a bad flag, model or secret (restarting is useless); 1 when
-// the rank is gone, or for anything else.
+// Exit codes: 0 after SIGTERM; 2 for a bad flag, model or secret (restarting is useless); 3 when
+// the rank is gone; 1 for anything else.
 #include <csignal>
 #include <memory>
 #include <string>
 
+#include "common/base/exit_status.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
@@ -83,8 +84,9 @@ Status Run(const Flags& flags) {
 // 2: the same start would fail again.
 int ExitCode(const Status& status) {
   if (status.ok()) return 0;
+  if (absl::IsAborted(status) || absl::IsDeadlineExceeded(status)) return kExitPeerLost;
   const bool useless = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
-  return useless ? 2 : 1;
+  return useless ? kExitBadConfiguration : 1;
 }
 
 }  // namespace

@@ -44,21 +44,24 @@ Status RankProxy::Run() {
   RETURN_IF_ERROR(listener.status());
   Log().info("waiting for a rank of another host {} {}", Kv("rank", options_.rank),
              Kv("address", FormatTcpAddress(options_.listen)));
-  StatusOr<UniqueFd> fd = AcceptRank(listener->get());
+  StatusOr<std::unique_ptr<PlanLink>> link = AcceptRank(listener->get());
   listener->reset();
-  if (absl::IsCancelled(fd.status())) return OkStatus();
-  RETURN_IF_ERROR(fd.status());
-  PlanLink link(*std::move(fd), kMaxFromRank);
-  const Status ended = Serve(&link);
+  if (absl::IsCancelled(link.status())) return OkStatus();
+  RETURN_IF_ERROR(link.status());
+  const Status ended = Serve(link->get());
   metrics_.connected->Set(0);
   return absl::IsCancelled(ended) ? OkStatus() : ended;
 }
 
-StatusOr<UniqueFd> RankProxy::AcceptRank(int listener) {
-  const SocketWait wait{INT64_MAX, [this]() -> Status {
-                          slot_->heartbeat_ns.store(RealClock::Now(), std::memory_order_relaxed);
-                          return Tick();
-                        }};
+SocketWait RankProxy::Patient() const {
+  return {INT64_MAX, [this]() -> Status {
+            slot_->heartbeat_ns.store(RealClock::Now(), std::memory_order_relaxed);
+            return Tick();
+          }};
+}
+
+StatusOr<std::unique_ptr<PlanLink>> RankProxy::AcceptRank(int listener) {
+  const SocketWait wait = Patient();
   for (;;) {
     StatusOr<AcceptedLink> link = AcceptLink(listener, options_.secret, wait);
     RETURN_IF_ERROR(wait.tick());
@@ -69,33 +72,39 @@ StatusOr<UniqueFd> RankProxy::AcceptRank(int listener) {
     }
     if (link->hello.purpose == LinkPurpose::kPlans && link->hello.rank == options_.rank &&
         link->hello.ranks == options_.ranks) {
-      Log().info("the rank's host is {}", Kv("host", link->host));
-      return std::move(link->fd);
+      auto plans = std::make_unique<PlanLink>(std::move(link->fd), kMaxFromRank);
+      const Status greeted = Greet(plans.get(), {RealClock::Now() + kPlanLinkSilenceNs, wait.tick});
+      if (greeted.ok()) {
+        Log().info("the rank's host is {}", Kv("host", link->host));
+        return plans;
+      }
+      RETURN_IF_ERROR(wait.tick());
+      Log().warn("a rank's host was not taken {} {}", Kv("host", link->host),
+                 Kv("reason", std::string(greeted.message())));
+      continue;
     }
     Log().warn("a connection of another rank {} {} {}", Kv("host", link->host),
                Kv("rank", link->hello.rank), Kv("ranks", link->hello.ranks));
   }
 }
 
-Status RankProxy::Greet(PlanLink* link) {
-  ASSIGN_OR_RETURN(const PlanLink::Frame frame, link->Receive(Wait()));
+Status RankProxy::Greet(PlanLink* link, const SocketWait& wait) {
+  ASSIGN_OR_RETURN(const PlanLink::Frame frame, link->Receive(wait));
   if (frame.kind != PlanFrame::kConfig) {
     return absl::FailedPreconditionError("plan link: the rank did not begin with its config");
   }
   ASSIGN_OR_RETURN(const RankConfig config, ParseRankConfig(frame.body));
   const Status same = CheckSameConfig(options_.config, config);
   if (!same.ok()) {
-    const std::string reason(same.message());
-    RETURN_IF_ERROR(link->Send(PlanFrame::kRefused, reason, Wait()));
-    return absl::AbortedError(StrCat("the rank's host was refused: ", reason));
+    RETURN_IF_ERROR(link->Send(PlanFrame::kRefused, std::string(same.message()), wait));
+    return same;
   }
   sent_ = LookAtControl();
   BuildHeadControl(sent_, &body_);
-  return link->Send(PlanFrame::kWelcome, body_, Wait());
+  return link->Send(PlanFrame::kWelcome, body_, wait);
 }
 
 Status RankProxy::Serve(PlanLink* link) {
-  RETURN_IF_ERROR(Greet(link));
   metrics_.connected->Set(1);
   std::thread receiver([&] {
     const Status ended = ReceiveReports(link);
@@ -109,7 +118,8 @@ Status RankProxy::Serve(PlanLink* link) {
   receiver.join();
   // The receiver knows best why a link was lost.
   const bool stopped = deps_.stop->load(std::memory_order_relaxed);
-  return absl::IsAborted(ended) && !stopped ? Annotate(lost_, "the rank is lost") : ended;
+  if (!absl::IsAborted(ended) || stopped) return ended;
+  return absl::AbortedError(StrCat("the rank is lost: ", lost_.message()));
 }
 
 HeadControl RankProxy::LookAtControl() const {

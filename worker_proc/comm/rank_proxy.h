@@ -1,16 +1,19 @@
 // Stands for a rank that runs on another host: to scheduler and launcher it is that rank's process.
 // It reads the step ring in its place, sends plans and the control block's words over a PlanLink,
 // and writes what the rank reports into its slot. It ends when the link does, which is the rank's
-// death.
+// death; a host that it refuses, or that leaves before it was welcomed, is none, and the next may
+// come.
 //
 // Threads: Run() on one, and one of its own that receives. Ownership: everything in Deps outlives
 // it. Errors: Unavailable: the address can't be listened on; Aborted and DeadlineExceeded: the rank
-// is gone; FailedPrecondition: the ring is corrupt, or the scheduler gave the rank up.
+// is gone, or sent what no rank sends; FailedPrecondition: the ring is corrupt, or the scheduler
+// gave the rank up.
 #pragma once
 
 #include <prometheus/registry.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -45,9 +48,9 @@ class RankProxy {
   Status Run();
 
  private:
-  // The rank's own connection, once its config was found to be ours.
-  StatusOr<UniqueFd> AcceptRank(int listener);
-  Status Greet(PlanLink* link);
+  // The rank's own connection, welcomed.
+  StatusOr<std::unique_ptr<PlanLink>> AcceptRank(int listener);
+  Status Greet(PlanLink* link, const SocketWait& wait);
   Status Serve(PlanLink* link);
   Status SendPlans(PlanLink* link);
   Status SendControlIfDue(PlanLink* link);
@@ -58,6 +61,8 @@ class RankProxy {
   HeadControl LookAtControl() const;
   Status Tick() const;
   SocketWait Wait() const;
+  // As long as it takes, and with heartbeats, since nobody else has any yet.
+  SocketWait Patient() const;
   void SetState(ProcessState state);
 
   const Deps deps_;

@@ -206,7 +206,22 @@ TEST_F(PlanLinkTest, OtherFlagsAreRefusedByName) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("--page-size is 16 on the head and 32 here"));
-  WaitUntil([&] { return proxy_ended.load(); });
+  // It was no rank of ours: ours may still come.
+  EXPECT_TRUE(Connect(config).ok());
+  EXPECT_FALSE(proxy_ended);
+}
+
+TEST_F(PlanLinkTest, WhoLeavesBeforeTheWelcomeEndsNothing) {
+  StartProxy();
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  for (const std::string& said : {std::string(), std::string("no frame of ours")}) {
+    const auto link = ConnectLink(address, {LinkPurpose::kPlans, 1, 2, 0, 0}, kSecret, wait);
+    ASSERT_TRUE(link.ok()) << link.status();
+    EXPECT_TRUE(SendAll(link->get(), said, wait).ok());
+  }
+  ReplicaControl::SetState(&rank.slot(), ProcessState::kLoading);
+  EXPECT_TRUE(Connect(config).ok());
+  EXPECT_FALSE(proxy_ended);
 }
 
 TEST_F(PlanLinkTest, AnotherRankIsNotTaken) {
