@@ -19,12 +19,6 @@ RemotePlans::RemotePlans(const Deps& deps, const RemotePlansOptions& options, Ri
 
 StatusOr<std::unique_ptr<RemotePlans>> RemotePlans::Connect(const Deps& deps,
                                                             const RemotePlansOptions& options) {
-  ASSIGN_OR_RETURN(RingWriter writer, RingWriter::Attach(deps.step_ring));
-  // Only this rank reads here, and nothing that was meant for a predecessor.
-  for (uint32_t rank = 0; rank < options.ranks; ++rank) {
-    if (rank != options.rank) writer.DeactivateReader(rank);
-  }
-  writer.ActivateReader(options.rank);
   ProcessSlot& slot = (*deps.control)->workers[options.rank];
   slot.ready_epoch.store(0, std::memory_order_release);  // a predecessor's
   const SocketWait patient{INT64_MAX, [&]() -> Status {
@@ -32,14 +26,41 @@ StatusOr<std::unique_ptr<RemotePlans>> RemotePlans::Connect(const Deps& deps,
                              if (!deps.stop->load(std::memory_order_relaxed)) return OkStatus();
                              return absl::CancelledError("stopped");
                            }};
+  const std::string address = FormatTcpAddress(options.head);
+  Log().info("looking for the head {}", Kv("address", address));
+  for (RepeatedFailure failure(0);;) {
+    auto plans = TryConnect(deps, options, patient);
+    if (plans.ok()) {
+      (*plans)->Start();
+      return plans;
+    }
+    // It ends, or has just begun, or its program is another.
+    const Status& status = plans.status();
+    if (!absl::IsAborted(status) && !absl::IsDeadlineExceeded(status)) {
+      return Annotate(status, address);
+    }
+    if (failure.ShouldLog()) {
+      Log().warn("the head hung up, trying on; its log may say why {} {}", Kv("address", address),
+                 Kv("reason", std::string(status.message())));
+    }
+    RETURN_IF_ERROR(PollOnce(-1, 0, patient).status());
+  }
+}
+
+StatusOr<std::unique_ptr<RemotePlans>> RemotePlans::TryConnect(const Deps& deps,
+                                                               const RemotePlansOptions& options,
+                                                               const SocketWait& patient) {
+  ASSIGN_OR_RETURN(RingWriter writer, RingWriter::Attach(deps.step_ring));
+  // Only this rank reads here, and nothing that was meant for a predecessor.
+  for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+    if (rank != options.rank) writer.DeactivateReader(rank);
+  }
+  writer.ActivateReader(options.rank);
   const LinkHello hello{LinkPurpose::kPlans, options.rank, options.ranks, 0, 0};
-  Log().info("looking for the head {}", Kv("address", FormatTcpAddress(options.head)));
-  StatusOr<UniqueFd> fd = ConnectLink(options.head, hello, options.secret, patient);
-  if (!fd.ok()) return Annotate(fd.status(), FormatTcpAddress(options.head));
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectLink(options.head, hello, options.secret, patient));
   std::unique_ptr<RemotePlans> plans(
-      new RemotePlans(deps, options, std::move(writer), *std::move(fd)));
+      new RemotePlans(deps, options, std::move(writer), std::move(fd)));
   RETURN_IF_ERROR(plans->Greet());
-  plans->Start();
   return plans;
 }
 

@@ -2,8 +2,8 @@
 // control words into this host's control block, so that the worker's loop runs as it does beside
 // the scheduler; and reports the rank's state to the head.
 //
-// Connect tries until the head is there. When the link is lost, on_lost is called once, from a
-// thread of this: the process then ends, and its successor connects anew.
+// Connect tries until the head is there and welcomes us. When the link is lost, on_lost is called
+// once, from a thread of this: the process then ends, and its successor connects anew.
 //
 // Threads: made and destroyed by one; two of its own. Ownership: everything in Deps outlives it.
 // Errors: InvalidArgument: the head runs with other flags; Cancelled: `stop` was set; those of
@@ -49,6 +49,9 @@ class RemotePlans {
   bool kv_pages_chosen() const { return kv_pages_chosen_; }
 
  private:
+  static StatusOr<std::unique_ptr<RemotePlans>> TryConnect(const Deps& deps,
+                                                           const RemotePlansOptions& options,
+                                                           const SocketWait& patient);
   RemotePlans(const Deps& deps, const RemotePlansOptions& options, RingWriter writer, UniqueFd fd);
   Status Greet();
   void Start();

@@ -107,6 +107,15 @@ StatusOr<UniqueFd> ListenOn(const TcpAddress& address) {
       StrCat("can't listen on ", FormatTcpAddress(address), ": ", std::strerror(errno)));
 }
 
+RepeatedFailure::RepeatedFailure(int64_t first_ns) : next_ns_(RealClock::Now() + first_ns) {}
+
+bool RepeatedFailure::ShouldLog() {
+  const int64_t now_ns = RealClock::Now();
+  if (now_ns < next_ns_) return false;
+  next_ns_ = now_ns + 10 * kNsPerSecond;
+  return true;
+}
+
 uint16_t PortOfSocket(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);

@@ -41,6 +41,16 @@ StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait);
 Status SendAll(int fd, std::string_view bytes, const SocketWait& wait);
 Status ReceiveAll(int fd, std::span<std::byte> bytes, const SocketWait& wait);
 
+// What fails again and again is logged first after `first_ns`, then every 10 s.
+class RepeatedFailure {
+ public:
+  explicit RepeatedFailure(int64_t first_ns);
+  bool ShouldLog();
+
+ private:
+  int64_t next_ns_;
+};
+
 // Waits for `events` of poll(2); true: some are there, false: a tenth of a second has passed.
 StatusOr<bool> PollOnce(int fd, short events, const SocketWait& wait);
 

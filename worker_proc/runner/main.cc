@@ -1,7 +1,7 @@
 // flotilla-worker: one tensor-parallel rank. Reads flags, wires things up, runs WorkerLoop.
 //
 // Exit codes: 0 after SIGTERM or a shutdown plan; 2 for a bad flag or model, or too little memory
-// (restarting is useless); 1 for anything else.
+// (restarting is useless); 3 when the head is lost; 1 for anything else.
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/exit_status.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
@@ -190,7 +191,7 @@ StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, c
                       flags.device.cpu.dtype, flags.device.cpu.kv_cache_dtype, &flags.runner});
   const auto on_lost = [](const Status& status) {
     Log().warn("the head is lost {}", Kv("reason", std::string(status.message())));
-    _exit(1);  // wherever the other threads are
+    _exit(kExitPeerLost);  // wherever the other threads are
   };
   return RemotePlans::Connect({links.control, &links.segments->step_ring, &g_stop, on_lost},
                               options);

@@ -240,6 +240,24 @@ TEST_F(PlanLinkTest, AnotherRankIsNotTaken) {
   EXPECT_TRUE(Connect(config).ok());
 }
 
+TEST_F(PlanLinkTest, AHeadThatHangsUpIsLookedForAgain) {
+  std::thread heads([&] {
+    const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+    const auto listener = ListenOn(address);
+    ASSERT_TRUE(listener.ok());
+    EXPECT_TRUE(AcceptFrom(listener->get(), wait).ok());           // ends before the handshake
+    EXPECT_TRUE(AcceptLink(listener->get(), kSecret, wait).ok());  // and before the welcome
+  });
+  std::thread starts_later([&] {
+    heads.join();
+    StartProxy();
+  });
+  ReplicaControl::SetState(&rank.slot(), ProcessState::kLoading);
+  const Status status = Connect(config);
+  EXPECT_TRUE(status.ok()) << status;
+  starts_later.join();
+}
+
 TEST_F(PlanLinkTest, AStopEndsTheSearchForTheHead) {
   rank.stop = true;
   EXPECT_TRUE(absl::IsCancelled(Connect(config)));
