@@ -4,16 +4,23 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
+#include <span>
 #include <type_traits>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "shm/replica_control.h"
 
 namespace flotilla {
@@ -22,6 +29,8 @@ namespace {
 constexpr uint64_t kLinkMagic = 0x314b4e4c544c46;  // "FLTLNK1"
 constexpr uint32_t kLinkVersion = 1;
 constexpr int64_t kHandshakeNs = kNsPerSecond;
+constexpr int64_t kLinkTickNs = 100 * kNsPerMs;
+constexpr size_t kMaxPending = 256;  // more than the listener's backlog
 
 using Nonce = std::array<unsigned char, 16>;
 using Mac = std::array<unsigned char, 32>;
@@ -101,19 +110,121 @@ StatusOr<UniqueFd> ConnectLink(const TcpAddress& address, const LinkHello& hello
   return fd;
 }
 
-StatusOr<AcceptedLink> AcceptLink(int listener, const std::string& secret, const SocketWait& wait) {
-  ASSIGN_OR_RETURN(AcceptedSocket socket, AcceptFrom(listener, wait));
-  const int fd = socket.fd.get();
-  const SocketWait soon{std::min(wait.deadline_ns, RealClock::Now() + kHandshakeNs), wait.tick};
-  ASSIGN_OR_RETURN(const HelloBytes bytes, Receive<HelloBytes>(fd, soon));
-  RETURN_IF_ERROR(CheckHello(bytes));
-  const Nonce nonce = DrawNonce();
-  RETURN_IF_ERROR(Send(fd, Challenge{nonce, Proof(secret, 'a', bytes, nonce)}, soon));
-  ASSIGN_OR_RETURN(const Mac proof, Receive<Mac>(fd, soon));
-  RETURN_IF_ERROR(CheckProof(proof, Proof(secret, 'c', bytes, nonce)));
-  const LinkHello hello{static_cast<LinkPurpose>(bytes.purpose), bytes.rank, bytes.ranks,
-                        bytes.epoch, bytes.port};
-  return AcceptedLink{std::move(socket.fd), std::move(socket.host), hello};
+// A handshake under way: the hello is awaited, then the proof.
+struct LinkAcceptor::Pending {
+  AcceptedSocket socket;
+  int64_t deadline_ns = 0;
+  bool challenged = false;
+  size_t received = 0;  // of what is awaited
+  HelloBytes hello;
+  Nonce nonce;
+  Mac proof;
+
+  // As far as what has come allows; true: it is over, and good.
+  StatusOr<bool> Advance(const std::string& secret);
+  Status SendChallenge(const std::string& secret);
+};
+
+StatusOr<bool> LinkAcceptor::Pending::Advance(const std::string& secret) {
+  for (;;) {
+    const auto awaited = challenged ? std::as_writable_bytes(std::span(&proof, 1))
+                                    : std::as_writable_bytes(std::span(&hello, 1));
+    while (received < awaited.size()) {
+      const auto rest = awaited.subspan(received);
+      const ssize_t got = recv(socket.fd.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (RealClock::Now() < deadline_ns) return false;
+        return absl::DeadlineExceededError("the other end says nothing");
+      }
+      if (got <= 0) return absl::AbortedError("the other end is gone");
+      received += static_cast<size_t>(got);
+    }
+    if (challenged) {
+      RETURN_IF_ERROR(CheckProof(proof, Proof(secret, 'c', hello, nonce)));
+      return true;
+    }
+    RETURN_IF_ERROR(CheckHello(hello));
+    RETURN_IF_ERROR(SendChallenge(secret));
+    challenged = true;
+    received = 0;
+  }
+}
+
+// It has room in the socket, where nothing was sent before.
+Status LinkAcceptor::Pending::SendChallenge(const std::string& secret) {
+  nonce = DrawNonce();
+  const Challenge challenge{nonce, Proof(secret, 'a', hello, nonce)};
+  const ssize_t sent =
+      send(socket.fd.get(), &challenge, sizeof(challenge), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sent == sizeof(challenge) ? OkStatus() : absl::AbortedError("the other end is gone");
+}
+
+LinkAcceptor::LinkAcceptor(UniqueFd listener, std::string secret)
+    : listener_(std::move(listener)), secret_(std::move(secret)), refusals_(0, kNsPerSecond) {}
+LinkAcceptor::~LinkAcceptor() = default;
+LinkAcceptor::LinkAcceptor(LinkAcceptor&&) noexcept = default;
+
+void LinkAcceptor::DropPending() { pending_.clear(); }
+
+StatusOr<AcceptedLink> LinkAcceptor::Next(const SocketWait& wait) {
+  for (int64_t ticked_ns = RealClock::Now();;) {
+    const bool listens = TakeAll();
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      const StatusOr<bool> done = it->Advance(secret_);
+      if (done.ok() && !*done) {
+        ++it;
+        continue;
+      }
+      Pending ended = std::move(*it);
+      it = pending_.erase(it);
+      if (!done.ok()) {
+        Refuse(ended.socket.host, done.status());
+        continue;
+      }
+      const HelloBytes& hello = ended.hello;
+      return AcceptedLink{std::move(ended.socket.fd), std::move(ended.socket.host),
+                          LinkHello{static_cast<LinkPurpose>(hello.purpose), hello.rank,
+                                    hello.ranks, hello.epoch, hello.port}};
+    }
+    const int64_t now_ns = RealClock::Now();
+    if (now_ns >= wait.deadline_ns) return absl::DeadlineExceededError("nobody came");
+    const int64_t timeout_ns = std::min(kLinkTickNs, wait.deadline_ns - now_ns);
+    // However many come: it is looked around as often as without them.
+    if (Poll(listens, timeout_ns) && RealClock::Now() - ticked_ns < kLinkTickNs) continue;
+    ticked_ns = RealClock::Now();
+    if (wait.tick) RETURN_IF_ERROR(wait.tick());
+  }
+}
+
+bool LinkAcceptor::TakeAll() {
+  while (pending_.size() < kMaxPending) {
+    StatusOr<std::optional<AcceptedSocket>> socket = TryAccept(listener_.get());
+    if (!socket.ok()) {
+      Refuse("?", socket.status());
+      return false;
+    }
+    if (!socket->has_value()) return true;
+    pending_.emplace_back();
+    pending_.back().socket = **std::move(socket);
+    pending_.back().deadline_ns = RealClock::Now() + kHandshakeNs;
+  }
+  return false;
+}
+
+bool LinkAcceptor::Poll(bool listens, int64_t timeout_ns) {
+  std::vector<pollfd> polled;
+  if (listens) polled.push_back({listener_.get(), POLLIN, 0});
+  for (const Pending& each : pending_) polled.push_back({each.socket.fd.get(), POLLIN, 0});
+  const int64_t timeout_ms = (timeout_ns + kNsPerMs - 1) / kNsPerMs;
+  return poll(polled.data(), polled.size(), static_cast<int>(timeout_ms)) > 0;
+}
+
+void LinkAcceptor::Refuse(const std::string& host, const Status& status) {
+  ++unlogged_;
+  if (!refusals_.ShouldLog()) return;
+  Log().warn("a connection was refused {} {} {}", Kv("host", host),
+             Kv("reason", std::string(status.message())), Kv("refused", unlogged_));
+  unlogged_ = 0;
 }
 
 StatusOr<std::string> ReadSecret(const std::string& path) {

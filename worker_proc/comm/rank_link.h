@@ -4,14 +4,16 @@
 // The connecting end says hello with a random number; the accepting end answers with a number of
 // its own and the HMAC-SHA256 of both under the secret; the connecting end answers with another of
 // them. That keeps strangers and strays of another replica out; what follows is not encrypted, so
-// the network between the hosts must be private.
+// the network between the hosts must be private. Strangers that only connect hold nobody up: many
+// handshakes are under way at once, for a second at most.
 //
-// Threads: any. Ownership: values. Errors: PermissionDenied: another secret; FailedPrecondition:
-// another version or no rank at all; those of tcp_socket.h.
+// Threads: any; one a LinkAcceptor. Ownership: values. Errors: PermissionDenied: another secret;
+// FailedPrecondition: another version or no rank at all; those of tcp_socket.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "worker_proc/comm/tcp_socket.h"
 
@@ -36,9 +38,32 @@ struct AcceptedLink {
 
 StatusOr<UniqueFd> ConnectLink(const TcpAddress& address, const LinkHello& hello,
                                const std::string& secret, const SocketWait& wait);
-// The next connection of anyone; whoever fails the handshake is an error of the call, after which
-// it may be called again. A silent one is given up after a second.
-StatusOr<AcceptedLink> AcceptLink(int listener, const std::string& secret, const SocketWait& wait);
+class LinkAcceptor {
+ public:
+  LinkAcceptor(UniqueFd listener, std::string secret);
+  ~LinkAcceptor();
+  LinkAcceptor(LinkAcceptor&&) noexcept;
+
+  int listener() const { return listener_.get(); }
+  // The next one whose handshake succeeds; those that fail are logged, at most one a second. Errors
+  // of `wait` only.
+  StatusOr<AcceptedLink> Next(const SocketWait& wait);
+  // Hangs up on everybody whose handshake is not over.
+  void DropPending();
+
+ private:
+  struct Pending;
+  // Takes whoever waits; false: nobody more can be taken now.
+  bool TakeAll();
+  void Refuse(const std::string& host, const Status& status);
+  bool Poll(bool listens, int64_t timeout_ns);
+
+  UniqueFd listener_;
+  std::string secret_;
+  std::vector<Pending> pending_;
+  RepeatedFailure refusals_;
+  uint32_t unlogged_ = 0;
+};
 
 // The first line of a file that others can't read.
 StatusOr<std::string> ReadSecret(const std::string& path);

@@ -44,8 +44,7 @@ Status RankProxy::Run() {
   RETURN_IF_ERROR(listener.status());
   Log().info("waiting for a rank of another host {} {}", Kv("rank", options_.rank),
              Kv("address", FormatTcpAddress(options_.listen)));
-  StatusOr<std::unique_ptr<PlanLink>> link = AcceptRank(listener->get());
-  listener->reset();
+  StatusOr<std::unique_ptr<PlanLink>> link = AcceptRank(*std::move(listener));
   if (absl::IsCancelled(link.status())) return OkStatus();
   RETURN_IF_ERROR(link.status());
   const Status ended = Serve(link->get());
@@ -60,16 +59,12 @@ SocketWait RankProxy::Patient() const {
           }};
 }
 
-StatusOr<std::unique_ptr<PlanLink>> RankProxy::AcceptRank(int listener) {
+StatusOr<std::unique_ptr<PlanLink>> RankProxy::AcceptRank(UniqueFd listener) {
   const SocketWait wait = Patient();
+  LinkAcceptor acceptor(std::move(listener), options_.secret);
   for (;;) {
-    StatusOr<AcceptedLink> link = AcceptLink(listener, options_.secret, wait);
-    RETURN_IF_ERROR(wait.tick());
-    if (!link.ok()) {
-      Log().warn("a connection was refused {}", Kv("reason", std::string(link.status().message())));
-      RETURN_IF_ERROR(PollOnce(-1, 0, wait).status());  // not faster than this
-      continue;
-    }
+    StatusOr<AcceptedLink> link = acceptor.Next(wait);
+    RETURN_IF_ERROR(link.status());
     if (link->hello.purpose == LinkPurpose::kPlans && link->hello.rank == options_.rank &&
         link->hello.ranks == options_.ranks) {
       auto plans = std::make_unique<PlanLink>(std::move(link->fd), kMaxFromRank);

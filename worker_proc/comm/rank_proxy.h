@@ -49,7 +49,7 @@ class RankProxy {
 
  private:
   // The rank's own connection, welcomed.
-  StatusOr<std::unique_ptr<PlanLink>> AcceptRank(int listener);
+  StatusOr<std::unique_ptr<PlanLink>> AcceptRank(UniqueFd listener);
   Status Greet(PlanLink* link, const SocketWait& wait);
   Status Serve(PlanLink* link);
   Status SendPlans(PlanLink* link);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/wire.h"
 
@@ -44,7 +43,7 @@ StatusOr<std::vector<TcpAddress>> ReceiveTable(int fd, uint32_t ranks, const Soc
 }  // namespace
 
 TcpMesh::TcpMesh(const TcpCollectiveOptions& options, UniqueFd listener)
-    : options_(options), listener_(std::move(listener)), peers_(options.ranks) {}
+    : options_(options), acceptor_(std::move(listener), options.secret), peers_(options.ranks) {}
 
 StatusOr<TcpMesh> TcpMesh::Create(const TcpCollectiveOptions& options) {
   ASSIGN_OR_RETURN(UniqueFd listener, ListenOn(options.rank == 0 ? options.address : TcpAddress{}));
@@ -57,11 +56,17 @@ void TcpMesh::Close() {
 
 LinkHello TcpMesh::Hello(uint32_t epoch) const {
   return {LinkPurpose::kCollective, options_.rank, options_.ranks, epoch,
-          PortOfSocket(listener_.get())};
+          PortOfSocket(acceptor_.listener())};
 }
 
 Status TcpMesh::Join(uint32_t epoch, const SocketWait& wait) {
   Close();
+  const Status met = Meet(epoch, wait);
+  acceptor_.DropPending();  // nobody looks after them until the next time
+  return met;
+}
+
+Status TcpMesh::Meet(uint32_t epoch, const SocketWait& wait) {
   if (options_.rank == 0) return Gather(epoch, wait);
   ASSIGN_OR_RETURN(const std::vector<TcpAddress> addresses, MeetRankZero(epoch, wait));
   for (uint32_t peer = 1; peer < options_.rank; ++peer) {
@@ -73,19 +78,11 @@ Status TcpMesh::Join(uint32_t epoch, const SocketWait& wait) {
 
 StatusOr<AcceptedLink> TcpMesh::AcceptOf(uint32_t epoch, const SocketWait& wait) {
   for (;;) {
-    StatusOr<AcceptedLink> link = AcceptLink(listener_.get(), options_.secret, wait);
-    if (!link.ok()) {
-      if (RealClock::Now() >= wait.deadline_ns) return absl::DeadlineExceededError("");
-      if (wait.tick) RETURN_IF_ERROR(wait.tick());
-      Log().warn("collective: a connection was refused {}",
-                 Kv("reason", std::string(link.status().message())));
-      RETURN_IF_ERROR(PollOnce(-1, 0, wait).status());  // not faster than this
-      continue;
-    }
-    const LinkHello& hello = link->hello;
+    ASSIGN_OR_RETURN(AcceptedLink link, acceptor_.Next(wait));
+    const LinkHello& hello = link.hello;
     if (hello.purpose != LinkPurpose::kCollective || hello.ranks != options_.ranks ||
         hello.rank <= options_.rank) {
-      Log().warn("collective: a connection of another replica {}", Kv("host", link->host));
+      Log().warn("collective: a connection of another replica {}", Kv("host", link.host));
       continue;
     }
     if (hello.epoch == epoch) return link;

@@ -21,6 +21,7 @@ class TcpMesh {
   int fd(uint32_t peer) const { return peers_[peer].get(); }  // -1: this rank
 
  private:
+  Status Meet(uint32_t epoch, const SocketWait& wait);
   TcpMesh(const TcpCollectiveOptions& options, UniqueFd listener);
   // Rank 0: until every rank is there, then tells all where the others are.
   Status Gather(uint32_t epoch, const SocketWait& wait);
@@ -32,7 +33,7 @@ class TcpMesh {
   LinkHello Hello(uint32_t epoch) const;
 
   TcpCollectiveOptions options_;
-  UniqueFd listener_;
+  LinkAcceptor acceptor_;
   std::vector<UniqueFd> peers_;
 };
 

@@ -19,6 +19,7 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kSocketTickNs = 100 * kNsPerMs;
+constexpr int kBacklog = 128;
 constexpr TcpProbes kProbes = {
     .idle_s = 2, .interval_s = 2, .count = 4, .unacknowledged_ms = 10'000};
 
@@ -75,7 +76,8 @@ UniqueFd TryListen(const addrinfo& to) {
   const int on = 1, off = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (to.ai_family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  if (fd.valid() && bind(fd.get(), to.ai_addr, to.ai_addrlen) == 0 && listen(fd.get(), 64) == 0)
+  if (fd.valid() && bind(fd.get(), to.ai_addr, to.ai_addrlen) == 0 &&
+      listen(fd.get(), kBacklog) == 0)
     return fd;
   const int error = errno;
   fd.reset();
@@ -107,12 +109,13 @@ StatusOr<UniqueFd> ListenOn(const TcpAddress& address) {
       StrCat("can't listen on ", FormatTcpAddress(address), ": ", std::strerror(errno)));
 }
 
-RepeatedFailure::RepeatedFailure(int64_t first_ns) : next_ns_(RealClock::Now() + first_ns) {}
+RepeatedFailure::RepeatedFailure(int64_t first_ns, int64_t every_ns)
+    : every_ns_(every_ns), next_ns_(RealClock::Now() + first_ns) {}
 
 bool RepeatedFailure::ShouldLog() {
   const int64_t now_ns = RealClock::Now();
   if (now_ns < next_ns_) return false;
-  next_ns_ = now_ns + 10 * kNsPerSecond;
+  next_ns_ = now_ns + every_ns_;
   return true;
 }
 
@@ -136,7 +139,7 @@ StatusOr<bool> PollOnce(int fd, short events, const SocketWait& wait) {
   return false;
 }
 
-StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
+StatusOr<std::optional<AcceptedSocket>> TryAccept(int listener) {
   for (;;) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
@@ -148,9 +151,16 @@ StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
       getnameinfo(to, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
       return AcceptedSocket{std::move(fd), std::string(WithoutMapping(host))};
     }
-    if (!WouldBlock(errno) && errno != ECONNABORTED) {
-      return absl::UnavailableError(StrCat("accept: ", std::strerror(errno)));
-    }
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (WouldBlock(errno)) return std::nullopt;
+    return absl::UnavailableError(StrCat("accept: ", std::strerror(errno)));
+  }
+}
+
+StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
+  for (;;) {
+    ASSIGN_OR_RETURN(std::optional<AcceptedSocket> socket, TryAccept(listener));
+    if (socket.has_value()) return *std::move(socket);
     RETURN_IF_ERROR(PollOnce(listener, POLLIN, wait).status());
   }
 }

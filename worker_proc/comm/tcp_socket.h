@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ struct AcceptedSocket {
   UniqueFd fd;
   std::string host;  // the peer's address, numeric
 };
+// Who waits to be accepted; none: nobody does. Unavailable: no descriptor is left, or the like.
+StatusOr<std::optional<AcceptedSocket>> TryAccept(int listener);
 StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait);
 // Tries again until somebody listens there.
 StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait);
@@ -41,13 +44,14 @@ StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait);
 Status SendAll(int fd, std::string_view bytes, const SocketWait& wait);
 Status ReceiveAll(int fd, std::span<std::byte> bytes, const SocketWait& wait);
 
-// What fails again and again is logged first after `first_ns`, then every 10 s.
+// What fails again and again is logged first after `first_ns`, then every `every_ns`.
 class RepeatedFailure {
  public:
-  explicit RepeatedFailure(int64_t first_ns);
+  explicit RepeatedFailure(int64_t first_ns, int64_t every_ns = 10'000'000'000);
   bool ShouldLog();
 
  private:
+  int64_t every_ns_;
   int64_t next_ns_;
 };
 

@@ -240,13 +240,28 @@ TEST_F(PlanLinkTest, AnotherRankIsNotTaken) {
   EXPECT_TRUE(Connect(config).ok());
 }
 
+TEST_F(PlanLinkTest, ManySilentStrangersHoldNoRankUp) {
+  StartProxy();
+  const int64_t begin_ns = RealClock::Now();
+  const SocketWait wait{begin_ns + 20 * kNsPerSecond, {}};
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 50; ++i) {
+    auto stranger = ConnectTo(address, wait);
+    ASSERT_TRUE(stranger.ok()) << stranger.status();
+    strangers.push_back(*std::move(stranger));
+  }
+  ReplicaControl::SetState(&rank.slot(), ProcessState::kLoading);
+  EXPECT_TRUE(Connect(config).ok());
+  EXPECT_LT(RealClock::Now() - begin_ns, 20 * kNsPerSecond) << "a second for each of them";
+}
+
 TEST_F(PlanLinkTest, AHeadThatHangsUpIsLookedForAgain) {
   std::thread heads([&] {
     const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
-    const auto listener = ListenOn(address);
+    auto listener = ListenOn(address);
     ASSERT_TRUE(listener.ok());
-    EXPECT_TRUE(AcceptFrom(listener->get(), wait).ok());           // ends before the handshake
-    EXPECT_TRUE(AcceptLink(listener->get(), kSecret, wait).ok());  // and before the welcome
+    EXPECT_TRUE(AcceptFrom(listener->get(), wait).ok());  // ends before the handshake
+    EXPECT_TRUE(LinkAcceptor(*std::move(listener), kSecret).Next(wait).ok());  // and the welcome
   });
   std::thread starts_later([&] {
     heads.join();

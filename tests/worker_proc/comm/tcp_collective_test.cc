@@ -302,6 +302,23 @@ TEST(TcpCollectiveTest, StrangersAreKeptOut) {
   rank0.join();
 }
 
+// All of them fit the listener's backlog; a second for each would be more than the timeout.
+TEST(TcpCollectiveTest, ManySilentStrangersHoldNobodyUp) {
+  const TcpAddress address = FreeAddress();
+  const auto rank0 = Make(Options(0, 2, address));
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 50; ++i) {
+    auto stranger = ConnectTo(address, wait);
+    ASSERT_TRUE(stranger.ok()) << stranger.status();
+    if (i % 2 == 0) silent.push_back(*std::move(stranger));  // the others hang up
+  }
+  std::thread other([&] { EXPECT_TRUE(Make(Options(1, 2, address))->Reset(1).ok()); });
+  const Status joined = rank0->Reset(1);
+  EXPECT_TRUE(joined.ok()) << joined;
+  other.join();
+}
+
 TEST(TcpCollectiveTest, AnAddressInUseIsSaid) {
   const TcpAddress address = FreeAddress();
   const auto first = Make(Options(0, 2, address));
