@@ -60,6 +60,10 @@ class InstallTest(unittest.TestCase):
             variable = re.search(r"\$(\w+)$", text.split("ExecStart=")[1].split("\nRestart")[0])[1]
             self.assertIn(f"\n{variable}=", pathlib.Path(settings).read_text())
 
+    def test_the_engine_starts_after_mounts_of_the_network(self):
+        text = (self.prefix / "lib/systemd/system/flotilla-engine.service").read_text()
+        self.assertRegex(text, r"(?m)^After=(.* )?remote-fs\.target( |$)")
+
     def test_changed_settings_stay(self):
         settings = self.prefix / "etc/flotilla/router.env"
         self.addCleanup(settings.write_text, settings.read_text())
