@@ -57,12 +57,12 @@ if not may_make_namespaces():
 class Joined:
     """`flotilla join` in the other namespace."""
 
-    def __init__(self, namespace, secret):
+    def __init__(self, namespace, secret, rank=1, flags=FLAGS):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", namespace, os.path.join(BIN, "flotilla"), "join", "--model", MODEL,
-             "--head", f"{HEAD}:{PORT}", "--rank", "1", "--link-secret-file", secret, "--metrics-port", "0",
-             *FLAGS], stdout=subprocess.PIPE, stderr=self.log, text=True)
+             "--head", f"{HEAD}:{PORT}", "--rank", str(rank), "--link-secret-file", secret, "--metrics-port",
+             "0", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
 
     def worker(self):
         """The worker's pid, once there is one."""
@@ -108,8 +108,8 @@ def hosts(tmp_path_factory):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
-def head(secret):
-    return Cluster(*FLAGS, "--remote-ranks", "1", "--join-address", f"{HEAD}:{PORT}", "--link-secret-file", secret,
+def head(secret, address=HEAD, flags=FLAGS):
+    return Cluster(*flags, "--remote-ranks", "1", "--join-address", f"{address}:{PORT}", "--link-secret-file", secret,
                    disturbed=True)
 
 
@@ -164,6 +164,17 @@ def test_tokens_are_those_of_one_host(hosts, expected):
     finally:
         status = joined.stop()
     assert status == 0, joined.text()
+
+
+def test_a_head_of_two_ranks_listens_everywhere(hosts, expected):
+    _, other, secret = hosts
+    flags = ["--tp", "3", *FLAGS[2:]]
+    joined = Joined(other, secret, 2, flags)
+    try:
+        with head(secret, "0.0.0.0", flags) as cluster:
+            assert answers(cluster) == expected
+    finally:
+        joined.stop()
 
 
 @pytest.mark.skipif(SANITIZED, reason="recovery loads the model again, many times slower")

@@ -44,6 +44,13 @@ Status RankProxy::Run() {
   RETURN_IF_ERROR(listener.status());
   Log().info("waiting for a rank of another host {} {}", Kv("rank", options_.rank),
              Kv("address", FormatTcpAddress(options_.listen)));
+  const std::string host = HostOfSocket(listener->get());
+  if (IsLoopback(host) && host != options_.listen.host && options_.listen.host != "localhost") {
+    Log().warn(
+        "on this host the name is an address that no other host reaches (see /etc/hosts); "
+        "--join-address takes an address of the network, or 0.0.0.0 {} {}",
+        Kv("name", options_.listen.host), Kv("address", host));
+  }
   StatusOr<std::unique_ptr<PlanLink>> link = AcceptRank(*std::move(listener));
   if (absl::IsCancelled(link.status())) return OkStatus();
   RETURN_IF_ERROR(link.status());

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMaxTableBytes = 16 << 10;
 
-// u32 length, then the addresses of ranks 1 and up.
+// u32 length, then the addresses of ranks 1 and up. A host that is empty is rank 0's.
 std::string BuildTable(const std::vector<TcpAddress>& addresses) {
   std::string body;
   WireWriter writer(&body);
@@ -24,16 +24,18 @@ std::string BuildTable(const std::vector<TcpAddress>& addresses) {
   return table;
 }
 
-StatusOr<std::vector<TcpAddress>> ReceiveTable(int fd, uint32_t ranks, const SocketWait& wait) {
+StatusOr<std::vector<TcpAddress>> ReceiveTable(int fd, const TcpCollectiveOptions& options,
+                                               const SocketWait& wait) {
   uint32_t size = 0;
   RETURN_IF_ERROR(ReceiveAll(fd, std::as_writable_bytes(std::span(&size, 1)), wait));
   if (size > kMaxTableBytes) return absl::FailedPreconditionError("rank 0's table is too long");
   std::string body(size, '\0');
   RETURN_IF_ERROR(ReceiveAll(fd, std::as_writable_bytes(std::span(body)), wait));
   WireReader reader(body);
-  std::vector<TcpAddress> addresses(ranks);
-  for (uint32_t rank = 1; rank < ranks; ++rank) {
+  std::vector<TcpAddress> addresses(options.ranks);
+  for (uint32_t rank = 1; rank < options.ranks; ++rank) {
     addresses[rank].host = reader.GetBytes();
+    if (addresses[rank].host.empty()) addresses[rank].host = options.address.host;
     addresses[rank].port = reader.Get<uint16_t>();
   }
   if (!reader.AtEnd()) return absl::FailedPreconditionError("rank 0's table is malformed");
@@ -105,7 +107,9 @@ Status TcpMesh::Gather(uint32_t epoch, const SocketWait& wait) {
                        StrCat("collective: rank ", missing() - peers_.begin(), " did not arrive"))
                  : link.status();
     }
-    addresses[link->hello.rank - 1] = {link->host, static_cast<uint16_t>(link->hello.port)};
+    // A rank of this host may have come by loopback, where only this host finds it.
+    addresses[link->hello.rank - 1] = {IsLoopback(link->host) ? "" : link->host,
+                                       static_cast<uint16_t>(link->hello.port)};
     peers_[link->hello.rank] = std::move(link->fd);
   }
   const std::string table = BuildTable(addresses);
@@ -120,7 +124,7 @@ StatusOr<std::vector<TcpAddress>> TcpMesh::MeetRankZero(uint32_t epoch, const So
   for (;;) {
     StatusOr<UniqueFd> link = ConnectLink(options_.address, Hello(epoch), options_.secret, wait);
     if (link.ok()) {
-      StatusOr<std::vector<TcpAddress>> table = ReceiveTable(link->get(), options_.ranks, wait);
+      StatusOr<std::vector<TcpAddress>> table = ReceiveTable(link->get(), options_, wait);
       if (table.ok()) {
         peers_[0] = *std::move(link);
         return table;

@@ -92,6 +92,13 @@ std::string_view WithoutMapping(std::string_view host) {
   return mapped ? host.substr(kMapped.size()) : host;
 }
 
+std::string Numeric(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST] = {};
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof(host), nullptr, 0,
+              NI_NUMERICHOST);
+  return std::string(WithoutMapping(host));
+}
+
 }  // namespace
 
 StatusOr<UniqueFd> ListenOn(const TcpAddress& address) {
@@ -128,6 +135,15 @@ uint16_t PortOfSocket(int fd) {
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
+bool IsLoopback(std::string_view host) { return host.starts_with("127.") || host == "::1"; }
+
+std::string HostOfSocket(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return Numeric(address, size);
+}
+
 StatusOr<bool> PollOnce(int fd, short events, const SocketWait& wait) {
   const int64_t now_ns = RealClock::Now();
   if (now_ns >= wait.deadline_ns) return absl::DeadlineExceededError("the peer did not answer");
@@ -143,13 +159,11 @@ StatusOr<std::optional<AcceptedSocket>> TryAccept(int listener) {
   for (;;) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
-    auto* const to = reinterpret_cast<sockaddr*>(&address);
-    UniqueFd fd(accept4(listener, to, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&address), &size,
+                        SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) {
       SetTcpOptions(fd.get(), kProbes);
-      char host[NI_MAXHOST] = {};
-      getnameinfo(to, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
-      return AcceptedSocket{std::move(fd), std::string(WithoutMapping(host))};
+      return AcceptedSocket{std::move(fd), Numeric(address, size)};
     }
     if (errno == ECONNABORTED || errno == EINTR) continue;
     if (WouldBlock(errno)) return std::nullopt;

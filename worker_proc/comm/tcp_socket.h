@@ -30,6 +30,10 @@ struct SocketWait {
 // host "": all addresses; port 0: any free one.
 StatusOr<UniqueFd> ListenOn(const TcpAddress& address);
 uint16_t PortOfSocket(int fd);
+// Whether a numeric address is one by which only its own host can be reached.
+bool IsLoopback(std::string_view host);
+// The address of the socket itself, numeric.
+std::string HostOfSocket(int fd);
 
 struct AcceptedSocket {
   UniqueFd fd;

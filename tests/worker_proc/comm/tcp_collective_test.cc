@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <thread>
 
@@ -84,6 +85,25 @@ TEST(TcpCollectiveTest, RanksMeetAtAnAddressOfBothFamilies) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Rank 1 shares rank 0's host and reaches it by loopback, rank 2 does not.
+TEST(TcpCollectiveTest, ARankSeenOnLoopbackIsWhereRankZeroIs) {
+  const TcpAddress address = FreeAddress();
+  std::thread rank0([&] { (void)Make(Options(0, 3, address))->Reset(1); });
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  const auto rank1 = ConnectLink(address, {LinkPurpose::kCollective, 1, 3, 1, 7}, kSecret, wait);
+  const auto rank2 = ConnectLink(address, {LinkPurpose::kCollective, 2, 3, 1, 8}, kSecret, wait);
+  ASSERT_TRUE(rank1.ok() && rank2.ok());
+  std::string table(16, '\0');
+  EXPECT_TRUE(ReceiveAll(rank2->get(), std::as_writable_bytes(std::span(table)), wait).ok());
+  // u32 length, then of each rank u32 and bytes of its host, u16 port.
+  EXPECT_EQ(table, std::string("\x0c\0\0\0"
+                               "\0\0\0\0\x07\0"
+                               "\0\0\0\0\x08\0",
+                               16));
+  shutdown(rank1->get(), SHUT_RDWR);
+  rank0.join();
 }
 
 TEST(TcpCollectiveTest, RandomOperationsAsleep) {
