@@ -250,13 +250,15 @@ def test_a_host_with_other_flags_is_refused(hosts):
          "--metrics-port", "0", "--remote-ranks", "1", "--join-address", f"{HEAD}:{PORT}",
          "--link-secret-file", secret, *FLAGS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        done = subprocess.run(
-            ["ip", "netns", "exec", other, os.path.join(BIN, "flotilla"), "join", "--model", MODEL, "--head",
-             f"{HEAD}:{PORT}", "--rank", "1", "--link-secret-file", secret, "--metrics-port", "0", *FLAGS,
-             "--page-size", "32"],
-            capture_output=True, text=True, timeout=120)
+        for change, said in ((["--page-size", "32"], "--page-size is 16 on the head and 32 here"),
+                             (["--tp", "3"], "--tp is 2 on the head and 3 here")):
+            done = subprocess.run(
+                ["ip", "netns", "exec", other, os.path.join(BIN, "flotilla"), "join", "--model", MODEL, "--head",
+                 f"{HEAD}:{PORT}", "--rank", "1", "--link-secret-file", secret, "--metrics-port", "0",
+                 *(FLAGS[2:] if "--tp" in change else FLAGS), *change],
+                capture_output=True, text=True, timeout=120)
+            assert done.returncode == 2, done.stderr
+            assert said in done.stderr
     finally:
         launcher.terminate()
         launcher.wait(60)
-    assert done.returncode == 2, done.stderr
-    assert "--page-size is 16 on the head and 32 here" in done.stderr

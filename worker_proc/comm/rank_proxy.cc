@@ -72,34 +72,41 @@ StatusOr<std::unique_ptr<PlanLink>> RankProxy::AcceptRank(UniqueFd listener) {
   for (;;) {
     StatusOr<AcceptedLink> link = acceptor.Next(wait);
     RETURN_IF_ERROR(link.status());
-    if (link->hello.purpose == LinkPurpose::kPlans && link->hello.rank == options_.rank &&
-        link->hello.ranks == options_.ranks) {
-      auto plans = std::make_unique<PlanLink>(std::move(link->fd), kMaxFromRank);
-      const Status greeted = Greet(plans.get(), {RealClock::Now() + kPlanLinkSilenceNs, wait.tick});
-      if (greeted.ok()) {
-        Log().info("the rank's host is {}", Kv("host", link->host));
-        return plans;
-      }
-      RETURN_IF_ERROR(wait.tick());
-      Log().warn("a rank's host was not taken {} {}", Kv("host", link->host),
-                 Kv("reason", std::string(greeted.message())));
+    if (link->hello.purpose != LinkPurpose::kPlans) {
+      Log().warn("a connection that wants no plans {}", Kv("host", link->host));
       continue;
     }
-    Log().warn("a connection of another rank {} {} {}", Kv("host", link->host),
-               Kv("rank", link->hello.rank), Kv("ranks", link->hello.ranks));
+    auto plans = std::make_unique<PlanLink>(std::move(link->fd), kMaxFromRank);
+    const Status greeted =
+        Greet(plans.get(), link->hello, {RealClock::Now() + kPlanLinkSilenceNs, wait.tick});
+    if (greeted.ok()) {
+      Log().info("the rank's host is {}", Kv("host", link->host));
+      return plans;
+    }
+    RETURN_IF_ERROR(wait.tick());
+    Log().warn("a rank's host was not taken {} {}", Kv("host", link->host),
+               Kv("reason", std::string(greeted.message())));
   }
 }
 
-Status RankProxy::Greet(PlanLink* link, const SocketWait& wait) {
+Status RankProxy::CheckIsOurs(const LinkHello& hello, const RankConfig& config) const {
+  RETURN_IF_ERROR(CheckSameConfig(options_.config, config));
+  if (hello.rank == options_.rank && hello.ranks == options_.ranks) return OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("--rank is ", hello.rank, " of ", hello.ranks, " here, and this is the port of rank ",
+             options_.rank, " of ", options_.ranks, "; --head must be its --join-address"));
+}
+
+Status RankProxy::Greet(PlanLink* link, const LinkHello& hello, const SocketWait& wait) {
   ASSIGN_OR_RETURN(const PlanLink::Frame frame, link->Receive(wait));
   if (frame.kind != PlanFrame::kConfig) {
     return absl::FailedPreconditionError("plan link: the rank did not begin with its config");
   }
   ASSIGN_OR_RETURN(const RankConfig config, ParseRankConfig(frame.body));
-  const Status same = CheckSameConfig(options_.config, config);
-  if (!same.ok()) {
-    RETURN_IF_ERROR(link->Send(PlanFrame::kRefused, std::string(same.message()), wait));
-    return same;
+  const Status ours = CheckIsOurs(hello, config);
+  if (!ours.ok()) {
+    RETURN_IF_ERROR(link->Send(PlanFrame::kRefused, std::string(ours.message()), wait));
+    return ours;
   }
   sent_ = LookAtControl();
   BuildHeadControl(sent_, &body_);

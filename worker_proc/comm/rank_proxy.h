@@ -50,7 +50,9 @@ class RankProxy {
  private:
   // The rank's own connection, welcomed.
   StatusOr<std::unique_ptr<PlanLink>> AcceptRank(UniqueFd listener);
-  Status Greet(PlanLink* link, const SocketWait& wait);
+  Status Greet(PlanLink* link, const LinkHello& hello, const SocketWait& wait);
+  // Whether it is our rank that came; says what there is to change.
+  Status CheckIsOurs(const LinkHello& hello, const RankConfig& config) const;
   Status Serve(PlanLink* link);
   Status SendPlans(PlanLink* link);
   Status SendControlIfDue(PlanLink* link);

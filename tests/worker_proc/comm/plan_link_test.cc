@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 #include <thread>
@@ -73,6 +74,21 @@ class PlanLinkTest : public ::testing::Test {
     if (!connected.ok()) return connected.status();
     remote = *std::move(connected);
     return OkStatus();
+  }
+  // Of a rank that the proxy is not for, though its flags are the same.
+  void ExpectRefusal(int fd, const LinkHello& hello) {
+    const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+    PlanLink link(UniqueFd(dup(fd)), 1000);
+    std::string body;
+    BuildRankConfig(config, &body);
+    ASSERT_TRUE(link.Send(PlanFrame::kConfig, body, wait).ok());
+    const auto answer = link.Receive(wait);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->kind, PlanFrame::kRefused);
+    EXPECT_THAT(std::string(answer->body),
+                HasSubstr(StrCat("--rank is ", hello.rank, " of ", hello.ranks,
+                                 " here, and this is "
+                                 "the port of rank 1 of 2")));
   }
   RingWriter Writer() { return *RingWriter::Attach(&head.ring); }
   // As the scheduler admits a rank that is loaded.
@@ -233,6 +249,7 @@ TEST_F(PlanLinkTest, AnotherRankIsNotTaken) {
         LinkHello{LinkPurpose::kCollective, 1, 2, 1, 1}}) {
     const auto link = ConnectLink(address, hello, kSecret, wait);
     ASSERT_TRUE(link.ok()) << link.status();
+    if (hello.purpose == LinkPurpose::kPlans) ExpectRefusal(link->get(), hello);
     std::byte byte;
     EXPECT_TRUE(absl::IsAborted(ReceiveAll(link->get(), std::span(&byte, 1), wait)));
   }
