@@ -2,6 +2,7 @@
 
 #include <bitset>
 #include <cmath>
+#include <cstring>
 
 #include "common/base/wire.h"
 #include "shm/step_result.h"
@@ -193,6 +194,38 @@ void BuildStepPlan(const StepPlan& plan, std::string* frame) {
   out.PutSpan(std::span<const int32_t>(plan.history));
   out.PutSpan(std::span<const int32_t>(plan.stop_ids));
   out.PutSpan(std::span<const uint32_t>(plan.masks));
+}
+
+bool DropMasks(std::string_view frame, std::string* without) {
+  constexpr size_t kHeaderBytes = 28;  // to the opens
+  const auto word = [&](uint64_t at) {
+    uint32_t value = 0;
+    if (at + sizeof(value) <= frame.size()) std::memcpy(&value, frame.data() + at, sizeof(value));
+    return value;
+  };
+  // Where the span behind the one at `at` begins; beyond the end, if the frame is cut off.
+  const auto behind = [&](uint64_t at, size_t bytes) {
+    return at + sizeof(uint32_t) + uint64_t{word(at)} * bytes;
+  };
+  if (word(0) != kPlanMagic || word(sizeof(uint32_t)) != kStepPlanVersion) return false;
+  const uint64_t rows = behind(kHeaderBytes, sizeof(PlanOpen));
+  uint64_t masks = behind(rows, sizeof(PlanRow));
+  for (const size_t bytes : {sizeof(int32_t), sizeof(uint32_t), sizeof(uint32_t), sizeof(LogitBias),
+                             sizeof(int32_t), sizeof(int32_t)}) {
+    masks = behind(masks, bytes);
+  }
+  if (word(masks) == 0 || behind(masks, sizeof(uint32_t)) != frame.size()) return false;
+  without->assign(frame.substr(0, masks));
+  without->append(sizeof(uint32_t), '\0');
+  for (uint32_t row = 0; row < word(rows); ++row) {
+    char* const flags = without->data() + rows + sizeof(uint32_t) + row * sizeof(PlanRow) +
+                        offsetof(PlanRow, flags);
+    uint32_t value;
+    std::memcpy(&value, flags, sizeof(value));
+    value &= ~uint32_t{kRowMask};
+    std::memcpy(flags, &value, sizeof(value));
+  }
+  return true;
 }
 
 Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan) {

@@ -141,6 +141,9 @@ struct StepPlanLimits {
 };
 
 void BuildStepPlan(const StepPlan& plan, std::string* frame);
+// The frame without its rows' masks, for a rank that samples nothing; false: it has none, or is no
+// plan.
+bool DropMasks(std::string_view frame, std::string* without);
 // Reuses *plan's memory. Errors: InvalidArgument naming the field.
 Status ParseStepPlan(std::string_view frame, const StepPlanLimits& limits, StepPlan* plan);
 

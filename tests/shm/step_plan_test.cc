@@ -139,6 +139,28 @@ TEST(StepPlanTest, RoundTrips) {
   EXPECT_TRUE(out.rows.empty()) << "nothing of the plan before";
 }
 
+TEST(StepPlanTest, MasksCanBeLeftOut) {
+  StepPlan plan = SamplePlan();
+  std::string frame, without, expected;
+  BuildStepPlan(plan, &frame);
+  ASSERT_TRUE(DropMasks(frame, &without));
+  plan.rows[1].flags = kRowSample;
+  plan.masks.clear();
+  BuildStepPlan(plan, &expected);
+  EXPECT_EQ(without, expected);
+  EXPECT_FALSE(DropMasks(expected, &without)) << "there are none";
+  for (size_t n = 0; n < frame.size(); ++n) {
+    // Each on a heap of its own, so that a sanitizer sees a byte too many.
+    const std::string cut(frame, 0, n);
+    EXPECT_FALSE(DropMasks(cut, &without)) << n;
+  }
+  for (size_t at = 0; at + sizeof(uint32_t) <= frame.size(); at += sizeof(uint32_t)) {
+    std::string hostile = frame;
+    std::memset(hostile.data() + at, 0xff, sizeof(uint32_t));
+    EXPECT_TRUE(!DropMasks(hostile, &without) || without.size() < hostile.size()) << at;
+  }
+}
+
 TEST(StepPlanTest, ReusesMemory) {
   StepPlan out;
   const std::string frame = Built(SamplePlan());

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "shm/futex.h"
+#include "shm/step_plan.h"
 
 namespace flotilla {
 namespace {
@@ -177,9 +178,11 @@ Status RankProxy::SendPlans(PlanLink* link) {
     if (!plan.has_value()) continue;
     // The plan may be the first of an epoch that began just now.
     RETURN_IF_ERROR(SendControlIfDue(link));
-    RETURN_IF_ERROR(link->Send(PlanFrame::kPlan, *plan, Wait()));
+    // Rank 0 alone samples, and masks may be most of a plan.
+    const std::string_view sent = DropMasks(*plan, &without_masks_) ? without_masks_ : *plan;
+    RETURN_IF_ERROR(link->Send(PlanFrame::kPlan, sent, Wait()));
     metrics_.plans->Increment();
-    metrics_.bytes->Increment(static_cast<double>(plan->size()));
+    metrics_.bytes->Increment(static_cast<double>(sent.size()));
     reader_->Release();
   }
 }

@@ -75,6 +75,7 @@ class RankProxy {
   HeadControl sent_;
   int64_t sent_ns_ = 0;
   std::string body_;
+  std::string without_masks_;  // of a plan
   std::mutex lost_mutex_;
   Status lost_;  // guarded by lost_mutex_: why the receiver has ended
   std::atomic<bool> over_{false};

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "common/base/metrics.h"
+#include "shm/step_plan.h"
 #include "worker_proc/comm/rank_proxy.h"
 #include "worker_proc/comm/remote_plans.h"
 
@@ -178,6 +179,29 @@ TEST_F(PlanLinkTest, ThePlanOfANewEpochComesAfterItsNumber) {
     EXPECT_EQ(rank.control->epoch.load(), epoch);
     reader.Release();
   }
+}
+
+TEST_F(PlanLinkTest, APlanComesWithoutItsMasks) {
+  StartProxy();
+  ReplicaControl::SetState(&rank.slot(), ProcessState::kLoaded);
+  ASSERT_TRUE(Connect(config).ok());
+  RingWriter writer = Writer();
+  Admit(&writer);
+  WaitUntil([&] { return rank.slot().admitted.load() == rank.slot().incarnation.load(); });
+  StepPlan plan;
+  plan.rows = {{0, 0, 1, 0, kRowSample | kRowMask, -1}};
+  plan.input_ids = {5};
+  plan.masks.assign(MaskWords(1000), 1);
+  std::string frame;
+  BuildStepPlan(plan, &frame);
+  ASSERT_TRUE(writer.Write(frame, RealClock::Now() + 10 * kNsPerSecond).ok());
+  plan.rows[0].flags = kRowSample;
+  plan.masks.clear();
+  BuildStepPlan(plan, &frame);
+  RingReader reader = *RingReader::Attach(&rank.ring, kRank, WaitPolicy{});
+  const auto got = reader.Read(RealClock::Now() + 20 * kNsPerSecond);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(*got, frame);
 }
 
 TEST_F(PlanLinkTest, TheHeartbeatsAgeIsKept) {
