@@ -243,6 +243,16 @@ def test_a_connection_of_the_ranks_breaks_and_nobody_dies(hosts, expected):
         joined.stop()
 
 
+def test_join_says_what_it_waits_for(hosts):
+    _, other, secret = hosts
+    joined = Joined(other, secret)
+    try:
+        said = f'can\'t reach it yet, trying on address={HEAD}:{PORT + 1} reason="Connection refused"'
+        wait_until(lambda: said in joined.text(), 60, said)
+    finally:
+        joined.stop()
+
+
 def test_a_host_with_other_flags_is_refused(hosts):
     _, other, secret = hosts
     launcher = subprocess.Popen(

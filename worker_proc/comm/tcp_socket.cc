@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/tcp_options.h"
 
 namespace flotilla {
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int64_t kSocketTickNs = 100 * kNsPerMs;
 constexpr int kBacklog = 128;
+// Before this nothing is said of it: who is looked for may have begun at the same time.
+constexpr int64_t kUnreachedNs = 2 * kNsPerSecond;
 constexpr TcpProbes kProbes = {
     .idle_s = 2, .interval_s = 2, .count = 4, .unacknowledged_ms = 10'000};
 
@@ -47,12 +50,11 @@ Status Gone() { return absl::AbortedError("the peer is gone"); }
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 // One attempt; Unavailable: nobody listens there yet.
-StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait) {
-  ASSIGN_OR_RETURN(const AddressList found, Look(address, 0));
-  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+StatusOr<UniqueFd> TryAddress(const addrinfo& to, const SocketWait& wait) {
+  UniqueFd fd(socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return absl::UnavailableError(std::strerror(errno));
   SetTcpOptions(fd.get(), kProbes);
-  int error = connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  int error = connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     const SocketWait attempt{std::min(wait.deadline_ns, RealClock::Now() + kNsPerSecond),
                              wait.tick};
@@ -67,6 +69,17 @@ StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait)
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error != 0) return absl::UnavailableError(std::strerror(error));
+  return fd;
+}
+
+// One at each address that the name has.
+StatusOr<UniqueFd> TryConnect(const TcpAddress& address, const SocketWait& wait) {
+  ASSIGN_OR_RETURN(const AddressList found, Look(address, 0));
+  StatusOr<UniqueFd> fd = absl::UnavailableError("the name has no address");
+  for (const addrinfo* to = found.get(); to != nullptr && absl::IsUnavailable(fd.status());
+       to = to->ai_next) {
+    fd = TryAddress(*to, wait);
+  }
   return fd;
 }
 
@@ -180,9 +193,13 @@ StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait) {
 }
 
 StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait) {
-  for (;;) {
+  for (RepeatedFailure failure(kUnreachedNs);;) {
     StatusOr<UniqueFd> fd = TryConnect(address, wait);
     if (!absl::IsUnavailable(fd.status())) return fd;
+    if (failure.ShouldLog()) {
+      Log().warn("can't reach it yet, trying on {} {}", Kv("address", FormatTcpAddress(address)),
+                 Kv("reason", std::string(fd.status().message())));
+    }
     // Nothing to wait for but time: a descriptor that is never ready.
     const Status waited = PollOnce(-1, 0, wait).status();
     if (absl::IsDeadlineExceeded(waited)) {

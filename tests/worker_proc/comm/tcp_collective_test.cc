@@ -106,6 +106,17 @@ TEST(TcpCollectiveTest, ARankSeenOnLoopbackIsWhereRankZeroIs) {
   rank0.join();
 }
 
+// No name: of loopback, which has an address of each family.
+TEST(TcpSocketTest, EachAddressOfANameIsTried) {
+  const SocketWait wait{RealClock::Now() + 20 * kNsPerSecond, {}};
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const auto listener = ListenOn({host, 0});
+    if (!listener.ok()) continue;  // this machine has no IPv6
+    const auto fd = ConnectTo({"", PortOfSocket(listener->get())}, wait);
+    EXPECT_TRUE(fd.ok()) << host << " " << fd.status();
+  }
+}
+
 TEST(TcpCollectiveTest, RandomOperationsAsleep) {
   for (uint32_t ranks : {1u, 2u, 3u, 4u}) testing::RandomOperations(Runner(0), ranks, ranks, 200);
 }
