@@ -51,6 +51,11 @@ class GgufCheckpoint final : public Checkpoint {
     });
     return digest_;
   }
+  std::string Stamp() const override {
+    std::string stamp;
+    for (const MappedFile& file : files_) StrAppend(&stamp, file.stamp(), " ");
+    return stamp;
+  }
   void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
   void ReleaseAllPages() const override {
     for (const MappedFile& file : files_) MappedFile::ReleasePages(file.bytes());

@@ -66,6 +66,9 @@ class Checkpoint {
   // long as reading them takes). on_piece: called meanwhile, about every 16 MiB.
   virtual const std::string& Digest(const std::function<void()>& on_piece) const = 0;
   const std::string& Digest() const { return Digest({}); }
+  // Of a line: another, if a file of the digest was written since or is another file. Empty: not
+  // known.
+  virtual std::string Stamp() const { return {}; }
   // The view has been read: its pages no longer count as this process's memory, until it is read
   // again. Does nothing where no file is mapped.
   virtual void ReleasePages(const TensorView& /*view*/) const {}

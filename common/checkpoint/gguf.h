@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -68,14 +69,18 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
   std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  // Of the file when it was opened: another, if it was written since, or is another file.
+  const std::string& stamp() const { return stamp_; }
   // Whole pages of `part`, of some mapped file's bytes, no longer count as this process's memory.
   // Reading them again brings them back.
   static void ReleasePages(std::span<const uint8_t> part);
 
  private:
-  MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  MappedFile(const uint8_t* data, size_t size, std::string stamp)
+      : data_(data), size_(size), stamp_(std::move(stamp)) {}
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
+  std::string stamp_;
 };
 
 }  // namespace flotilla

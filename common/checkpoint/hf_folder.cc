@@ -103,6 +103,11 @@ class HfCheckpoint final : public Checkpoint {
     });
     return digest_;
   }
+  std::string Stamp() const override {
+    std::string stamp;
+    for (const auto& [name, file] : files_) StrAppend(&stamp, file.stamp(), " ");
+    return stamp;
+  }
   void ReleasePages(const TensorView& view) const override { MappedFile::ReleasePages(view.data); }
   void ReleaseAllPages() const override {
     for (const auto& [name, file] : files_) MappedFile::ReleasePages(file.bytes());

@@ -41,15 +41,21 @@ StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
     return absl::ResourceExhaustedError(
         StrCat("cannot map ", size, " bytes of ", path, ": ", std::strerror(errno)));
   }
-  return MappedFile(static_cast<const uint8_t*>(data), size);
+  const auto time = [](const timespec& t) { return StrCat(t.tv_sec, ".", t.tv_nsec); };
+  return MappedFile(static_cast<const uint8_t*>(data), size,
+                    StrCat(info.st_dev, ":", info.st_ino, ":", size, ":", time(info.st_mtim), ":",
+                           time(info.st_ctim)));
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      stamp_(std::move(other.stamp_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(stamp_, other.stamp_);
   return *this;
 }
 

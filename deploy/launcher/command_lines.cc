@@ -139,7 +139,10 @@ std::vector<std::string> WorkerArgv(const ResolvedOptions& r, const ReplicaWirin
         .Flag("--collective-address", span.CollectiveAddress())
         .Flag("--link-secret-file", span.link_secret_file);
   }
-  if (span.joined) argv.Flag("--head", span.PlanAddress(rank));
+  if (span.joined) {
+    argv.Flag("--digest-file", r.runtime_dir + "/model-digest")
+        .Flag("--head", span.PlanAddress(rank));
+  }
   return argv.Flag("--rank", rank)
       .Flag("--tp", r.tp)
       .Flag("--model", r.model_path)
@@ -173,6 +176,7 @@ std::vector<std::string> RankProxyArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--listen", r.span.PlanAddress(rank))
       .Flag("--link-secret-file", r.span.link_secret_file)
       .Flag("--model", r.model_path)
+      .Flag("--digest-file", r.runtime_dir + "/model-digest")
       .Flag("--device", o.device)
       .Flag("--dtype", o.dtype)
       .Flag("--kv-cache-dtype", o.kv_cache_dtype)

@@ -145,6 +145,9 @@ TEST_F(CheckpointTest, DigestIsTheFilesSha256FromAnyThread) {
   other.join();
   EXPECT_EQ(first, Sha256Hex(bytes));
   EXPECT_EQ(second, first);
+  EXPECT_EQ((*OpenCheckpoint(path()))->Stamp(), (*checkpoint)->Stamp());
+  std::filesystem::last_write_time(path(), std::filesystem::file_time_type::clock::now());
+  EXPECT_NE((*OpenCheckpoint(path()))->Stamp(), (*checkpoint)->Stamp()) << "it was written";
 }
 
 TEST_F(CheckpointTest, WrongPathsAreNamed) {

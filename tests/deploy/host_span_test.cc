@@ -9,6 +9,7 @@
 namespace flotilla {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -104,12 +105,15 @@ TEST(HostSpanTest, CommandLines) {
   const std::string local = line(WorkerArgv(head, {}, 1));
   EXPECT_THAT(local, HasSubstr("--collective-address 10.0.0.1:29500 --link-secret-file /secret"));
   EXPECT_THAT(local, Not(HasSubstr("--head")));
+  head.runtime_dir = join.runtime_dir = "/run/f";
   const std::string remote = line(WorkerArgv(join, {}, 2));
   EXPECT_THAT(remote, HasSubstr("--collective-address 10.0.0.1:29500"));
   EXPECT_THAT(remote, HasSubstr("--head 10.0.0.1:29502 --rank 2 --tp 3"));
+  EXPECT_THAT(remote, HasSubstr("--digest-file /run/f/model-digest"));
   EXPECT_THAT(remote, HasSubstr("--cpus 4,5"));
   EXPECT_THAT(line(RankProxyArgv(head, {}, 2)),
-              HasSubstr("/flotilla-rank-proxy --rank 2 --tp 3 --listen 10.0.0.1:29502"));
+              AllOf(HasSubstr("/flotilla-rank-proxy --rank 2 --tp 3 --listen 10.0.0.1:29502"),
+                    HasSubstr("--digest-file /run/f/model-digest")));
   EXPECT_THAT(line(WorkerArgv(ResolvedOptions(), {}, 0)), Not(HasSubstr("--collective-address")));
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/checkpoint/checkpoint.h"
+#include "worker_proc/comm/kept_digest.h"
 #include "worker_proc/comm/rank_config.h"
 #include "worker_proc/comm/rank_proxy.h"
 #include "worker_proc/runner/heartbeat.h"
@@ -27,7 +28,7 @@ void OnSignal(int) { g_stop.store(true, std::memory_order_relaxed); }
 struct Flags {
   uint32_t rank = 0;
   uint32_t tp = 1;
-  std::string model, listen, link_secret_file, metrics_socket;
+  std::string model, digest_file, listen, link_secret_file, metrics_socket;
   std::string device = "cpu", dtype = "auto", kv_cache_dtype = "auto";
   int control_fd = -1;
   int step_ring_fd = -1;
@@ -46,6 +47,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->required();
   app->add_option("--model", flags->model, "Path of the model: a .gguf file or a folder")
       ->required();
+  AddDigestFileFlag(app, &flags->digest_file);
   AddFlag(app, kDeviceFlag, &flags->device);
   AddFlag(app, kDtypeFlag, &flags->dtype);
   AddFlag(app, kKvCacheDtypeFlag, &flags->kv_cache_dtype);
@@ -76,8 +78,9 @@ Status Run(const Flags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags.model));
   const RealClock clock;
   const Heartbeat heartbeat(&clock, &control->workers[flags.rank].heartbeat_ns);
-  options.config = MakeRankConfig({flags.tp, checkpoint->Digest([&] { heartbeat.Beat(); }),
-                                   flags.device, flags.dtype, flags.kv_cache_dtype, &flags.runner});
+  options.config = MakeRankConfig(
+      {flags.tp, KeptDigest(*checkpoint, flags.digest_file, [&] { heartbeat.Beat(); }),
+       flags.device, flags.dtype, flags.kv_cache_dtype, &flags.runner});
   return RankProxy({&control, &step_ring, registry.get(), &g_stop}, options).Run();
 }
 

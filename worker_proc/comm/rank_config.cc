@@ -22,6 +22,11 @@ RankConfig MakeRankConfig(const RankConfigInputs& inputs) {
   };
 }
 
+void AddDigestFileFlag(CLI::App* app, std::string* path) {
+  app->add_option("--digest-file", *path,
+                  "File that keeps the model's digest for the next process; none: not kept");
+}
+
 void AddRunnerFlags(CLI::App* app, ModelRunnerOptions* runner) {
   app->add_option("--kv-cache-memory", runner->kv_cache_memory,
                   "KV cache of the replica, all ranks together; 0: 512 MiB, or one context if that "

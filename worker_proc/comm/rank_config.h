@@ -23,5 +23,6 @@ RankConfig MakeRankConfig(const RankConfigInputs& inputs);
 
 // The flags behind `inputs` that a proxy and a worker share.
 void AddRunnerFlags(CLI::App* app, ModelRunnerOptions* runner);
+void AddDigestFileFlag(CLI::App* app, std::string* path);
 
 }  // namespace flotilla

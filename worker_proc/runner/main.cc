@@ -21,6 +21,7 @@
 #include "shm/collective.h"
 #include "shm/replica_control.h"
 #include "shm/ring.h"
+#include "worker_proc/comm/kept_digest.h"
 #include "worker_proc/comm/rank_config.h"
 #include "worker_proc/comm/rank_link.h"
 #include "worker_proc/comm/remote_plans.h"
@@ -50,7 +51,7 @@ struct WorkerFlags {
   int result_ring_fd = -1;
   int collective_fd = -1;
   // Of a replica that spans hosts.
-  std::string collective_address, head, link_secret_file;
+  std::string collective_address, head, link_secret_file, digest_file;
   std::string metrics_socket;
   ModelRunnerOptions runner;
   LogOptions log;
@@ -102,6 +103,7 @@ void AddFlags(CLI::App* app, WorkerFlags* flags) {
       ->capture_default_str();
   app->add_option("--link-secret-file", flags->link_secret_file,
                   "File with the secret of all hosts of the replica; needed with several");
+  AddDigestFileFlag(app, &flags->digest_file);
   AddRunnerFlags(app, &flags->runner);
   AddFlag(app, kTokenPaddingsFlag, &flags->runner.precompile_token_paddings);
   AddFlag(app, kBsPaddingsFlag, &flags->runner.precompile_bs_paddings);
@@ -186,9 +188,10 @@ StatusOr<std::unique_ptr<RemotePlans>> ConnectToHead(const WorkerFlags& flags, c
   RETURN_IF_ERROR(Annotate(head.status(), "--head"));
   options.head = *head;
   ASSIGN_OR_RETURN(options.secret, ReadSecret(flags.link_secret_file));
-  options.config =
-      MakeRankConfig({flags.tp, checkpoint.Digest([&] { heartbeat.Beat(); }), flags.device.device,
-                      flags.device.cpu.dtype, flags.device.cpu.kv_cache_dtype, &flags.runner});
+  options.config = MakeRankConfig(
+      {flags.tp, KeptDigest(checkpoint, flags.digest_file, [&] { heartbeat.Beat(); }),
+       flags.device.device, flags.device.cpu.dtype, flags.device.cpu.kv_cache_dtype,
+       &flags.runner});
   const auto on_lost = [](const Status& status) {
     Log().warn("the head is lost {}", Kv("reason", std::string(status.message())));
     _exit(kExitPeerLost);  // wherever the other threads are
