@@ -7,6 +7,7 @@
 #include <boost/json/serialize.hpp>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/strict_json.h"
@@ -122,23 +123,36 @@ bool HasCalls(const v1::ChatRequest& request) {
                      [](const v1::ChatMessage& m) { return !m.tool_calls_json().empty(); });
 }
 
+StatusOr<std::string> RenderAs(const CallsForm& form, const v1::ChatRequest& request,
+                               const ChatFormat& format, const std::tm& now) {
+  ASSIGN_OR_RETURN(ChatTemplateInput input, Input(request, form));
+  input.now = now;
+  StatusOr<std::string> text = format.Render(std::move(input));
+  if (text.ok()) return text;
+  // A conversation that a model can't take is the request's fault, whatever the template ran into.
+  return Wrong("messages", absl::StrCat("the model's chat template refuses them: ",
+                                        std::string(text.status().message())));
+}
+
 }  // namespace
 
 StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
                                  const std::tm& now, CallArguments arguments) {
-  ASSIGN_OR_RETURN(ChatTemplateInput input, Input(request, {arguments, format.knows_no_content()}));
-  input.now = now;
-  StatusOr<std::string> text = format.Render(std::move(input));
-  if (text.ok()) return text;
-  // A few templates join arguments to texts, as OpenAI's clients have them.
-  if (absl::IsInvalidArgument(text.status()) && arguments == CallArguments::kObjects &&
-      HasCalls(request)) {
-    StatusOr<std::string> other = RenderChat(request, format, now, CallArguments::kText);
-    if (other.ok()) return other;
+  const bool asks = format.AsksForNoContent(/*with_tools=*/!request.tools_json().empty());
+  std::vector<CallsForm> forms = {{arguments, asks}};
+  if (HasCalls(request)) {
+    // A few templates join arguments to texts, as OpenAI's clients have them; some that ask for
+    // content that is none do so elsewhere than where they use it.
+    if (arguments == CallArguments::kObjects) forms.push_back({CallArguments::kText, asks});
+    if (asks) forms.push_back({arguments, false});
   }
-  // A conversation that a model can't take is the request's fault, whatever the template ran into.
-  return Wrong("messages", absl::StrCat("the model's chat template refuses them: ",
-                                        std::string(text.status().message())));
+  Status first;
+  for (const CallsForm& form : forms) {
+    StatusOr<std::string> text = RenderAs(form, request, format, now);
+    if (text.ok()) return text;
+    first.Update(text.status());
+  }
+  return first;
 }
 
 std::tm LocalTime() {

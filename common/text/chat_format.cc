@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+
 namespace flotilla {
 namespace {
 
@@ -13,10 +15,13 @@ std::optional<std::string> TokenText(const GgufFile& gguf, std::string_view key)
   return std::string((*tokens)[*id]);
 }
 
-}  // namespace
-
-bool ChatFormat::AsksForNoContent(std::string_view source) {
+// Of `content` itself: not of reasoning_content, as Qwen3's does.
+bool AsksWhetherContentIsNone(std::string_view source) {
+  const auto is_name = [&](size_t at) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(source[at])) || source[at] == '_';
+  };
   for (size_t at = source.find("content"); at != source.npos; at = source.find("content", at + 1)) {
+    if (at > 0 && is_name(at - 1)) continue;
     size_t rest = at + std::string_view("content").size();
     while (rest < source.size() && (source[rest] == '\'' || source[rest] == '"')) ++rest;
     while (rest < source.size() && (source[rest] == ']' || source[rest] == ' ')) ++rest;
@@ -27,6 +32,19 @@ bool ChatFormat::AsksForNoContent(std::string_view source) {
   }
   return false;
 }
+
+}  // namespace
+
+ChatFormat::ChatFormat(ChatTemplate plain, ChatTemplate tool_use, std::string_view source,
+                       std::string_view tool_use_source, std::optional<std::string> bos_token,
+                       std::optional<std::string> eos_token)
+    : plain_(std::move(plain)),
+      tool_use_(std::move(tool_use)),
+      tool_use_source_(std::make_shared<const std::string>(tool_use_source)),
+      plain_asks_for_no_content_(AsksWhetherContentIsNone(source)),
+      tool_use_asks_for_no_content_(AsksWhetherContentIsNone(tool_use_source)),
+      bos_token_(std::move(bos_token)),
+      eos_token_(std::move(eos_token)) {}
 
 StatusOr<ChatFormat> ChatFormat::Create(const GgufFile& gguf) {
   constexpr const char* kKey = "tokenizer.chat_template";
@@ -51,7 +69,7 @@ StatusOr<ChatFormat> ChatFormat::Create(std::string_view source,
   if (tool_use_source.has_value()) {
     ASSIGN_OR_RETURN(tool_use, ChatTemplate::Parse(*tool_use_source));
   }
-  return ChatFormat(plain, std::move(tool_use), tool_use_source.value_or(source),
+  return ChatFormat(plain, std::move(tool_use), source, tool_use_source.value_or(source),
                     std::move(bos_token), std::move(eos_token));
 }
 

@@ -31,24 +31,22 @@ class ChatFormat {
   StatusOr<std::string> Render(ChatTemplateInput input) const;
   // The text of the template for tools, which tells how the model writes their calls.
   const std::string& tool_use_source() const { return *tool_use_source_; }
-  // Whether that one asks `message.content is none`, which it is in OpenAI's messages with calls.
-  bool knows_no_content() const { return knows_no_content_; }
+  // Whether the template asks `message.content is none`, which it is in OpenAI's messages with
+  // calls.
+  bool AsksForNoContent(bool with_tools) const {
+    return with_tools ? tool_use_asks_for_no_content_ : plain_asks_for_no_content_;
+  }
 
  private:
-  ChatFormat(ChatTemplate plain, ChatTemplate tool_use, std::string_view tool_use_source,
-             std::optional<std::string> bos_token, std::optional<std::string> eos_token)
-      : plain_(std::move(plain)),
-        tool_use_(std::move(tool_use)),
-        tool_use_source_(std::make_shared<const std::string>(tool_use_source)),
-        knows_no_content_(AsksForNoContent(tool_use_source)),
-        bos_token_(std::move(bos_token)),
-        eos_token_(std::move(eos_token)) {}
-  static bool AsksForNoContent(std::string_view source);
+  ChatFormat(ChatTemplate plain, ChatTemplate tool_use, std::string_view source,
+             std::string_view tool_use_source, std::optional<std::string> bos_token,
+             std::optional<std::string> eos_token);
 
   ChatTemplate plain_;
   ChatTemplate tool_use_;  // plain_ again if the model has only one
   std::shared_ptr<const std::string> tool_use_source_;
-  bool knows_no_content_;
+  bool plain_asks_for_no_content_;
+  bool tool_use_asks_for_no_content_;
   std::optional<std::string> bos_token_;
   std::optional<std::string> eos_token_;
 };

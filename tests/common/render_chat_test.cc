@@ -104,6 +104,25 @@ TEST_F(RenderChatTest, NoContentBesideCallsIsNoneForTemplatesThatAsk) {
       {}, {});
   request_.set_tools_json("[{}]");
   EXPECT_EQ(Render(), "[][]") << "it would say None";
+  // As Qwen3's does.
+  format_ = ChatFormat::Create(
+      "{% for m in messages %}{% set content = m.content %}"
+      "{% if m.reasoning_content is defined and m.reasoning_content is not none %}R{% else %}"
+      "{% if '</think>' in m.content %}T{% endif %}{% endif %}"
+      "{{ '[' + m.role + content + ']' }}{% endfor %}",
+      {}, {});
+  EXPECT_EQ(Render(), "[assistant][assistant]");
+  format_ = ChatFormat::Create(
+      "{% for m in messages %}{% if m.content is not none %}{% endif %}{{ '[' + m.content + ']' }}"
+      "{% endfor %}",
+      {}, {});
+  EXPECT_EQ(Render(), "[][]") << "it asks and uses it all the same";
+  // Of two templates the one that is used says it.
+  format_ =
+      ChatFormat::Create("{{ messages[0].content }}", {}, {}, "{{ messages[0].content is none }}");
+  EXPECT_EQ(Render(), "True");
+  request_.clear_tools_json();
+  EXPECT_EQ(Render(), "");
 }
 
 TEST_F(RenderChatTest, NamesTheFieldThatIsWrong) {
