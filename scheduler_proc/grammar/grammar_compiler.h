@@ -7,7 +7,8 @@
 // have been busy. Whoever asks for a text that is being compiled waits for that.
 //
 // What compiled elsewhere, for an answer that goes on here, is compiled before the others and with
-// more time, whatever was refused for want of it and whoever asked for the same text before.
+// more time, whatever was refused for want of it and whoever asked for the same text before; these
+// wait with it, if their turn had not come.
 //
 // Threads: Compile from any, Stop from one; `done` runs once, on the caller's thread or one of
 // ours. Ownership: no `done` is left when Stop or the destructor returns. Errors (to `done`):

@@ -209,13 +209,16 @@ def break_connections(pid, address):
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(pid)
     for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        if not os.readlink(entry).startswith("socket:"):
-            continue
-        with socket.socket(fileno=libc.syscall(PIDFD_GETFD, process, int(entry.name), 0)) as copy:
-            if copy.family in (socket.AF_INET, socket.AF_INET6) and not copy.getsockopt(
-                    socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and address in copy.getpeername()[0]:
-                copy.shutdown(socket.SHUT_RDWR)
-                broken += 1
+        try:
+            if not os.readlink(entry).startswith("socket:"):
+                continue
+            with socket.socket(fileno=libc.syscall(PIDFD_GETFD, process, int(entry.name), 0)) as copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and not copy.getsockopt(
+                        socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and address in copy.getpeername()[0]:
+                    copy.shutdown(socket.SHUT_RDWR)
+                    broken += 1
+        except (OSError, ValueError):
+            pass  # closed meanwhile, or connected with nobody
     os.close(process)
     return broken
 

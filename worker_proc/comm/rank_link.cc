@@ -27,7 +27,7 @@ namespace flotilla {
 namespace {
 
 constexpr uint64_t kLinkMagic = 0x314b4e4c544c46;  // "FLTLNK1"
-constexpr uint32_t kLinkVersion = 1;
+constexpr uint32_t kLinkVersion = 2;
 constexpr int64_t kHandshakeNs = kNsPerSecond;
 constexpr int64_t kLinkTickNs = 100 * kNsPerMs;
 constexpr size_t kMaxPending = 256;  // more than the listener's backlog
@@ -98,8 +98,12 @@ Status CheckHello(const HelloBytes& hello) {
 }  // namespace
 
 StatusOr<UniqueFd> ConnectLink(const TcpAddress& address, const LinkHello& hello,
-                               const std::string& secret, const SocketWait& wait) {
-  ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(address, wait));
+                               const std::string& secret, const SocketWait& connect,
+                               int64_t handshake_ns) {
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(address, connect));
+  SocketWait wait = connect;
+  if (handshake_ns != 0)
+    wait.deadline_ns = std::min(wait.deadline_ns, RealClock::Now() + handshake_ns);
   const HelloBytes bytes{kLinkMagic, kLinkVersion, static_cast<uint32_t>(hello.purpose),
                          hello.rank, hello.ranks,  hello.epoch,
                          hello.port, DrawNonce()};

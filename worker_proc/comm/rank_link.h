@@ -36,8 +36,12 @@ struct AcceptedLink {
   LinkHello hello;
 };
 
+// handshake_ns: most that it may take once it is connected, for those who wait long for that; 0: as
+// `connect` says.
 StatusOr<UniqueFd> ConnectLink(const TcpAddress& address, const LinkHello& hello,
-                               const std::string& secret, const SocketWait& wait);
+                               const std::string& secret, const SocketWait& connect,
+                               int64_t handshake_ns = 0);
+
 class LinkAcceptor {
  public:
   LinkAcceptor(UniqueFd listener, std::string secret);

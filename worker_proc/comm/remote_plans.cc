@@ -40,8 +40,8 @@ StatusOr<std::unique_ptr<RemotePlans>> RemotePlans::Connect(const Deps& deps,
       return Annotate(status, address);
     }
     if (failure.ShouldLog()) {
-      Log().warn("the head hung up, trying on; its log may say why {} {}", Kv("address", address),
-                 Kv("reason", std::string(status.message())));
+      Log().warn("the head hung up or is silent, trying on; its log may say why {} {}",
+                 Kv("address", address), Kv("reason", std::string(status.message())));
     }
     RETURN_IF_ERROR(PollOnce(-1, 0, patient).status());
   }
@@ -57,7 +57,8 @@ StatusOr<std::unique_ptr<RemotePlans>> RemotePlans::TryConnect(const Deps& deps,
   }
   writer.ActivateReader(options.rank);
   const LinkHello hello{LinkPurpose::kPlans, options.rank, options.ranks, 0, 0};
-  ASSIGN_OR_RETURN(UniqueFd fd, ConnectLink(options.head, hello, options.secret, patient));
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectLink(options.head, hello, options.secret, patient,
+                                            /*handshake_ns=*/kPlanLinkSilenceNs));
   std::unique_ptr<RemotePlans> plans(
       new RemotePlans(deps, options, std::move(writer), std::move(fd)));
   RETURN_IF_ERROR(plans->Greet());

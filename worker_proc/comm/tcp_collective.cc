@@ -21,8 +21,6 @@ namespace flotilla {
 namespace {
 
 constexpr int64_t kRoundTickNs = 100 * kNsPerMs;
-// A death comes by other ways too, to the scheduler; so long it may take.
-constexpr int64_t kDeathKnownNs = kNsPerSecond;
 // Up to this, an all-reduce is one message to everyone: latency counts.
 constexpr size_t kOneRoundBytes = 16 << 10;
 
@@ -179,7 +177,7 @@ Status TcpCollective::Fail(const Status& status) {
   usable_ = false;
   mesh_.Close();
   if (!absl::IsAborted(status) || options_.epoch == nullptr) return status;
-  const SocketWait wait{RealClock::Now() + kDeathKnownNs, [this] { return Tick(); }};
+  const SocketWait wait{RealClock::Now() + options_.death_known_ns, [this] { return Tick(); }};
   Status waited = Tick();
   while (waited.ok()) waited = PollOnce(-1, 0, wait).status();
   if (!absl::IsDeadlineExceeded(waited)) return waited;

@@ -31,6 +31,8 @@ struct TcpCollectiveOptions {
   std::string secret;
   WaitPolicy wait;
   int64_t timeout_ns = 30'000'000'000;
+  // A death comes by other ways too, to the scheduler; so long it may take.
+  int64_t death_known_ns = 1'000'000'000;
   // Of the control segment: newer ones end waits. Null: every rank that is gone has died.
   const std::atomic<uint32_t>* epoch = nullptr;
   void (*on_wait)(void*) = nullptr;  // about every 100 ms of waiting

@@ -248,8 +248,20 @@ TEST(TcpCollectiveTest, ABrokenConnectionOfAnEpochThatGoesOnIsNotADeath) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A port where somebody else listens, a load balancer without a backend: it is tried again, and
+// said.
+TEST(RankLinkTest, WhoAcceptsAndIsSilentIsNotWaitedForWithoutEnd) {
+  const auto listener = ListenOn({"127.0.0.1", 0});
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const TcpAddress address{"127.0.0.1", PortOfSocket(listener->get())};
+  const auto link = ConnectLink(address, {LinkPurpose::kPlans, 1, 2, 0, 0}, kSecret,
+                                {INT64_MAX, [] { return OkStatus(); }}, 10 * kNsPerMs);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kDeadlineExceeded) << link.status();
+}
+
 TEST(TcpCollectiveTest, ADeathThatTheSchedulerSeesIsTheEndOfTheEpoch) {
   TcpCollectiveOptions options = Options(0, 2, FreeAddress());
+  options.death_known_ns = 60 * kNsPerSecond;  // of whoever is slow to see it
   std::atomic<uint32_t> epoch = 1;
   std::atomic<bool> joined = false;
   options.epoch = &epoch;
