@@ -101,6 +101,7 @@ void CheckModel(const Checkpoint& checkpoint) {
   }
   checkpoint.ReleaseAllPages();
   CHECK(checkpoint.Digest().size() == 64);
+  CHECK(checkpoint.Stamp().find('\n') == std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // libFuzzer: any frames in the step ring, as a worker reads them: parsed, applied to its slots and
-// turned into a batch. What is taken has one spelling, and the batch stays within the KV cache.
+// turned into a batch. What is taken has one spelling, and the batch stays within the KV cache. Its
+// masks can be dropped from it.
 //
 // The input is a list of frames (fuzz_input.h), so that a plan finds slots that others have opened.
 #include <string>
@@ -29,6 +30,21 @@ void CheckBatch(const StepPlan& plan, const ForwardBatch& batch) {
     CHECK(length > 0 && length <= batch.pages_per_seq * kPageSize);
   for (const LogitsRow& row : batch.logits_rows)
     CHECK(row.token_index < batch.num_tokens && row.row < batch.num_seqs);
+}
+
+// What ranks elsewhere are sent is the same plan without masks.
+void CheckWithoutMasks(std::string_view frame, const StepPlan& plan) {
+  std::string without;
+  CHECK(DropMasks(frame, &without) == !plan.masks.empty());
+  if (plan.masks.empty()) return;
+  StepPlan rest;
+  CHECK(ParseStepPlan(without, kLimits, &rest).ok());
+  CHECK(rest.masks.empty() && rest.rows.size() == plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    CHECK(rest.rows[i].slot == plan.rows[i].slot);
+    CHECK(rest.rows[i].flags == (plan.rows[i].flags & ~uint32_t{kRowMask}));
+  }
+  CHECK(rest.input_ids == plan.input_ids);
 }
 
 void Forward(StepPlan plan, SlotTable* slots) {
@@ -61,7 +77,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string frame;
   while (!input.empty()) {
     const fuzz::Piece piece = input.GetPiece();
-    if (!ParseStepPlan(piece.view(), kLimits, &plan).ok()) continue;
+    if (!ParseStepPlan(piece.view(), kLimits, &plan).ok()) {
+      DropMasks(piece.view(), &frame);  // it may be asked of anything
+      continue;
+    }
+    CheckWithoutMasks(piece.view(), plan);
     BuildStepPlan(plan, &frame);
     CHECK(frame == piece.view());
     if (plan.command == StepCommand::kForward) {
