@@ -11,8 +11,6 @@
 namespace flotilla::jinja {
 namespace {
 
-bool HasOrder(const Value& value) { return value.is_number() || value.is(Kind::kWideInt); }
-
 // -1, 0 or 1; 2 if one of them is not a number. Exact: an int64_t may not fit into a double.
 int CompareNumbers(const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) {
@@ -102,7 +100,7 @@ int Sign(int64_t difference) { return difference < 0 ? -1 : difference > 0 ? 1 :
 
 // <, <=, >, >=.
 StatusOr<bool> Ordered(Runtime& rt, Comparison comparison, const Value& a, const Value& b) {
-  if (HasOrder(a) && HasOrder(b)) return Holds(comparison, CompareNumbers(a, b));
+  if (a.is_any_number() && b.is_any_number()) return Holds(comparison, CompareNumbers(a, b));
   if (a.is_str() && b.is_str()) {
     RETURN_IF_ERROR(rt.StepBytes(std::min(a.text().size(), b.text().size())));
     // UTF-8's order of bytes is the order of code points.
@@ -156,7 +154,7 @@ StatusOr<bool> ContainsItem(Runtime& rt, const Value& container, const Value& it
 
 StatusOr<bool> Equals(Runtime& rt, const Value& a, const Value& b) {
   RETURN_IF_ERROR(rt.Step());
-  if (HasOrder(a) && HasOrder(b)) return CompareNumbers(a, b) == 0;
+  if (a.is_any_number() && b.is_any_number()) return CompareNumbers(a, b) == 0;
   if (a.kind() != b.kind()) return false;
   const DepthGuard guard(rt);
   RETURN_IF_ERROR(guard.status());

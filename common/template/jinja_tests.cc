@@ -21,9 +21,7 @@ StatusOr<Value> IsTrue(const Call& call) {
 StatusOr<Value> IsFalse(const Call& call) {
   return Value::Bool(call.self.is(Kind::kBool) && !call.self.bool_value());
 }
-StatusOr<Value> IsNumber(const Call& call) {
-  return Value::Bool(call.self.is_number() || call.self.is(Kind::kWideInt));
-}
+StatusOr<Value> IsNumber(const Call& call) { return Value::Bool(call.self.is_any_number()); }
 StatusOr<Value> IsInteger(const Call& call) {
   return Value::Bool(call.self.is(Kind::kInt) || call.self.is(Kind::kWideInt));
 }

@@ -90,6 +90,8 @@ class Value {
     return kind_ == Kind::kInt || kind_ == Kind::kBool;
   }  // isinstance int
   bool is_number() const { return is_integral() || kind_ == Kind::kFloat; }
+  // Also one that can't be computed with.
+  bool is_any_number() const { return is_number() || kind_ == Kind::kWideInt; }
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   bool is_markup() const { return is_str() && str().markup; }
 

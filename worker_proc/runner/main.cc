@@ -262,7 +262,7 @@ int ExitCode(const Status& status) {
   if (status.ok()) return 0;
   const bool useless = absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
                        absl::IsResourceExhausted(status) || absl::IsUnimplemented(status);
-  return useless ? 2 : 1;
+  return useless ? kExitBadConfiguration : 1;
 }
 
 }  // namespace
