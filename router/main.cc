@@ -76,7 +76,7 @@ class RouterRun {
   }
 
  private:
-  // The line goes to the launcher or, without one, to stdout as the launcher's does.
+  // The lines go to the launcher or, without one, the first to stdout as the launcher's does.
   void NotifyReady() const {
     const uint16_t http = app_.http_port(), grpc = app_.grpc_port();
     Log().info("ready {} {}", Kv("http", http), Kv("grpc", grpc));
@@ -90,10 +90,21 @@ class RouterRun {
       std::fflush(stdout);
       return;
     }
-    const std::string line = StrCat("READY http=", http, " grpc=", grpc, "\n");
+    TellLauncher(StrCat("READY http=", http, " grpc=", grpc, "\n"));
+  }
+
+  // What /health/ready says, each time that it changes, until Stop.
+  void NotifyServing() {
+    if (flags_.notify_fd < 0) return;
+    for (bool serving = true; app_.WaitServingChange(serving);) {
+      serving = !serving;
+      TellLauncher(serving ? "SERVING\n" : "NOT_SERVING\n");
+    }
+  }
+
+  void TellLauncher(std::string_view line) const {
     if (write(flags_.notify_fd, line.data(), line.size()) < 0)
       Log().warn("can't write to --notify-fd");
-    close(flags_.notify_fd);
   }
 
   Status MeetPredecessor(ListeningSockets* sockets) {
@@ -131,6 +142,7 @@ class RouterRun {
     NotifyReady();
     service_.Ready("serving");
     if (!serves) predecessor_->Relieve();
+    NotifyServing();
   }
 
   void AcceptFromPredecessor() {

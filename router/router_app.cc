@@ -163,10 +163,15 @@ Status RouterApp::LoadFiles() {
 
 void RouterApp::OnReadyChanged() {
   grpc_.SetServing(dispatcher_.ready());
-  if (!dispatcher_.ready()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  ready_seen_ = true;
+  ready_seen_ = ready_seen_ || dispatcher_.ready();
   changed_.notify_all();
+}
+
+bool RouterApp::WaitServingChange(bool last) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return interrupted_ || serving() != last; });
+  return !interrupted_;
 }
 
 bool RouterApp::WaitReady(int64_t timeout_ms) {

@@ -67,6 +67,9 @@ class RouterApp {
   bool serving() const { return !draining_ && dispatcher_.ready(); }
   const std::shared_ptr<prometheus::Registry>& metrics_registry() const { return registry_; }
 
+  // Any thread: waits until serving() is not `last`, and says so; false once Interrupt was called.
+  bool WaitServingChange(bool last);
+
   // Whether a replica has been ready; waits for that, for so long or until Interrupt is called.
   bool WaitReady(int64_t timeout_ms);
   bool interrupted();

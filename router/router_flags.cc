@@ -210,7 +210,8 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
   app->add_option("--notify-fd", flags->notify_fd,
-                  "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken");
+                  "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken, and "
+                  "NOT_SERVING or SERVING when what /health/ready says has changed");
   app->add_flag(
       "--check", flags->check,
       "Checks the flags and the files that they name, and ends: status 2 if one is wrong");

@@ -104,7 +104,11 @@ Engine::Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, Ri
       SchedulerLoop::Deps{inputs_.clock, inputs_.control, &epochs_, &port_, &results_, &inbox_,
                           &outputs_, &load_, &metrics_, flight_.has_value() ? &*flight_ : nullptr,
                           &cache_, [this](uint32_t num_pages) { return OnServing(num_pages); },
-                          [this] { OnLost(); }, [this] { hub_.TellLoad(); }});
+                          [this] { metrics_.OnServing(false, epochs_.num_pages()); },
+                          [this](bool recovering) {
+                            hub_.TellLoad();
+                            TellServing(!recovering);
+                          }});
 }
 
 Engine::~Engine() { Stop(); }
@@ -120,13 +124,7 @@ void Engine::RunLoop() {
 Status Engine::OnServing(uint32_t num_pages) {
   RETURN_IF_ERROR(TakeRequests(num_pages));  // before anyone is told
   metrics_.OnServing(true, num_pages);
-  TellServing(true);
   return OkStatus();
-}
-
-void Engine::OnLost() {
-  metrics_.OnServing(false, epochs_.num_pages());
-  TellServing(false);
 }
 
 void Engine::TellServing(bool serving) {

@@ -80,7 +80,6 @@ class Engine {
   Engine(const EngineOptions& options, Inputs inputs, RingWriter steps, RingReader results,
          std::unique_ptr<DetokLink> detok);
   Status OnServing(uint32_t num_pages);
-  void OnLost();
   void TellServing(bool serving);
   Status TakeRequests(uint32_t num_pages);
   void RunLoop();

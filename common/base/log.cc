@@ -20,7 +20,7 @@ constexpr size_t kMaxValueBytes = 256;
 
 bool NeedsQuotes(std::string_view value) {
   static constexpr std::string_view kSpecial = "\"\\=";
-  return value.empty() || IsJsonNumber(value) ||
+  return value.empty() || IsJsonNumber(value) || IsJsonBool(value) ||
          std::any_of(value.begin(), value.end(), [](unsigned char c) {
            return c <= ' ' || c >= 0x7f ||
                   kSpecial.find(static_cast<char>(c)) != std::string_view::npos;
@@ -49,15 +49,36 @@ class PayloadFlag final : public spdlog::custom_flag_formatter {
   const bool json_;
 };
 
+// %l of the patterns below: levels as --log-level names them.
+class LevelFlag final : public spdlog::custom_flag_formatter {
+ public:
+  explicit LevelFlag(size_t width) : width_(width) {}
+  void format(const spdlog::details::log_msg& msg, const std::tm&,
+              spdlog::memory_buf_t& dest) override {
+    const auto name = spdlog::level::to_string_view(msg.level);
+    std::string out =
+        msg.level == spdlog::level::warn ? "warn" : std::string(name.data(), name.size());
+    if (out.size() < width_) out.resize(width_, ' ');
+    dest.append(out.data(), out.data() + out.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return spdlog::details::make_unique<LevelFlag>(width_);
+  }
+
+ private:
+  const size_t width_;
+};
+
 const char* PatternOf(const LogOptions& options) {
   if (options.format == "json")
     return R"({"ts":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","process":"%n",%*})";
-  return options.tagged ? "[%n] %H:%M:%S.%e %^%-5l%$ %*" : "%H:%M:%S.%e %^%-5l%$ %n  %*";
+  return options.tagged ? "[%n] %H:%M:%S.%e %^%l%$ %*" : "%H:%M:%S.%e %^%l%$ %n  %*";
 }
 
 std::unique_ptr<spdlog::formatter> MakeFormatter(const LogOptions& options) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<PayloadFlag>('*', options.format == "json");
+  const bool json = options.format == "json";
+  formatter->add_flag<PayloadFlag>('*', json).add_flag<LevelFlag>('l', json ? 0 : 5);
   formatter->set_pattern(PatternOf(options));
   return formatter;
 }

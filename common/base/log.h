@@ -47,7 +47,12 @@ std::string Kv(std::string_view key, std::string_view value);
 std::string Kv(std::string_view key, double value);
 template <typename T>
 requires std::is_integral_v<T> std::string Kv(std::string_view key, T value) {
-  return kFieldMark + std::string(key) + "=" + std::to_string(value);
+  std::string text;
+  if constexpr (std::is_same_v<T, bool>)
+    text = value ? "true" : "false";
+  else
+    text = std::to_string(value);
+  return kFieldMark + std::string(key) + "=" + text;
 }
 
 }  // namespace flotilla

@@ -55,7 +55,7 @@ bool IsQuoted(std::string_view value) {
 void AppendJsonValue(std::string_view value, std::string* out) {
   if (IsQuoted(value))
     AppendPrintable(value, Quoted::kNo, out);
-  else if (IsJsonNumber(value))
+  else if (IsJsonNumber(value) || IsJsonBool(value))
     out->append(value);
   else
     out->append(QuotedText(value));

@@ -25,10 +25,12 @@ void AppendPrintable(std::string_view bytes, Quoted quoted, std::string* out);
 std::string QuotedText(std::string_view bytes);
 
 // A payload, which may hold fields, as the rest of a text line or as the members
-// `"message":"…","key":value,…` of a JSON object. Values that were given as numbers stay numbers.
+// `"message":"…","key":value,…` of a JSON object. Values that were given as numbers or truths stay
+// so.
 void AppendTextPayload(std::string_view payload, std::string* out);
 void AppendJsonPayload(std::string_view payload, std::string* out);
 
 bool IsJsonNumber(std::string_view text);
+inline bool IsJsonBool(std::string_view text) { return text == "true" || text == "false"; }
 
 }  // namespace flotilla

@@ -1,5 +1,6 @@
 #include "common/cli/flag_sources.h"
 
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -16,12 +17,15 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/flag_list.h"
+#include "common/base/log.h"
 #include "common/cli/flag_hints.h"
 
 namespace flotilla {
 namespace {
 
 constexpr char kConfigFlag[] = "--config";
+constexpr char kLogFormatFlag[] = "--log-format";
+constexpr char kVariablePrefix[] = "FLOTILLA_";
 
 bool IsList(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
 bool IsSwitch(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
@@ -165,6 +169,36 @@ Status CheckNames(const CLI::App& command, const FileEntries& entries) {
   return OkStatus();
 }
 
+// What was meant by variables whose names are a slip of the pen from one of ours: nobody else would
+// ever say that they set nothing.
+void WarnOfSlips(const CLI::App& app, const CLI::App& command) {
+  const size_t prefix = std::string_view(kVariablePrefix).size();
+  std::vector<std::string> settable;  // without the prefix, which all have
+  std::set<std::string> known = {VariableOfFlag(kConfigFlag)};
+  for (const CLI::Option* option : SettableFlags(command)) {
+    known.insert(VariableOfFlag(NameOf(*option)));
+    settable.push_back(VariableOfFlag(NameOf(*option)).substr(prefix));
+  }
+  for (const CLI::App* other : app.get_subcommands({})) {
+    for (const CLI::Option* option : SettableFlags(*other))
+      known.insert(VariableOfFlag(NameOf(*option)));
+  }
+  LogOptions log{.process = app.get_name()};
+  const CLI::Option* format = command.get_option_no_throw(kLogFormatFlag);
+  if (format != nullptr && !format->results().empty()) log.format = format->results().back();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with(kVariablePrefix) || known.contains(name)) continue;
+    if (Variable(name) == nullptr || IsKubernetesAddress(name, Variable(name))) continue;
+    const std::string meant = NearestOf(name.substr(prefix), settable);
+    if (meant.empty()) continue;
+    WriteToStderr(FormatLogLine(
+        log, spdlog::level::warn,
+        absl::StrCat(name, " sets no flag; was ", kVariablePrefix, meant, " meant?")));
+  }
+}
+
 // --- Parsing ----------------------------------------------------------------------------------
 
 [[noreturn]] void ExitWith(const std::string& message) {
@@ -185,8 +219,9 @@ std::string WithOrigin(const std::string& message, const std::vector<FoundFlag>&
 }  // namespace
 
 std::string VariableOfFlag(const std::string& flag) {
-  return absl::StrCat("FLOTILLA_", absl::AsciiStrToUpper(absl::StrReplaceAll(
-                                       flag.substr(flag.find_first_not_of('-')), {{"-", "_"}})));
+  return absl::StrCat(kVariablePrefix,
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(
+                          flag.substr(flag.find_first_not_of('-')), {{"-", "_"}})));
 }
 
 void AddConfigFlag(CLI::App* command) {
@@ -233,7 +268,8 @@ StatusOr<std::vector<FoundFlag>> FindLeftOutFlags(const CLI::App& command,
 
 void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
   PrintFlagsIfAsked(app, argc, argv);
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> given(argv + 1, argv + argc);
+  std::vector<std::string> arguments = given;
   CLI::App* command = arguments.empty() ? app : CommandOf(app, arguments[0]);
   std::vector<FoundFlag> found;
   const bool asks_for_help = ValueOnLine(arguments, "--help") || ValueOnLine(arguments, "-h");
@@ -260,6 +296,9 @@ void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
       ExitWith(ExplainExtras(*command, extras));
     ExitWith(WithOrigin(error.what(), found));
   }
+  if (command->get_option_no_throw(kConfigFlag) != nullptr &&
+      ValueOnLine(given, kConfigFlag) != "none")
+    WarnOfSlips(*app, *command);
 }
 
 }  // namespace flotilla

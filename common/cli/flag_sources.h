@@ -43,7 +43,8 @@ StatusOr<std::vector<FoundFlag>> FindLeftOutFlags(const CLI::App& command,
                                                   const std::vector<std::string>& arguments);
 
 // ParseOrExit (common/base/flags.h) of `app`, or of the subcommand that the first argument names,
-// with what its sources say. An error names the source that it comes from.
+// with what its sources say. An error names the source that it comes from; a variable that sets
+// nothing but is nearly one of a flag is warned of.
 void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv);
 
 }  // namespace flotilla

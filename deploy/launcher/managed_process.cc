@@ -20,6 +20,7 @@ constexpr int kMaxPieces = 64;
 
 std::string ProcessExit::Describe() const {
   if (exited) return absl::StrCat("exited with status ", code);
+  if (by_us) return "was killed by the launcher";
   return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
 }
 
@@ -58,6 +59,7 @@ ProcessExit ManagedProcess::OnExit(int wait_status, int64_t now_ns) {
   exit.exited = WIFEXITED(wait_status);
   exit.code = exit.exited ? WEXITSTATUS(wait_status) : 0;
   exit.signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+  exit.by_us = killed_ && exit.signal == SIGKILL;
   restart_ns_ = exit.PeerLost() ? policy_.OnPeerLost(now_ns) : policy_.OnExit(now_ns);
   return exit;
 }

@@ -23,11 +23,13 @@ namespace flotilla {
 
 struct ProcessExit {
   bool exited = false;  // else killed by `signal`
+  bool by_us = false;   // we sent it
   int code = 0;
   int signal = 0;
   bool BadConfiguration() const { return exited && code == kExitBadConfiguration; }
   bool PeerLost() const { return exited && code == kExitPeerLost; }
-  std::string Describe() const;  // "exited with status 1", "was killed by signal 9 (Killed)"
+  // "exited with status 1", "was killed by signal 9 (Killed)", "was killed by the launcher"
+  std::string Describe() const;
 };
 
 class ManagedProcess {

@@ -225,9 +225,13 @@ std::optional<Replica::Death> Replica::OnExit(pid_t pid, int wait_status, int64_
     if (member.process == scheduler_.get()) {
       up_ = false;
       start_ns_ = policy_.OnExit(now_ns);
-      // In an ordered stop the others have their own turn.
-      if (!stopping) SignalOthers(SIGKILL);
-      if (!stopping) SaveFlight();
+      if (!stopping) {  // else the others have their own turn
+        Log().info(
+            "the scheduler ended, its replica's other processes are killed and all start again {}",
+            Kv("name", scheduler_->name()));
+        SignalOthers(SIGKILL);
+        SaveFlight();
+      }
     } else {
       ReplicaControl::Ring(&segments_->control->doorbell);
     }

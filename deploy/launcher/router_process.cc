@@ -172,18 +172,22 @@ void RouterProcess::ReadNotify(Run* run) {
     return;
   }
   run->notify_lines.Append(std::string_view(buffer.data(), static_cast<size_t>(n)),
-                           [this, run](const std::string& line) {
-                             if (const auto ports = ParseRouterReady(line)) {
-                               OnReady(run, *ports);
-                             } else {
-                               Log().error("the router's ready line is wrong {}", Kv("line", line));
-                             }
-                           });
+                           [this, run](const std::string& line) { OnLine(run, line); });
+}
+
+void RouterProcess::OnLine(Run* run, const std::string& line) {
+  if (const auto ports = ParseRouterReady(line)) {
+    OnReady(run, *ports);
+  } else if (line == "SERVING" || line == "NOT_SERVING") {
+    run->serving = line == "SERVING";
+  } else {
+    Log().error("the router's ready line is wrong {}", Kv("line", line));
+  }
 }
 
 void RouterProcess::OnReady(Run* run, const RouterPorts& ports) {
   ports_ = ports;
-  run->ready = true;
+  run->ready = run->serving = true;
   if (run != successor_.get()) return;
   Log().info("the router has a successor {}", Kv("pid", run->process.pid()));
   leaving_.push_back(std::move(current_));

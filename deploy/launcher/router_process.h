@@ -1,6 +1,7 @@
 // The router of `serve`: starts it, reads from its notify pipe which ports it got
-// ("READY http=PORT grpc=PORT"), and starts it again on the same ports when it dies. A successor
-// takes its listening sockets over (router/handoff.h), and it ends once its clients have left.
+// ("READY http=PORT grpc=PORT") and whether it serves (SERVING, NOT_SERVING), and starts it again
+// on the same ports when it dies. A successor takes its listening sockets over (router/handoff.h),
+// and it ends once its clients have left.
 //
 // Threads: the main thread. Ownership: the constructor's pointers outlive it.
 #pragma once
@@ -47,6 +48,8 @@ class RouterProcess {
 
   // Takes requests: set by its READY line, cleared by its death.
   bool ready() const { return current_->ready; }
+  // A replica is there for them: what its /health/ready says.
+  bool serving() const { return current_->ready && current_->serving; }
   const RouterPorts& ports() const { return ports_; }
   const ManagedProcess& process() const { return current_->process; }
   bool AnyRunning() const;
@@ -59,9 +62,11 @@ class RouterProcess {
     UniqueFd notify;
     LineBuffer notify_lines;
     bool ready = false;
+    bool serving = false;
   };
   Status StartRun(Run* run, int64_t now_ns);
   void ReadNotify(Run* run);
+  void OnLine(Run* run, const std::string& line);
   void OnReady(Run* run, const RouterPorts& ports);
   void CloseNotify(Run* run);
 

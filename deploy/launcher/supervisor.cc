@@ -146,10 +146,12 @@ int Supervisor::Run() {
       TendWhileStopping(now);
       ready_ = false;
       ContinueStop(now);
-      if (!AnyRunning()) return exit_code_;
+      if (!AnyRunning()) break;
     }
     loop_.WaitOnce(TimeoutMs());
   }
+  if (!fatal_.empty()) PrintFatal(resolved_.options.log, fatal_);
+  return exit_code_;
 }
 
 int Supervisor::TimeoutMs() const {
@@ -169,8 +171,8 @@ void Supervisor::Tick(int64_t now_ns) {
 }
 
 bool Supervisor::TakesRequests() const {
-  return (router_ == nullptr || router_->ready()) &&
-         std::any_of(replicas_.begin(), replicas_.end(), [](const auto& r) { return r->Ready(); });
+  if (router_ != nullptr) return router_->serving();
+  return std::any_of(replicas_.begin(), replicas_.end(), [](const auto& r) { return r->Ready(); });
 }
 
 Status Supervisor::StartRouterIfDue(int64_t now_ns) {
@@ -269,14 +271,15 @@ void Supervisor::OnDeath(const ManagedProcess& process, const ProcessExit& exit)
       Log().warn("{} while stopping {}", exit.Describe(), Kv("name", process.name()));
     return;
   }
-  Log().warn("{} {} {}", exit.Describe(), Kv("name", process.name()),
-             Kv("failures", process.failures()));
+  // What we killed has been told already.
+  Log().log(exit.by_us ? spdlog::level::info : spdlog::level::warn, "{} {} {}", exit.Describe(),
+            Kv("name", process.name()), Kv("failures", process.failures()));
   if (stage_ == Stage::kServing) return;
   const bool useless = exit.BadConfiguration();
   if (!useless && process.failures() < kMaxStartFailures) return;
   const std::string reason =
       process.last_line().empty() ? exit.Describe() : MessageOfLogLine(process.last_line());
-  PrintFatal(resolved_.options.log, absl::StrCat(process.name(), ": ", reason));
+  if (fatal_.empty()) fatal_ = absl::StrCat(process.name(), ": ", reason);
   BeginStop(useless ? kExitBadConfiguration : 1, 1.0);
 }
 

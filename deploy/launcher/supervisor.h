@@ -85,6 +85,7 @@ class Supervisor {
 
   Stage stage_ = Stage::kStarting;
   int exit_code_ = 0;
+  std::string fatal_;  // why the start failed; the last line, where it is looked for
   bool kill_now_ = false;
   int64_t stop_began_ns_ = 0;
   int64_t stop_deadline_ns_ = 0;   // of the whole stop

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "common/base/log.h"
 #include "common/base/sha256.h"
 
 namespace flotilla {
@@ -129,6 +130,8 @@ Status ApiKeys::Load() {
   StatusOr<Keys> keys = ParseApiKeys(text);
   loaded_ = std::move(text);
   if (!keys.ok()) return Annotate(keys.status(), path_);
+  if (keys->empty())
+    Log().warn("there is no key in the file, every request is refused {}", Kv("file", path_));
   std::lock_guard<std::mutex> lock(mutex_);
   keys_ = std::make_shared<const Keys>(*std::move(keys));
   return OkStatus();
@@ -137,8 +140,13 @@ Status ApiKeys::Load() {
 StatusOr<bool> ApiKeys::Reload() {
   std::ifstream file(path_, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  // A file that is being replaced may be away for a moment.
-  if (!file || text == loaded_) return false;
+  if (!file) {
+    // One that is being replaced may be away for a moment.
+    if (++times_missing_ != 2) return false;
+    return absl::NotFoundError(StrCat("can't read ", path_, "; to refuse every key, empty it"));
+  }
+  times_missing_ = 0;
+  if (text == loaded_) return false;
   RETURN_IF_ERROR(Load());
   return true;
 }

@@ -7,7 +7,8 @@
 // name is the salt of its prefix cache, and its requests are nobody else's to abort. A key is
 // compared with every hash, in a time that tells nothing of them.
 //
-// Threads: any. Errors: Load says which line is wrong and keeps the keys there were.
+// Threads: any. Errors: Load says which line is wrong and keeps the keys there were. A file without
+// a key is none: it refuses everybody, and is logged.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,8 @@ class ApiKeys {
   explicit ApiKeys(std::string path) : path_(std::move(path)) {}
 
   Status Load();
-  // As Load, if the file has changed since. False: it has not.
+  // As Load, if the file has changed since. False: it has not. NotFound, once: it is not there when
+  // looked at twice.
   StatusOr<bool> Reload();
 
   // UNAUTHENTICATED for a key that is missing or unknown, PERMISSION_DENIED for a disabled one.
@@ -61,7 +63,9 @@ class ApiKeys {
   std::shared_ptr<const Keys> keys() const;
 
   const std::string path_;
-  std::string loaded_;  // the file's text; the loader's thread
+  // The loader's thread: the file's text, and how often in a row it was not there.
+  std::string loaded_;
+  int times_missing_ = 0;
   mutable std::mutex mutex_;
   std::shared_ptr<const Keys> keys_ = std::make_shared<Keys>();
 };

@@ -14,6 +14,19 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 constexpr size_t kDefaultMaxTokens = 16;  // OpenAI's
+constexpr size_t kMostNameBytes = 128;    // of a model's name in a message
+
+// "'a', 'b'": not more of them than a message should have.
+std::string NamesOf(const ModelTable& models) {
+  constexpr size_t kMostNames = 8;
+  std::string names;
+  size_t left = kMostNames;
+  for (const auto& [name, model] : models) {
+    if (left-- == 0) return names + ", …";
+    StrAppend(&names, names.empty() ? "'" : ", '", name.substr(0, kMostNameBytes), "'");
+  }
+  return names;
+}
 
 MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request,
                       CompletionPrompt* prompt) {
@@ -90,9 +103,10 @@ std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const Model
   if (name.empty() && models.size() == 1) return models.begin()->second;
   ApiError error;
   error.code = absl::StatusCode::kNotFound;
-  error.message = name.empty() ? "There are several models; 'model' must name one."
-                               : StrCat("The model '", std::string(name.substr(0, 128)),
-                                        "' does not exist; /v1/models lists those that do.");
+  error.message = name.empty() ? "There are several models; 'model' must name one of "
+                               : StrCat("The model '", std::string(name.substr(0, kMostNameBytes)),
+                                        "' does not exist; there is ");
+  StrAppend(&error.message, NamesOf(models), ".");
   error.param = "model";
   error.type_code = "model_not_found";
   return error;

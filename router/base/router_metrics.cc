@@ -13,7 +13,7 @@ const prometheus::Histogram::BucketBoundaries kSeconds = {.001, .005, .01, .02, 
 
 RouterMetrics::RouterMetrics(prometheus::Registry* registry)
     : requests_(AddCounters(registry, "flotilla_router_requests_total",
-                            "Requests answered, by route and status code.")),
+                            "Requests answered, by route and its status code, HTTP's or gRPC's.")),
       rejections_(AddCounters(registry, "flotilla_router_rejections_total",
                               "Requests refused for a limit or for want of a replica, by reason.")),
       traces_(AddCounters(registry, "flotilla_router_traces_total",

@@ -250,7 +250,9 @@ ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
       (again || stream->IsNewTo(*group.replica, to->well_ns)))
     return to->replica;
   ReplicaClient* replica = Pick(stream, again);
-  if (replica != nullptr) group.replica = replica->options().index;
+  // One that recovers is the last choice: better wait for whichever is well first.
+  if (replica == nullptr || replica->recovering()) return nullptr;
+  group.replica = replica->options().index;
   return replica;
 }
 

@@ -187,7 +187,8 @@ class Dispatcher final : public ReplicaListener {
   bool Detach(RequestGroup* group);
   // `again`: also replicas that failed it since they are well. Null: none is ready.
   ReplicaClient* Pick(RequestStream* stream, bool again);
-  // As Pick, but where another choice of the group has gone, if that may be.
+  // As Pick, but where another choice of the group has gone, if that may be, and none that
+  // recovers.
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);
   Policy& PolicyOf(const std::string& model);
   // Of those that can take it, the ones that should; all, if none should. With what `policy` asks

@@ -152,16 +152,16 @@ bool Dispatcher::FreeSlots(RequestGroup* group) {
 // By value: it may go with its first stream.
 void Dispatcher::EndExpired(RequestGroup group) {
   const RequestStream& first = *group.streams[0];
+  if (!AnyUsable(first)) {
+    metrics_->Rejection("no_replica");
+    Fail(group.streams[0], NoReplica(first));
+    return;
+  }
   if (first.request.deadline_ms() <= options_.admission_queue_timeout_ms) {
     for (const auto& stream : group.streams) {
       if (!IsLive(*stream)) return;  // told the end of one, the client left
       EndByDeadline(*stream);
     }
-    return;
-  }
-  if (!AnyUsable(first)) {
-    metrics_->Rejection("no_replica");
-    Fail(group.streams[0], NoReplica(first));
     return;
   }
   metrics_->Rejection("admission_timeout");

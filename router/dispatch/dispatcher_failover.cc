@@ -177,7 +177,11 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
   if (!group.located) return true;  // what its homes answer places it
   // First, so that a search is for all choices.
   if (RealClock::Now() - stream->arrival_ns >= stream->request.deadline_ms() * kNsPerMs) {
-    EndByDeadline(*stream);
+    // Who has nothing for want of a replica must not take that for an answer.
+    if (stream->begun())
+      EndByDeadline(*stream);
+    else
+      GiveUp(stream);
     return true;
   }
   if (stream->keyed.has_value() && stream->attempts == 0 && AnyUsable(*stream)) {

@@ -271,9 +271,11 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
   watchdog_timer_.cancel();
   const bool was_welcomed = std::exchange(welcomed_, false);
   if (status.error_message() != last_failure_ || was_welcomed) {
-    Log().warn("replica not reachable {} {} {} {}", Kv("replica", replica_id_),
-               Kv("address", options_.address), Kv("code", static_cast<int>(status.error_code())),
-               Kv("error", status.error_message()));
+    // One that drained leaves when it is done.
+    Log().log(draining_ ? spdlog::level::info : spdlog::level::warn,
+              "replica not reachable {} {} {} {}", Kv("replica", replica_id_),
+              Kv("address", options_.address), Kv("code", static_cast<int>(status.error_code())),
+              Kv("error", status.error_message()));
     last_failure_ = status.error_message();
   }
   SetState(State::kBackoff);
@@ -286,7 +288,7 @@ void ReplicaClient::OnEnd(const grpc::Status& status) {
       if (!error && self != nullptr && !self->welcomed_) self->LoseAll();
     });
   }
-  if (!was_welcomed || std::exchange(silent_, false)) MoveStreams();
+  if (!was_welcomed || std::exchange(silent_, false)) MoveStreams(Streams::kThoseThatCan);
   ScheduleReconnect();
   TellIfUnused();
 }
@@ -295,30 +297,45 @@ void ReplicaClient::SetRecovering(bool recovering) {
   if (std::exchange(recovering_, recovering) == recovering) return;
   Touch();
   if (recovering) {
+    recovering_ns_ = RealClock::Now();
     ArmMove();
   } else {
+    away_ = false;
     move_timer_.cancel();
     well_ns_ = RealClock::Now();
   }
   deps_.listener->OnReplicaChanged(this);
 }
 
-// Again and again: another replica may come, or recover first.
 void ReplicaClient::ArmMove() {
-  move_timer_.expires_after(std::chrono::milliseconds(kRecoverMs));
+  move_timer_.expires_after(std::chrono::milliseconds(std::min(kRecoverMs, reattach_ms_)));
   move_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
     const std::shared_ptr<ReplicaClient> self = weak.lock();
-    if (error || self == nullptr || !self->recovering_) return;
-    self->MoveStreams();
-    self->ArmMove();
+    if (!error && self != nullptr && self->recovering_) self->OnStillRecovering();
   });
 }
 
+// Again and again: another replica may come, or recover first.
+void ReplicaClient::OnStillRecovering() {
+  const int64_t for_ms = (RealClock::Now() - recovering_ns_) / kNsPerMs;
+  if (for_ms < reattach_ms_) {
+    MoveStreams(Streams::kThoseThatCan);
+    ArmMove();
+    return;
+  }
+  Log().warn("replica recovers for too long {} {} {}", Kv("replica", replica_id_), Kv("ms", for_ms),
+             Kv("requests", streams_.size()));
+  away_ = true;
+  Touch();
+  deps_.listener->OnReplicaChanged(this);
+  MoveStreams(Streams::kAll);
+}
+
 // The replica is dead, probably, or recovers: what can go on elsewhere does so at once.
-void ReplicaClient::MoveStreams() {
+void ReplicaClient::MoveStreams(Streams which) {
   std::vector<std::shared_ptr<RequestStream>> movable;
   for (const auto& [id, stream] : streams_) {
-    if (deps_.listener->CanMove(*stream)) movable.push_back(stream);
+    if (which == Streams::kAll || deps_.listener->CanMove(*stream)) movable.push_back(stream);
   }
   if (movable.empty()) return;
   Log().info("requests move {} {} {}", Kv("replica", replica_id_), Kv("state", state_name()),

@@ -8,7 +8,8 @@
 //
 // One that says that it recovers (its worker or detokenizer is away) keeps its requests for
 // kRecoverMs, since mostly it is back before another one would have computed their caches. Then
-// those move that another replica can go on with.
+// those move that another replica can go on with. After reattach_ms, as with a broken connection,
+// it counts as away: it has lost the rest, and takes no new ones until it is well.
 //
 // Threads: the io thread. Ownership: shared, so that callbacks in flight may find it gone. Errors:
 // a request that can't go on is given to the listener by OnStreamLost; nothing else fails.
@@ -96,10 +97,10 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   void Stop();
 
   // Takes new requests.
-  bool ready() const { return state_ == State::kReady && !draining_ && !retired_; }
-  // A retired one takes no new requests and does not wait for a broken connection to come back.
+  bool ready() const { return state_ == State::kReady && !draining_ && !retired_ && !away_; }
   // It answers: also while it takes no new ones.
   bool reachable() const { return state_ == State::kReady; }
+  // A retired one takes no new requests and does not wait for a broken connection to come back.
   void SetRetired(bool retired);
   bool retired() const { return retired_; }
   void Submit(const std::shared_ptr<RequestStream>& stream);
@@ -164,7 +165,9 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   void OnEnd(const grpc::Status& status);
   void SetRecovering(bool recovering);
   void ArmMove();
-  void MoveStreams();
+  void OnStillRecovering();
+  enum class Streams { kThoseThatCan, kAll };
+  void MoveStreams(Streams which);
   void ScheduleReconnect();
   void ArmWatchdog();
   void LoseAll();
@@ -191,6 +194,7 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   State state_ = State::kIdle;
   bool draining_ = false;
   bool recovering_ = false;
+  bool away_ = false;            // it has recovered for too long
   bool drained_before_ = false;  // it was restarted; until what the former one had is handled
   bool retired_ = false;
   bool welcomed_ = false;  // this connection's handshake is done
@@ -201,6 +205,7 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   int64_t reattach_ms_ = 5000;
   int64_t last_frame_ns_ = 0;
   int64_t ready_ns_ = 0, well_ns_ = 0;
+  int64_t recovering_ns_ = 0;  // since when it recovers
   std::string replica_id_;
   std::string last_failure_;
   std::shared_ptr<const ModelHandle> model_;

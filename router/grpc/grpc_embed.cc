@@ -54,6 +54,8 @@ std::optional<ApiError> GrpcEmbed::Prepare(const v1::EmbedRequest& request,
     return InvalidField("pooling", "'pooling' must be POOLING_LAST or POOLING_MEAN.");
   embed->set_pooling(request.pooling());
   embed->set_normalize(!request.has_normalize() || request.normalize());
+  if (request.input_case() == v1::EmbedRequest::INPUT_NOT_SET)
+    return InvalidField("text", "'text' or 'token_ids' must be given.");
   const bool is_text = request.input_case() == v1::EmbedRequest::kText;
   const std::string field = is_text ? "text" : "token_ids";
   std::vector<int32_t> ids(request.token_ids().ids().begin(), request.token_ids().ids().end());

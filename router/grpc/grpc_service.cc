@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/rpc/call_request_id.h"
 #include "common/rpc/ping_limits.h"
 #include "common/rpc/tls_credentials.h"
 #include "router/grpc/grpc_embed.h"
@@ -107,8 +108,8 @@ void GrpcServer::Shutdown() {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  if (draining_.load()) return RefuseWhileDraining();
-  const auto admitted = Admit(*context, CallKind::kGenerates);
+  if (draining_.load()) return RefuseWhileDraining(context);
+  const auto admitted = Admit(context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
   return GrpcGenerate::Start(std::get<HandlerContext>(admitted), options_.streams, context,
                              *request);
@@ -116,20 +117,21 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Generate(
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
-  if (draining_.load()) return RefuseWhileDraining();
-  const auto admitted = Admit(*context, CallKind::kGenerates);
+  if (draining_.load()) return RefuseWhileDraining(context);
+  const auto admitted = Admit(context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted)) return new EndedStream(*status);
   return GrpcGenerate::StartChat(std::get<HandlerContext>(admitted), options_.streams, context,
                                  *request);
 }
 
-std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
-    const grpc::CallbackServerContext& context, CallKind kind) const {
+std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(grpc::CallbackServerContext* context,
+                                                             CallKind kind) const {
+  if (kind != CallKind::kGenerates) TakeRequestId(context, {});
   HandlerContext admitted = context_;
   if (context_.access == nullptr) return admitted;
   const auto value = [&](const char* name) {
-    const auto found = context.client_metadata().find(name);
-    if (found == context.client_metadata().end()) return std::string_view();
+    const auto found = context->client_metadata().find(name);
+    if (found == context->client_metadata().end()) return std::string_view();
     return std::string_view(found->second.data(), found->second.size());
   };
   const std::string_view authorization = value("authorization"), key = value("x-api-key");
@@ -138,6 +140,7 @@ std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
                 : kind == CallKind::kText    ? access.AdmitText(authorization, key)
                                              : access.Identify(authorization, key);
   if (const auto* error = std::get_if<ApiError>(&caller)) {
+    if (kind == CallKind::kGenerates) TakeRequestId(context, {});
     context_.metrics->Rejection(error->code == absl::StatusCode::kResourceExhausted ? "tenant_limit"
                                                                                     : "api_key");
     return ToGrpcStatus(*error);
@@ -146,7 +149,9 @@ std::variant<HandlerContext, grpc::Status> GrpcServer::Admit(
   return admitted;
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining() {
+grpc::ServerWriteReactor<v1::GenerateResponse>* GrpcServer::RefuseWhileDraining(
+    grpc::CallbackServerContext* context) {
+  TakeRequestId(context, {});
   context_.metrics->Rejection("draining");
   return new EndedStream(
       grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
@@ -156,12 +161,13 @@ grpc::ServerUnaryReactor* GrpcServer::Embed(grpc::CallbackServerContext* context
                                             const v1::EmbedRequest* request,
                                             v1::EmbedResponse* response) {
   if (draining_.load()) {
+    TakeRequestId(context, {});
     context_.metrics->Rejection("draining");
     return Answer(
         context, context_.metrics, "Embed",
         grpc::Status(grpc::StatusCode::UNAVAILABLE, "This router is shutting down; try again."));
   }
-  const auto admitted = Admit(*context, CallKind::kGenerates);
+  const auto admitted = Admit(context, CallKind::kGenerates);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "Embed", *status);
   return GrpcEmbed::Start(std::get<HandlerContext>(admitted), context, *request, response);
@@ -189,7 +195,7 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* GrpcServer::AnswerText(const char* method,
                                                  grpc::CallbackServerContext* context,
                                                  const Request* request, Response* response) {
-  const auto admitted = Admit(*context, CallKind::kText);
+  const auto admitted = Admit(context, CallKind::kText);
   if (const auto* refused = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, method, *refused);
   return texts_.Run(
@@ -204,7 +210,7 @@ grpc::ServerUnaryReactor* GrpcServer::AnswerText(const char* method,
 grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* context,
                                                  const v1::ListModelsRequest*,
                                                  v1::ListModelsResponse* response) {
-  const auto admitted = Admit(*context, CallKind::kOther);
+  const auto admitted = Admit(context, CallKind::kOther);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "ListModels", *status);
   const std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
@@ -220,7 +226,7 @@ grpc::ServerUnaryReactor* GrpcServer::ListModels(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* GrpcServer::Abort(grpc::CallbackServerContext* context,
                                             const v1::AbortRequest* request,
                                             v1::AbortResponse* response) {
-  const auto admitted = Admit(*context, CallKind::kOther);
+  const auto admitted = Admit(context, CallKind::kOther);
   if (const auto* status = std::get_if<grpc::Status>(&admitted))
     return Answer(context, context_.metrics, "Abort", *status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

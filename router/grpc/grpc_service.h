@@ -86,13 +86,14 @@ class GrpcServer final : public v1::Inference::CallbackService {
  private:
   enum class CallKind { kGenerates, kText, kOther };
   // What the handler of a call gets; the call's key is checked, and what its kind takes of its
-  // tenant's limits.
-  std::variant<HandlerContext, grpc::Status> Admit(const grpc::CallbackServerContext& context,
+  // tenant's limits. The client is told the call's id, unless its handler will.
+  std::variant<HandlerContext, grpc::Status> Admit(grpc::CallbackServerContext* context,
                                                    CallKind kind) const;
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* AnswerText(const char* method, grpc::CallbackServerContext* context,
                                        const Request* request, Response* response);
-  grpc::ServerWriteReactor<v1::GenerateResponse>* RefuseWhileDraining();
+  grpc::ServerWriteReactor<v1::GenerateResponse>* RefuseWhileDraining(
+      grpc::CallbackServerContext* context);
 
   const GrpcOptions options_;
   const HandlerContext context_;

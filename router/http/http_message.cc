@@ -37,6 +37,7 @@ std::string Head(const ResponseHead& head) {
   if (head.close) out.append("Connection: close\r\n");
   if (head.keep_alive_10 && !head.close) out.append("Connection: keep-alive\r\n");
   if (head.retry_after_s > 0) StrAppend(&out, "Retry-After: ", head.retry_after_s, "\r\n");
+  if (head.status == 401) out.append("WWW-Authenticate: Bearer\r\n");
   if (!head.allow.empty()) StrAppend(&out, "Allow: ", head.allow, "\r\n");
   return out.append(head.more);
 }

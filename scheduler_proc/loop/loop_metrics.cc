@@ -141,7 +141,7 @@ void LoopMetrics::LogDecode(const SchedulerStats& stats, int64_t now_ns) {
       last_decode_log_ns_ == 0 || seconds == 0 ? 0 : static_cast<double>(tokens) / seconds;
   Log().info("decode {} {} {} {} {} {}", Kv("running_req", stats.running),
              Kv("token", UsedPages(stats) * options_.page_size), Kv("token_usage", Usage(stats)),
-             Kv("cuda_graph", cuda_graph_ ? "true" : "false"), Kv("gen_throughput", throughput),
+             Kv("cuda_graph", cuda_graph_), Kv("gen_throughput", throughput),
              Kv("queue_req", stats.waiting));
   last_decode_log_ns_ = now_ns;
   last_decode_log_tokens_ = stats.generated_tokens;

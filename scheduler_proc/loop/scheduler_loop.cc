@@ -72,7 +72,7 @@ void SchedulerLoop::ReportRecovering() {
                           AnyIsSilent(*deps_.control, options_.step_timeout_ns);
   if (std::exchange(recovering_, recovering) == recovering) return;
   deps_.load->SetRecovering(recovering);
-  deps_.on_recovering();
+  deps_.on_recovering(recovering);
 }
 
 // The workers have their plan, and clients their tokens.

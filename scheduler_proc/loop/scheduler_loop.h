@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -56,8 +57,8 @@ class SchedulerLoop {
     std::function<Status(uint32_t num_pages)> on_serving;
     // It stopped.
     std::function<void()> on_lost;
-    // LoadBoard's `recovering` has changed.
-    std::function<void()> on_recovering;
+    // LoadBoard's `recovering` has changed, or is known for the first time.
+    std::function<void(bool recovering)> on_recovering;
   };
   SchedulerLoop(const Options& options, Deps deps);
 
@@ -106,7 +107,7 @@ class SchedulerLoop {
   uint64_t taken_ = 0, taken_tokens_ = 0;  // of submits, for the LoadBoard
   int64_t step_ns_ = 0;                    // now, for the last Step
   int64_t last_progress_ns_ = 0;  // a plan was published while none was in flight, or a result came
-  bool recovering_ = false;       // as reported
+  std::optional<bool> recovering_;        // as reported
   int64_t next_deadline_ns_ = INT64_MAX;  // no live request's deadline is earlier
   // Reused each step.
   std::vector<Command> commands_;

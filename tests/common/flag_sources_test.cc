@@ -151,6 +151,25 @@ TEST_F(FlagSourcesTest, KubernetesVariablesAboutAServiceAreNotOurs) {
   EXPECT_EQ(line.port, 8000);
 }
 
+TEST_F(FlagSourcesTest, AVariableThatIsNearlyOneOfOursIsToldOf) {
+  setenv("FLOTILLA_DISABLE_OVERLAPS", "1", 1);
+  setenv("FLOTILLA_SOMETHING_ELSE", "1", 1);
+  const auto said = [](std::vector<std::string> words) {
+    CommandLine line;
+    testing::internal::CaptureStderr();
+    line.Parse(std::move(words));
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said({"serve", "--model", "m"}),
+              AllOf(HasSubstr("FLOTILLA_DISABLE_OVERLAPS sets no flag; was "
+                              "FLOTILLA_DISABLE_OVERLAP meant?"),
+                    testing::Not(HasSubstr("SOMETHING"))));
+  EXPECT_EQ(said({"serve", "--model", "m", "--config", "none"}), "");
+  EXPECT_EQ(said({"plain"}), "");
+  unsetenv("FLOTILLA_DISABLE_OVERLAPS");
+  unsetenv("FLOTILLA_SOMETHING_ELSE");
+}
+
 TEST_F(FlagSourcesTest, AnEmptyVariableIsNotSet) {
   for (const char* name : {"FLOTILLA_MODEL", "FLOTILLA_PORT", "FLOTILLA_ORIGIN", "FLOTILLA_CONFIG",
                            "FLOTILLA_DISABLE_OVERLAP"})

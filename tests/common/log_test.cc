@@ -55,7 +55,7 @@ TEST(LogTest, ALineForMachines) {
               ElementsAre("ts", "level", "process", "message", "name", "pid", "seconds"));
   EXPECT_THAT(std::string(line.at("ts").as_string()),
               MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}[+-][0-9]{2}:[0-9]{2}"));
-  EXPECT_EQ(line.at("level"), "warning");
+  EXPECT_EQ(line.at("level"), "warn") << "as --log-level has it";
   EXPECT_EQ(line.at("process"), "tester");
   EXPECT_EQ(line.at("message"), "was killed while stopping now");
   EXPECT_EQ(line.at("name"), "a b");
@@ -64,9 +64,11 @@ TEST(LogTest, ALineForMachines) {
 }
 
 TEST(LogTest, AValueKeepsItsType) {
-  const boost::json::object line =
-      JsonOf(fmt::format("x {} {} {} {}", Kv("text", "123"), Kv("empty", ""), Kv("nan", 0.0 / 0.0),
-                         Kv("bare", "1-2")));
+  const boost::json::object line = JsonOf(
+      fmt::format("x {} {} {} {} {} {}", Kv("yes", true), Kv("said", "true"), Kv("text", "123"),
+                  Kv("empty", ""), Kv("nan", 0.0 / 0.0), Kv("bare", "1-2")));
+  EXPECT_EQ(line.at("yes"), true);
+  EXPECT_EQ(line.at("said"), "true");
   EXPECT_EQ(line.at("text"), "123");
   EXPECT_EQ(line.at("empty"), "");
   EXPECT_TRUE(line.at("nan").is_string());

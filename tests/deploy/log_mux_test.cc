@@ -68,7 +68,7 @@ TEST(LogMuxTest, WhatIsNoObjectOfOursBecomesOne) {
     std::erase(text, '\x1f');
     const std::string out = mux.Format("r1/worker-0", line);
     EXPECT_THAT(out, StartsWith("{\"ts\":\""));
-    EXPECT_THAT(out, EndsWith("\"level\":\"warning\",\"process\":\"worker-0\",\"message\":" +
+    EXPECT_THAT(out, EndsWith("\"level\":\"warn\",\"process\":\"worker-0\",\"message\":" +
                               QuotedText(text) + ",\"replica\":\"r1\"}\n"));
   }
 }

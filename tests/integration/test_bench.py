@@ -34,9 +34,8 @@ def test_offline_answers_every_request_in_full():
     assert figures["requests"] == 4
     assert figures["prompt_tokens"] == 80
     assert 160 <= figures["output_tokens"] <= 240
-    # As of the frames that came: of a run this short there may be one, when all is over.
-    assert 0 <= figures["max_running_requests"] <= 4
-    assert 0 <= figures["max_kv_usage"] < 1
+    assert 1 <= figures["max_running_requests"] <= 4
+    assert figures["max_kv_usage"] is None or 0 < figures["max_kv_usage"] < 1  # null: too short to be reported
     total = figures["total_tokens_per_second"] * figures["seconds"]
     assert total == pytest.approx(figures["prompt_tokens"] + figures["output_tokens"])
     for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):

@@ -90,9 +90,16 @@ TEST_F(ApiKeysFileTest, AFileThatChangedIsReadAgainAndABadOneChangesNothing) {
   EXPECT_FALSE(keys.Reload().ok());
   EXPECT_FALSE(*keys.Reload()) << "told once";
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kOk);
+  file_.Write(KeyLine("a", "two"));
+  EXPECT_TRUE(*keys.Reload());
   file_.Remove();
-  EXPECT_FALSE(*keys.Reload());
+  EXPECT_FALSE(*keys.Reload()) << "it may be on its way";
+  EXPECT_EQ(keys.Reload().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(*keys.Reload()) << "told once";
   EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kOk);
+  file_.Write("# nobody");
+  EXPECT_TRUE(*keys.Reload());
+  EXPECT_EQ(CodeOf(keys, "two"), absl::StatusCode::kUnauthenticated);
 }
 
 }  // namespace

@@ -140,6 +140,24 @@ TEST_F(GrpcIdsTest, ErrorsHaveItAndAFieldThatIsNoneIsRefused) {
   EXPECT_EQ(outcome.metadata_id, "");
 }
 
+TEST_F(GrpcIdsTest, SmallCallsHaveOneToo) {
+  grpc::ClientContext context, failing;
+  context.AddMetadata("x-request-id", "mine");
+  v1::ListModelsResponse models;
+  ASSERT_TRUE(stub_->ListModels(&context, {}, &models).ok());
+  const auto told = context.GetServerInitialMetadata().find("x-request-id");
+  ASSERT_NE(told, context.GetServerInitialMetadata().end());
+  EXPECT_EQ(told->second, "mine");
+  v1::TokenizeRequest request;
+  request.set_model("unknown-model");
+  v1::TokenizeResponse response;
+  EXPECT_EQ(stub_->Tokenize(&failing, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  const auto made = failing.GetServerInitialMetadata().find("x-request-id");
+  ASSERT_NE(made, failing.GetServerInitialMetadata().end());
+  EXPECT_THAT(std::string(made->second.data(), made->second.size()), MatchesRegex(kMade));
+}
+
 TEST_F(GrpcIdsTest, NothingIsUnsentAfterwards) {
   EXPECT_EQ(Generate("", "").code, grpc::StatusCode::OK);
   EXPECT_TRUE(harness_.WaitForMetric("flotilla_router_stream_buffer_bytes", 0));

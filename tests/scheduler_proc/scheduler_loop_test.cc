@@ -50,7 +50,7 @@ class LoopTest : public testing::Test {
                                     serving_.store(true);
                                     return OkStatus();
                                   },
-                                  [this] { serving_.store(false); }, [] {}});
+                                  [this] { serving_.store(false); }, [](bool) {}});
     thread_ = std::thread([this] { EXPECT_TRUE(loop_->Run().ok()); });
     while (!serving_.load()) std::this_thread::yield();
   }

@@ -140,7 +140,11 @@ StatusOr<bool> LinkAcceptor::Pending::Advance(const std::string& secret) {
         if (RealClock::Now() < deadline_ns) return false;
         return absl::DeadlineExceededError("the other end says nothing");
       }
-      if (got <= 0) return absl::AbortedError("the other end is gone");
+      // It was shown our proof: whoever has another secret leaves.
+      if (got <= 0)
+        return absl::AbortedError(challenged ? "the other end left before it proved itself; has it "
+                                               "the same --link-secret-file?"
+                                             : "the other end is gone");
       received += static_cast<size_t>(got);
     }
     if (challenged) {

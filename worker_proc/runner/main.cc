@@ -230,7 +230,7 @@ Status RunWorker(WorkerFlags flags, const ReplicaControl& control) {
   ASSIGN_OR_RETURN(std::unique_ptr<Collective> inner,
                    MakeCollective(flags, opened.spin_ns, links, &heartbeat));
   TimedCollective collective(std::move(inner), &clock, registry.get());
-  Log().info("startup step=comm {} {}",
+  Log().info("startup {} {} {}", Kv("step", "comm"),
              Kv("seconds", static_cast<double>(clock.NowNs() - comm_ns) * 1e-9),
              Kv("ranks", flags.tp));
 

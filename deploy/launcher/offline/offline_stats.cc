@@ -20,6 +20,7 @@ void OfflineStats::OnTokens(size_t request, uint32_t count, int64_t now_ns) {
   Request& r = requests_[request];
   if (r.tokens == 0) {
     ttft_ns_.push_back(now_ns - start_ns_);
+    max_running_ = std::max(max_running_, ++running_);
   } else {
     gaps_ns_.insert(gaps_ns_.end(), count, (now_ns - r.last_ns) / count);
   }
@@ -30,6 +31,7 @@ void OfflineStats::OnTokens(size_t request, uint32_t count, int64_t now_ns) {
 
 void OfflineStats::OnEnd(uint32_t prompt_tokens, uint32_t cached_tokens, int64_t now_ns) {
   ++finished_;
+  --running_;
   prompt_tokens_ += prompt_tokens;
   cached_tokens_ += cached_tokens;
   end_ns_ = now_ns;
@@ -56,7 +58,8 @@ boost::json::object OfflineStats::Figures() const {
           {"time_to_first_token_seconds", Spread(ttft_ns_)},
           {"inter_token_latency_seconds", Spread(gaps_ns_)},
           {"max_running_requests", max_running_},
-          {"max_kv_usage", max_kv_usage_},
+          {"max_kv_usage",
+           max_kv_usage_ > 0 ? boost::json::value(max_kv_usage_) : boost::json::value()},
           {"cached_tokens", cached_tokens_}};
 }
 

@@ -37,8 +37,10 @@ class OfflineStats {
   std::vector<int64_t> ttft_ns_, gaps_ns_;
   size_t finished_ = 0;
   uint64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
-  uint32_t max_running_ = 0;
-  double max_kv_usage_ = 0;  // of all pages
+  uint32_t running_ = 0;      // have begun and not ended
+  uint32_t max_running_ = 0;  // of them, or as the engine said
+  // Of all pages; 0: short requests can begin and end between two reports of the engine's.
+  double max_kv_usage_ = 0;
 };
 
 }  // namespace flotilla

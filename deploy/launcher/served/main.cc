@@ -143,6 +143,17 @@ StatusOr<boost::json::object> Measure(Flags flags) {
   return ServedFigures(*answers, flags.load, slo);
 }
 
+// Figures of prompts that need not be computed are those of another load.
+void TellIfCached(const Flags& flags, const boost::json::object& figures) {
+  const auto cached = figures.at("cached_tokens").to_number<uint64_t>();
+  if (flags.workload.shared_prefix > 0 ||
+      2 * cached < figures.at("prompt_tokens").to_number<uint64_t>() || cached == 0)
+    return;
+  std::fprintf(stderr,
+               "flotilla: most of these prompts were in the server's prefix cache, perhaps from a "
+               "run before this one; another --seed makes others\n");
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("How a server answers a load: throughput, latencies, goodput",
@@ -164,6 +175,7 @@ int Main(int argc, char** argv) {
   } else {
     std::printf("%s", ServedTable(*figures).c_str());
   }
+  TellIfCached(flags, *figures);
   if (g_stop.load()) return kExitInterrupted;
   return figures->at("failed").to_number<uint64_t>() == 0 ? 0 : 1;
 }

@@ -27,9 +27,12 @@ double Milliseconds(int64_t ns) { return static_cast<double>(ns) / kNsPerMillise
 void AddSpread(boost::json::object* figures, const std::string& name,
                const std::vector<int64_t>& ns) {
   const double sum = Milliseconds(std::accumulate(ns.begin(), ns.end(), int64_t{0}));
-  (*figures)[name + "_mean"] = ns.empty() ? 0 : sum / static_cast<double>(ns.size());
-  for (const Share& s : kShares)
-    (*figures)[StrCat(name, "_", s.name)] = Milliseconds(NearestRank(ns, s.share));
+  const auto set = [&](const char* which, double value) {
+    (*figures)[StrCat(name, "_", which)] =
+        ns.empty() ? boost::json::value() : boost::json::value(value);
+  };
+  set("mean", sum / static_cast<double>(ns.size()));
+  for (const Share& s : kShares) set(s.name, Milliseconds(NearestRank(ns, s.share)));
 }
 
 bool Within(int64_t ns, const std::optional<double>& limit_ms) {
@@ -135,8 +138,15 @@ std::string ServedTable(const boost::json::object& figures) {
   }
   absl::StrAppendFormat(&text, "\n%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99");
   for (const std::string name : kLatencies) {
-    absl::StrAppendFormat(&text, "%-6s %10.2f %10.2f %10.2f %10.2f\n", name, number(name + "_mean"),
-                          number(name + "_p50"), number(name + "_p90"), number(name + "_p99"));
+    absl::StrAppendFormat(&text, "%-6s", name);
+    for (const char* which : {"mean", "p50", "p90", "p99"}) {
+      const boost::json::value& value = figures.at(StrCat(name, "_", which));
+      if (value.is_null())
+        absl::StrAppendFormat(&text, " %10s", "-");
+      else
+        absl::StrAppendFormat(&text, " %10.2f", value.to_number<double>());
+    }
+    text.push_back('\n');
   }
   for (const auto& [error, count] : figures.at("errors").as_object()) {
     absl::StrAppendFormat(&text, "failed, %d times: %s\n", count.to_number<int64_t>(),

@@ -44,7 +44,8 @@ struct ServedLoad {
   uint32_t max_concurrency = 0;  // 0: no limit
 };
 
-// Flat, so that a line a run can be drawn (tests/bench/plots.py --load).
+// Flat, so that a line a run can be drawn (tests/bench/plots.py --load). Latencies that no request
+// has are null.
 boost::json::object ServedFigures(const std::vector<ServedRequest>& requests,
                                   const ServedLoad& load, const Slo& slo);
 
