@@ -7,6 +7,8 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -71,6 +73,45 @@ def test_a_worker_that_finds_another_model_does_not_go_on_with_it(tmp_path):
         answer = client.completions.create(model=model, prompt="x", max_tokens=1)
         assert answer.system_fingerprint != fingerprint
         assert complete(client, model, 0) != before
+
+
+def ready(c):
+    """What the port for clients and the launcher's page say of /health/ready."""
+    def status(url):
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    return status(c.http + "/health/ready"), status(c.metrics_url.removesuffix("/metrics") + "/health/ready")
+
+
+@pytest.mark.parametrize("victim", ["worker", "detokenizer"])
+def test_a_replica_that_stands_still_is_not_waited_for_for_ever(victim):
+    """The only one: clients wait as long as --failover-wait-ms says, and not on. Once it goes on, so do they."""
+    with Cluster("--tp", "1", "--kv-cache-memory", "256MiB", "--router-flag=--failover-wait-ms=2000",
+                 disturbed=True) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=120)
+        complete(client, c.model_id, 0)
+        assert ready(c) == (200, 200)
+        [pid] = c.pids(victim)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stopped = time.monotonic()
+            with pytest.raises(openai.APIStatusError) as failed:
+                complete(client, c.model_id, 0)
+            assert failed.value.status_code == 503
+            # It has stood still for 5 or 10 s until its scheduler says so; 2 s, and 2 s for another.
+            assert time.monotonic() - stopped < 45, "no watchdog ended it"
+            wait_until(lambda: ready(c) == (503, 503), 5, "both ports say so")
+            with pytest.raises(openai.APIStatusError, match="No replica"):
+                complete(client, c.model_id, 0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: ready(c) == (200, 200), 30, "it is back")
+        complete(client, c.model_id, 0)
+        assert c.pids(victim) == [pid]
 
 
 def test_a_retraction_is_not_noticed():
