@@ -42,7 +42,8 @@ struct AcceptedSocket {
 // Who waits to be accepted; none: nobody does. Unavailable: no descriptor is left, or the like.
 StatusOr<std::optional<AcceptedSocket>> TryAccept(int listener);
 StatusOr<AcceptedSocket> AcceptFrom(int listener, const SocketWait& wait);
-// Tries again until somebody listens at one of the name's addresses, and says so every 10 s.
+// Tries again until the name is known and somebody listens at one of its addresses, and says so
+// every 10 s.
 StatusOr<UniqueFd> ConnectTo(const TcpAddress& address, const SocketWait& wait);
 
 Status SendAll(int fd, std::string_view bytes, const SocketWait& wait);

@@ -345,6 +345,13 @@ TEST(TcpCollectiveTest, StrangersAreKeptOut) {
   rank0.join();
 }
 
+TEST(TcpCollectiveTest, ANameThatIsNotKnownMayCome) {
+  const auto fd = ConnectTo({"no host", 1}, {RealClock::Now() + kNsPerSecond / 2, {}});
+  EXPECT_EQ(fd.status().code(), absl::StatusCode::kDeadlineExceeded) << fd.status();
+  EXPECT_EQ(ListenOn({"no host", 1}).status().code(), absl::StatusCode::kInvalidArgument)
+      << "one's own does not";
+}
+
 // All of them fit the listener's backlog; a second for each would be more than the timeout.
 TEST(TcpCollectiveTest, ManySilentStrangersHoldNobodyUp) {
   const TcpAddress address = FreeAddress();
