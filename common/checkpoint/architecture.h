@@ -38,10 +38,17 @@ StatusOr<const Architecture*> FindHfArchitecture(std::string_view name);
 // Checks that the tensors (HF names) are exactly those of the config, with its shapes.
 Status CheckTensors(const ModelConfig& config, const std::vector<TensorView>& tensors);
 
-// Rows of the table that need more than flags: gemma3_config.cc, hf_config.cc.
+// Rows of the table that need more than flags: gemma_config.cc, granite_config.cc, hf_config.cc,
+// smollm3_config.cc.
+Status FinishGemma2Gguf(const GgufFile& gguf, ModelConfig* config);
+Status FinishGemma2Hf(const JsonObject& json, ModelConfig* config);
 Status FinishGemma3Gguf(const GgufFile& gguf, ModelConfig* config);
 Status FinishGemma3Hf(const JsonObject& json, ModelConfig* config);
+Status FinishGraniteGguf(const GgufFile& gguf, ModelConfig* config);
+Status FinishGraniteHf(const JsonObject& json, ModelConfig* config);
 Status FinishMistralHf(const JsonObject& json, ModelConfig* config);
 Status FinishQwenHf(const JsonObject& json, ModelConfig* config);
+Status FinishSmolLm3Gguf(const GgufFile& gguf, ModelConfig* config);
+Status FinishSmolLm3Hf(const JsonObject& json, ModelConfig* config);
 
 }  // namespace flotilla::internal

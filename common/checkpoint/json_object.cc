@@ -76,6 +76,20 @@ StatusOr<std::vector<std::string_view>> JsonObject::Strings(std::string_view key
   return strings;
 }
 
+StatusOr<std::vector<int64_t>> JsonObject::Ints(std::string_view key) const {
+  ASSIGN_OR_RETURN(const boost::json::value* value, Find(key));
+  const boost::json::array* array = value->if_array();
+  if (array == nullptr) return Error(key, "must be an array of integers");
+  std::vector<int64_t> ints;
+  ints.reserve(array->size());
+  for (const boost::json::value& element : *array) {
+    const int64_t* number = element.if_int64();
+    if (number == nullptr) return Error(key, "must be an array of integers");
+    ints.push_back(*number);
+  }
+  return ints;
+}
+
 StatusOr<boost::json::value> ParseJsonObject(std::string_view file, std::string_view text,
                                              size_t max_bytes) {
   if (text.size() > max_bytes) {

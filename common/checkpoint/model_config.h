@@ -36,6 +36,12 @@ struct ModelConfig {
   // [rope_dim / 2]: what the frequencies are divided by (rope_scaling); empty: nothing.
   std::vector<double> rope_divisors;
   float rope_local_theta = 0;  // of the sliding layers, without divisors; 0: they are as the others
+  std::vector<bool> layers_without_rope;  // [num_hidden_layers]; empty: none
+
+  // What embeddings are multiplied with, what each layer adds, and logits divided by (Granite's).
+  float embedding_multiplier = 1;
+  float residual_multiplier = 1;
+  float logits_scaling = 1;
 
   float query_pre_attn_scalar = 0;    // scores are multiplied by its -1/2th power
   float attn_logit_softcapping = 0;   // scores become cap * tanh(score / cap); 0: they stay
@@ -45,6 +51,9 @@ struct ModelConfig {
   std::vector<bool> sliding_layers;  // [num_hidden_layers]; empty: none
 
   bool is_sliding(uint32_t layer) const { return !sliding_layers.empty() && sliding_layers[layer]; }
+  bool has_rope(uint32_t layer) const {
+    return layers_without_rope.empty() || !layers_without_rope[layer];
+  }
 };
 
 }  // namespace flotilla

@@ -5,6 +5,7 @@
 #include <boost/json/serialize.hpp>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "common/rpc/choices.h"
 #include "common/rpc/render_chat.h"
 #include "router/api/chat_request.h"
@@ -248,7 +249,10 @@ std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
   if (auto error = ReadInput(object, &list)) return *error;
   list.Finish();
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
-    if (error->param == "max_tokens") error->param = "max_output_tokens";
+    if (error->param == "max_tokens") {
+      error->param = "max_output_tokens";
+      absl::StrReplaceAll({{"'max_tokens'", "'max_output_tokens'"}}, &error->message);
+    }
     return *error;
   }
   request.repeated = json::serialize(Repeated(object, request));

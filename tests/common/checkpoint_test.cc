@@ -325,6 +325,30 @@ TEST_F(CheckpointTest, OtherArchitecturesOpenWithWhatIsTheirOwn) {
   EXPECT_THAT(ErrorOf(TinyLlamaBytes(options)), HasSubstr("gemma3.attention.sliding_window is 0"));
 }
 
+TEST_F(CheckpointTest, GraniteSmolLm3AndGemma2OpenWithWhatIsTheirOwn) {
+  TinyLlamaOptions options;
+  options.num_hidden_layers = 4;
+  options.architecture = "granite";
+  const ModelConfig granite = (*Open(TinyLlamaBytes(options)))->config();
+  EXPECT_TRUE(granite.rope_interleaved);
+  EXPECT_EQ(granite.embedding_multiplier, 3.0f);
+  EXPECT_EQ(granite.residual_multiplier, 0.22f);
+  EXPECT_EQ(granite.logits_scaling, 2.0f);
+  EXPECT_NEAR(granite.query_pre_attn_scalar, 1 / 0.09, 1e-5);
+  options.architecture = "smollm3";
+  const ModelConfig smollm3 = (*Open(TinyLlamaBytes(options)))->config();
+  EXPECT_TRUE(smollm3.rope_interleaved);
+  EXPECT_TRUE(smollm3.has_rope(0) && smollm3.has_rope(2));
+  EXPECT_FALSE(smollm3.has_rope(3));
+  options.architecture = "gemma2";
+  const ModelConfig gemma2 = (*Open(TinyLlamaBytes(options)))->config();
+  EXPECT_EQ(gemma2.attn_logit_softcapping, 50.0f);
+  EXPECT_EQ(gemma2.final_logit_softcapping, 30.0f);
+  EXPECT_EQ(gemma2.rope_local_theta, 0.0f);
+  EXPECT_TRUE(gemma2.is_sliding(0));
+  EXPECT_FALSE(gemma2.is_sliding(1));
+}
+
 TEST_F(CheckpointTest, Gemma3SaysWhichLayersSlide) {
   constexpr char kKey[] = "gemma3.attention.sliding_window_pattern";
   TinyLlamaOptions options;

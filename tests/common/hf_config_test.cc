@@ -30,8 +30,9 @@ json::object With(json::object config, const std::string& key, const std::string
 json::object Of(const std::string& architecture) {
   return With(Llama(), "architectures", "[\"" + architecture + "\"]");
 }
-json::object Gemma3() {
-  json::object config = With(Of("Gemma3ForCausalLM"), "hidden_activation", "\"gelu_pytorch_tanh\"");
+json::object Gemma(const std::string& number) {
+  json::object config =
+      With(Of("Gemma" + number + "ForCausalLM"), "hidden_activation", "\"gelu_pytorch_tanh\"");
   config.erase("hidden_act");
   config.erase("rope_theta");
   config.erase("tie_word_embeddings");
@@ -39,6 +40,7 @@ json::object Gemma3() {
   config["num_hidden_layers"] = 7;
   return config;
 }
+json::object Gemma3() { return Gemma("3"); }
 
 StatusOr<ModelConfig> Read(const json::object& config) {
   return ReadHfConfig(json::serialize(config));
@@ -158,6 +160,56 @@ TEST(HfConfigTest, Gemma3) {
   EXPECT_EQ(by_type.rope_theta, 3e6f);
   EXPECT_EQ(by_type.rope_divisors.at(3), 2);
   EXPECT_EQ(by_type.rope_local_theta, 700.0f);
+}
+
+TEST(HfConfigTest, Gemma2) {
+  const ModelConfig config = Config(Gemma("2"));
+  EXPECT_TRUE(config.sandwich_norms && config.tie_word_embeddings);
+  EXPECT_FALSE(config.qk_norm);
+  EXPECT_EQ(config.norm_weight_offset, 1.0f);
+  EXPECT_EQ(config.rope_theta, 1e4f);
+  EXPECT_EQ(config.rope_local_theta, 0.0f) << "sliding layers rotate as the others do";
+  EXPECT_EQ(config.attn_logit_softcapping, 50.0f);
+  EXPECT_EQ(config.final_logit_softcapping, 30.0f);
+  EXPECT_THAT(config.sliding_layers, ElementsAre(true, false, true, false, true, false, true));
+  EXPECT_EQ(Config(With(Gemma("2"), "attn_logit_softcapping", "null")).attn_logit_softcapping,
+            0.0f);
+}
+
+TEST(HfConfigTest, SmolLm3) {
+  const auto without = [](const json::object& config) {
+    return Config(config).layers_without_rope;
+  };
+  json::object config = With(Of("SmolLM3ForCausalLM"), "num_hidden_layers", "5");
+  EXPECT_THAT(without(config), ElementsAre(false, false, false, true, false));
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(without(config), ElementsAre(false, true, false, true, false));
+  config["no_rope_layers"] = {1, 0, 0, 1, 1, 0};  // may have more than layers
+  EXPECT_THAT(without(config), ElementsAre(false, true, true, false, false));
+  for (const char* wrong : {"[1, 0]", "[\"a\"]", "4"})
+    EXPECT_THAT(ErrorOf(With(config, "no_rope_layers", wrong)), HasSubstr("no_rope_layers"));
+  config.erase("no_rope_layers");
+  EXPECT_THAT(ErrorOf(With(config, "no_rope_layer_interval", "0")), HasSubstr("at least 1"));
+}
+
+TEST(HfConfigTest, Granite) {
+  ModelConfig config = Config(Of("GraniteForCausalLM"));
+  EXPECT_EQ(config.query_pre_attn_scalar, 1.0f) << "not the heads' width";
+  EXPECT_EQ(config.embedding_multiplier, 1.0f);
+  json::object all = With(Of("GraniteForCausalLM"), "attention_multiplier", "0.5");
+  all["embedding_multiplier"] = 12;
+  all["residual_multiplier"] = 0.22;
+  all["logits_scaling"] = 8.0;
+  config = Config(all);
+  EXPECT_EQ(config.query_pre_attn_scalar, 4.0f);
+  EXPECT_EQ(config.embedding_multiplier, 12.0f);
+  EXPECT_EQ(config.residual_multiplier, 0.22f);
+  EXPECT_EQ(config.logits_scaling, 8.0f);
+  for (const char* key :
+       {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}) {
+    for (const char* wrong : {"0", "-1", "1e7", "\"1\""})
+      EXPECT_THAT(ErrorOf(With(all, key, wrong)), HasSubstr(std::string("config.json: ") + key));
+  }
 }
 
 TEST(HfConfigTest, EveryFieldIsChecked) {

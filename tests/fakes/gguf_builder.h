@@ -82,7 +82,7 @@ class GgufBuilder {
 std::string Quantize(DType dtype, const std::vector<float>& values);
 
 struct TinyLlamaOptions {
-  std::string architecture = "llama";  // or qwen2, qwen3, gemma3: GGUF's names
+  std::string architecture = "llama";  // or qwen2, smollm3, granite, gemma2, …: GGUF's
   uint32_t hidden_size = 96;
   uint32_t intermediate_size = 160;
   uint32_t num_hidden_layers = 2;
@@ -94,8 +94,8 @@ struct TinyLlamaOptions {
   DType embedding_dtype = DType::kQ8_0;  // of token_embd and output
   // Instead of matrix_dtype, for matrices with this in their name ("attn_v", "blk.0.ffn_down").
   std::vector<std::pair<std::string, DType>> other_dtypes = {};
-  uint32_t sliding_window = 20;  // gemma3
-  float softcap = 0;             // gemma3, of scores and of logits
+  uint32_t sliding_window = 20;  // gemma2, gemma3
+  float softcap = 0;             // the same, of scores and of logits
   float rope_scale = 0;          // linear scaling's factor; 0: none
   bool tie_word_embeddings = true;
   bool tokenizer = true;

@@ -93,6 +93,8 @@ void AddTokenizer(GgufBuilder* builder) {
                      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
 }
 
+bool IsGemma(const TinyLlamaOptions& options) { return options.architecture.starts_with("gemma"); }
+
 void AddHyperparameters(GgufBuilder* builder, const TinyLlamaOptions& options) {
   const auto key = [&](const char* name) { return StrCat(options.architecture, ".", name); };
   builder->AddString("general.architecture", options.architecture);
@@ -113,12 +115,18 @@ void AddHyperparameters(GgufBuilder* builder, const TinyLlamaOptions& options) {
     builder->AddString(key("rope.scaling.type"), "linear");
     builder->AddFloat32(key("rope.scaling.factor"), options.rope_scale);
   }
-  if (options.architecture != "gemma3") return;
-  builder->AddUint32("gemma3.attention.sliding_window", options.sliding_window);
-  builder->AddFloat32("gemma3.rope.freq_base_swa", 500.0f);
+  if (options.architecture == "granite") {
+    builder->AddFloat32("granite.embedding_scale", 3.0f);
+    builder->AddFloat32("granite.residual_scale", 0.22f);
+    builder->AddFloat32("granite.logit_scale", 2.0f);
+    builder->AddFloat32("granite.attention.scale", 0.3f);
+  }
+  if (!IsGemma(options)) return;
+  builder->AddUint32(key("attention.sliding_window"), options.sliding_window);
+  if (options.architecture == "gemma3") builder->AddFloat32("gemma3.rope.freq_base_swa", 500.0f);
   if (options.softcap > 0) {
-    builder->AddFloat32("gemma3.attn_logit_softcapping", options.softcap);
-    builder->AddFloat32("gemma3.final_logit_softcapping", options.softcap);
+    builder->AddFloat32(key("attn_logit_softcapping"), options.softcap);
+    builder->AddFloat32(key("final_logit_softcapping"), options.softcap);
   }
 }
 
@@ -140,7 +148,6 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
     builder->AddMatrix(name, 0, size, DType::kF32, RandomValues(&random, size, 0.2f, offset));
   };
   const auto norm = [&](const std::string& name) { vector(name, hidden, 1.0f); };
-  const bool gemma3 = options.architecture == "gemma3";
   matrix("token_embd.weight", TinyLlamaVocabSize(), hidden, options.embedding_dtype);
   for (uint32_t layer = 0; layer < options.num_hidden_layers; ++layer) {
     const std::string prefix = StrCat("blk.", layer, ".");
@@ -154,16 +161,16 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
       vector(prefix + "attn_k.bias", kv, 0.0f);
       vector(prefix + "attn_v.bias", kv, 0.0f);
     }
-    if (options.architecture == "qwen3" || gemma3) {
+    if (options.architecture == "qwen3" || options.architecture == "gemma3") {
       vector(prefix + "attn_q_norm.weight", options.head_dim, 1.0f);
       vector(prefix + "attn_k_norm.weight", options.head_dim, 1.0f);
     }
-    if (gemma3) norm(prefix + "post_attention_norm.weight");
+    if (IsGemma(options)) norm(prefix + "post_attention_norm.weight");
     norm(prefix + "ffn_norm.weight");
     matrix(prefix + "ffn_gate.weight", inner, hidden, options.matrix_dtype);
     matrix(prefix + "ffn_up.weight", inner, hidden, options.matrix_dtype);
     matrix(prefix + "ffn_down.weight", hidden, inner, options.matrix_dtype);
-    if (gemma3) norm(prefix + "post_ffw_norm.weight");
+    if (IsGemma(options)) norm(prefix + "post_ffw_norm.weight");
   }
   norm("output_norm.weight");
   if (!options.tie_word_embeddings) {

@@ -36,6 +36,8 @@ def checkpoints():
     gemma3 = SHAPE | dict(num_hidden_layers=7, num_key_value_heads=1, head_dim=32,
                           query_pre_attn_scalar=24, sliding_window=24, sliding_window_pattern=3,
                           rope_scaling={"rope_type": "linear", "factor": 8.0})
+    gemma2 = SHAPE | dict(num_hidden_layers=4, head_dim=32, query_pre_attn_scalar=24, sliding_window=24)
+    smollm3 = SHAPE | dict(num_hidden_layers=5)
     return {
         "llama3": (t.LlamaForCausalLM, t.LlamaConfig(**SHAPE, rope_scaling=LLAMA3_ROPE,
                                                      tie_word_embeddings=False),
@@ -51,6 +53,17 @@ def checkpoints():
             torch.float32, "5GB"),
         "qwen3_fp8": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.bfloat16, "5GB"),
         "qwen3": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.float32, "5GB"),
+        "smollm3": (t.SmolLM3ForCausalLM, t.SmolLM3Config(**smollm3), torch.bfloat16, "5GB"),
+        "smollm3_window": (t.SmolLM3ForCausalLM, t.SmolLM3Config(
+            **smollm3, no_rope_layers=[1, 0, 0, 1, 0], use_sliding_window=True, sliding_window=24),
+            torch.float32, "60KB"),
+        "granite": (t.GraniteForCausalLM, t.GraniteConfig(
+            **SHAPE, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3,
+            logits_scaling=2.0, tie_word_embeddings=True), torch.float32, "5GB"),
+        "gemma2": (t.Gemma2ForCausalLM, t.Gemma2Config(
+            **gemma2, attn_logit_softcapping=3.0, final_logit_softcapping=4.0), torch.float32, "5GB"),
+        "gemma2_uncapped": (t.Gemma2ForCausalLM, t.Gemma2Config(
+            **gemma2, attn_logit_softcapping=None, final_logit_softcapping=None), torch.bfloat16, "100KB"),
         "gemma3": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(**gemma3), torch.float32, "5GB"),
         "gemma3_soft_capped": (t.Gemma3ForCausalLM, t.Gemma3TextConfig(
             **gemma3, attn_logit_softcapping=3.0, final_logit_softcapping=4.0),
@@ -135,7 +148,7 @@ def make(name, folder, generator):
                                         attn_implementation="eager").eval()
     # transformers' Gemma 3 has the attention's cap, but hands it on only if the caller does.
     cap = getattr(config, "attn_logit_softcapping", None)
-    extra = {} if cap is None else {"softcap": cap}
+    extra = {} if cap is None or not name.startswith("gemma3") else {"softcap": cap}
     ids, logits = [], []
     for length in LENGTHS:
         prompt = torch.randint(2, VOCAB, (1, length), generator=generator)

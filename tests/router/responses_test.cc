@@ -161,6 +161,9 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("input":[{"type":"item_reference","id":"x"}])", 400), "input[0].type");
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":0)"), "max_output_tokens");
   EXPECT_EQ(Refused(R"("input":"x","max_output_tokens":9999)"), "max_output_tokens");
+  const HttpAnswer too_long = Post(harness_.port(), "/v1/responses",
+                                   R"({"model":"smol","input":"x","max_output_tokens":9999})");
+  EXPECT_NE(too_long.body.find("'max_output_tokens' 9999"), std::string::npos) << too_long.body;
   EXPECT_EQ(Refused(R"("input":"x","n":2)"), "n");
   EXPECT_EQ(Refused(R"("input":"x","metadata":{"a":1})"), "metadata");
   EXPECT_EQ(Refused(StrCat(R"("input":"x","metadata":{"a":")", std::string(513, 'v'), "\"}")),

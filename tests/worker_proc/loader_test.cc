@@ -104,7 +104,7 @@ TEST_F(LoaderTest, ABiasIsThatOfTheRowsAndMustBeThere) {
 
 TEST_F(LoaderTest, AnOffsetIsAddedToAVector) {
   checkpoint_.Add("norm.weight", 1, 3);
-  const auto norm = loader_.Vector("norm", 3, 0.5f);
+  const auto norm = loader_.Vector("norm", 3, {0.5f});
   ASSERT_TRUE(norm.ok()) << norm.status();
   EXPECT_THAT(static_cast<const cpu::CpuVector&>(**norm).values,
               ElementsAre(300.5f, 301.5f, 302.5f));

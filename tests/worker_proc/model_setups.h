@@ -61,6 +61,14 @@ inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   };
   add("qwen2", Model());
   add("qwen3", Model());
+  add("granite", Model());
+  TinyLlamaOptions smollm3 = Model();
+  smollm3.num_hidden_layers = 5;  // the fourth does not rotate
+  add("smollm3", smollm3);
+  TinyLlamaOptions gemma2 = Model();
+  gemma2.num_hidden_layers = 3;  // the second is global
+  gemma2.softcap = 2;
+  add("gemma2", gemma2);
   TinyLlamaOptions gemma = Model();
   gemma.architecture = "gemma3";
   gemma.num_hidden_layers = 6;

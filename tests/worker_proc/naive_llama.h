@@ -21,15 +21,18 @@ class NaiveLlama {
     Rows logits =
         Linear(Hidden(ids), checkpoint_.Find("lm_head.weight") ? "lm_head" : "model.embed_tokens");
     for (auto& row : logits) {
-      for (double& logit : row) logit = SoftCap(logit, config_.final_logit_softcapping);
+      for (double& logit : row)
+        logit = SoftCap(logit / config_.logits_scaling, config_.final_logit_softcapping);
     }
     return logits;
   }
 
   // Final normed hidden states of every position.
   std::vector<std::vector<double>> Hidden(const std::vector<int32_t>& ids) const {
-    const bool four_norms = config_.architecture == "Gemma3ForCausalLM";
-    const double scale = four_norms ? std::sqrt(config_.hidden_size) : 1;
+    const bool four_norms =
+        config_.architecture == "Gemma2ForCausalLM" || config_.architecture == "Gemma3ForCausalLM";
+    const double scale =
+        four_norms ? std::sqrt(config_.hidden_size) : double{config_.embedding_multiplier};
     const Rows embedding = Matrix("model.embed_tokens.weight");
     Rows x;
     for (int32_t id : ids) {
@@ -109,9 +112,9 @@ class NaiveLlama {
     }
     return out;
   }
-  static void Add(const Rows& x, Rows* to) {
+  void Add(const Rows& x, Rows* to) const {
     for (size_t t = 0; t < x.size(); ++t) {
-      for (size_t i = 0; i < x[t].size(); ++i) (*to)[t][i] += x[t][i];
+      for (size_t i = 0; i < x[t].size(); ++i) (*to)[t][i] += config_.residual_multiplier * x[t][i];
     }
   }
   static double SoftCap(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
@@ -156,7 +159,7 @@ class NaiveLlama {
     const uint32_t group = config_.num_attention_heads / config_.num_key_value_heads;
     const bool sliding = config_.is_sliding(layer);
     const bool local = sliding && config_.rope_local_theta > 0;
-    for (size_t t = 0; t < x.size(); ++t) {
+    for (size_t t = 0; t < x.size() && config_.has_rope(layer); ++t) {
       for (uint32_t h = 0; h < config_.num_attention_heads; ++h) Rope(&q[t][h * dim], t, local);
       for (uint32_t h = 0; h < config_.num_key_value_heads; ++h) Rope(&k[t][h * dim], t, local);
     }

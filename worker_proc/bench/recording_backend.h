@@ -86,8 +86,8 @@ class RecordingBackend final : public Backend {
     return weight;
   }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
-                                                     float offset) override {
-    return inner_.LoadVector(view, offset);
+                                                     const VectorChange& change) override {
+    return inner_.LoadVector(view, change);
   }
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
     return inner_.LoadEmbedding(view);

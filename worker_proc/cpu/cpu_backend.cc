@@ -62,8 +62,8 @@ class CpuBackend final : public Backend {
     return weights_.LoadLinear(rows);
   }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
-                                                     float offset) override {
-    return weights_.LoadVector(view, offset);
+                                                     const VectorChange& change) override {
+    return weights_.LoadVector(view, change);
   }
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) override {
     return weights_.LoadEmbedding(view);

@@ -251,12 +251,13 @@ void WeightStore::LoadBias(std::span<const WeightRows> rows, CpuLinear* weight) 
   other_bytes_ += weight->bias.size() * sizeof(float);
 }
 
-std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view, float offset) {
+std::unique_ptr<VectorWeight> WeightStore::LoadVector(const TensorView& view,
+                                                      const VectorChange& change) {
   auto weight = std::make_unique<CpuVector>();
   weight->size = static_cast<uint32_t>(view.cols);
   weight->values.resize(view.cols);
   DequantizeRows(view, 0, 1, weight->values.data());
-  for (float& value : weight->values) value += offset;
+  for (float& value : weight->values) value = change.Of(value);
   other_bytes_ += weight->values.size() * sizeof(float);
   return weight;
 }

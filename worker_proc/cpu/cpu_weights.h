@@ -31,7 +31,7 @@ class WeightStore {
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const;
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
-  std::unique_ptr<VectorWeight> LoadVector(const TensorView& view, float offset);
+  std::unique_ptr<VectorWeight> LoadVector(const TensorView& view, const VectorChange& change);
   // Before the matrices: it reads its rows from the one that packs the same tensor whole.
   std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view);
   std::unique_ptr<RopeTable> MakeRope(const RopeSpec& spec);

@@ -119,10 +119,10 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const 
 }
 
 StatusOr<std::unique_ptr<VectorWeight>> WeightStore::LoadVector(const TensorView& view,
-                                                                float offset) {
+                                                                const VectorChange& change) {
   std::vector<float> values(view.cols);
   DequantizeRows(view, 0, 1, values.data());
-  for (float& value : values) value += offset;
+  for (float& value : values) value = change.Of(value);
   auto weight = std::make_unique<CudaVector>();
   weight->size = static_cast<uint32_t>(view.cols);
   ASSIGN_OR_RETURN(weight->values, Floats(values));

@@ -30,7 +30,8 @@ class WeightStore {
     return view.rows * RowBytes(view, MayStayPacked(view));
   }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
-  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view, float offset);
+  StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
+                                                     const VectorChange& change);
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view);
   StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec);
 

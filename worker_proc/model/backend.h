@@ -48,6 +48,12 @@ struct LinearWeight {
   uint32_t in_features = 0;
   uint32_t out_features = 0;
 };
+// What is done to each value of a vector when it is loaded.
+struct VectorChange {
+  float offset = 0;
+  float factor = 1;
+  float Of(float value) const { return (value + offset) * factor; }
+};
 struct VectorWeight {
   virtual ~VectorWeight() = default;
   uint32_t size = 0;
@@ -179,9 +185,8 @@ class Backend {
   virtual uint64_t EmbeddingBytes(const TensorView& /*view*/) const { return 0; }
   // The concatenation of `rows` of tensors of any types as one matrix [out, in].
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
-  // The view's values, each plus `offset`.
   virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
-                                                             float offset) = 0;
+                                                             const VectorChange& change) = 0;
   // May keep reading `view`, which lives as long as the checkpoint.
   virtual StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view) = 0;
   virtual StatusOr<std::unique_ptr<RopeTable>> MakeRope(const RopeSpec& spec) = 0;

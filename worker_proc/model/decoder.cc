@@ -1,6 +1,7 @@
 #include "worker_proc/model/decoder.h"
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -66,7 +67,7 @@ class Decoder final : public Model {
   AttentionLayer AttentionOf(uint32_t index) const;
   StatusOr<std::unique_ptr<VectorWeight>> LoadNorm(const std::string& module, uint32_t size,
                                                    WeightLoader* loader) const {
-    return loader->Vector(module, size, config_.norm_weight_offset);
+    return loader->Vector(module, size, {config_.norm_weight_offset});
   }
   Status LoadAttention(const std::string& prefix, WeightLoader* loader, DecoderLayer* layer) const;
   Status LoadNorms(const std::string& prefix, WeightLoader* loader, DecoderLayer* layer) const;
@@ -93,6 +94,7 @@ class Decoder final : public Model {
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   std::vector<DecoderLayer> layers_;
   std::unique_ptr<VectorWeight> norm_;
+  std::unique_ptr<VectorWeight> head_norm_;  // with the head's factor; null: norm_ is
   std::unique_ptr<LinearWeight> lm_head_;
 
   // Buffers of a step. *_local: this rank's columns; the same memory as the whole if it is alone.
@@ -186,6 +188,10 @@ Status Decoder::LoadWeights(WeightLoader* loader) {
     env_.heartbeat->Beat();
   }
   ASSIGN_OR_RETURN(norm_, LoadNorm("model.norm", config_.hidden_size, loader));
+  if (spec_.head_factor != 1) {
+    ASSIGN_OR_RETURN(head_norm_, loader->Vector("model.norm", config_.hidden_size,
+                                                {config_.norm_weight_offset, spec_.head_factor}));
+  }
   const Shard head[] = {{config_.vocab_size, env_.partition.my(env_.partition.vocab)}};
   const std::string head_name = loader->Has("lm_head") ? "lm_head" : "model.embed_tokens";
   ASSIGN_OR_RETURN(lm_head_, loader->Linear(head_name, head, {config_.hidden_size}));
@@ -262,7 +268,7 @@ Status Decoder::FeedForward(const DecoderLayer& layer, uint32_t n) {
 // through `next_norm`.
 Status Decoder::AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
                               uint32_t n) {
-  const float eps = config_.rms_norm_eps;
+  const float eps = spec_.norm_eps;
   const Tensor local = projected_local_.First(n);
   const Tensor projected = projected_.First(n);
   const Backend::AddNorm add = {projected, residual_.First(n), next_norm, eps, normed_.First(n)};
@@ -276,7 +282,8 @@ Status Decoder::AddToResidual(const VectorWeight* own_norm, const VectorWeight& 
 
 StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
   const uint32_t n = context.num_tokens;
-  const float eps = config_.rms_norm_eps;
+  const float eps = spec_.norm_eps;
+  const VectorWeight& last_norm = head_norm_ != nullptr ? *head_norm_ : *norm_;
   const Tensor residual = residual_.First(n);
   const Tensor normed = normed_.First(n);
   backend_.Embed(*embed_tokens_, context, spec_.embed_scale, residual);
@@ -287,7 +294,7 @@ StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
     RETURN_IF_ERROR(AddToResidual(layer.attention_out_norm.get(), *layer.feedforward_norm, n));
     RETURN_IF_ERROR(FeedForward(layer, n));
     const VectorWeight& next_norm =
-        i + 1 < layers_.size() ? *layers_[i + 1].attention_norm : *norm_;
+        i + 1 < layers_.size() ? *layers_[i + 1].attention_norm : last_norm;
     RETURN_IF_ERROR(AddToResidual(layer.feedforward_out_norm.get(), next_norm, n));
     env_.heartbeat->Beat();
   }
@@ -311,7 +318,7 @@ StatusOr<Tensor> Decoder::ComputeLogits(Tensor hidden, std::span<const uint32_t>
 StatusOr<Tensor> Decoder::HiddenStates(std::span<const uint32_t> rows) {
   const auto n = static_cast<uint32_t>(rows.size());
   backend_.SelectRows(residual_, rows, pooled_residual_.First(n));
-  backend_.RmsNorm(pooled_residual_.First(n), *norm_, config_.rms_norm_eps, pooled_.First(n));
+  backend_.RmsNorm(pooled_residual_.First(n), *norm_, spec_.norm_eps, pooled_.First(n));
   return pooled_.First(n);
 }
 
@@ -328,11 +335,22 @@ DecoderSpec MakeDecoderSpec(const ModelEnv& env) {
     spec.ropes[1].theta = config.rope_local_theta;
     spec.ropes[1].divisors.clear();
   }
+  const auto still = static_cast<uint32_t>(spec.ropes.size());  // of layers that do not rotate
+  if (!config.layers_without_rope.empty()) {
+    spec.ropes.push_back(rope);
+    spec.ropes.back().divisors.assign(rope.dim / 2, std::numeric_limits<double>::infinity());
+  }
   for (uint32_t i = 0; i < config.num_hidden_layers; ++i) {
     const bool sliding = config.is_sliding(i);
-    const bool local = sliding && config.rope_local_theta > 0;
-    spec.layers.push_back({sliding ? config.sliding_window : 0, local ? 1u : 0u});
+    const uint32_t turning = sliding && config.rope_local_theta > 0 ? 1 : 0;
+    spec.layers.push_back(
+        {sliding ? config.sliding_window : 0, config.has_rope(i) ? turning : still});
   }
+  // Each layer adds `residual_multiplier` times what it computes. Here it adds the whole, to a
+  // stream that is divided by that; norms take the stream's size out, but for epsilon.
+  spec.embed_scale = config.embedding_multiplier / config.residual_multiplier;
+  spec.norm_eps = config.rms_norm_eps / (config.residual_multiplier * config.residual_multiplier);
+  spec.head_factor = 1 / config.logits_scaling;
   spec.attention_scale = 1.0f / std::sqrt(config.query_pre_attn_scalar);
   spec.attn_softcap = config.attn_logit_softcapping;
   spec.final_softcap = config.final_logit_softcapping;

@@ -1,6 +1,6 @@
 // The skeleton of dense decoders: pre-normed blocks of grouped-query attention with RoPE and a
 // gated feed-forward. A model says by a DecoderSpec how it differs from Llama (llama.cc, qwen.cc,
-// gemma3.cc); the forward itself is written once, in decoder.cc.
+// gemma.cc); the forward itself is written once, in decoder.cc.
 //
 // Threads, ownership, errors: as Model. Source: "LLaMA: Open and Efficient Foundation Language
 // Models", arXiv 2302.13971; names as in HF.
@@ -23,6 +23,8 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;
   std::vector<DecoderLayerSpec> layers;
   float embed_scale = 1;      // embeddings are multiplied by it
+  float norm_eps = 0;         // of the norms over the whole width
+  float head_factor = 1;      // logits are multiplied by it
   float attention_scale = 0;  // scores too
   float attn_softcap = 0;     // cap * tanh(score / cap); 0: none
   float final_softcap = 0;    // of logits

@@ -12,4 +12,12 @@ std::unique_ptr<Model> MakeMistralForCausalLM(const ModelEnv& env) {
   return MakeDecoder(env, MakeDecoderSpec(env));
 }
 
+std::unique_ptr<Model> MakeSmolLM3ForCausalLM(const ModelEnv& env) {
+  return MakeDecoder(env, MakeDecoderSpec(env));
+}
+
+std::unique_ptr<Model> MakeGraniteForCausalLM(const ModelEnv& env) {
+  return MakeDecoder(env, MakeDecoderSpec(env));
+}
+
 }  // namespace flotilla

@@ -1,7 +1,9 @@
-// Llama (also SmolLM2) and Mistral: the plain decoder. Mistral's first version has a sliding window
-// on all layers.
+// Llama (also SmolLM2) and what differs from it by its config alone: Mistral, whose first version
+// has a sliding window on all layers; SmolLM3, each fourth of whose layers does not rotate;
+// Granite, whose embeddings, scores, logits and what layers add have factors.
 //
-// Source: arXiv 2302.13971, "Mistral 7B", arXiv 2310.06825; names as in HF.
+// Source: arXiv 2302.13971, "Mistral 7B", arXiv 2310.06825, "Granite 3.0 Language Models"; names as
+// in HF.
 #pragma once
 
 #include <memory>
@@ -12,5 +14,7 @@ namespace flotilla {
 
 std::unique_ptr<Model> MakeLlamaForCausalLM(const ModelEnv& env);
 std::unique_ptr<Model> MakeMistralForCausalLM(const ModelEnv& env);
+std::unique_ptr<Model> MakeSmolLM3ForCausalLM(const ModelEnv& env);
+std::unique_ptr<Model> MakeGraniteForCausalLM(const ModelEnv& env);
 
 }  // namespace flotilla

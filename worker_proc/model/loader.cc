@@ -73,10 +73,12 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& 
 }
 
 StatusOr<std::unique_ptr<VectorWeight>> WeightLoader::Vector(const std::string& module,
-                                                             uint32_t size, float offset) {
+                                                             uint32_t size,
+                                                             const VectorChange& change) {
+  const bool again = used_.contains(module + ".weight");
   ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", 1, size));
-  ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view, offset));
-  Finish(*view, 1);
+  ASSIGN_OR_RETURN(std::unique_ptr<VectorWeight> weight, backend_->LoadVector(*view, change));
+  Finish(*view, again ? 0 : 1);
   return weight;
 }
 

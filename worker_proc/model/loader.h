@@ -52,9 +52,8 @@ class WeightLoader {
   StatusOr<std::unique_ptr<LinearWeight>> Linear(const std::string& module,
                                                  std::span<const Shard> shards,
                                                  const LinearShape& shape);
-  // The values plus `offset`.
   StatusOr<std::unique_ptr<VectorWeight>> Vector(const std::string& module, uint32_t size,
-                                                 float offset = 0);
+                                                 const VectorChange& change = {});
   StatusOr<std::unique_ptr<EmbeddingWeight>> Embedding(const std::string& module, uint32_t rows,
                                                        uint32_t cols);
   bool Has(const std::string& module) const;

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "worker_proc/model/gemma3.h"
+#include "worker_proc/model/gemma.h"
 #include "worker_proc/model/llama.h"
 #include "worker_proc/model/qwen.h"
 
@@ -19,6 +19,9 @@ constexpr Entry kModels[] = {
     {"MistralForCausalLM", MakeMistralForCausalLM},
     {"Qwen2ForCausalLM", MakeQwen2ForCausalLM},  // Qwen2.5 too
     {"Qwen3ForCausalLM", MakeQwen3ForCausalLM},
+    {"SmolLM3ForCausalLM", MakeSmolLM3ForCausalLM},
+    {"GraniteForCausalLM", MakeGraniteForCausalLM},
+    {"Gemma2ForCausalLM", MakeGemma2ForCausalLM},
     {"Gemma3ForCausalLM", MakeGemma3ForCausalLM},
 };
 
