@@ -4,13 +4,14 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace flotilla {
 namespace {
 
 struct ForeignFlag {
   std::string_view name;  // in vLLM, SGLang or llama.cpp
-  std::string_view ours;  // means exactly the same
+  std::string_view ours;  // means the same
 };
 constexpr ForeignFlag kForeignFlags[] = {
     {"--max-model-len", "--context-length"},
@@ -31,6 +32,11 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--parallel", "--max-running-requests"},
     {"-np", "--max-running-requests"},
     {"--block-size", "--page-size"},
+    {"--api-key", "--api-keys-file"},
+    {"--allowed-origins", "--cors-allow-origin"},
+    {"--max-num-batched-tokens", "--chunked-prefill-size"},
+    {"--hf-repo", "--model"},
+    {"-hf", "--model"},
     {"--num-prompts", "--requests"},
     {"--random-input-len", "--input-len"},
     {"--random-output-len", "--output-len"},
@@ -44,6 +50,22 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--ssl-cert-file", "--tls-cert-file"},
     {"--ssl-keyfile", "--tls-key-file"},
     {"--ssl-key-file", "--tls-key-file"},
+};
+
+struct NeedlessFlag {
+  std::string_view name;  // in vLLM or llama.cpp
+  std::string_view why;
+};
+constexpr NeedlessFlag kNeedlessFlags[] = {
+    {"--enable-prefix-caching", "prefixes are cached anyway"},
+    {"--enable-chunked-prefill", "prompts are cut into chunks anyway"},
+    {"--enable-auto-tool-choice", "the model's chat template says how it calls tools"},
+    {"--disable-log-requests", "requests are not logged"},
+    {"--trust-remote-code", "no code that comes with a model is run"},
+    {"--jinja", "the model's chat template is used anyway"},
+    {"--metrics", "they are on --metrics-port anyway"},
+    {"--load-format", "files say what they are"},
+    {"--quantization", "files say how they are quantised"},
 };
 
 // Letters to insert, remove or replace (Levenshtein).
@@ -65,21 +87,35 @@ bool Has(const CLI::App& command, std::string_view flag) {
   return command.get_option_no_throw(std::string(flag.substr(0, flag.find(' ')))) != nullptr;
 }
 
-std::string ExplainFlag(const CLI::App& command, const std::string& flag) {
-  const std::string what = absl::StrCat(command.get_name(), " has no flag ", flag);
-  for (const ForeignFlag& foreign : kForeignFlags) {
-    if (foreign.name == flag && Has(command, foreign.ours))
-      return absl::StrCat(what, "; here it is ", std::string(foreign.ours));
+std::string ExplainFlag(const CLI::App& command, const std::string& written) {
+  const std::string what = absl::StrCat(command.get_name(), " has no flag ", written);
+  const std::string flag = absl::StrReplaceAll(written, {{"_", "-"}});  // vLLM takes both
+  const std::string_view ours = OurNameOf(command, flag);
+  if (!ours.empty()) return absl::StrCat(what, "; here it is ", std::string(ours));
+  for (const NeedlessFlag& needless : kNeedlessFlags) {
+    if (needless.name == flag)
+      return absl::StrCat(what, "; it needs none: ", std::string(needless.why));
   }
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) flags.push_back(absl::StrCat("--", name));
   }
   const std::string nearest = NearestOf(flag, flags);
-  return nearest.empty() ? what : absl::StrCat(what, "; did you mean ", nearest, "?");
+  if (!nearest.empty()) return absl::StrCat(what, "; did you mean ", nearest, "?");
+  constexpr char kRouterFlag[] = "--router-flag";
+  return Has(command, kRouterFlag)
+             ? absl::StrCat(what, "; flags of flotilla-router are given as ", kRouterFlag, "=FLAG")
+             : what;
 }
 
 }  // namespace
+
+std::string_view OurNameOf(const CLI::App& command, std::string_view foreign) {
+  for (const ForeignFlag& each : kForeignFlags) {
+    if (each.name == foreign && Has(command, each.ours)) return each.ours;
+  }
+  return {};
+}
 
 std::string NearestOf(std::string_view word, const std::vector<std::string>& candidates) {
   std::string nearest;

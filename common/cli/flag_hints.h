@@ -14,6 +14,10 @@ namespace flotilla {
 // The candidate that `word` is a slip of the pen from; empty: none is near.
 std::string NearestOf(std::string_view word, const std::vector<std::string>& candidates);
 
+// What `command` calls a flag of another server's ("--max-model-len"); empty: nothing. May have a
+// value behind it ("--device cuda").
+std::string_view OurNameOf(const CLI::App& command, std::string_view foreign);
+
 // `extras` are not empty, in the order of the command line.
 std::string ExplainExtras(const CLI::App& command, const std::vector<std::string>& extras);
 

@@ -161,12 +161,25 @@ Status CheckNames(const CLI::App& command, const FileEntries& entries) {
     known.insert(option->get_lnames().front());
   for (const auto& [name, entry] : entries) {
     if (!known.contains(name)) {
+      const std::string why = ExplainExtras(command, {absl::StrCat("--", name)});
+      if (why.find(';') != std::string::npos)
+        return absl::InvalidArgumentError(absl::StrCat(entry.origin, ": ", why));
       return absl::InvalidArgumentError(
           absl::StrCat(entry.origin, ": ", command.get_name(), " has no flag --", name,
                        " that a file may set; its --help lists them"));
     }
   }
   return OkStatus();
+}
+
+// MAX_MODEL_LEN → CONTEXT_LENGTH; empty: no other server has such a flag, or ours is set.
+std::string OursOf(const CLI::App& command, const std::string& variable) {
+  const std::string flag =
+      absl::StrCat("--", absl::StrReplaceAll(absl::AsciiStrToLower(variable), {{"_", "-"}}));
+  const std::string_view ours = OurNameOf(command, flag);
+  if (ours.empty() || ours.find(' ') != std::string_view::npos) return {};
+  if (command.get_option(std::string(ours))->count() > 0) return {};
+  return VariableOfFlag(std::string(ours)).substr(std::string_view(kVariablePrefix).size());
 }
 
 // What was meant by variables whose names are a slip of the pen from one of ours: nobody else would
@@ -189,9 +202,12 @@ void WarnOfSlips(const CLI::App& app, const CLI::App& command) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string name(text.substr(0, text.find('=')));
-    if (!name.starts_with(kVariablePrefix) || known.contains(name)) continue;
+    if (!name.starts_with(kVariablePrefix)) continue;
     if (Variable(name) == nullptr || IsKubernetesAddress(name, Variable(name))) continue;
-    const std::string meant = NearestOf(name.substr(prefix), settable);
+    const std::string own = name.substr(prefix);
+    std::string meant = OursOf(command, own);
+    if (std::find(settable.begin(), settable.end(), own) != settable.end()) continue;
+    if (meant.empty() && !known.contains(name)) meant = NearestOf(own, settable);
     if (meant.empty()) continue;
     WriteToStderr(FormatLogLine(
         log, spdlog::level::warn,
@@ -271,6 +287,11 @@ void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
   const std::vector<std::string> given(argv + 1, argv + argc);
   std::vector<std::string> arguments = given;
   CLI::App* command = arguments.empty() ? app : CommandOf(app, arguments[0]);
+  // llama.cpp's, which CLI11 takes for -h and -f.
+  for (const std::string& argument : arguments) {
+    if (argument == "-hf" && !OurNameOf(*command, argument).empty())
+      ExitWith(ExplainExtras(*command, {argument}));
+  }
   std::vector<FoundFlag> found;
   const bool asks_for_help = ValueOnLine(arguments, "--help") || ValueOnLine(arguments, "-h");
   if (!asks_for_help && command->get_option_no_throw(kConfigFlag) != nullptr) {

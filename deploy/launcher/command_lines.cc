@@ -28,6 +28,14 @@ class Argv {
     if (on) args_.push_back(name);
     return *this;
   }
+  // Unless `more` has it.
+  template <typename T>
+  Argv& Default(const std::vector<std::string>& more, const std::string& name, T value) {
+    const bool given = std::any_of(more.begin(), more.end(), [&](const std::string& flag) {
+      return flag == name || flag.starts_with(name + "=");
+    });
+    return given ? *this : Flag(name.c_str(), value);
+  }
   Argv& Raw(const std::vector<std::string>& more) {
     args_.insert(args_.end(), more.begin(), more.end());
     return *this;
@@ -220,8 +228,8 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
       .Flag(kToolCallParserFlag.name, o.tool_call_parser)
       .Flag(kReasoningParserFlag.name, o.reasoning_parser)
       .Flag("--notify-fd", w.notify_fd)
-      .Flag("--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
-      .Flag("--drain-linger-ms", 0)  // there is no other router to go to
+      .Default(o.router_flags, "--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
+      .Default(o.router_flags, "--drain-linger-ms", 0)  // there is no other router to go to
       .Flag("--metrics-socket", r.runtime_dir + "/router.metrics")
       .Flag("--handoff-socket", r.runtime_dir + "/router.handoff")
       .Log(o.log)

@@ -46,8 +46,8 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
 }
 
 // Wishes of chat alone that no code fulfils yet.
-constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "continue_final_message",
-                                                  "documents", "echo"};
+constexpr std::array<const char*, 6> kNotBuilt = {"functions", "audio", "continue_final_message",
+                                                  "documents", "echo",  "web_search_options"};
 
 MaybeError CheckChatNotBuilt(const json::object& body) {
   const auto wishes = [&](const char* name, const json::value& not_wished) {
@@ -119,6 +119,26 @@ MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std
   return std::nullopt;
 }
 
+namespace {
+
+// What the template is given besides the messages. reasoning_effort is a variable of those that
+// know it; "none" is said to the others in their own way.
+MaybeError ReadTemplateKwargs(FieldReader* reader, v1::ChatRequest* out) {
+  const json::object* given = reader->Object("chat_template_kwargs");
+  const std::optional<std::string_view> effort = reader->String("reasoning_effort");
+  if (reader->error().has_value()) return reader->error();
+  if (given == nullptr && !effort.has_value()) return std::nullopt;
+  json::object kwargs = given == nullptr ? json::object() : *given;
+  if (effort.has_value()) {
+    kwargs.emplace("reasoning_effort", json::string(effort->data(), effort->size()));
+    if (*effort == "none") kwargs.emplace("enable_thinking", false);
+  }
+  out->set_template_kwargs_json(json::serialize(kwargs));
+  return std::nullopt;
+}
+
+}  // namespace
+
 MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
   const json::value* messages = reader.Find("messages");
@@ -134,8 +154,7 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
       return error;
   }
   if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
-  if (const json::object* extra = reader.Object("chat_template_kwargs"))
-    out->set_template_kwargs_json(json::serialize(*extra));
+  if (auto error = ReadTemplateKwargs(&reader, out)) return error;
   return reader.error();
 }
 

@@ -28,10 +28,13 @@ void AppendToken(TokenId id, float logprob, const CompletionRequest& request, st
   StrAppend(out, ",\"bytes\":[", bytes, "]");
 }
 
+// By the name that DeepSeek gave it and most servers took, and by vLLM's.
 void AppendReasoning(const std::string& reasoning, std::string* out) {
-  AppendComma(out);
-  out->append("\"reasoning_content\":");
-  AppendJsonString(reasoning, out);
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    AppendComma(out);
+    StrAppend(out, "\"", name, "\":");
+    AppendJsonString(reasoning, out);
+  }
 }
 
 // "tool_calls":[…]; `indexed`: pieces of a stream, of which the first of a call has id and name.

@@ -14,19 +14,6 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 constexpr size_t kDefaultMaxTokens = 16;  // OpenAI's
-constexpr size_t kMostNameBytes = 128;    // of a model's name in a message
-
-// "'a', 'b'": not more of them than a message should have.
-std::string NamesOf(const ModelTable& models) {
-  constexpr size_t kMostNames = 8;
-  std::string names;
-  size_t left = kMostNames;
-  for (const auto& [name, model] : models) {
-    if (left-- == 0) return names + ", …";
-    StrAppend(&names, names.empty() ? "'" : ", '", name.substr(0, kMostNameBytes), "'");
-  }
-  return names;
-}
 
 MaybeError FillPrompt(bool is_text, bool add_special, CompletionRequest* request,
                       CompletionPrompt* prompt) {
@@ -95,6 +82,17 @@ MaybeError ReadFields(const json::object& body, bool* add_special, PromptField* 
 
 }  // namespace
 
+std::string NamesOf(const ModelTable& models) {
+  constexpr size_t kMostNames = 8;
+  std::string names;
+  size_t left = kMostNames;
+  for (const auto& [name, model] : models) {
+    if (left-- == 0) return names + ", …";
+    StrAppend(&names, names.empty() ? "'" : ", '", name, "'");
+  }
+  return names;
+}
+
 std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const ModelTable& models,
                                                                      std::string_view name) {
   if (models.empty()) return Unavailable("No replica is ready yet; try again.", 1000);
@@ -104,7 +102,7 @@ std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const Model
   ApiError error;
   error.code = absl::StatusCode::kNotFound;
   error.message = name.empty() ? "There are several models; 'model' must name one of "
-                               : StrCat("The model '", std::string(name.substr(0, kMostNameBytes)),
+                               : StrCat("The model '", std::string(name.substr(0, 128)),
                                         "' does not exist; there is ");
   StrAppend(&error.message, NamesOf(models), ".");
   error.param = "model";

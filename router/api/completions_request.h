@@ -34,6 +34,9 @@ using ModelTable = std::map<std::string, std::shared_ptr<const ModelHandle>, std
 
 // NOT_FOUND for an unknown name; UNAVAILABLE while no model is known at all. An empty name is the
 // only model, if there is one.
+// "'a', 'b'": not more of them than a message should have.
+std::string NamesOf(const ModelTable& models);
+
 std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const ModelTable& models,
                                                                      std::string_view name);
 

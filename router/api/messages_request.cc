@@ -10,6 +10,7 @@
 #include "router/api/generate_check.h"
 #include "router/api/message_list.h"
 #include "router/api/request_fields.h"
+#include "router/api/structured_fields.h"
 #include "router/api/text_parts.h"
 
 namespace flotilla {
@@ -200,10 +201,20 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
   }
   reader.Object("metadata");
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
-  for (const char* name : {"container", "context_management", "mcp_servers", "output_config"}) {
-    if (reader.Find(name) != nullptr)
+  for (const char* name : {"container", "context_management", "mcp_servers"}) {
+    const json::value* value = reader.Find(name);
+    if (value != nullptr && !IsNeutral(*value))
       return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
   }
+  if (const json::object* output = reader.Object("output_config")) {
+    FieldReader fields(*output, "output_config.");
+    const json::object* format = fields.Object("format");
+    if (fields.error().has_value()) return fields.error();
+    if (format != nullptr) {
+      if (auto error = ReadTextFormat(*format, "output_config.format.", request)) return error;
+    }
+  }
+  if (reader.error().has_value()) return reader.error();
   if (auto error = CheckParams(request->params, *request->model)) {
     if (error->param == "stop") error->param = "stop_sequences";
     return error;

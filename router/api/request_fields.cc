@@ -17,7 +17,12 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 // Known wishes that no code fulfils yet, if they are no neutral values.
-constexpr std::array<const char*, 10> kFieldsNotBuilt = {"suffix",
+constexpr std::array<const char*, 15> kFieldsNotBuilt = {"suffix",
+                                                         "thinking_token_budget",
+                                                         "logprob_token_ids",
+                                                         "structural_tag",
+                                                         "guided_whitespace_pattern",
+                                                         "vllm_xargs",
                                                          "use_beam_search",
                                                          "bad_words",
                                                          "allowed_token_ids",
@@ -147,17 +152,6 @@ void ReadStream(FieldReader* reader, CompletionRequest* request, MaybeError* err
     reader->Fail("best_of", "can't be more than 'n' with 'stream': true");
 }
 
-std::string NamesOf(const ModelTable& models) {
-  constexpr size_t kMostNames = 8;
-  std::string names;
-  size_t left = kMostNames;
-  for (const auto& [name, model] : models) {
-    if (left-- == 0) return names + ", …";
-    StrAppend(&names, names.empty() ? "" : ", ", "'", name, "'");
-  }
-  return names;
-}
-
 }  // namespace
 
 std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
@@ -195,6 +189,9 @@ std::optional<ApiError> CheckCommonNotBuilt(const json::object& body) {
   if (length_penalty != nullptr && !IsNeutral(*length_penalty) &&
       !(length_penalty->is_number() && length_penalty->to_number<double>() == 1))
     return NotBuiltYet("length_penalty", "'length_penalty' is not built yet; leave it out.");
+  if (const json::value* n_predict = body.if_contains("n_predict");
+      n_predict && !n_predict->is_null())
+    return InvalidField("n_predict", "'n_predict' is called 'max_tokens' here.");
   return CheckNotBuilt(body, kFieldsNotBuilt);
 }
 

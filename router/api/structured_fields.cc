@@ -143,8 +143,12 @@ class Reader {
     if (!type.has_value()) fields.Fail("type", "is missing");
     if (fields.error().has_value()) return fields.error();
     *is_schema = *type == "json_schema";
-    if (*type == "json_object")
+    if (*type == "json_object") {
+      // llama.cpp's clients have the schema there.
+      if (const json::value* schema = fields.Find("schema"))
+        return Set(SetSchema, *schema, prefix + "schema");
       return Set(SetJsonObject, true, prefix.substr(0, prefix.size() - 1));
+    }
     if (!*is_schema && *type != "text")
       fields.Fail("type", "must be 'text', 'json_object' or 'json_schema'");
     return fields.error();

@@ -18,11 +18,13 @@ MaybeError AppendPart(const json::value& part, const std::string& field,
   FieldReader reader(part.get_object(), field + ".");
   const std::optional<std::string_view> type = reader.String("type");
   if (!type.has_value()) reader.Fail("type", "is missing");
-  if (!reader.error().has_value() && std::ranges::find(types, *type) == types.end())
+  const bool refusal = type == "refusal";  // what an assistant said, in OpenAI's APIs
+  if (!reader.error().has_value() && !refusal && std::ranges::find(types, *type) == types.end())
     reader.Fail("type",
                 StrCat("must be '", types[0], "': this model takes no images, audio or files"));
-  const std::optional<std::string_view> text = reader.String("text");
-  if (!text.has_value()) reader.Fail("text", "is missing");
+  const char* const name = refusal ? "refusal" : "text";
+  const std::optional<std::string_view> text = reader.String(name);
+  if (!text.has_value()) reader.Fail(name, "is missing");
   if (reader.error().has_value()) return reader.error();
   out->append(*text);
   return std::nullopt;

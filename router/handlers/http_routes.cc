@@ -16,12 +16,13 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr const char* kHealthPath = "/health";  // where vLLM and SGLang have it
+constexpr const char* kPingPath = "/ping";      // the same, where SageMaker asks
 constexpr std::string_view kHealthPrefix = "/health/";
 constexpr const char* kJson = "application/json";
 
 constexpr const char* kEmbeddingsPath = "/v1/embeddings";
 constexpr const char* kModelPath = "/v1/models/{id}";
-constexpr std::array<HttpRoutes::Route, 14> kRoutes = {{{"/v1/chat/completions", "POST"},
+constexpr std::array<HttpRoutes::Route, 15> kRoutes = {{{"/v1/chat/completions", "POST"},
                                                         {"/v1/completions", "POST"},
                                                         {"/v1/responses", "POST"},
                                                         {"/v1/messages", "POST"},
@@ -32,6 +33,7 @@ constexpr std::array<HttpRoutes::Route, 14> kRoutes = {{{"/v1/chat/completions",
                                                         {"/apply-template", "POST"},
                                                         {"/v1/models", "GET"},
                                                         {kHealthPath, "GET"},
+                                                        {kPingPath, "GET"},
                                                         {"/health/live", "GET"},
                                                         {"/health/ready", "GET"},
                                                         {"/version", "GET"}}};
@@ -89,7 +91,8 @@ std::optional<ApiError> HttpRoutes::CheckHead(const HttpHead& head) {
   const Route* route = Find(head.path);
   // A browser has no key before it has the page that asks for it.
   const bool open = context_.access == nullptr || head.path == kHealthPath ||
-                    head.path.starts_with(kHealthPrefix) || route == &kUiFileRoute;
+                    head.path == kPingPath || head.path.starts_with(kHealthPrefix) ||
+                    route == &kUiFileRoute;
   if (!open) {
     const auto caller = context_.access->Identify(head.authorization, head.x_api_key);
     if (const auto* refusal = std::get_if<ApiError>(&caller)) {
@@ -152,7 +155,7 @@ void HttpRoutes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
     ReplyModels(exchange.get());
   } else if (path == "/health/live") {
     ReplyHealth(true, exchange.get());
-  } else if (path == "/health/ready" || path == kHealthPath) {
+  } else if (path == "/health/ready" || path == kHealthPath || path == kPingPath) {
     ReplyHealth(!leaving_ && context_.dispatcher->ready(), exchange.get());
   } else if (path == kUiFleetPath) {
     ReplyFleet(request.head, exchange.get());

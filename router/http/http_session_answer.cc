@@ -35,6 +35,8 @@ class SessionExchange final : public HttpExchange {
   }
   void ReplyError(const ApiError& error) override {
     if (!Current()) return;
+    if (LogsDebug())
+      Log().debug("refused {} {}", Kv("request_id", request_id_), Kv("error", error.message));
     session_->SendFinal(FormatError(error, session_->MakeHead()), HttpStatus(error));
   }
   void StartStream() override {

@@ -30,6 +30,16 @@ TEST(FlagHintsTest, SaysWhatWasProbablyMeant) {
       << "this command has none of that meaning";
   EXPECT_EQ(explain({"--prot=1"}), "serve has no flag --prot; did you mean --port?");
   EXPECT_EQ(explain({"--nope"}), "serve has no flag --nope");
+  EXPECT_EQ(explain({"--max_model_len", "10"}),
+            "serve has no flag --max_model_len; here it is --context-length");
+  EXPECT_EQ(explain({"-hf", "a/b"}), "serve has no flag -hf; here it is --model");
+  EXPECT_EQ(explain({"--enable-prefix-caching"}),
+            "serve has no flag --enable-prefix-caching; it needs none: prefixes are cached anyway");
+  EXPECT_EQ(OurNameOf(serve, "--ctx-size"), "--context-length");
+  EXPECT_EQ(OurNameOf(serve, "--nope"), "");
+  serve.add_option("--router-flag", text)->group("");
+  EXPECT_EQ(explain({"--nope"}),
+            "serve has no flag --nope; flags of flotilla-router are given as --router-flag=FLAG");
   EXPECT_EQ(explain({"my.gguf"}), "serve does not take 'my.gguf'; a model is --model my.gguf");
   const CLI::App top("Shows", "top");
   EXPECT_EQ(ExplainExtras(top, {"x", "y"}), "top does not take 'x'");

@@ -203,6 +203,11 @@ TEST_F(FlagSourcesTest, AnEmptyFileSetsNothing) {
   }
 }
 
+TEST_F(FlagSourcesDeathTest, LlamaCppsHfIsNoCryForHelp) {
+  CommandLine line;
+  EXPECT_EXIT(line.Parse({"serve", "-hf", "a/b"}), ExitedWithCode(2), "here it is --model");
+}
+
 TEST_F(FlagSourcesDeathTest, ErrorsNameTheirSource) {
   const auto expect = [&](std::vector<std::string> words, const auto& says) {
     EXPECT_EXIT(CommandLine().Parse(std::move(words)), ExitedWithCode(2), says);

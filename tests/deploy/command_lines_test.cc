@@ -93,6 +93,15 @@ TEST(CommandLinesTest, Router) {
   EXPECT_THAT(line, Not(HasSubstr("--api-keys-file")));
 }
 
+TEST(CommandLinesTest, ARoutersDrainMayBeSaidByItsOwnFlags) {
+  ResolvedOptions resolved = Resolved();
+  const auto line = [&] { return absl::StrJoin(RouterArgv(resolved, {80, 90, {}, 4}), " "); };
+  EXPECT_THAT(line(), HasSubstr("--drain-linger-ms 0"));
+  resolved.options.router_flags = {"--drain-linger-ms=3000"};
+  EXPECT_THAT(line(), Not(HasSubstr("--drain-linger-ms 0")));
+  EXPECT_THAT(line(), HasSubstr("--drain-linger-ms=3000"));
+}
+
 TEST(CommandLinesTest, WhoMayUseTheRouterIsPassedOn) {
   ResolvedOptions resolved = Resolved();
   resolved.options.api_keys_file = "/etc/keys";

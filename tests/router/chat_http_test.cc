@@ -74,6 +74,20 @@ TEST_F(ChatHttpTest, WithoutGenerationPromptTheTurnStaysOpen) {
   EXPECT_TRUE(Prompt().ends_with("<|im_end|>\n")) << Prompt();
 }
 
+TEST_F(ChatHttpTest, WhatAnAssistantRefusedIsText) {
+  Json(StrCat(R"({"model":"smol","max_tokens":1,"messages":[{"role":"user","content":"x"},
+          {"role":"assistant","content":[{"type":"refusal","refusal":"I won't."}]},
+          {"role":"user","content":"y"}]})"));
+  EXPECT_THAT(Prompt(), HasSubstr("<|im_start|>assistant\nI won't.<|im_end|>"));
+}
+
+TEST_F(ChatHttpTest, OtherServersFieldsAreNotDroppedInSilence) {
+  for (const char* field : {"n_predict", "thinking_token_budget", "structural_tag", "vllm_xargs",
+                            "logprob_token_ids", "web_search_options"})
+    EXPECT_EQ(Refused(StrCat(kHello, ",\"", field, "\":{\"x\":1}")), field);
+  EXPECT_EQ(Refused(StrCat(kHello, R"(,"reasoning_effort":7)")), "reasoning_effort");
+}
+
 TEST_F(ChatHttpTest, MaxTokensIsWhatTheContextLeavesUnlessSet) {
   Chat(StrCat(R"({"model":"smol",)", kHello,
               R"(,"stop":["zzz"],"max_tokens":7,"max_completion_tokens":3})"));

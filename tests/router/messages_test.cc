@@ -149,6 +149,14 @@ TEST_F(MessagesTest, ThinkingMayBeLeftToTheModel) {
   EXPECT_EQ(Write("x", R"("thinking":{"type":"adaptive"})").status, 200);
 }
 
+TEST_F(MessagesTest, AnOutputFormatIsAGrammar) {
+  EXPECT_EQ(Write("x", R"("output_config":{},"context_management":{})").status, 200);
+  EXPECT_FALSE(harness_.engine().submits().back().request().has_structured());
+  Write("x", R"("output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}})");
+  EXPECT_EQ(harness_.engine().submits().back().request().structured().json_schema(),
+            R"({"type":"null"})");
+}
+
 TEST_F(MessagesTest, StopSequencesReachTheReplica) {
   Write("x", R"("stop_sequences":["END"])");
   EXPECT_EQ(harness_.engine().submits().back().request().stopping().stop(0), "END");

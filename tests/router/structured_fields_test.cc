@@ -22,6 +22,8 @@ TEST(StructuredFieldsTest, EachFormAndItsName) {
   };
   const Case cases[] = {
       {R"({"response_format":{"type":"json_object"}})", "response_format", "json_object: true"},
+      {R"({"response_format":{"type":"json_object","schema":{"type":"null"}}})",
+       "response_format.schema", R"(json_schema: "{\"type\":\"null\"}")"},
       {R"({"response_format":{"type":"json_schema","json_schema":
            {"name":"n","strict":true,"schema":{"type":"string","maxLength":3}}}})",
        "response_format.json_schema.schema",

@@ -216,7 +216,8 @@ TEST(ToolsNotShownTest, ToolsThatThePromptIsWithoutAreRefused) {
 class TemplateTest : public ::testing::Test {
  protected:
   std::variant<CompletionRequest, ApiError> Parse(const char* chat_template,
-                                                  const std::string& messages = "") {
+                                                  const std::string& messages = "",
+                                                  const std::string& fields = "\"user\":\"u\"") {
     auto model = std::make_shared<ModelHandle>();
     model->name = "m";
     model->max_model_len = 1024;
@@ -224,7 +225,7 @@ class TemplateTest : public ::testing::Test {
     model->vocab_size = model->tokenizer->vocab_size();
     model->chat_format = ChatFormat::Create(chat_template, {}, {});
     return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
-                            "],", kTools, "}"),
+                            "],", fields, ",", kTools, "}"),
                      {{"m", model}});
   }
 };
@@ -277,6 +278,19 @@ TEST_F(TemplateTest, ShowsThoughtsByAnyOfTheirNames) {
     ASSERT_TRUE(std::holds_alternative<CompletionRequest>(parsed)) << name;
     EXPECT_EQ(std::get<CompletionRequest>(parsed).prompts[0].text, "<tool_call>Hm|Hm");
   }
+}
+
+TEST_F(TemplateTest, KnowsHowMuchIsToBeThought) {
+  const char* source = "<tool_call>{{ reasoning_effort }}|{{ enable_thinking }}";
+  const auto shown = [&](const std::string& fields) {
+    const auto parsed = Parse(source, "", fields);
+    const auto* request = std::get_if<CompletionRequest>(&parsed);
+    return request == nullptr ? std::get<ApiError>(parsed).message : request->prompts[0].text;
+  };
+  EXPECT_EQ(shown(R"("reasoning_effort":"low")"), "<tool_call>low|");
+  EXPECT_EQ(shown(R"("reasoning_effort":"none")"), "<tool_call>none|False");
+  EXPECT_EQ(shown(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})"),
+            "<tool_call>none|True");
 }
 
 TEST_F(TemplateTest, SeesNoCallsWhereTheListIsEmpty) {
