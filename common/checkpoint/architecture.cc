@@ -25,6 +25,12 @@ constexpr Architecture kArchitectures[] = {
      .gguf_permutes_qk = true,
      .finish_gguf = FinishGraniteGguf,
      .finish_hf = FinishGraniteHf},
+    {.gguf = "phi3",
+     .hf = "Phi3ForCausalLM",
+     .fused_projections = true,
+     .partial_rotary = true,
+     .finish_gguf = FinishPhi3Gguf,
+     .finish_hf = FinishPhi3Hf},
     {.gguf = "gemma2",
      .hf = "Gemma2ForCausalLM",
      .hidden_act = HiddenAct::kGeluTanh,
@@ -112,6 +118,38 @@ StatusOr<const Architecture*> FindGgufArchitecture(std::string_view name) {
 
 StatusOr<const Architecture*> FindHfArchitecture(std::string_view name) {
   return FindBy(&Architecture::hf, "config.json: architectures[0]", name);
+}
+
+std::vector<NamedTensor> SplitFused(const ModelConfig& config, std::string name,
+                                    const TensorView& view) {
+  const std::string_view whole = name;
+  const size_t leaf = whole.rfind('.', whole.rfind('.') - 1) + 1;  // "qkv_proj.weight"
+  const std::string_view of = whole.substr(leaf);
+  const uint64_t q = uint64_t{config.num_attention_heads} * config.head_dim;
+  const uint64_t kv = uint64_t{config.num_key_value_heads} * config.head_dim;
+  const uint64_t inner = config.intermediate_size;
+  std::vector<std::pair<const char*, uint64_t>> parts;
+  // GGUF calls both halves "ffn_up".
+  if (of == "qkv_proj.weight") parts = {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}};
+  if (of == "gate_up_proj.weight" || of == "up_proj.weight")
+    parts = {{"gate_proj", inner}, {"up_proj", inner}};
+  uint64_t rows = 0;
+  for (const auto& [part, size] : parts) rows += size;
+  if (!config.fused_projections || parts.empty() || rows != view.rows) {
+    std::vector<NamedTensor> one;
+    one.push_back({std::move(name), view});
+    return one;
+  }
+  std::vector<NamedTensor> split;
+  uint64_t row = 0;
+  for (const auto& [part, size] : parts) {
+    TensorView rows_of = view;
+    rows_of.rows = size;
+    rows_of.data = view.data.subspan(row * view.row_bytes(), size * view.row_bytes());
+    split.push_back({StrCat(whole.substr(0, leaf), part, ".weight"), rows_of});
+    row += size;
+  }
+  return split;
 }
 
 Status CheckTensors(const ModelConfig& config, const std::vector<TensorView>& tensors) {

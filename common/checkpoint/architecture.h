@@ -23,6 +23,8 @@ struct Architecture {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool sandwich_norms = false;
+  bool fused_projections = false;
+  bool partial_rotary = false;    // a config.json may say that heads rotate in part
   bool gguf_permutes_qk = false;  // its converter orders rows for rotation of adjacent pairs
   double rope_theta = 10000.0;    // where the file says nothing
   bool tied = false;              // tie_word_embeddings where config.json says nothing
@@ -35,11 +37,19 @@ struct Architecture {
 StatusOr<const Architecture*> FindGgufArchitecture(std::string_view name);
 StatusOr<const Architecture*> FindHfArchitecture(std::string_view name);
 
+// A tensor by its HF name, or the matrices of which a fused one has the rows.
+struct NamedTensor {
+  std::string name;
+  TensorView view;  // without it
+};
+std::vector<NamedTensor> SplitFused(const ModelConfig& config, std::string name,
+                                    const TensorView& view);
+
 // Checks that the tensors (HF names) are exactly those of the config, with its shapes.
 Status CheckTensors(const ModelConfig& config, const std::vector<TensorView>& tensors);
 
 // Rows of the table that need more than flags: gemma_config.cc, granite_config.cc, hf_config.cc,
-// smollm3_config.cc.
+// phi3_config.cc, smollm3_config.cc.
 Status FinishGemma2Gguf(const GgufFile& gguf, ModelConfig* config);
 Status FinishGemma2Hf(const JsonObject& json, ModelConfig* config);
 Status FinishGemma3Gguf(const GgufFile& gguf, ModelConfig* config);
@@ -47,6 +57,8 @@ Status FinishGemma3Hf(const JsonObject& json, ModelConfig* config);
 Status FinishGraniteGguf(const GgufFile& gguf, ModelConfig* config);
 Status FinishGraniteHf(const JsonObject& json, ModelConfig* config);
 Status FinishMistralHf(const JsonObject& json, ModelConfig* config);
+Status FinishPhi3Gguf(const GgufFile& gguf, ModelConfig* config);
+Status FinishPhi3Hf(const JsonObject& json, ModelConfig* config);
 Status FinishQwenHf(const JsonObject& json, ModelConfig* config);
 Status FinishSmolLm3Gguf(const GgufFile& gguf, ModelConfig* config);
 Status FinishSmolLm3Hf(const JsonObject& json, ModelConfig* config);

@@ -67,22 +67,23 @@ class GgufCheckpoint final : public Checkpoint {
 
   // The index's nodes own the names that the views show.
   Status AddTensors(const std::vector<TensorView>& gguf_tensors) {
-    tensors_.reserve(gguf_tensors.size());
     for (const TensorView& source : gguf_tensors) {
-      if (source.name == internal::kRopeFactorsTensor) continue;  // the config has them
+      if (internal::IsRopeFactors(source.name)) continue;  // the config has them
       std::string name = HfTensorName(source.name, config_.sandwich_norms);
       if (name.empty()) {
         return absl::InvalidArgumentError(StrCat("tensor ", internal::Quote(source.name),
                                                  " is not known; this variant of the "
                                                  "architecture is not supported"));
       }
-      const auto [it, inserted] = index_.emplace(std::move(name), tensors_.size());
-      if (!inserted) {
-        return absl::InvalidArgumentError(
-            StrCat("two tensors are named ", internal::Quote(it->first)));
+      for (auto& part : internal::SplitFused(config_, std::move(name), source)) {
+        const auto [it, inserted] = index_.emplace(std::move(part.name), tensors_.size());
+        if (!inserted) {
+          return absl::InvalidArgumentError(
+              StrCat("two tensors are named ", internal::Quote(it->first)));
+        }
+        tensors_.push_back(part.view);
+        tensors_.back().name = it->first;
       }
-      tensors_.push_back(source);
-      tensors_.back().name = it->first;
     }
     return OkStatus();
   }

@@ -82,6 +82,7 @@ Status ReadCommonConfig(const ConfigSource& source, const Architecture& architec
   config->qkv_bias = architecture.qkv_bias;
   config->qk_norm = architecture.qk_norm;
   config->sandwich_norms = architecture.sandwich_norms;
+  config->fused_projections = architecture.fused_projections;
   ASSIGN_OR_RETURN(config->num_hidden_layers,
                    source.Count({"block_count", "num_hidden_layers"}, kMaxLayers));
   ASSIGN_OR_RETURN(config->max_position_embeddings,

@@ -15,9 +15,10 @@ struct Family {
   uint32_t pattern;        // each so many-th layer is global
   uint32_t layers_of_27b;  // its heads are narrower than its scores' scale says
   float attn_softcap, final_softcap;
+  uint64_t window;  // 0: a GGUF must say it
 };
-constexpr Family kGemma2 = {"gemma2", 2, 46, 50.0f, 30.0f};
-constexpr Family kGemma3 = {"gemma3", 6, 62, 0.0f, 0.0f};
+constexpr Family kGemma2 = {"gemma2", 2, 46, 50.0f, 30.0f, 4096};
+constexpr Family kGemma3 = {"gemma3", 6, 62, 0.0f, 0.0f, 0};
 
 Status CheckSoftcap(float cap, std::string_view key) {
   if (cap >= 0 && cap <= 1e6f) return OkStatus();  // 0: none
@@ -63,7 +64,10 @@ Status ReadGgufFloat(const GgufFile& gguf, const std::string& key, float* value)
 Status FinishGguf(const GgufFile& gguf, const Family& family, ModelConfig* config) {
   const auto key = [&](std::string_view name) { return StrCat(family.gguf, ".", name); };
   const std::string window_key = key("attention.sliding_window");
-  ASSIGN_OR_RETURN(const uint64_t window, gguf.GetUint(window_key));
+  uint64_t window = family.window;
+  if (window == 0 || gguf.metadata().contains(window_key)) {
+    ASSIGN_OR_RETURN(window, gguf.GetUint(window_key));
+  }
   if (window < 1 || window > kMaxWindow) {
     return absl::InvalidArgumentError(
         StrCat("metadata ", window_key, " is ", window, "; it must be in 1..", kMaxWindow));

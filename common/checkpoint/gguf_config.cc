@@ -42,6 +42,39 @@ const TensorView* FindTensor(const GgufFile& gguf, std::string_view gguf_name) {
   return nullptr;
 }
 
+// What frequencies are divided by.
+Status ReadFactors(const GgufFile& gguf, std::string_view name, uint32_t half,
+                   std::vector<double>* out) {
+  const TensorView* factors = FindTensor(gguf, name);
+  if (factors == nullptr || factors->dtype != DType::kF32 || factors->rows != 1 ||
+      factors->cols != half) {
+    return absl::InvalidArgumentError(StrCat("tensor ", Quote(name), " must be ", half,
+                                             " floats, half of the rotating dimensions"));
+  }
+  std::vector<float> values(half);
+  DequantizeRows(*factors, 0, 1, values.data());
+  for (const float value : values) {
+    if (!(value >= 1e-6f && value <= 1e6f)) {
+      return absl::InvalidArgumentError(
+          StrCat("tensor ", Quote(name), " has the value ", value, "; not within 1e-6..1e6"));
+    }
+  }
+  out->assign(values.begin(), values.end());
+  return OkStatus();
+}
+
+Status ReadLongRope(const GgufFile& gguf, const GgufSource& source, ModelConfig* config) {
+  constexpr ConfigField kOriginal = {"rope.scaling.original_context_length", ""};
+  constexpr ConfigField kMagnitude = {"rope.scaling.attn_factor", ""};
+  const uint32_t half = config->rope_dim / 2;
+  RETURN_IF_ERROR(ReadFactors(gguf, kShortRopeFactorsTensor, half, &config->rope_divisors));
+  RETURN_IF_ERROR(ReadFactors(gguf, kLongRopeFactorsTensor, half, &config->rope_long_divisors));
+  ASSIGN_OR_RETURN(config->rope_original_context, source.Count(kOriginal, kMaxContext));
+  if (!source.Has(kMagnitude)) return OkStatus();
+  ASSIGN_OR_RETURN(config->rope_magnitude, source.FloatIn(kMagnitude, 1e-3, 1e3));
+  return OkStatus();
+}
+
 Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConfig* config) {
   constexpr ConfigField kType = {"rope.scaling.type", ""};
   constexpr ConfigField kFactor = {"rope.scaling.factor", ""};
@@ -49,10 +82,13 @@ Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConf
   const uint32_t half = config->rope_dim / 2;
   if (source.Has(kType)) {
     ASSIGN_OR_RETURN(const std::string_view type, source.String(kType));
-    if (type != "none" && type != "linear") {
-      return source.Error(kType,
-                          StrCat("is ", Quote(type), "; only 'none' and 'linear' are supported"));
+    if (type != "none" && type != "linear" && type != "longrope") {
+      return source.Error(kType, StrCat("is ", Quote(type),
+                                        "; only 'none', 'linear' and 'longrope' are supported"));
     }
+    if (type == "longrope" && FindTensor(gguf, kLongRopeFactorsTensor) == nullptr)
+      return source.Error(kType, StrCat("is 'longrope', but the tensor ",
+                                        Quote(kLongRopeFactorsTensor), " is missing"));
     if (type == "linear") {
       ASSIGN_OR_RETURN(const float factor, source.FloatIn(kFactor, 1, 1e6));
       config->rope_divisors.assign(half, factor);
@@ -63,22 +99,10 @@ Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConf
     ASSIGN_OR_RETURN(const float factor, source.FloatIn(field, 0, 1e6));
     if (factor != 0) config->rope_divisors.assign(half, factor);
   }
-  const TensorView* factors = FindTensor(gguf, kRopeFactorsTensor);
-  if (factors == nullptr) return OkStatus();
-  if (factors->dtype != DType::kF32 || factors->rows != 1 || factors->cols != half) {
-    return absl::InvalidArgumentError(StrCat("tensor ", Quote(kRopeFactorsTensor), " must be ",
-                                             half, " floats, half of the rotating dimensions"));
-  }
-  std::vector<float> values(half);
-  DequantizeRows(*factors, 0, 1, values.data());
-  for (const float value : values) {
-    if (!(value >= 1e-6f && value <= 1e6f)) {
-      return absl::InvalidArgumentError(StrCat("tensor ", Quote(kRopeFactorsTensor),
-                                               " has the value ", value, "; not within 1e-6..1e6"));
-    }
-  }
-  config->rope_divisors.assign(values.begin(), values.end());
-  return OkStatus();
+  if (FindTensor(gguf, kLongRopeFactorsTensor) != nullptr)
+    return ReadLongRope(gguf, source, config);
+  if (FindTensor(gguf, kRopeFactorsTensor) == nullptr) return OkStatus();
+  return ReadFactors(gguf, kRopeFactorsTensor, half, &config->rope_divisors);
 }
 
 // What would change the mathematics and is not implemented is refused, not ignored.

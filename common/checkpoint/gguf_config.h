@@ -13,6 +13,13 @@ namespace flotilla::internal {
 
 // Of rope_scaling as factors of the frequencies (Llama 3): no weight, so part of the config.
 inline constexpr std::string_view kRopeFactorsTensor = "rope_freqs.weight";
+// LongRoPE's.
+inline constexpr std::string_view kShortRopeFactorsTensor = "rope_factors_short.weight";
+inline constexpr std::string_view kLongRopeFactorsTensor = "rope_factors_long.weight";
+inline bool IsRopeFactors(std::string_view tensor) {
+  return tensor == kRopeFactorsTensor || tensor == kShortRopeFactorsTensor ||
+         tensor == kLongRopeFactorsTensor;
+}
 
 StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const Architecture& architecture);
 

@@ -23,11 +23,12 @@ constexpr std::array<NamePair, 3> kSandwichNames{{
     {"post_ffw_norm", "post_feedforward_layernorm"},
 }};
 
-constexpr std::array<NamePair, 11> kLayerNames{{
+constexpr std::array<NamePair, 12> kLayerNames{{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
+    {"attn_qkv", "self_attn.qkv_proj"},
     {"attn_q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm"},
     {"attn_output", "self_attn.o_proj"},

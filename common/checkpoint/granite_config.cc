@@ -35,6 +35,12 @@ void SetAttention(double factor, ModelConfig* config) {
 }  // namespace
 
 Status FinishGraniteGguf(const GgufFile& gguf, ModelConfig* config) {
+  // How files say that heads don't rotate.
+  constexpr char kRotates[] = "granite.rope.scaling.finetuned";
+  if (gguf.metadata().contains(kRotates)) {
+    ASSIGN_OR_RETURN(const bool rotates, gguf.GetBool(kRotates));
+    if (!rotates) config->layers_without_rope.assign(config->num_hidden_layers, true);
+  }
   for (const Factor& factor : kFactors) {
     const std::string key = StrCat("granite.", factor.gguf);
     if (!gguf.metadata().contains(key)) continue;

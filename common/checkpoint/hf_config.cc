@@ -101,7 +101,7 @@ StatusOr<ModelConfig> ReadHfConfig(std::string_view text) {
   ASSIGN_OR_RETURN(config.vocab_size, source.Count({"", "vocab_size"}, kMaxVocab));
   ASSIGN_OR_RETURN(config.tie_word_embeddings,
                    json.BoolOr("tie_word_embeddings", architecture->tied));
-  RETURN_IF_ERROR(ReadRope(json, architecture->rope_theta, &config));
+  RETURN_IF_ERROR(ReadRope(json, *architecture, &config));
   if (architecture->finish_hf != nullptr) RETURN_IF_ERROR(architecture->finish_hf(json, &config));
   return config;
 }

@@ -149,7 +149,11 @@ class HfCheckpoint final : public Checkpoint {
               StrCat(path, ": tensor ", Quote(view.name), " is not there for ", kIndex));
         }
       }
-      if (!IsIgnored(config_, view.name)) tensors_.push_back(view);
+      if (IsIgnored(config_, view.name)) continue;
+      for (auto& part : SplitFused(config_, std::string(view.name), view)) {
+        tensors_.push_back(part.view);
+        tensors_.back().name = names_.emplace_back(std::move(part.name));
+      }
     }
     shards_.push_back(*std::move(shard));
     files_.push_back({name, std::move(file)});
@@ -192,6 +196,7 @@ class HfCheckpoint final : public Checkpoint {
   std::vector<std::pair<std::string, MappedFile>> files_;
   std::vector<SafetensorsFile> shards_;  // own the names
   std::vector<TensorView> tensors_;      // by name
+  std::deque<std::string> names_;        // of all of them
   std::deque<ScaleGrid> scales_;         // of some of them
 
   mutable std::once_flag digest_once_;

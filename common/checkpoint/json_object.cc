@@ -90,6 +90,19 @@ StatusOr<std::vector<int64_t>> JsonObject::Ints(std::string_view key) const {
   return ints;
 }
 
+StatusOr<std::vector<double>> JsonObject::Floats(std::string_view key) const {
+  ASSIGN_OR_RETURN(const boost::json::value* value, Find(key));
+  const boost::json::array* array = value->if_array();
+  if (array == nullptr) return Error(key, "must be an array of numbers");
+  std::vector<double> numbers;
+  numbers.reserve(array->size());
+  for (const boost::json::value& element : *array) {
+    if (!element.is_number()) return Error(key, "must be an array of numbers");
+    numbers.push_back(element.to_number<double>());
+  }
+  return numbers;
+}
+
 StatusOr<boost::json::value> ParseJsonObject(std::string_view file, std::string_view text,
                                              size_t max_bytes) {
   if (text.size() > max_bytes) {

@@ -32,6 +32,7 @@ class JsonObject {
   StatusOr<JsonObject> Object(std::string_view key) const;
   StatusOr<std::vector<std::string_view>> Strings(std::string_view key) const;
   StatusOr<std::vector<int64_t>> Ints(std::string_view key) const;
+  StatusOr<std::vector<double>> Floats(std::string_view key) const;
   Status Error(std::string_view key, std::string_view problem) const;
 
   const boost::json::object& value() const { return *object_; }

@@ -26,15 +26,21 @@ struct ModelConfig {
 
   // Which tensors a layer has besides those of every model.
   bool qkv_bias = false;
-  bool qk_norm = false;          // q_norm and k_norm, of each head before it rotates
-  bool sandwich_norms = false;   // norms before and behind attention and feed-forward
-  float norm_weight_offset = 0;  // what a norm adds to its weight: 1 if the file has w - 1
+  bool qk_norm = false;            // q_norm and k_norm, of each head before it rotates
+  bool sandwich_norms = false;     // norms before and behind attention and feed-forward
+  bool fused_projections = false;  // a file has q, k and v as one matrix, and gate and up
+  float norm_weight_offset = 0;    // what a norm adds to its weight: 1 if the file has w - 1
 
   float rope_theta = 0;
   uint32_t rope_dim = 0;          // leading dims of a head that rotate
   bool rope_interleaved = false;  // pairs (2i, 2i+1) as in GGUF's llama, else (i, i + d/2)
   // [rope_dim / 2]: what the frequencies are divided by (rope_scaling); empty: nothing.
   std::vector<double> rope_divisors;
+  // LongRoPE's: instead of rope_divisors where the context served is longer than this; 0: never.
+  // And what rotated values are multiplied with.
+  uint32_t rope_original_context = 0;
+  std::vector<double> rope_long_divisors;
+  float rope_magnitude = 1;
   float rope_local_theta = 0;  // of the sliding layers, without divisors; 0: they are as the others
   std::vector<bool> layers_without_rope;  // [num_hidden_layers]; empty: none
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/checkpoint/architecture.h"
 #include "common/checkpoint/gguf_cursor.h"
 
 namespace flotilla::internal {
@@ -39,15 +40,50 @@ StatusOr<std::vector<double>> Llama3Divisors(const JsonObject& scaling, double f
   return divisors;
 }
 
-Status ReadScaling(const JsonObject& scaling, ModelConfig* config) {
+StatusOr<std::vector<double>> ReadFactors(const JsonObject& scaling, std::string_view key,
+                                          uint32_t half) {
+  ASSIGN_OR_RETURN(const std::vector<double> factors, scaling.Floats(key));
+  if (factors.size() != half) {
+    return scaling.Error(key, StrCat("has ", factors.size(), " entries for ", half,
+                                     " pairs of rotating dimensions"));
+  }
+  for (const double factor : factors) {
+    if (!(factor >= 1e-6 && factor <= 1e6))
+      return scaling.Error(key, StrCat("has ", factor, "; each must be in 1e-6..1e6"));
+  }
+  return factors;
+}
+
+// Two sets of factors, for contexts up to the one of the training and beyond it ("LongRoPE", arXiv
+// 2402.13753); the latter's ratio says what is multiplied with.
+Status ReadLongRope(const JsonObject& json, const JsonObject& scaling, ModelConfig* config) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  const JsonObject& from = scaling.Has(kOriginal) ? scaling : json;
+  ASSIGN_OR_RETURN(const double original, FloatIn(from, kOriginal, 2, 1e9));
+  const uint32_t half = config->rope_dim / 2;
+  ASSIGN_OR_RETURN(config->rope_divisors, ReadFactors(scaling, "short_factor", half));
+  ASSIGN_OR_RETURN(config->rope_long_divisors, ReadFactors(scaling, "long_factor", half));
+  config->rope_original_context = static_cast<uint32_t>(original);
+  const double ratio = config->max_position_embeddings / original;
+  double magnitude = ratio > 1 ? std::sqrt(1 + std::log(ratio) / std::log(original)) : 1;
+  if (scaling.Has("attention_factor")) {
+    ASSIGN_OR_RETURN(magnitude, FloatIn(scaling, "attention_factor", 1e-3, 1e3));
+  }
+  config->rope_magnitude = static_cast<float>(magnitude);
+  return OkStatus();
+}
+
+Status ReadScaling(const JsonObject& json, const JsonObject& scaling, ModelConfig* config) {
   const char* const key = scaling.Has("rope_type") ? "rope_type" : "type";
   std::string_view type = "default";
   if (scaling.Has(key)) {
     ASSIGN_OR_RETURN(type, scaling.String(key));
   }
   if (type == "default") return OkStatus();
+  if (type == "longrope" || type == "su") return ReadLongRope(json, scaling, config);
   if (type != "linear" && type != "llama3") {
-    return scaling.Error(key, StrCat("is ", Quote(type), "; supported: default, linear, llama3"));
+    return scaling.Error(
+        key, StrCat("is ", Quote(type), "; supported: default, linear, llama3, longrope"));
   }
   ASSIGN_OR_RETURN(const double factor, FloatIn(scaling, "factor", 1, 1e6));
   if (type == "linear") {
@@ -66,8 +102,8 @@ StatusOr<JsonObject> RopeParameters(const JsonObject& json, std::string_view lay
 
 }  // namespace
 
-Status ReadRope(const JsonObject& json, double fallback, ModelConfig* config) {
-  config->rope_theta = static_cast<float>(fallback);
+Status ReadRope(const JsonObject& json, const Architecture& architecture, ModelConfig* config) {
+  config->rope_theta = static_cast<float>(architecture.rope_theta);
   const auto read_theta = [&](const JsonObject& from) -> Status {
     if (!from.Has("rope_theta")) return OkStatus();
     ASSIGN_OR_RETURN(const double theta, FloatIn(from, "rope_theta", 1, 1e12));
@@ -76,17 +112,23 @@ Status ReadRope(const JsonObject& json, double fallback, ModelConfig* config) {
   };
   if (json.Has("partial_rotary_factor")) {
     ASSIGN_OR_RETURN(const double part, json.Float("partial_rotary_factor"));
-    if (part != 1) return json.Error("partial_rotary_factor", "must be 1: it is not supported");
+    if (part != 1 && !architecture.partial_rotary)
+      return json.Error("partial_rotary_factor", "must be 1: it is not supported");
+    const double dims = config->head_dim * part;
+    if (!(dims >= 2 && part <= 1) || static_cast<uint32_t>(dims) % 2 != 0)
+      return json.Error("partial_rotary_factor", StrCat("is ", part, "; of ", config->head_dim,
+                                                        " dimensions an even number must rotate"));
+    config->rope_dim = static_cast<uint32_t>(dims);
   }
   if (json.Has("rope_parameters")) {
     ASSIGN_OR_RETURN(const JsonObject parameters, RopeParameters(json, "full_attention"));
     RETURN_IF_ERROR(read_theta(parameters));
-    return ReadScaling(parameters, config);
+    return ReadScaling(json, parameters, config);
   }
   RETURN_IF_ERROR(read_theta(json));
   if (!json.Has("rope_scaling")) return OkStatus();
   ASSIGN_OR_RETURN(const JsonObject scaling, json.Object("rope_scaling"));
-  return ReadScaling(scaling, config);
+  return ReadScaling(json, scaling, config);
 }
 
 Status ReadLocalRope(const JsonObject& json, float fallback, ModelConfig* config) {

@@ -14,8 +14,12 @@
 
 namespace flotilla::internal {
 
-// theta (`fallback` where the file has none) and the frequencies' divisors; needs rope_dim.
-Status ReadRope(const JsonObject& json, double fallback, ModelConfig* config);
+struct Architecture;
+
+// theta (the architecture's where the file has none) and the frequencies' divisors; how much of a
+// head rotates, if the architecture lets the file say that. Needs head_dim and
+// max_position_embeddings.
+Status ReadRope(const JsonObject& json, const Architecture& architecture, ModelConfig* config);
 // theta of sliding layers.
 Status ReadLocalRope(const JsonObject& json, float fallback, ModelConfig* config);
 // layer_types: which layers are "sliding_attention"; the others must be "full_attention".

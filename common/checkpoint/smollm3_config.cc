@@ -1,6 +1,7 @@
 // What is SmolLM3's own: layers whose heads do not rotate ("NoPE", arXiv 2501.18795).
 #include "common/checkpoint/architecture.h"
 #include "common/checkpoint/config_source.h"
+#include "common/checkpoint/rope_config.h"
 
 namespace flotilla::internal {
 namespace {
@@ -13,6 +14,24 @@ void SetEachWithout(uint64_t interval, ModelConfig* config) {
     config->layers_without_rope[i] = (i + 1) % interval == 0;
 }
 
+Status ReadRotating(const JsonObject& json, ModelConfig* config) {
+  uint64_t interval = kInterval;
+  if (json.Has("no_rope_layer_interval")) {
+    ASSIGN_OR_RETURN(interval, json.Uint("no_rope_layer_interval"));
+    if (interval == 0) return json.Error("no_rope_layer_interval", "is 0; it must be at least 1");
+  }
+  SetEachWithout(interval, config);
+  if (!json.Has("no_rope_layers")) return OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<int64_t> flags, json.Ints("no_rope_layers"));
+  if (flags.size() < config->num_hidden_layers) {
+    return json.Error("no_rope_layers", StrCat("has ", flags.size(), " entries for ",
+                                               config->num_hidden_layers, " layers"));
+  }
+  for (uint32_t i = 0; i < config->num_hidden_layers; ++i)
+    config->layers_without_rope[i] = flags[i] == 0;  // 1: it rotates
+  return OkStatus();
+}
+
 }  // namespace
 
 // No file says which.
@@ -22,24 +41,18 @@ Status FinishSmolLm3Gguf(const GgufFile&, ModelConfig* config) {
 }
 
 Status FinishSmolLm3Hf(const JsonObject& json, ModelConfig* config) {
-  RETURN_IF_ERROR(FinishQwenHf(json, config));  // its windows are Qwen's
-  if (json.Has("no_rope_layers")) {             // 1: it has
-    ASSIGN_OR_RETURN(const std::vector<int64_t> flags, json.Ints("no_rope_layers"));
-    if (flags.size() < config->num_hidden_layers) {
-      return json.Error("no_rope_layers", StrCat("has ", flags.size(), " entries for ",
-                                                 config->num_hidden_layers, " layers"));
-    }
-    config->layers_without_rope.resize(config->num_hidden_layers);
-    for (uint32_t i = 0; i < config->num_hidden_layers; ++i)
-      config->layers_without_rope[i] = flags[i] == 0;
-    return OkStatus();
+  RETURN_IF_ERROR(ReadRotating(json, config));
+  ASSIGN_OR_RETURN(const bool use_window, json.BoolOr("use_sliding_window", false));
+  if (!use_window || !json.Has("sliding_window")) return OkStatus();
+  ASSIGN_OR_RETURN(const uint64_t window, json.Uint("sliding_window"));
+  if (window < 1 || window > kMaxContext) {
+    return json.Error("sliding_window", StrCat("is ", window, "; it must be in 1..", kMaxContext));
   }
-  uint64_t interval = kInterval;
-  if (json.Has("no_rope_layer_interval")) {
-    ASSIGN_OR_RETURN(interval, json.Uint("no_rope_layer_interval"));
-    if (interval == 0) return json.Error("no_rope_layer_interval", "is 0; it must be at least 1");
+  std::vector<bool> sliding = config->layers_without_rope;
+  if (json.Has("layer_types")) {
+    ASSIGN_OR_RETURN(sliding, ReadSlidingLayers(json, config->num_hidden_layers));
   }
-  SetEachWithout(interval, config);
+  SetSlidingLayers(config, static_cast<uint32_t>(window), [&](uint32_t i) { return sliding[i]; });
   return OkStatus();
 }
 

@@ -124,6 +124,8 @@ constexpr PreTokenizerRow kRows[] = {
     {.name = "qwen2", .stages = {Stage(kQwen2)}, .nfc = true},
     {.name = "qwen35", .stages = {Stage(kQwen35)}, .nfc = true},
     {.name = "refact", .stages = kDigitThenGpt2},
+    // What llama.cpp's converter calls Llama 3's without a BOS, such as SmolLM3's.
+    {.name = "smaug-bpe", .stages = {Stage(kLlama3)}, .ignore_merges = true},
     {.name = "smollm", .stages = kDigitThenGpt2},
     {.name = "starcoder", .stages = kDigitThenGpt2},
     {.name = "tekken", .stages = {Stage(kTekken)}, .ignore_merges = true, .add_bos = true},

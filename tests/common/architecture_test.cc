@@ -85,6 +85,32 @@ TEST_F(ArchitectureTest, GraniteSmolLm3AndGemma2OpenWithWhatIsTheirOwn) {
   EXPECT_FALSE(gemma2.is_sliding(1));
 }
 
+TEST_F(ArchitectureTest, Phi3sFusedMatricesAreItsParts) {
+  TinyLlamaOptions options;
+  options.architecture = "phi3";
+  const auto checkpoint = Open(TinyLlamaBytes(options));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const ModelConfig& config = (*checkpoint)->config();
+  EXPECT_EQ(config.rope_dim, 8u);
+  EXPECT_EQ(config.rope_divisors.size(), 4u);
+  EXPECT_EQ(config.rope_long_divisors.size(), 4u);
+  EXPECT_EQ(config.rope_original_context, 512u);
+  EXPECT_EQ(config.rope_magnitude, 1.2f);
+  EXPECT_TRUE(config.is_sliding(0) && config.is_sliding(1));
+  const auto rows = [&](const char* name) {
+    const TensorView* view = (*checkpoint)->Find(std::string("model.layers.1.") + name + ".weight");
+    return view == nullptr ? 0 : view->rows;
+  };
+  EXPECT_EQ(rows("self_attn.q_proj"), 96u);
+  EXPECT_EQ(rows("self_attn.v_proj"), 48u);
+  EXPECT_EQ(rows("mlp.gate_proj"), 160u);
+  EXPECT_EQ(rows("mlp.up_proj"), 160u);
+  EXPECT_EQ(rows("self_attn.qkv_proj"), 0u);
+  const TensorView& q = *(*checkpoint)->Find("model.layers.1.self_attn.q_proj.weight");
+  const TensorView& k = *(*checkpoint)->Find("model.layers.1.self_attn.k_proj.weight");
+  EXPECT_EQ(q.data.data() + q.data.size(), k.data.data()) << "one behind the other";
+}
+
 TEST_F(ArchitectureTest, Gemma3SaysWhichLayersSlide) {
   constexpr char kKey[] = "gemma3.attention.sliding_window_pattern";
   TinyLlamaOptions options;

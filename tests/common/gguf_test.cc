@@ -398,6 +398,7 @@ TEST(GgufTest, TensorNames) {
   EXPECT_EQ(HfTensorName("output_norm.weight"), "model.norm.weight");
   EXPECT_EQ(HfTensorName("output.weight"), "lm_head.weight");
   EXPECT_EQ(HfTensorName("blk.3.attn_q.weight"), "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(HfTensorName("blk.1.attn_qkv.weight"), "model.layers.1.self_attn.qkv_proj.weight");
   EXPECT_EQ(HfTensorName("blk.12.attn_k.bias"), "model.layers.12.self_attn.k_proj.bias");
   EXPECT_EQ(HfTensorName("blk.0.ffn_norm.weight"),
             "model.layers.0.post_attention_layernorm.weight");
@@ -410,7 +411,7 @@ TEST(GgufTest, TensorNames) {
   for (const char* name :
        {"", ".", "blk", "blk.", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.1.attn_q",
         "blk.01.attn_q.weight", "blk.-1.attn_q.weight", "blk.123456.attn_q.weight",
-        "blk.1.attn_qkv.weight", "blk.1.attn_q.scale", "rope_freqs.weight", "weight"}) {
+        "blk.1.attn_kvq.weight", "blk.1.attn_q.scale", "rope_freqs.weight", "weight"}) {
     EXPECT_EQ(HfTensorName(name), "") << name;
   }
 }

@@ -188,8 +188,50 @@ TEST(HfConfigTest, SmolLm3) {
   EXPECT_THAT(without(config), ElementsAre(false, true, true, false, false));
   for (const char* wrong : {"[1, 0]", "[\"a\"]", "4"})
     EXPECT_THAT(ErrorOf(With(config, "no_rope_layers", wrong)), HasSubstr("no_rope_layers"));
+  config["use_sliding_window"] = true;
+  EXPECT_FALSE(Config(config).is_sliding(1)) << "without a window";
+  config["sliding_window"] = 50;
+  EXPECT_THAT(Config(config).sliding_layers, ElementsAre(false, true, true, false, false));
+  config["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
+                           "full_attention", "full_attention"};
+  EXPECT_THAT(Config(config).sliding_layers, ElementsAre(true, false, false, false, false));
+  EXPECT_THAT(ErrorOf(With(config, "sliding_window", "0")), HasSubstr("sliding_window"));
   config.erase("no_rope_layers");
   EXPECT_THAT(ErrorOf(With(config, "no_rope_layer_interval", "0")), HasSubstr("at least 1"));
+}
+
+TEST(HfConfigTest, Phi3) {
+  const ModelConfig plain = Config(Of("Phi3ForCausalLM"));
+  EXPECT_TRUE(plain.fused_projections);
+  EXPECT_FALSE(plain.is_sliding(0));
+  EXPECT_EQ(plain.rope_original_context, 0u);
+  json::object all = With(Of("Phi3ForCausalLM"), "sliding_window", "100");
+  all["partial_rotary_factor"] = 0.75;
+  all["original_max_position_embeddings"] = 64;
+  all["rope_scaling"] = json::parse(R"({"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1.5],
+      "long_factor": [1, 2, 3, 4, 5, 6.5]})");
+  const ModelConfig config = Config(all);
+  EXPECT_EQ(config.sliding_window, 100u);
+  EXPECT_EQ(config.rope_dim, 12u);
+  EXPECT_EQ(config.rope_original_context, 64u);
+  EXPECT_EQ(config.rope_divisors, (std::vector<double>{1, 1, 1, 1, 1, 1.5}));
+  EXPECT_EQ(config.rope_long_divisors, (std::vector<double>{1, 2, 3, 4, 5, 6.5}));
+  EXPECT_NEAR(config.rope_magnitude, std::sqrt(1 + std::log(8) / std::log(64)), 1e-6);
+  struct Case {
+    const char *key, *value, *named;
+  };
+  for (const auto& [key, value, named] :
+       {Case{"partial_rotary_factor", "0.7", "partial_rotary_factor"},
+        Case{"partial_rotary_factor", "0", "partial_rotary_factor"},
+        Case{"partial_rotary_factor", "2", "partial_rotary_factor"},
+        Case{"sliding_window", "0", "sliding_window"},
+        Case{"original_max_position_embeddings", "1", "original_max_position_embeddings"},
+        Case{"rope_scaling", R"({"type": "su", "short_factor": [1]})", "short_factor"},
+        Case{"rope_scaling", R"({"type": "su", "short_factor": 1})", "short_factor"},
+        Case{"rope_scaling", R"({"type": "su", "short_factor": ["1"]})", "short_factor"},
+        Case{"rope_scaling", R"({"type": "su", "short_factor": [1, 1, 1, 1, 1, 0]})",
+             "short_factor"}})
+    EXPECT_THAT(ErrorOf(With(all, key, value)), HasSubstr(named)) << value;
 }
 
 TEST(HfConfigTest, Granite) {

@@ -107,13 +107,20 @@ void AddHyperparameters(GgufBuilder* builder, const TinyLlamaOptions& options) {
   builder->AddUint32(key("attention.head_count_kv"), options.num_key_value_heads);
   builder->AddUint32(key("attention.key_length"), options.head_dim);
   builder->AddUint32(key("attention.value_length"), options.head_dim);
-  builder->AddUint32(key("rope.dimension_count"), options.head_dim);
+  const bool phi3 = options.architecture == "phi3";
+  builder->AddUint32(key("rope.dimension_count"), options.head_dim / (phi3 ? 2 : 1));
   builder->AddFloat32(key("rope.freq_base"), 10000.0f);
   builder->AddFloat32(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   builder->AddUint32(key("vocab_size"), TinyLlamaVocabSize());
   if (options.rope_scale > 0) {
     builder->AddString(key("rope.scaling.type"), "linear");
     builder->AddFloat32(key("rope.scaling.factor"), options.rope_scale);
+  }
+  if (phi3) {
+    builder->AddUint32("phi3.rope.scaling.original_context_length",
+                       options.max_position_embeddings);
+    builder->AddFloat32("phi3.rope.scaling.attn_factor", 1.2f);
+    builder->AddUint32("phi3.attention.sliding_window", options.sliding_window);
   }
   if (options.architecture == "granite") {
     builder->AddFloat32("granite.embedding_scale", 3.0f);
@@ -152,9 +159,14 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
   for (uint32_t layer = 0; layer < options.num_hidden_layers; ++layer) {
     const std::string prefix = StrCat("blk.", layer, ".");
     norm(prefix + "attn_norm.weight");
-    matrix(prefix + "attn_q.weight", q, hidden, options.matrix_dtype);
-    matrix(prefix + "attn_k.weight", kv, hidden, options.matrix_dtype);
-    matrix(prefix + "attn_v.weight", kv, hidden, options.matrix_dtype);
+    const bool fused = options.architecture == "phi3";
+    if (fused) {
+      matrix(prefix + "attn_qkv.weight", q + 2 * kv, hidden, options.matrix_dtype);
+    } else {
+      matrix(prefix + "attn_q.weight", q, hidden, options.matrix_dtype);
+      matrix(prefix + "attn_k.weight", kv, hidden, options.matrix_dtype);
+      matrix(prefix + "attn_v.weight", kv, hidden, options.matrix_dtype);
+    }
     matrix(prefix + "attn_output.weight", hidden, q, options.matrix_dtype);
     if (options.architecture == "qwen2") {
       vector(prefix + "attn_q.bias", q, 0.0f);
@@ -167,10 +179,14 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
     }
     if (IsGemma(options)) norm(prefix + "post_attention_norm.weight");
     norm(prefix + "ffn_norm.weight");
-    matrix(prefix + "ffn_gate.weight", inner, hidden, options.matrix_dtype);
-    matrix(prefix + "ffn_up.weight", inner, hidden, options.matrix_dtype);
+    if (!fused) matrix(prefix + "ffn_gate.weight", inner, hidden, options.matrix_dtype);
+    matrix(prefix + "ffn_up.weight", inner * (fused ? 2 : 1), hidden, options.matrix_dtype);
     matrix(prefix + "ffn_down.weight", hidden, inner, options.matrix_dtype);
     if (IsGemma(options)) norm(prefix + "post_ffw_norm.weight");
+  }
+  if (options.architecture == "phi3") {
+    vector("rope_factors_short.weight", options.head_dim / 4, 1.5f);
+    vector("rope_factors_long.weight", options.head_dim / 4, 9.0f);
   }
   norm("output_norm.weight");
   if (!options.tie_word_embeddings) {

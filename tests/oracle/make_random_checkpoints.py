@@ -25,6 +25,8 @@ LENGTHS = (1, 5, 17, 40, 75, 160, 300)
 VOCAB = 320  # more than the tokenizer has, as in many models
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 64}
+LONG_ROPE = {"type": "longrope", "short_factor": [1.1, 1.0, 1.2, 1.0, 1.3, 1.0],
+             "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0]}
 SHAPE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
              bos_token_id=0, eos_token_id=1, pad_token_id=1)
@@ -57,6 +59,14 @@ def checkpoints():
         "smollm3_window": (t.SmolLM3ForCausalLM, t.SmolLM3Config(
             **smollm3, no_rope_layers=[1, 0, 0, 1, 0], use_sliding_window=True, sliding_window=24),
             torch.float32, "60KB"),
+        "phi3": (t.Phi3ForCausalLM, t.Phi3Config(**SHAPE, sliding_window=24), torch.float32, "60KB"),
+        # transformers takes the long factors from the fifth position of a prompt on, we in a context that is longer.
+        "phi3_long": (t.Phi3ForCausalLM, t.Phi3Config(
+            **SHAPE, partial_rotary_factor=0.75, original_max_position_embeddings=4,
+            rope_scaling=LONG_ROPE), torch.bfloat16, "5GB"),
+        "phi3_short": (t.Phi3ForCausalLM, t.Phi3Config(
+            **SHAPE | dict(max_position_embeddings=2048), partial_rotary_factor=0.75,
+            original_max_position_embeddings=512, rope_scaling=LONG_ROPE), torch.float32, "5GB"),
         "granite": (t.GraniteForCausalLM, t.GraniteConfig(
             **SHAPE, embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.3,
             logits_scaling=2.0, tie_word_embeddings=True), torch.float32, "5GB"),

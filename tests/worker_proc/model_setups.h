@@ -62,6 +62,7 @@ inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   add("qwen2", Model());
   add("qwen3", Model());
   add("granite", Model());
+  add("phi3", Model());
   TinyLlamaOptions smollm3 = Model();
   smollm3.num_hidden_layers = 5;  // the fourth does not rotate
   add("smollm3", smollm3);

@@ -141,8 +141,10 @@ class NaiveLlama {
       if (!local && !config_.rope_divisors.empty()) angle /= config_.rope_divisors[i];
       double& a = config_.rope_interleaved ? head[2 * i] : head[i];
       double& b = config_.rope_interleaved ? head[2 * i + 1] : head[i + half];
-      const double first = a * std::cos(angle) - b * std::sin(angle);
-      b = b * std::cos(angle) + a * std::sin(angle);
+      const double cosine = config_.rope_magnitude * std::cos(angle);
+      const double sine = config_.rope_magnitude * std::sin(angle);
+      const double first = a * cosine - b * sine;
+      b = b * cosine + a * sine;
       a = first;
     }
   }

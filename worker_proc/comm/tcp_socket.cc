@@ -37,7 +37,8 @@ StatusOr<AddressList> Look(const TcpAddress& address, int flags) {
   const char* const host = address.host.empty() ? nullptr : address.host.c_str();
   const int error = getaddrinfo(host, std::to_string(address.port).c_str(), &hints, &found);
   // Of a host that starts at the same time DNS may not know yet.
-  const bool may_come = error == EAI_NONAME && (flags & AI_PASSIVE) == 0;
+  const bool unknown = error == EAI_NONAME || error == EAI_NODATA;
+  const bool may_come = unknown && (flags & AI_PASSIVE) == 0;
   if (error == EAI_AGAIN || may_come) {
     return absl::UnavailableError(StrCat("'", address.host, "': ", gai_strerror(error)));
   }

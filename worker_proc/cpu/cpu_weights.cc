@@ -286,7 +286,7 @@ std::unique_ptr<RopeTable> WeightStore::MakeRope(const RopeSpec& spec) {
   const std::vector<double> frequencies = RopeFrequencies(spec);
   const auto fill = [&](uint32_t begin, uint32_t end, uint32_t) {
     for (uint32_t position = begin; position < end; ++position) {
-      RopeAngles(frequencies, position,
+      RopeAngles(frequencies, position, spec.magnitude,
                  rope->table.data() + static_cast<size_t>(position) * spec.dim);
     }
   };

@@ -143,7 +143,8 @@ StatusOr<std::unique_ptr<RopeTable>> WeightStore::MakeRope(const RopeSpec& spec)
   std::vector<float> table(static_cast<size_t>(spec.max_positions) * spec.dim);
   const std::vector<double> frequencies = RopeFrequencies(spec);
   for (uint32_t position = 0; position < spec.max_positions; ++position) {
-    RopeAngles(frequencies, position, table.data() + static_cast<size_t>(position) * spec.dim);
+    RopeAngles(frequencies, position, spec.magnitude,
+               table.data() + static_cast<size_t>(position) * spec.dim);
   }
   ASSIGN_OR_RETURN(rope->table, Floats(table));
   return std::unique_ptr<RopeTable>(std::move(rope));

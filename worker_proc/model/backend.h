@@ -80,6 +80,7 @@ struct RopeSpec {
   uint32_t max_positions = 0;
   // [dim / 2]: frequency i is theta^(-2i / dim) / divisors[i]; empty: not divided.
   std::vector<double> divisors = {};
+  float magnitude = 1;  // what rotated values are multiplied with
 };
 struct RopeTable {
   virtual ~RopeTable() = default;

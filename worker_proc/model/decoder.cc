@@ -327,8 +327,14 @@ StatusOr<Tensor> Decoder::HiddenStates(std::span<const uint32_t> rows) {
 DecoderSpec MakeDecoderSpec(const ModelEnv& env) {
   const ModelConfig& config = *env.config;
   DecoderSpec spec;
-  const RopeSpec rope = {config.rope_dim, config.rope_interleaved, config.rope_theta,
-                         env.max_positions, config.rope_divisors};
+  const bool is_long =
+      config.rope_original_context > 0 && env.max_positions > config.rope_original_context;
+  const RopeSpec rope = {config.rope_dim,
+                         config.rope_interleaved,
+                         config.rope_theta,
+                         env.max_positions,
+                         is_long ? config.rope_long_divisors : config.rope_divisors,
+                         config.rope_magnitude};
   spec.ropes.push_back(rope);
   if (config.rope_local_theta > 0) {
     spec.ropes.push_back(rope);

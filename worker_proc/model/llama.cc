@@ -16,6 +16,10 @@ std::unique_ptr<Model> MakeSmolLM3ForCausalLM(const ModelEnv& env) {
   return MakeDecoder(env, MakeDecoderSpec(env));
 }
 
+std::unique_ptr<Model> MakePhi3ForCausalLM(const ModelEnv& env) {
+  return MakeDecoder(env, MakeDecoderSpec(env));
+}
+
 std::unique_ptr<Model> MakeGraniteForCausalLM(const ModelEnv& env) {
   return MakeDecoder(env, MakeDecoderSpec(env));
 }

@@ -20,6 +20,7 @@ constexpr Entry kModels[] = {
     {"Qwen2ForCausalLM", MakeQwen2ForCausalLM},  // Qwen2.5 too
     {"Qwen3ForCausalLM", MakeQwen3ForCausalLM},
     {"SmolLM3ForCausalLM", MakeSmolLM3ForCausalLM},
+    {"Phi3ForCausalLM", MakePhi3ForCausalLM},  // Phi-4 too
     {"GraniteForCausalLM", MakeGraniteForCausalLM},
     {"Gemma2ForCausalLM", MakeGemma2ForCausalLM},
     {"Gemma3ForCausalLM", MakeGemma3ForCausalLM},

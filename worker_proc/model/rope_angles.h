@@ -21,12 +21,13 @@ inline std::vector<double> RopeFrequencies(const RopeSpec& spec) {
   return frequencies;
 }
 
-// One position's [dim / 2][cos, sin].
-inline void RopeAngles(const std::vector<double>& frequencies, uint32_t position, float* out) {
+// One position's [dim / 2][cos, sin], times the magnitude.
+inline void RopeAngles(const std::vector<double>& frequencies, uint32_t position, float magnitude,
+                       float* out) {
   for (const double frequency : frequencies) {
     const double angle = position * frequency;
-    *out++ = static_cast<float>(std::cos(angle));
-    *out++ = static_cast<float>(std::sin(angle));
+    *out++ = static_cast<float>(std::cos(angle) * magnitude);
+    *out++ = static_cast<float>(std::sin(angle) * magnitude);
   }
 }
 

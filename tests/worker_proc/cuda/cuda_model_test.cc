@@ -63,7 +63,7 @@ std::vector<ModelSetup> Setups() {
   odd.head_dim = 20;
   setups.push_back({"Float32Odd", k32, k32, 2e-5, odd});
   setups.push_back({"BFloat16Odd", kB16, kB16, 0.1, odd});
-  for (const char* name : {"granite", "smollm3", "gemma2"}) {
+  for (const char* name : {"granite", "smollm3", "gemma2", "phi3"}) {
     TinyLlamaOptions other = Model(name);
     other.num_hidden_layers = 4;  // SmolLM3's fourth does not rotate
     setups.push_back({StrCat("Float32_", name), k32, k32, 2e-5, other});
