@@ -93,7 +93,7 @@ std::string ExplainFlag(const CLI::App& command, const std::string& written) {
   const std::string_view ours = OurNameOf(command, flag);
   if (!ours.empty()) return absl::StrCat(what, "; here it is ", std::string(ours));
   for (const NeedlessFlag& needless : kNeedlessFlags) {
-    if (needless.name == flag)
+    if (needless.name == flag && IsServer(command))
       return absl::StrCat(what, "; it needs none: ", std::string(needless.why));
   }
   std::vector<std::string> flags;
@@ -109,6 +109,8 @@ std::string ExplainFlag(const CLI::App& command, const std::string& written) {
 }
 
 }  // namespace
+
+bool IsServer(const CLI::App& command) { return Has(command, "--kv-cache-memory"); }
 
 std::string_view OurNameOf(const CLI::App& command, std::string_view foreign) {
   for (const ForeignFlag& each : kForeignFlags) {

@@ -14,6 +14,9 @@ namespace flotilla {
 // The candidate that `word` is a slip of the pen from; empty: none is near.
 std::string NearestOf(std::string_view word, const std::vector<std::string>& candidates);
 
+// It serves a model, as the programs do whose flags are known here.
+bool IsServer(const CLI::App& command);
+
 // What `command` calls a flag of another server's ("--max-model-len"); empty: nothing. May have a
 // value behind it ("--device cuda").
 std::string_view OurNameOf(const CLI::App& command, std::string_view foreign);

@@ -26,6 +26,7 @@ namespace {
 constexpr char kConfigFlag[] = "--config";
 constexpr char kLogFormatFlag[] = "--log-format";
 constexpr char kVariablePrefix[] = "FLOTILLA_";
+constexpr char kClientsKey[] = "FLOTILLA_API_KEY";  // of `ask` and others, wherever it is set
 
 bool IsList(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
 bool IsSwitch(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
@@ -161,8 +162,9 @@ Status CheckNames(const CLI::App& command, const FileEntries& entries) {
     known.insert(option->get_lnames().front());
   for (const auto& [name, entry] : entries) {
     if (!known.contains(name)) {
-      const std::string why = ExplainExtras(command, {absl::StrCat("--", name)});
-      if (why.find(';') != std::string::npos)
+      const std::string flag = absl::StrCat("--", name);
+      const std::string why = ExplainExtras(command, {flag});
+      if (command.get_option_no_throw(flag) == nullptr && why.find(';') != std::string::npos)
         return absl::InvalidArgumentError(absl::StrCat(entry.origin, ": ", why));
       return absl::InvalidArgumentError(
           absl::StrCat(entry.origin, ": ", command.get_name(), " has no flag --", name,
@@ -187,7 +189,7 @@ std::string OursOf(const CLI::App& command, const std::string& variable) {
 void WarnOfSlips(const CLI::App& app, const CLI::App& command) {
   const size_t prefix = std::string_view(kVariablePrefix).size();
   std::vector<std::string> settable;  // without the prefix, which all have
-  std::set<std::string> known = {VariableOfFlag(kConfigFlag)};
+  std::set<std::string> known = {VariableOfFlag(kConfigFlag), kClientsKey};
   for (const CLI::Option* option : SettableFlags(command)) {
     known.insert(VariableOfFlag(NameOf(*option)));
     settable.push_back(VariableOfFlag(NameOf(*option)).substr(prefix));
@@ -205,10 +207,10 @@ void WarnOfSlips(const CLI::App& app, const CLI::App& command) {
     if (!name.starts_with(kVariablePrefix)) continue;
     if (Variable(name) == nullptr || IsKubernetesAddress(name, Variable(name))) continue;
     const std::string own = name.substr(prefix);
+    if (own.empty() || known.contains(name)) continue;
     std::string meant = OursOf(command, own);
-    if (std::find(settable.begin(), settable.end(), own) != settable.end()) continue;
-    if (meant.empty() && !known.contains(name)) meant = NearestOf(own, settable);
-    if (meant.empty()) continue;
+    if (meant.empty()) meant = NearestOf(own, settable);
+    if (meant.empty() || (meant[0] != own[0] && OursOf(command, own).empty())) continue;
     WriteToStderr(FormatLogLine(
         log, spdlog::level::warn,
         absl::StrCat(name, " sets no flag; was ", kVariablePrefix, meant, " meant?")));
@@ -288,10 +290,9 @@ void ParseWithSourcesOrExit(CLI::App* app, int argc, char** argv) {
   std::vector<std::string> arguments = given;
   CLI::App* command = arguments.empty() ? app : CommandOf(app, arguments[0]);
   // llama.cpp's, which CLI11 takes for -h and -f.
-  for (const std::string& argument : arguments) {
-    if (argument == "-hf" && !OurNameOf(*command, argument).empty())
-      ExitWith(ExplainExtras(*command, {argument}));
-  }
+  const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
+  if (IsServer(*command) && std::find(arguments.begin(), options_end, "-hf") != options_end)
+    ExitWith(ExplainExtras(*command, {"-hf"}));
   std::vector<FoundFlag> found;
   const bool asks_for_help = ValueOnLine(arguments, "--help") || ValueOnLine(arguments, "-h");
   if (!asks_for_help && command->get_option_no_throw(kConfigFlag) != nullptr) {

@@ -46,8 +46,8 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
 }
 
 // Wishes of chat alone that no code fulfils yet.
-constexpr std::array<const char*, 6> kNotBuilt = {"functions", "audio", "continue_final_message",
-                                                  "documents", "echo",  "web_search_options"};
+constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "continue_final_message",
+                                                  "documents", "echo"};
 
 MaybeError CheckChatNotBuilt(const json::object& body) {
   const auto wishes = [&](const char* name, const json::value& not_wished) {
@@ -60,6 +60,9 @@ MaybeError CheckChatNotBuilt(const json::object& body) {
     return NotBuiltYet("function_call", "'function_call' is not built; use 'tool_choice'.");
   if (wishes("modalities", json::array{"text"}))
     return NotBuiltYet("modalities", "'modalities' must be [\"text\"]: there is nothing else.");
+  const json::value* search = body.if_contains("web_search_options");
+  if (search != nullptr && !search->is_null())  // {} is a wish, too
+    return NotBuiltYet("web_search_options", "'web_search_options': nothing is searched here.");
   if (wishes("store", nullptr))
     return NotBuiltYet("store", "'store': answers are not stored here; leave it out.");
   const json::value* reasoning = body.if_contains("include_reasoning");

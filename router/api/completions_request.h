@@ -31,12 +31,11 @@ inline constexpr size_t kMaxChoicesPerRequest = 512;
 
 // By name. Immutable once published.
 using ModelTable = std::map<std::string, std::shared_ptr<const ModelHandle>, std::less<>>;
-
-// NOT_FOUND for an unknown name; UNAVAILABLE while no model is known at all. An empty name is the
-// only model, if there is one.
 // "'a', 'b'": not more of them than a message should have.
 std::string NamesOf(const ModelTable& models);
 
+// NOT_FOUND for an unknown name; UNAVAILABLE while no model is known at all. An empty name is the
+// only model, if there is one.
 std::variant<std::shared_ptr<const ModelHandle>, ApiError> FindModel(const ModelTable& models,
                                                                      std::string_view name);
 

@@ -17,8 +17,7 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 // Known wishes that no code fulfils yet, if they are no neutral values.
-constexpr std::array<const char*, 15> kFieldsNotBuilt = {"suffix",
-                                                         "thinking_token_budget",
+constexpr std::array<const char*, 14> kFieldsNotBuilt = {"suffix",
                                                          "logprob_token_ids",
                                                          "structural_tag",
                                                          "guided_whitespace_pattern",
@@ -192,6 +191,10 @@ std::optional<ApiError> CheckCommonNotBuilt(const json::object& body) {
   if (const json::value* n_predict = body.if_contains("n_predict");
       n_predict && !n_predict->is_null())
     return InvalidField("n_predict", "'n_predict' is called 'max_tokens' here.");
+  const json::value* budget = body.if_contains("thinking_token_budget");
+  if (budget != nullptr && !budget->is_null())  // 0 is a wish, too
+    return NotBuiltYet("thinking_token_budget",
+                       "'thinking_token_budget' is not built yet; see 'chat_template_kwargs'.");
   return CheckNotBuilt(body, kFieldsNotBuilt);
 }
 

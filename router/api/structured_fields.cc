@@ -145,7 +145,8 @@ class Reader {
     *is_schema = *type == "json_schema";
     if (*type == "json_object") {
       // llama.cpp's clients have the schema there.
-      if (const json::value* schema = fields.Find("schema"))
+      const json::value* schema = fields.Find("schema");
+      if (schema != nullptr && !IsNeutral(*schema))
         return Set(SetSchema, *schema, prefix + "schema");
       return Set(SetJsonObject, true, prefix.substr(0, prefix.size() - 1));
     }

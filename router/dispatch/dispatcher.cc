@@ -222,10 +222,10 @@ size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {
   return static_cast<size_t>(options_.low_priority_share * options_.max_requests);
 }
 
-ReplicaClient* Dispatcher::Pick(RequestStream* stream, bool again) {
-  if (stream->keyed.has_value()) return PickHome(*stream, again);
+ReplicaClient* Dispatcher::Pick(RequestStream* stream, bool again, Among among) {
+  if (stream->keyed.has_value()) return PickHome(*stream, again, among);
   Policy& policy = PolicyOf(stream->model->name);
-  const std::vector<ReplicaView> candidates = Candidates(*stream, again, policy);
+  const std::vector<ReplicaView> candidates = Candidates(*stream, again, among, policy);
   if (candidates.empty()) return nullptr;
   const size_t pick = policy.Pick(PolicyRequestOf(stream->request), candidates);
   CHECK(pick < candidates.size());
@@ -249,10 +249,9 @@ ReplicaClient* Dispatcher::PickForRetry(RequestStream* stream, bool again) {
   if (to != nullptr && Usable(*to, *stream) && !to->recovering &&
       (again || stream->IsNewTo(*group.replica, to->well_ns)))
     return to->replica;
-  ReplicaClient* replica = Pick(stream, again);
-  // One that recovers is the last choice: better wait for whichever is well first.
-  if (replica == nullptr || replica->recovering()) return nullptr;
-  group.replica = replica->options().index;
+  // Instead of one that recovers better wait for whichever is well first.
+  ReplicaClient* replica = Pick(stream, again, Among::kWell);
+  if (replica != nullptr) group.replica = replica->options().index;
   return replica;
 }
 

@@ -140,6 +140,7 @@ class Dispatcher final : public ReplicaListener {
 
  private:
   static constexpr int64_t kRetryAfterMs = 1000;
+  enum class Among { kAll, kWell };  // replicas: also those that recover, or not
   using Groups = std::unordered_map<uint64_t, RequestGroup>;  // by handle
 
   // Submits the streams, which share request id, deadline, model and sink.
@@ -158,7 +159,7 @@ class Dispatcher final : public ReplicaListener {
   // Where this router has sent a request with this key that has not ended.
   std::optional<uint32_t> SentTo(const std::string& key) const;
   // The home that should take it.
-  ReplicaClient* PickHome(const RequestStream& stream, bool again) const;
+  ReplicaClient* PickHome(const RequestStream& stream, bool again, Among among) const;
   // The replicas that should have it, the one that should first.
   std::vector<const RosterRow*> HomesOf(const RequestStream& stream) const;
   // Those that may have it.
@@ -186,14 +187,14 @@ class Dispatcher final : public ReplicaListener {
   // False: it has no key, or no replica has had it yet.
   bool Detach(RequestGroup* group);
   // `again`: also replicas that failed it since they are well. Null: none is ready.
-  ReplicaClient* Pick(RequestStream* stream, bool again);
+  ReplicaClient* Pick(RequestStream* stream, bool again, Among among = Among::kAll);
   // As Pick, but where another choice of the group has gone, if that may be, and none that
   // recovers.
   ReplicaClient* PickForRetry(RequestStream* stream, bool again);
   Policy& PolicyOf(const std::string& model);
   // Of those that can take it, the ones that should; all, if none should. With what `policy` asks
   // for.
-  std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again,
+  std::vector<ReplicaView> Candidates(const RequestStream& stream, bool again, Among among,
                                       const Policy& policy);
   static bool Healthy(const RosterRow& row, int64_t now_ns);
   double WarmthOf(const RosterRow& row, int64_t now_ns) const;

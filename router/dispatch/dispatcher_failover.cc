@@ -178,7 +178,10 @@ bool Dispatcher::PlaceOrGiveUp(const std::shared_ptr<RequestStream>& stream) {
   // First, so that a search is for all choices.
   if (RealClock::Now() - stream->arrival_ns >= stream->request.deadline_ms() * kNsPerMs) {
     // Who has nothing for want of a replica must not take that for an answer.
-    if (stream->begun())
+    const bool any_begun =
+        std::any_of(group.streams.begin(), group.streams.end(),
+                    [](const auto& each) { return each == nullptr || each->begun(); });
+    if (any_begun || AnyUsable(*stream))
       EndByDeadline(*stream);
     else
       GiveUp(stream);

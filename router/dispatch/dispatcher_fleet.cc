@@ -199,12 +199,13 @@ void Dispatcher::UpdateBackendMetrics(const ReplicaClient& replica) {
 // --- Which of them should take a request -------------------------------------------------------
 
 std::vector<ReplicaView> Dispatcher::Candidates(const RequestStream& stream, bool again,
-                                                const Policy& policy) {
+                                                Among among, const Policy& policy) {
   const int64_t now_ns = RealClock::Now();
   EjectOutliers(now_ns);
   const std::span<const RosterRow> rows = RowsFor(stream);
   const auto able = [&](const RosterRow& row) {
-    return Usable(row, stream) && (again || stream.IsNewTo(row.view.index, row.well_ns));
+    return Usable(row, stream) && (again || stream.IsNewTo(row.view.index, row.well_ns)) &&
+           (among == Among::kAll || !row.recovering);
   };
   double warmest = 0;
   for (const RosterRow& row : rows) {

@@ -84,11 +84,12 @@ std::vector<const RosterRow*> Dispatcher::RankedBy(const RequestStream& stream, 
   return ranked;
 }
 
-ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again) const {
+ReplicaClient* Dispatcher::PickHome(const RequestStream& stream, bool again, Among among) const {
   const int64_t now_ns = RealClock::Now();
   ReplicaClient* unhealthy = nullptr;
   for (const RosterRow* home : HomesOf(stream)) {
     if (!again && !stream.IsNewTo(home->view.index, home->well_ns)) continue;
+    if (among == Among::kWell && home->recovering) continue;
     if (!stream.begun() && !MayTakeNew(*home)) continue;
     if (Healthy(*home, now_ns)) return home->replica;
     if (unhealthy == nullptr) unhealthy = home->replica;
@@ -158,11 +159,18 @@ void Dispatcher::OnLocated(uint64_t handle, std::optional<uint32_t> home) {
   const bool queued = FreeSlots(&group);
   const RequestStream& first = *group.streams[0];
   const bool parked = first.parked_ns != 0;
+  const auto forget_if_away = [&] {  // it has what it will not tell
+    const ReplicaClient* at = home.has_value() ? fleet_.Find(*home) : nullptr;
+    if (at != nullptr && at->away()) home.reset();
+  };
+  forget_if_away();
   if (!home.has_value()) home = SentTo(first.keyed->key());  // its homes may not have it yet
   if (!home.has_value()) home = group.sent_meanwhile;        // it may have come, and be over
+  forget_if_away();
   const RosterRow* row = home.has_value() ? fleet_.roster().Find(*first.model, *home) : nullptr;
   ReplicaClient* replica = row != nullptr && CanTell(*row, first) ? row->replica : nullptr;
-  if (replica == nullptr && (queued || parked)) replica = PickHome(first, /*again=*/false);
+  if (replica == nullptr && (queued || parked))
+    replica = PickHome(first, /*again=*/false, Among::kAll);
   if (replica != nullptr) {
     if (queued) CountAdmitted(handle);
     Dispatch(&group, replica);

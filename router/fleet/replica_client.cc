@@ -18,6 +18,7 @@ constexpr uint32_t kProtocolMin = 1;
 constexpr uint32_t kProtocolMax = 2;
 constexpr int kMissedHeartbeats = 3;
 constexpr int64_t kRecoverMs = 1000;
+constexpr int64_t kLeastAwayMs = 20, kMostAwayMs = 60'000;  // whatever the replica says
 
 std::shared_ptr<const TlsMaterial> CurrentTls(const ReplicaOptions& options) {
   if (options.tls.files == nullptr || IsUnixAddress(options.address)) return nullptr;
@@ -202,6 +203,7 @@ void ReplicaClient::OnWelcome(const v1::Welcome& welcome) {
   replica_id_ = welcome.replica_id().empty() ? options_.address : welcome.replica_id();
   heartbeat_ms_ = std::clamp<int64_t>(welcome.heartbeat_ms(), 20, 60'000);
   reattach_ms_ = std::min<int64_t>(welcome.reattach_ms(), options_.max_reattach_ms);
+  away_ms_ = std::clamp<int64_t>(welcome.reattach_ms(), kLeastAwayMs, kMostAwayMs);
   drained_before_ = drained_before_ || draining_;
   draining_ = welcome.load().draining();
   load_.Reset(welcome.load());
@@ -308,7 +310,7 @@ void ReplicaClient::SetRecovering(bool recovering) {
 }
 
 void ReplicaClient::ArmMove() {
-  move_timer_.expires_after(std::chrono::milliseconds(std::min(kRecoverMs, reattach_ms_)));
+  move_timer_.expires_after(std::chrono::milliseconds(std::min(kRecoverMs, away_ms_)));
   move_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
     const std::shared_ptr<ReplicaClient> self = weak.lock();
     if (!error && self != nullptr && self->recovering_) self->OnStillRecovering();
@@ -318,11 +320,10 @@ void ReplicaClient::ArmMove() {
 // Again and again: another replica may come, or recover first.
 void ReplicaClient::OnStillRecovering() {
   const int64_t for_ms = (RealClock::Now() - recovering_ns_) / kNsPerMs;
-  if (for_ms < reattach_ms_) {
-    MoveStreams(Streams::kThoseThatCan);
-    ArmMove();
-    return;
-  }
+  ArmMove();
+  if (for_ms < away_ms_) return MoveStreams(Streams::kThoseThatCan);
+  // One that was asked for a keyed request before may have got it since.
+  if (away_) return MoveStreams(Streams::kAll);
   Log().warn("replica recovers for too long {} {} {}", Kv("replica", replica_id_), Kv("ms", for_ms),
              Kv("requests", streams_.size()));
   away_ = true;

@@ -8,8 +8,8 @@
 //
 // One that says that it recovers (its worker or detokenizer is away) keeps its requests for
 // kRecoverMs, since mostly it is back before another one would have computed their caches. Then
-// those move that another replica can go on with. After reattach_ms, as with a broken connection,
-// it counts as away: it has lost the rest, and takes no new ones until it is well.
+// those move that another replica can go on with. After its reattach_ms, as with a broken
+// connection, it counts as away: it has lost the rest, and takes no new ones until it is well.
 //
 // Threads: the io thread. Ownership: shared, so that callbacks in flight may find it gone. Errors:
 // a request that can't go on is given to the listener by OnStreamLost; nothing else fails.
@@ -100,6 +100,8 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   bool ready() const { return state_ == State::kReady && !draining_ && !retired_ && !away_; }
   // It answers: also while it takes no new ones.
   bool reachable() const { return state_ == State::kReady; }
+  // It has been without a process that its answers need for too long: nobody waits for it there.
+  bool away() const { return away_; }
   // A retired one takes no new requests and does not wait for a broken connection to come back.
   void SetRetired(bool retired);
   bool retired() const { return retired_; }
@@ -203,6 +205,7 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
   int64_t backoff_ms_ = 0;
   int64_t heartbeat_ms_ = 1000;
   int64_t reattach_ms_ = 5000;
+  int64_t away_ms_ = 5000;  // it may recover for so long
   int64_t last_frame_ns_ = 0;
   int64_t ready_ns_ = 0, well_ns_ = 0;
   int64_t recovering_ns_ = 0;  // since when it recovers

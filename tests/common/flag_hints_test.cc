@@ -16,7 +16,8 @@ TEST(FlagHintsTest, TheNearestIsASlipOfThePenAway) {
 TEST(FlagHintsTest, SaysWhatWasProbablyMeant) {
   CLI::App serve("Serves", "serve");
   std::string text;
-  for (const char* flag : {"--model", "--context-length", "--tp", "--device", "--port"})
+  for (const char* flag :
+       {"--model", "--context-length", "--tp", "--device", "--port", "--kv-cache-memory"})
     serve.add_option(flag, text);
   const auto explain = [&](std::vector<std::string> extras) {
     return ExplainExtras(serve, extras);

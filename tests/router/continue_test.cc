@@ -208,45 +208,6 @@ TEST(ContinueTest, ButNotToAnUnequalOne) {
   EXPECT_EQ(harness.engine(1).submits().size(), 1u);
 }
 
-// The only one: as with a broken connection, clients wait for it, but not for ever.
-TEST(ContinueTest, OneThatRecoversForTooLongIsNotWaitedFor) {
-  HarnessOptions options = Replicas(1);
-  options.engine.reattach_ms = 100;
-  options.failover_wait_ms = 300;
-  RouterHarness harness(options);
-  Begun begun(&harness, kStream, 7);
-  harness.engine().SetRecovering(true);
-  const std::string body = begun.answer.get().body;
-  EXPECT_NE(body.find("was lost; try again."), std::string::npos) << body;
-  EXPECT_TRUE(harness.engine().WaitForAborts(1));
-  EXPECT_EQ(Get(harness.port(), "/health/ready").status, 503);
-  EXPECT_EQ(harness.Complete(kPlain).status, 503);
-  EXPECT_EQ(harness.Metric("flotilla_router_rejections_total{reason=\"no_replica\"}"), 1);
-  EXPECT_EQ(harness.engine().submits().size(), 1u);
-
-  harness.engine().SetRecovering(false);
-  harness.WaitAllReady();
-  EXPECT_EQ(Get(harness.port(), "/health/ready").status, 200);
-  harness.engine().RunFreely();
-  EXPECT_EQ(harness.Complete(kPlain).status, 200);
-}
-
-TEST(ContinueTest, OneThatIsWellAgainInTimeGoesOn) {
-  HarnessOptions options = Replicas(1);
-  options.engine.reattach_ms = 100;
-  RouterHarness harness(options);
-  Begun begun(&harness, kStream, 7);
-  harness.engine().SetRecovering(true);
-  EXPECT_TRUE(harness.WaitForMetric("flotilla_router_requests_parked", 1));
-  auto later = std::async(std::launch::async, [&] { return harness.Complete(kPlain); });
-  EXPECT_TRUE(harness.WaitForMetric("flotilla_router_requests_parked", 2));
-  harness.engine().RunFreely();
-  harness.engine().SetRecovering(false);
-  EXPECT_EQ(StreamText(Events(begun.answer.get().body)), ExpectedText(harness.engine()));
-  EXPECT_EQ(later.get().status, 200);
-  EXPECT_EQ(harness.engine().submits().size(), 3u);
-}
-
 TEST(ContinueTest, SeveralChoicesOfOneThatRecoversStayTogether) {
   constexpr const char* kBody = R"({"model":"smol","prompt":"Hi","max_tokens":20,"seed":1,"n":3})";
   RouterHarness harness(Replicas(3));

@@ -31,7 +31,7 @@ void OfflineStats::OnTokens(size_t request, uint32_t count, int64_t now_ns) {
 
 void OfflineStats::OnEnd(uint32_t prompt_tokens, uint32_t cached_tokens, int64_t now_ns) {
   ++finished_;
-  --running_;
+  if (running_ > 0) --running_;
   prompt_tokens_ += prompt_tokens;
   cached_tokens_ += cached_tokens;
   end_ns_ = now_ns;
