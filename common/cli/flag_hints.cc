@@ -103,7 +103,7 @@ std::string ExplainFlag(const CLI::App& command, const std::string& written) {
   const std::string nearest = NearestOf(flag, flags);
   if (!nearest.empty()) return absl::StrCat(what, "; did you mean ", nearest, "?");
   constexpr char kRouterFlag[] = "--router-flag";
-  return Has(command, kRouterFlag)
+  return Has(command, kRouterFlag) && Has(command, "--policy")  // an engine has no router
              ? absl::StrCat(what, "; flags of flotilla-router are given as ", kRouterFlag, "=FLAG")
              : what;
 }

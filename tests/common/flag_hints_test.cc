@@ -39,6 +39,8 @@ TEST(FlagHintsTest, SaysWhatWasProbablyMeant) {
   EXPECT_EQ(OurNameOf(serve, "--ctx-size"), "--context-length");
   EXPECT_EQ(OurNameOf(serve, "--nope"), "");
   serve.add_option("--router-flag", text)->group("");
+  EXPECT_EQ(explain({"--nope"}), "serve has no flag --nope") << "it has no router";
+  serve.add_option("--policy", text);
   EXPECT_EQ(explain({"--nope"}),
             "serve has no flag --nope; flags of flotilla-router are given as --router-flag=FLAG");
   EXPECT_EQ(explain({"my.gguf"}), "serve does not take 'my.gguf'; a model is --model my.gguf");

@@ -56,12 +56,17 @@ void FuzzConfig(std::string_view text) {
   }
   CHECK(config->num_attention_heads % config->num_key_value_heads == 0);
   CHECK(uint64_t{config->num_attention_heads} * config->head_dim <= uint64_t{1} << 20);
-  CHECK(config->head_dim % 2 == 0 && config->rope_dim == config->head_dim);
+  CHECK(config->head_dim % 2 == 0);
+  CHECK(config->rope_dim % 2 == 0 && config->rope_dim <= config->head_dim && config->rope_dim > 0);
   CHECK(config->rope_theta >= 1 && config->vocab_size > 0);
   CHECK(config->query_pre_attn_scalar > 0);
   CHECK(config->attn_logit_softcapping >= 0 && config->final_logit_softcapping >= 0);
   CHECK(config->rope_divisors.empty() || config->rope_divisors.size() == config->rope_dim / 2);
-  for (const double divisor : config->rope_divisors) CHECK(divisor >= 1 && std::isfinite(divisor));
+  for (const double divisor : config->rope_divisors) CHECK(divisor > 0 && std::isfinite(divisor));
+  CHECK(config->rope_long_divisors.size() ==
+        (config->rope_original_context == 0 ? 0 : config->rope_divisors.size()));
+  CHECK(config->rope_magnitude > 0 && std::isfinite(config->rope_magnitude));
+  CHECK(config->residual_multiplier > 0 && config->logits_scaling > 0);
   if (config->sliding_layers.empty()) return;
   CHECK(config->sliding_layers.size() == config->num_hidden_layers && config->sliding_window > 0);
 }
