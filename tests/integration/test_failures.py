@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -187,13 +188,26 @@ def test_idle_costs_nothing():
         assert len(pids) == 6
         time.sleep(1)
         shares = []
-        # What shares this machine may disturb one measurement; what the processes do is in each.
-        while not shares or (len(shares) < 3 and shares[-1] >= 0.01):
-            before, start = sum(map(cpu_seconds, pids)), time.monotonic()
-            time.sleep(10)
-            shares.append((sum(map(cpu_seconds, pids)) - before) / (time.monotonic() - start))
-            print(f"idle cluster: {shares[-1]:.2%} of a core")
-        assert shares[-1] < 0.01, shares
+        # What shares this machine may disturb one measurement; what the processes do is in each. On some
+        # virtual machines a rare wake-up costs a millisecond: what 15 sleepers pay for two a second each
+        # (the cluster's 15 threads have as many) says how much, and twice that is allowed.
+        nap = "import time\nwhile True: time.sleep(0.5)"
+        sleepers = [subprocess.Popen([sys.executable, "-c", nap]) for _ in range(15)]
+        try:
+            time.sleep(2)
+            while not shares or (len(shares) < 3 and shares[-1] >= limit):
+                before, start = sum(map(cpu_seconds, pids)), time.monotonic()
+                reference = sum(cpu_seconds(s.pid) for s in sleepers)
+                time.sleep(10)
+                seconds = time.monotonic() - start
+                limit = max(0.01, 2 * (sum(cpu_seconds(s.pid) for s in sleepers) - reference) / seconds)
+                shares.append((sum(map(cpu_seconds, pids)) - before) / seconds)
+                print(f"idle cluster: {shares[-1]:.2%} of a core, limit {limit:.2%}")
+        finally:
+            for sleeper in sleepers:
+                sleeper.kill()
+                sleeper.wait()
+        assert shares[-1] < limit, (shares, limit)
 
 
 def test_nothing_leaks_over_dropped_requests(tmp_path):
