@@ -7,7 +7,6 @@ namespace flotilla::internal {
 namespace {
 
 constexpr float kLocalTheta = 10000.0f;  // Gemma 3's
-constexpr uint32_t kMaxWindow = 1 << 24;
 
 // What a file that says nothing means.
 struct Family {
@@ -68,9 +67,9 @@ Status FinishGguf(const GgufFile& gguf, const Family& family, ModelConfig* confi
   if (window == 0 || gguf.metadata().contains(window_key)) {
     ASSIGN_OR_RETURN(window, gguf.GetUint(window_key));
   }
-  if (window < 1 || window > kMaxWindow) {
+  if (window < 1 || window > kMaxContext) {
     return absl::InvalidArgumentError(
-        StrCat("metadata ", window_key, " is ", window, "; it must be in 1..", kMaxWindow));
+        StrCat("metadata ", window_key, " is ", window, "; it must be in 1..", kMaxContext));
   }
   RETURN_IF_ERROR(ReadGgufPattern(gguf, family, static_cast<uint32_t>(window), config));
   config->attn_logit_softcapping = family.attn_softcap;
@@ -110,14 +109,11 @@ Status ReadLayerTypes(const JsonObject& json, const Family& family, uint32_t win
 
 Status FinishHf(const JsonObject& json, const Family& family, ModelConfig* config) {
   config->norm_weight_offset = 1;
-  uint64_t window = 4096;
+  uint32_t window = 4096;
   if (json.Has("sliding_window")) {
-    ASSIGN_OR_RETURN(window, json.Uint("sliding_window"));
-    if (window < 1 || window > kMaxWindow) {
-      return json.Error("sliding_window", StrCat("is ", window, "; it must be in 1..", kMaxWindow));
-    }
+    ASSIGN_OR_RETURN(window, ReadWindow(json));
   }
-  RETURN_IF_ERROR(ReadLayerTypes(json, family, static_cast<uint32_t>(window), config));
+  RETURN_IF_ERROR(ReadLayerTypes(json, family, window, config));
   config->query_pre_attn_scalar = 256;  // of both, whatever the heads' width is
   if (json.Has("query_pre_attn_scalar")) {
     ASSIGN_OR_RETURN(const double scalar, json.Float("query_pre_attn_scalar"));

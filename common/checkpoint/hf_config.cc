@@ -11,7 +11,7 @@ namespace flotilla::internal {
 namespace {
 
 constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr uint64_t kMistralWindow = 4096;  // where the file has no sliding_window; null: none
+constexpr uint32_t kMistralWindow = 4096;  // where the file has no sliding_window; null: none
 
 class HfSource final : public ConfigSource {
  public:
@@ -50,33 +50,27 @@ Status RefuseUnsupported(const JsonObject& json) {
 }  // namespace
 
 Status FinishMistralHf(const JsonObject& json, ModelConfig* config) {
-  uint64_t window = kMistralWindow;
+  uint32_t window = kMistralWindow;
   if (json.Contains("sliding_window")) {
     if (!json.Has("sliding_window")) return OkStatus();
-    ASSIGN_OR_RETURN(window, json.Uint("sliding_window"));
+    ASSIGN_OR_RETURN(window, ReadWindow(json));
   }
-  if (window < 1 || window > kMaxContext) {
-    return json.Error("sliding_window", StrCat("is ", window, "; it must be in 1..", kMaxContext));
-  }
-  SetSlidingLayers(config, static_cast<uint32_t>(window), [](uint32_t) { return true; });
+  SetSlidingLayers(config, window, [](uint32_t) { return true; });
   return OkStatus();
 }
 
 Status FinishQwenHf(const JsonObject& json, ModelConfig* config) {
   ASSIGN_OR_RETURN(const bool use_window, json.BoolOr("use_sliding_window", false));
   if (!use_window) return OkStatus();
-  ASSIGN_OR_RETURN(const uint64_t window, json.Uint("sliding_window"));
-  if (window < 1 || window > kMaxContext) {
-    return json.Error("sliding_window", StrCat("is ", window, "; it must be in 1..", kMaxContext));
-  }
+  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
   if (json.Has("layer_types")) {
     ASSIGN_OR_RETURN(const std::vector<bool> sliding,
                      ReadSlidingLayers(json, config->num_hidden_layers));
-    SetSlidingLayers(config, static_cast<uint32_t>(window), [&](uint32_t i) { return sliding[i]; });
+    SetSlidingLayers(config, window, [&](uint32_t i) { return sliding[i]; });
     return OkStatus();
   }
   ASSIGN_OR_RETURN(const uint64_t full, json.Uint("max_window_layers"));
-  SetSlidingLayers(config, static_cast<uint32_t>(window), [&](uint32_t i) { return i >= full; });
+  SetSlidingLayers(config, window, [&](uint32_t i) { return i >= full; });
   return OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "common/checkpoint/json_object.h"
 
 #include <boost/json/array.hpp>
+#include <optional>
 
 #include "common/base/strict_json.h"
 
@@ -62,45 +63,44 @@ StatusOr<JsonObject> JsonObject::Object(std::string_view key) const {
   return JsonObject(object, StrCat(path_, key, "."));
 }
 
-StatusOr<std::vector<std::string_view>> JsonObject::Strings(std::string_view key) const {
+// `read`: an element as a std::optional<T>.
+template <typename T, typename Read>
+StatusOr<std::vector<T>> JsonObject::Elements(std::string_view key, std::string_view of,
+                                              const Read& read) const {
   ASSIGN_OR_RETURN(const boost::json::value* value, Find(key));
   const boost::json::array* array = value->if_array();
-  if (array == nullptr) return Error(key, "must be an array of strings");
-  std::vector<std::string_view> strings;
-  strings.reserve(array->size());
-  for (const boost::json::value& element : *array) {
-    const boost::json::string* text = element.if_string();
-    if (text == nullptr) return Error(key, "must be an array of strings");
-    strings.emplace_back(text->data(), text->size());
+  if (array == nullptr) return Error(key, StrCat("must be an array of ", of));
+  std::vector<T> elements;
+  elements.reserve(array->size());
+  for (const boost::json::value& each : *array) {
+    const std::optional<T> element = read(each);
+    if (!element.has_value()) return Error(key, StrCat("must be an array of ", of));
+    elements.push_back(*element);
   }
-  return strings;
+  return elements;
+}
+
+StatusOr<std::vector<std::string_view>> JsonObject::Strings(std::string_view key) const {
+  using Text = std::optional<std::string_view>;
+  return Elements<std::string_view>(key, "strings", [](const boost::json::value& value) -> Text {
+    const boost::json::string* text = value.if_string();
+    return text == nullptr ? Text() : std::string_view(text->data(), text->size());
+  });
 }
 
 StatusOr<std::vector<int64_t>> JsonObject::Ints(std::string_view key) const {
-  ASSIGN_OR_RETURN(const boost::json::value* value, Find(key));
-  const boost::json::array* array = value->if_array();
-  if (array == nullptr) return Error(key, "must be an array of integers");
-  std::vector<int64_t> ints;
-  ints.reserve(array->size());
-  for (const boost::json::value& element : *array) {
-    const int64_t* number = element.if_int64();
-    if (number == nullptr) return Error(key, "must be an array of integers");
-    ints.push_back(*number);
-  }
-  return ints;
+  using Int = std::optional<int64_t>;
+  return Elements<int64_t>(key, "integers", [](const boost::json::value& value) {
+    const int64_t* number = value.if_int64();
+    return number == nullptr ? Int() : Int(*number);
+  });
 }
 
 StatusOr<std::vector<double>> JsonObject::Floats(std::string_view key) const {
-  ASSIGN_OR_RETURN(const boost::json::value* value, Find(key));
-  const boost::json::array* array = value->if_array();
-  if (array == nullptr) return Error(key, "must be an array of numbers");
-  std::vector<double> numbers;
-  numbers.reserve(array->size());
-  for (const boost::json::value& element : *array) {
-    if (!element.is_number()) return Error(key, "must be an array of numbers");
-    numbers.push_back(element.to_number<double>());
-  }
-  return numbers;
+  using Number = std::optional<double>;
+  return Elements<double>(key, "numbers", [](const boost::json::value& value) {
+    return value.is_number() ? Number(value.to_number<double>()) : Number();
+  });
 }
 
 StatusOr<boost::json::value> ParseJsonObject(std::string_view file, std::string_view text,

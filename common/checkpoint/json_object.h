@@ -39,6 +39,9 @@ class JsonObject {
 
  private:
   StatusOr<const boost::json::value*> Find(std::string_view key) const;
+  template <typename T, typename Read>
+  StatusOr<std::vector<T>> Elements(std::string_view key, std::string_view of,
+                                    const Read& read) const;
 
   const boost::json::object* object_;
   std::string path_;

@@ -1,14 +1,13 @@
 // What is Phi-3's own: a window on all layers. (Fused matrices: architecture.cc.)
 #include "common/checkpoint/architecture.h"
 #include "common/checkpoint/config_source.h"
+#include "common/checkpoint/rope_config.h"
 
 namespace flotilla::internal {
 namespace {
 
-Status SetWindow(uint64_t window, const Status& wrong, ModelConfig* config) {
-  if (window < 1 || window > kMaxContext) return wrong;
-  SetSlidingLayers(config, static_cast<uint32_t>(window), [](uint32_t) { return true; });
-  return OkStatus();
+void SetWindow(uint32_t window, ModelConfig* config) {
+  SetSlidingLayers(config, window, [](uint32_t) { return true; });
 }
 
 }  // namespace
@@ -18,19 +17,19 @@ Status FinishPhi3Gguf(const GgufFile& gguf, ModelConfig* config) {
   constexpr char kKey[] = "phi3.attention.sliding_window";
   if (!gguf.metadata().contains(kKey)) return OkStatus();
   ASSIGN_OR_RETURN(const uint64_t window, gguf.GetUint(kKey));
-  if (window == 0) return OkStatus();
-  return SetWindow(window,
-                   absl::InvalidArgumentError(StrCat("metadata ", kKey, " is ", window,
-                                                     "; it must be in 0..", kMaxContext)),
-                   config);
+  if (window > kMaxContext) {
+    return absl::InvalidArgumentError(
+        StrCat("metadata ", kKey, " is ", window, "; it must be in 0..", kMaxContext));
+  }
+  if (window > 0) SetWindow(static_cast<uint32_t>(window), config);
+  return OkStatus();
 }
 
 Status FinishPhi3Hf(const JsonObject& json, ModelConfig* config) {
-  constexpr char kKey[] = "sliding_window";
-  if (!json.Has(kKey)) return OkStatus();
-  ASSIGN_OR_RETURN(const uint64_t window, json.Uint(kKey));
-  return SetWindow(
-      window, json.Error(kKey, StrCat("is ", window, "; it must be in 1..", kMaxContext)), config);
+  if (!json.Has("sliding_window")) return OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
+  SetWindow(window, config);
+  return OkStatus();
 }
 
 }  // namespace flotilla::internal

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "common/checkpoint/architecture.h"
+#include "common/checkpoint/config_source.h"
 #include "common/checkpoint/gguf_cursor.h"
 
 namespace flotilla::internal {
@@ -151,6 +152,13 @@ Status ReadLocalRope(const JsonObject& json, float fallback, ModelConfig* config
   ASSIGN_OR_RETURN(const double theta, FloatIn(json, "rope_local_base_freq", 1, 1e12));
   config->rope_local_theta = static_cast<float>(theta);
   return OkStatus();
+}
+
+StatusOr<uint32_t> ReadWindow(const JsonObject& json) {
+  constexpr std::string_view kKey = "sliding_window";
+  ASSIGN_OR_RETURN(const uint64_t window, json.Uint(kKey));
+  if (window >= 1 && window <= kMaxContext) return static_cast<uint32_t>(window);
+  return json.Error(kKey, StrCat("is ", window, "; it must be in 1..", kMaxContext));
 }
 
 StatusOr<std::vector<bool>> ReadSlidingLayers(const JsonObject& json, uint32_t num_layers) {

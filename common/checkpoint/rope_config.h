@@ -22,6 +22,8 @@ struct Architecture;
 Status ReadRope(const JsonObject& json, const Architecture& architecture, ModelConfig* config);
 // theta of sliding layers.
 Status ReadLocalRope(const JsonObject& json, float fallback, ModelConfig* config);
+// sliding_window, which must be there.
+StatusOr<uint32_t> ReadWindow(const JsonObject& json);
 // layer_types: which layers are "sliding_attention"; the others must be "full_attention".
 StatusOr<std::vector<bool>> ReadSlidingLayers(const JsonObject& json, uint32_t num_layers);
 

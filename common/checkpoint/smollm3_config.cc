@@ -44,15 +44,12 @@ Status FinishSmolLm3Hf(const JsonObject& json, ModelConfig* config) {
   RETURN_IF_ERROR(ReadRotating(json, config));
   ASSIGN_OR_RETURN(const bool use_window, json.BoolOr("use_sliding_window", false));
   if (!use_window || !json.Has("sliding_window")) return OkStatus();
-  ASSIGN_OR_RETURN(const uint64_t window, json.Uint("sliding_window"));
-  if (window < 1 || window > kMaxContext) {
-    return json.Error("sliding_window", StrCat("is ", window, "; it must be in 1..", kMaxContext));
-  }
+  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
   std::vector<bool> sliding = config->layers_without_rope;
   if (json.Has("layer_types")) {
     ASSIGN_OR_RETURN(sliding, ReadSlidingLayers(json, config->num_hidden_layers));
   }
-  SetSlidingLayers(config, static_cast<uint32_t>(window), [&](uint32_t i) { return sliding[i]; });
+  SetSlidingLayers(config, window, [&](uint32_t i) { return sliding[i]; });
   return OkStatus();
 }
 

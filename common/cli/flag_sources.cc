@@ -209,8 +209,10 @@ void WarnOfSlips(const CLI::App& app, const CLI::App& command) {
     const std::string own = name.substr(prefix);
     if (own.empty() || known.contains(name)) continue;
     std::string meant = OursOf(command, own);
-    if (meant.empty()) meant = NearestOf(own, settable);
-    if (meant.empty() || (meant[0] != own[0] && OursOf(command, own).empty())) continue;
+    if (meant.empty()) {
+      meant = NearestOf(own, settable);
+      if (meant.empty() || meant[0] != own[0]) continue;
+    }
     WriteToStderr(FormatLogLine(
         log, spdlog::level::warn,
         absl::StrCat(name, " sets no flag; was ", kVariablePrefix, meant, " meant?")));

@@ -206,15 +206,7 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
     if (value != nullptr && !IsNeutral(*value))
       return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
   }
-  if (const json::object* output = reader.Object("output_config")) {
-    FieldReader fields(*output, "output_config.");
-    const json::object* format = fields.Object("format");
-    if (fields.error().has_value()) return fields.error();
-    if (format != nullptr) {
-      if (auto error = ReadTextFormat(*format, "output_config.format.", request)) return error;
-    }
-  }
-  if (reader.error().has_value()) return reader.error();
+  if (auto error = ReadTextFormat(&reader, "output_config", request)) return error;
   if (auto error = CheckParams(request->params, *request->model)) {
     if (error->param == "stop") error->param = "stop_sequences";
     return error;

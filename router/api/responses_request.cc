@@ -190,15 +190,7 @@ MaybeError ReadResponseFields(const json::object& body, CompletionRequest* reque
   }
   if (auto error = CheckMetadata(reader.Object("metadata"))) return error;
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
-  if (const json::object* text = reader.Object("text")) {
-    FieldReader inner(*text, "text.");
-    const json::object* format = inner.Object("format");
-    if (inner.error().has_value()) return inner.error();
-    if (format != nullptr) {
-      if (auto error = ReadTextFormat(*format, "text.format.", request)) return error;
-    }
-  }
-  if (reader.error().has_value()) return reader.error();
+  if (auto error = ReadTextFormat(&reader, "text", request)) return error;
   if (auto error = CheckResponseWishes(body)) return error;
   if (auto error = CheckParams(request->params, *request->model)) return error;
   if (ChoicesOf(request->params).num_candidates > 1)

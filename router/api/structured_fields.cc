@@ -192,9 +192,17 @@ MaybeError ReadStructuredOutput(const json::object& body, CompletionRequest* req
   return reader.ReadForms(body);
 }
 
-MaybeError ReadTextFormat(const json::object& format, const std::string& prefix,
-                          CompletionRequest* request) {
-  return Reader(request).ReadFlatFormat(format, prefix);
+MaybeError ReadTextFormat(FieldReader* reader, const char* field, CompletionRequest* request) {
+  const json::object* outer = reader->Object(field);
+  if (outer == nullptr) return reader->error();
+  const std::string prefix = StrCat(field, ".");
+  FieldReader inner(*outer, prefix);
+  const json::object* format = inner.Object("format");
+  if (inner.error().has_value()) return inner.error();
+  if (format != nullptr) {
+    if (auto error = Reader(request).ReadFlatFormat(*format, prefix + "format.")) return error;
+  }
+  return reader->error();
 }
 
 void NameAsClient(const std::string& field, ApiError* error) {

@@ -15,13 +15,15 @@
 
 namespace flotilla {
 
+class FieldReader;
+
 // Sets params.structured and structured_field if the body asks for it, in one way at most.
 std::optional<ApiError> ReadStructuredOutput(const boost::json::object& body,
                                              CompletionRequest* request);
 
-// The same from {"type": "text" | "json_object" | "json_schema", "schema": …}: the `text.format` of
-// responses, whose schema is not inside another object. `prefix`: of its fields' names.
-std::optional<ApiError> ReadTextFormat(const boost::json::object& format, const std::string& prefix,
+// The same from {"format": {"type": "text" | "json_object" | "json_schema", "schema": …}}, whose
+// schema is not inside another object: `field` ("text" of responses) of what `reader` reads.
+std::optional<ApiError> ReadTextFormat(FieldReader* reader, const char* field,
                                        CompletionRequest* request);
 
 // `field`: request.structured_field.

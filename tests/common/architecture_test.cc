@@ -8,7 +8,7 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "tests/fakes/gguf_builder.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/gguf_file_test.h"
 
 namespace flotilla {
 namespace {
@@ -19,21 +19,7 @@ using ::flotilla::testing::TinyLlamaBytes;
 using ::flotilla::testing::TinyLlamaOptions;
 using ::testing::HasSubstr;
 
-class ArchitectureTest : public ::testing::Test {
- protected:
-  StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view bytes) const {
-    const std::string path = temp_.path() + "/model.gguf";
-    testing::WriteBytes(path, bytes);
-    return OpenCheckpoint(path);
-  }
-  std::string ErrorOf(std::string_view bytes) const {
-    const auto checkpoint = Open(bytes);
-    return checkpoint.ok() ? "opened" : std::string(checkpoint.status().message());
-  }
-
- private:
-  const testing::TempFolder temp_;
-};
+class ArchitectureTest : public testing::GgufFileTest {};
 
 TEST_F(ArchitectureTest, OtherArchitecturesOpenWithWhatIsTheirOwn) {
   TinyLlamaOptions options;

@@ -18,7 +18,7 @@
 
 #include "common/base/sha256.h"
 #include "tests/fakes/gguf_builder.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/gguf_file_test.h"
 
 namespace flotilla {
 namespace {
@@ -31,22 +31,7 @@ using ::flotilla::testing::TinyLlamaVocabSize;
 using ::flotilla::testing::WriteBytes;
 using ::testing::HasSubstr;
 
-class CheckpointTest : public ::testing::Test {
- protected:
-  std::string path() const { return folder_ + "/model.gguf"; }
-  StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view bytes) const {
-    WriteBytes(path(), bytes);
-    return OpenCheckpoint(path());
-  }
-  std::string ErrorOf(std::string_view bytes) const {
-    const auto checkpoint = Open(bytes);
-    return checkpoint.ok() ? "opened" : std::string(checkpoint.status().message());
-  }
-
- private:
-  const testing::TempFolder temp_;
-  const std::string& folder_ = temp_.path();
-};
+class CheckpointTest : public testing::GgufFileTest {};
 
 // A model whose metadata has `key` replaced: the builder appends, so the tests below build the
 // hyperparameters themselves.

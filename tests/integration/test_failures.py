@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from cluster import BIN, MODEL, SANITIZED, Cluster, children_of, cpu_seconds, pss_bytes, wait_until
+from cluster import BIN, MODEL, SANITIZED, Cluster, children_of, cpu_seconds, pss_bytes, wait_until, wake_ups
 
 
 def complete(client, model, i, tokens=48):
@@ -198,16 +198,19 @@ def test_idle_costs_nothing():
             while not shares or (len(shares) < 3 and shares[-1] >= limit):
                 before, start = sum(map(cpu_seconds, pids)), time.monotonic()
                 reference = sum(cpu_seconds(s.pid) for s in sleepers)
+                woken = sum(map(wake_ups, pids))
                 time.sleep(10)
                 seconds = time.monotonic() - start
                 limit = max(0.01, 2 * (sum(cpu_seconds(s.pid) for s in sleepers) - reference) / seconds)
                 shares.append((sum(map(cpu_seconds, pids)) - before) / seconds)
-                print(f"idle cluster: {shares[-1]:.2%} of a core, limit {limit:.2%}")
+                woken = (sum(map(wake_ups, pids)) - woken) / seconds
+                print(f"idle cluster: {shares[-1]:.2%} of a core, limit {limit:.2%}; {woken:.0f} wake-ups a second")
         finally:
             for sleeper in sleepers:
                 sleeper.kill()
                 sleeper.wait()
         assert shares[-1] < limit, (shares, limit)
+        assert woken < 60, "something polls"
 
 
 def test_nothing_leaks_over_dropped_requests(tmp_path):

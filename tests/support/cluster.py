@@ -106,6 +106,12 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def wake_ups(pid):
+    """How often the threads that a process has now have slept so far, and gone on."""
+    texts = [read_proc(pid, f"task/{thread}/status").decode() for thread in os.listdir(f"/proc/{pid}/task")]
+    return sum(int(count) for text in texts for count in re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.M))
+
+
 def pss_bytes(pid, kind=""):
     """kind "_Anon": heaps and stacks alone, without mapped files and segments."""
     match = re.search(rf"^Pss{kind}:\s+(\d+) kB", read_proc(pid, "smaps_rollup").decode(), re.M)

@@ -14,9 +14,5 @@
 namespace flotilla {
 
 std::unique_ptr<Model> MakeLlamaForCausalLM(const ModelEnv& env);
-std::unique_ptr<Model> MakeMistralForCausalLM(const ModelEnv& env);
-std::unique_ptr<Model> MakeSmolLM3ForCausalLM(const ModelEnv& env);
-std::unique_ptr<Model> MakePhi3ForCausalLM(const ModelEnv& env);
-std::unique_ptr<Model> MakeGraniteForCausalLM(const ModelEnv& env);
 
 }  // namespace flotilla

@@ -16,12 +16,12 @@ struct Entry {
 
 constexpr Entry kModels[] = {
     {"LlamaForCausalLM", MakeLlamaForCausalLM},  // Llama, SmolLM2
-    {"MistralForCausalLM", MakeMistralForCausalLM},
+    {"MistralForCausalLM", MakeLlamaForCausalLM},
     {"Qwen2ForCausalLM", MakeQwen2ForCausalLM},  // Qwen2.5 too
     {"Qwen3ForCausalLM", MakeQwen3ForCausalLM},
-    {"SmolLM3ForCausalLM", MakeSmolLM3ForCausalLM},
-    {"Phi3ForCausalLM", MakePhi3ForCausalLM},  // Phi-4 too
-    {"GraniteForCausalLM", MakeGraniteForCausalLM},
+    {"SmolLM3ForCausalLM", MakeLlamaForCausalLM},
+    {"Phi3ForCausalLM", MakeLlamaForCausalLM},  // Phi-4 too
+    {"GraniteForCausalLM", MakeLlamaForCausalLM},
     {"Gemma2ForCausalLM", MakeGemma2ForCausalLM},
     {"Gemma3ForCausalLM", MakeGemma3ForCausalLM},
 };
