@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "boost/json.hpp"
+#include "common/cli/figures_table.h"
 #include "scheduler_proc/core/core_flags.h"
 #include "scheduler_proc/simulation/simulator.h"
 #include "shm/flight_ring.h"
@@ -113,21 +114,6 @@ boost::json::object Figures(const SimReport& report) {
           {"e2e_request_latency_seconds", spread(report.e2e_ns)}};
 }
 
-void Print(const boost::json::object& figures) {
-  for (const auto& [name, value] : figures) {
-    const std::string key(name);
-    if (!value.is_object()) {
-      std::printf("%-28s %12.6g\n", key.c_str(), value.to_number<double>());
-      continue;
-    }
-    std::printf("%-28s", key.c_str());
-    for (const auto& [share, seconds] : value.as_object()) {
-      std::printf(" %s %.4f", std::string(share).c_str(), seconds.as_double());
-    }
-    std::printf("\n");
-  }
-}
-
 int RunSimulate(const Flags& flags) {
   const StatusOr<std::string> text = ReadFile(flags.cost);
   if (!text.ok()) return Fail(text.status());
@@ -149,7 +135,7 @@ int RunSimulate(const Flags& flags) {
   if (flags.json) {
     std::printf("%s\n", boost::json::serialize(figures).c_str());
   } else {
-    Print(figures);
+    std::fputs(FiguresTable(figures).c_str(), stdout);
   }
   return 0;
 }

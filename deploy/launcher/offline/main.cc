@@ -13,6 +13,7 @@
 #include "boost/json.hpp"
 #include "common/base/clock.h"
 #include "common/base/flags.h"
+#include "common/cli/figures_table.h"
 #include "common/cli/flag_sources.h"
 #include "deploy/launcher/offline/engine_run.h"
 #include "deploy/launcher/options.h"
@@ -142,21 +143,6 @@ class Progress {
   bool shown_ = false;
 };
 
-void Print(const boost::json::object& figures) {
-  for (const auto& [name, value] : figures) {
-    const std::string key(name);
-    if (!value.is_object()) {
-      std::printf("%-28s %12.6g\n", key.c_str(), value.to_number<double>());
-      continue;
-    }
-    std::printf("%-28s", key.c_str());
-    for (const auto& [share, seconds] : value.as_object()) {
-      std::printf(" %s %.4f", std::string(share).c_str(), seconds.as_double());
-    }
-    std::printf("\n");
-  }
-}
-
 StatusOr<OfflineStats> RunOffline(const Flags& flags) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -210,7 +196,7 @@ int Main(int argc, char** argv) {
   if (flags.json) {
     std::printf("%s\n", boost::json::serialize(figures).c_str());
   } else {
-    Print(figures);
+    std::fputs(FiguresTable(figures).c_str(), stdout);
   }
   return 0;
 }
