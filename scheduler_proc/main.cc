@@ -87,6 +87,7 @@ void AddFlags(CLI::App* app, Flags* f) {
       ->required();
   app->add_option("--metrics-socket", f->metrics_socket, "Unix socket that gives the metrics");
   AddCoreFlags(app, &f->core);
+  AddFlag(app, kSpeculativeNumDraftTokensFlag, &f->core.config.speculative_num_draft_tokens);
   AddFlag(app, kDecodeLogIntervalFlag, &e.decode_log_interval);
   app->add_option("--step-timeout-ms", f->step_timeout_ms,
                   "Milliseconds after which a step that workers have not answered is lost")

@@ -13,7 +13,8 @@ namespace {
 constexpr uint32_t kPlanMagic = 0x504c5446;  // "FTLP"
 constexpr uint32_t kMaxPlanSlots = 65536;
 constexpr uint32_t kEmbedFlags = kRowPoolMean | kRowEmbed;
-constexpr uint32_t kKnownRowFlags = kRowSample | kRowPromptLogprobs | kEmbedFlags | kRowMask;
+constexpr uint32_t kKnownRowFlags =
+    kRowSample | kRowPromptLogprobs | kEmbedFlags | kRowMask | kRowVerify;
 
 // Sent as they lie in memory: no padding, fixed-width members.
 static_assert(sizeof(SamplingParams) == 48 && sizeof(PlanOpen) == 72 && sizeof(PlanRow) == 24 &&
@@ -124,6 +125,10 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
       return Bad("rows.flags", row.flags);
     if ((row.flags & kRowMask) != 0 && (row.flags & kRowSample) == 0)
       return Bad("rows.flags: a mask without sampling", row.flags);
+    if ((row.flags & kRowVerify) != 0 &&
+        (row.flags != (kRowSample | kRowVerify) || row.start_pos == 0 || row.num_tokens < 2 ||
+         row.num_tokens > 1 + kMaxDraftTokens))
+      return Bad("rows.flags: a draft that can't be verified", row.flags);
     if (row.next_token < -1 || row.next_token >= static_cast<int64_t>(limits.vocab_size))
       return Bad("rows.next_token", static_cast<uint32_t>(row.next_token));
     tokens += row.num_tokens;

@@ -13,6 +13,12 @@
 // not known yet. It then has kLastToken in its place, and the worker puts in what the slot sampled
 // last.
 //
+// A row with kRowVerify goes on with more than one token, of which only the first is known: the
+// others are a draft, a guess of what will be sampled (scheduler_proc/core/draft.h). A token is
+// sampled after each for as long as it is the one that the draft goes on with, so one step may
+// bring several tokens, the same ones as steps of one token. KV behind them is overwritten by later
+// rows.
+//
 // A row with kRowMask samples only what its mask allows: a bit a token
 // (scheduler_proc/core/grammar.h). Masks are part of the plan, so that a plan says all by itself;
 // docs/performance.md has the cost.
@@ -31,10 +37,11 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 5;
+inline constexpr uint32_t kStepPlanVersion = 6;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
+inline constexpr uint32_t kMaxDraftTokens = 16;      // of a row
 inline constexpr uint32_t kMaxLogitBias = 1024;      // tokens a slot
 inline constexpr uint32_t kMaxPlanStopIds = 64;      // tokens a slot
 inline constexpr float kMaxLogitBiasValue = 100.0f;  // either way, as OpenAI's
@@ -97,6 +104,9 @@ enum PlanRowFlags : uint32_t {
   kRowPoolMean = 4,  // add this row's to the slot's sum
   kRowEmbed = 8,     // tell the embedding: the sum's mean if pooled, else the last position's
   kRowMask = 16,     // with kRowSample: a mask says which tokens may be sampled
+  // With kRowSample, of a slot without penalties: the tokens after the first are a draft. Neither a
+  // mask nor logprobs of the prompt go with it.
+  kRowVerify = 32,
 };
 
 struct PlanRow {

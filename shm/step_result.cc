@@ -11,7 +11,7 @@ constexpr uint32_t kResultMagic = 0x524c5446;  // "FTLR"
 constexpr uint32_t kMaxMessageBytes = 64 * 1024;
 constexpr uint32_t kMaxStatusCode = 16;  // absl::StatusCode::kUnauthenticated
 // The smallest encodings: a hostile count is compared with what is left before memory is taken.
-constexpr uint64_t kMinRowBytes = 24;
+constexpr uint64_t kMinRowBytes = 28;
 constexpr uint64_t kMinPositionBytes = 16;
 
 static_assert(sizeof(TokenLogprob) == 8);
@@ -57,6 +57,12 @@ Status GetRow(uint32_t max_slots, uint32_t vocab_size, WireReader* in, RowResult
   row->has_logprobs = has_logprobs == 1;
   row->logprobs = {};
   if (row->has_logprobs) RETURN_IF_ERROR(GetPosition(vocab_size, in, &row->logprobs));
+  if (!in->GetSpanInto(kMaxDraftTokens, &row->accepted)) return Bad("rows.accepted");
+  for (const int32_t token : row->accepted)
+    if (row->token == -1 || !IsToken(token, vocab_size)) return Bad("rows.accepted");
+  row->accepted_logprobs.resize(row->has_logprobs ? row->accepted.size() : 0);
+  for (PositionLogprobs& position : row->accepted_logprobs)
+    RETURN_IF_ERROR(GetPosition(vocab_size, in, &position));
   if (num_prompt * kMinPositionBytes > in->remaining()) return Bad("rows.prompt_logprobs");
   row->prompt_logprobs.resize(num_prompt);
   for (PositionLogprobs& position : row->prompt_logprobs)
@@ -89,6 +95,8 @@ void BuildStepResult(const StepResult& result, std::string* frame) {
     out.Put(row.prompt_start);
     out.Put(static_cast<uint32_t>(row.prompt_logprobs.size()));
     if (row.has_logprobs) PutPosition(row.logprobs, &out);
+    out.PutSpan(std::span<const int32_t>(row.accepted));
+    for (const PositionLogprobs& position : row.accepted_logprobs) PutPosition(position, &out);
     for (const PositionLogprobs& position : row.prompt_logprobs) PutPosition(position, &out);
     out.PutSpan(std::span<const float>(row.embedding));
   }

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "shm/step_plan.h"
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepResultVersion = 3;
+inline constexpr uint32_t kStepResultVersion = 4;
 inline constexpr uint32_t kMaxLogprobs = 20;
 
 struct TokenLogprob {
@@ -35,6 +36,10 @@ struct RowResult {
   int32_t token = -1;  // sampled; -1: the row did not sample
   bool has_logprobs = false;
   PositionLogprobs logprobs;  // of `token`
+  // With kRowVerify: the tokens of the draft that were sampled too, in front of `token`, and with
+  // has_logprobs theirs.
+  std::vector<int32_t> accepted;
+  std::vector<PositionLogprobs> accepted_logprobs;
   uint32_t prompt_start = 0;  // position of the first token in prompt_logprobs
   std::vector<PositionLogprobs> prompt_logprobs;
   std::vector<float> embedding;  // [hidden_size] with kRowEmbed, not normalised; else empty

@@ -52,6 +52,12 @@ inline constexpr SharedFlag kMaxStepMsFlag = {
     "alone 15, or 1.35 times; no limit where more than twice as many wait for their first token as "
     "for their next, or several do and one for 1.5 s; 3600000: no limit",
     0, 3'600'000};
+inline constexpr SharedFlag kSpeculativeNumDraftTokensFlag = {
+    "--speculative-num-draft-tokens",
+    "Tokens that a request drafts for a step from its own text, where it repeats itself and few "
+    "run, "
+    "at most; answers are the same, sooner. 0: none",
+    0, 16};
 inline constexpr SharedFlag kScheduleMaxOvertakesFlag = {
     "--schedule-max-overtakes",
     "A request that waits while so many others are admitted goes first, under lpm, dfs-weight, "

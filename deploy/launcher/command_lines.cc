@@ -120,6 +120,7 @@ std::vector<std::string> SchedulerArgv(const ResolvedOptions& r, const ReplicaWi
       .Flag("--page-size", o.page_size)
       .Flag("--context-length", o.context_length)
       .Flag("--max-step-ms", o.max_step_ms)
+      .Flag("--speculative-num-draft-tokens", o.speculative_num_draft_tokens)
       .Flag("--schedule-policy", o.schedule_policy)
       .Flag("--schedule-max-overtakes", o.schedule_max_overtakes)
       .Flag("--priority-scheduling-preemption-threshold",

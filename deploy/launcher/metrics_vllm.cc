@@ -21,6 +21,8 @@ constexpr Name kFamilies[] = {
     {"prefix_cache_queries_total", "prefix_cache_queries_total"},
     {"prefix_cache_hits_total", "prefix_cache_hits_total"},
     {"retractions_total", "num_preemptions_total"},
+    {"spec_decode_draft_tokens_total", "spec_decode_num_draft_tokens_total"},
+    {"spec_decode_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"},
     {"request_success_total", "request_success_total"},
     {"time_to_first_token_seconds", "time_to_first_token_seconds"},
     {"inter_token_latency_seconds", "inter_token_latency_seconds"},

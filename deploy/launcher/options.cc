@@ -130,6 +130,7 @@ void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kMaxPrefillTokensFlag, &o->max_prefill_tokens);
   AddFlag(app, kMaxStepMsFlag, &o->max_step_ms);
+  AddFlag(app, kSpeculativeNumDraftTokensFlag, &o->speculative_num_draft_tokens);
   AddFlag(app, kSchedulePolicyFlag, &o->schedule_policy);
   AddFlag(app, kScheduleMaxOvertakesFlag, &o->schedule_max_overtakes);
   AddFlag(app, kPriorityPreemptionFlag, &o->priority_scheduling_preemption_threshold);

@@ -70,6 +70,7 @@ struct ServeOptions {
   uint32_t max_prefill_tokens = 8192;
   uint32_t decode_log_interval = 40;
   uint32_t max_step_ms = 0;
+  uint32_t speculative_num_draft_tokens = 8;
   std::vector<uint32_t> precompile_token_paddings, precompile_bs_paddings;
   bool disable_precompile = false;
   std::string schedule_policy = "fcfs";

@@ -68,14 +68,15 @@ inline constexpr int64_t kMaxTimeNs = int64_t{1} << 61;
 inline bool IsTime(int64_t ns) { return ns > -kMaxTimeNs && ns < kMaxTimeNs; }
 
 // A field that is added must be added here: then these sizes change.
-static_assert(sizeof(SchedulerConfig) == 224 && sizeof(ReqSpec) == 240);
+static_assert(sizeof(SchedulerConfig) == 232 && sizeof(ReqSpec) == 240);
 
 template <typename Archive, typename Config>
 void ConfigFields(Archive& field, Config& c) {
   field(c.num_pages), field(c.page_size), field(c.max_running_requests);
   field(c.max_queued_requests), field(c.chunked_prefill_size), field(c.max_prefill_tokens);
   field(c.context_length), field(c.vocab_size), field(c.enable_mixed_chunk);
-  field(c.max_plans_in_flight), field(c.max_step_ns), field(c.enable_prefix_cache);
+  field(c.max_plans_in_flight), field(c.speculative_num_draft_tokens), field(c.max_step_ns);
+  field(c.enable_prefix_cache);
   field(c.eviction_policy), field(c.schedule_policy), field(c.schedule_max_overtakes);
   field(c.schedule_random_seed), field(c.vtc_input_weight), field(c.vtc_output_weight);
   field(c.priority_scheduling_preemption_threshold), field(c.init_new_token_ratio);

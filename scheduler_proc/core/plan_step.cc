@@ -14,7 +14,7 @@ WaitReason ReasonOf(AddReqResult refused) {
 }  // namespace
 
 bool Scheduler::Impl::PlanStep(int64_t now_ns, StepPlan* plan) {
-  if (num_in_flight == config.max_plans_in_flight) return false;
+  if (num_in_flight == config.max_plans_in_flight || WaitsForDrafts()) return false;
   ScheduleBatch& cur_batch = result_queue[num_in_flight];
   wait_reason = WaitReason::kNextStep;
   BeginPlan(plan);
@@ -153,7 +153,8 @@ WaitReason Scheduler::Impl::AdmitWaiting(int64_t now_ns, PrefillAdder* adder) {
 // back to the queue; false, and nothing done: they would, but a plan is in flight.
 bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan) {
   const auto decodes = [](const Req& req) {
-    return req.is_decode() && !req.ends_by_length() && !req.waits_for_grammar();
+    return req.is_decode() && !req.ends_by_length() && !req.waits_for_grammar() &&
+           !req.draft_in_flight();
   };
   const auto needs_page = [&](const Req& req) {
     return decodes(req) && kv.PagesFor(req.planned_len()) > req.num_pages;
@@ -177,6 +178,7 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan) {
   running_summary.reset();
   RunningSummary summary;
   const bool summarizes = may_admit();
+  const double least_right = LeastDraftRate();
   // All that is done to a request is done while it is near.
   for (size_t i = 0; i < running_batch.size(); ++i) {
     Req* req = running_batch[i];
@@ -187,7 +189,7 @@ bool Scheduler::Impl::UpdateRunningBatch(ScheduleBatch* batch, StepPlan* plan) {
     if (goes) CHECK(kv.Grow(req, req->planned_len()));
     if (summarizes) summary.Add(*req, ReservedPages(config, kv, batch->new_token_ratio, *req));
     if (goes) {
-      batch->AddRow(req, 1, /*extend=*/false);
+      batch->AddRow(req, 1 + TakeDraft(req, least_right, *batch), /*extend=*/false);
       FillRow(batch->rows.back(), plan);
     } else if (req->waits_for_grammar() && !req->ends_by_length()) {
       batch->leaves_masked = true;
@@ -209,6 +211,7 @@ void Scheduler::Impl::Admit(Req* req, int64_t now_ns) {
   token_buffers.Take(req->max_total, &req->token_ids);
   req->state = ReqState::kRunning;
   req->retracted = false;
+  req->draft_at = 0;
   req->slot = slots.Take();
   req->prefill_len = req->len();
   stats.prefix_queries += req->len();
@@ -266,7 +269,7 @@ void Scheduler::Impl::TakeBack(const ScheduleBatch& batch, const StepPlan& plan)
     const BatchRow& row = batch.rows[i];
     row.req->pages_sent -= plan.rows[i].num_new_pages;
     row.req->num_scheduled -= row.num_tokens;
-    row.req->num_unknown -= row.samples;
+    row.req->num_unknown -= row.num_sampled();
     --row.req->plans_in_flight;
   }
 }
@@ -320,6 +323,10 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
                            req->token_ids.begin() + end);
   } else {
     plan->input_ids.push_back(row.start < req->len() ? req->last_token : kLastToken);
+    if (row.num_draft() > 0) {
+      out.flags |= kRowVerify;
+      AppendDraft(*req, row.num_draft(), &plan->input_ids);
+    }
   }
   if (out.num_new_pages > 0) {
     plan->new_pages.insert(plan->new_pages.end(), req->pages.begin() + req->pages_sent,
@@ -327,7 +334,7 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
     req->pages_sent = req->num_pages;
   }
   req->num_scheduled += row.num_tokens;
-  req->num_unknown += row.samples;
+  req->num_unknown += row.num_sampled();
   ++req->plans_in_flight;
 }
 

@@ -15,7 +15,7 @@ PrefillAdder::PrefillAdder(const SchedulerConfig& config, KvPool* kv, const Runn
       batch_(*batch),
       nothing_runs_(running.num_running == 0),
       budget_(budget),
-      rem_chunk_tokens_(config.chunked_prefill_size),
+      rem_chunk_tokens_(config.chunked_prefill_size - batch->num_draft_tokens),
       rem_input_tokens_(config.max_prefill_tokens),
       reserved_pages_(running.reserved_pages) {}
 

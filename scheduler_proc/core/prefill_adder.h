@@ -1,8 +1,8 @@
 // Decides which prompt tokens go into the next step: first what runs and is not yet computed, then
 // waiting requests, within the step's budgets. Lives for one step.
 //
-// Budgets: chunked_prefill_size tokens computed a step, and beside decodes as many as StepBudget
-// leaves time for, but always kMinChunkTokens; max_prefill_tokens of
+// Budgets: chunked_prefill_size tokens computed a step, those of drafts included, and beside
+// decodes as many as StepBudget leaves time for, but always kMinChunkTokens; max_prefill_tokens of
 // the admitted prompts, rounded up to pages (the first is always allowed); kMaxOpenWords of what a
 // plan tells about newly opened slots (the first is always allowed); kMaxEmbedRows prompts that end
 // in an embedding; and pages: a request is admitted if what is free and evictable holds its tokens

@@ -42,9 +42,14 @@ std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
     const BatchRow& row = batch.rows[i];
     const RowResult& answer = result.rows[i];
     if (answer.slot != row.req->slot) return "the workers answered for another slot";
-    const bool sampled =
-        answer.token >= 0 && static_cast<uint32_t>(answer.token) < config.vocab_size;
-    if (row.samples && !sampled) return "the workers sampled no valid token";
+    const auto is_token = [&](int32_t token) {
+      return token >= 0 && static_cast<uint32_t>(token) < config.vocab_size;
+    };
+    if (row.samples && !is_token(answer.token)) return "the workers sampled no valid token";
+    if (answer.accepted.size() > row.num_draft() ||
+        !std::ranges::all_of(answer.accepted, is_token)) {
+      return "the workers accepted what was not drafted";
+    }
     if (row.embeds && answer.embedding.empty()) return "the workers answered no embedding";
   }
   return "";
@@ -61,9 +66,12 @@ void Scheduler::Impl::ForgetEnded(Req* req) {
 void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
                                  std::vector<ReqOutput>* outputs) {
   Req* req = row.req;
+  // What is wrong of a draft is computed anew.
+  const auto wrong = row.num_draft() - static_cast<uint32_t>(result.accepted.size());
+  req->num_scheduled -= wrong;
   // Behind a failed batch there is a gap.
-  if (row.start == req->num_computed) req->num_computed += row.num_tokens;
-  req->num_unknown -= row.samples;
+  if (row.start == req->num_computed) req->num_computed += row.num_tokens - wrong;
+  req->num_unknown -= row.num_sampled();
   if (req->state == ReqState::kEnded) {
     ForgetEnded(req);
     return;
@@ -79,29 +87,40 @@ void Scheduler::Impl::ProcessRow(const BatchRow& row, const RowResult& result, i
     return;
   }
   if (!row.samples && result.prompt_logprobs.empty()) return;
-  ReqOutput& output = outputs->emplace_back();
-  output.id = req->spec.id;
-  AppendPromptLogprobs(req, result, &output);
-  if (!row.samples) return;
+  OnDraftResult(row, result);
+  for (size_t i = 0; i <= result.accepted.size(); ++i) {
+    const bool last = i == result.accepted.size();
+    ReqOutput& output = outputs->emplace_back();
+    output.id = req->spec.id;
+    AppendPromptLogprobs(req, result, &output);
+    if (!row.samples) return;
+    output.has_logprobs = result.has_logprobs;
+    if (result.has_logprobs) output.logprobs = last ? result.logprobs : result.accepted_logprobs[i];
+    const int32_t token = last ? result.token : result.accepted[i];
+    const Finish finish = TakeToken(req, token, now_ns, &output);
+    if (finish == Finish::kNone) continue;
+    FillFinish(*req, finish, &output);
+    return End(req);
+  }
+  LookForDraft(req);
+}
 
-  req->AppendToken(result.token);
+// The request's next; kNone: it goes on.
+Finish Scheduler::Impl::TakeToken(Req* req, int32_t token, int64_t now_ns, ReqOutput* output) {
+  req->AppendToken(token);
   // A plan will soon put a page there.
   if (kv.PagesFor(req->planned_len() + 1) > req->num_pages) req->PrefetchNextPage();
   ++stats.generated_tokens;
   waiting_queue.OnToken(*req);
   if (req->first_token_ns == 0) req->first_token_ns = now_ns;
-  output.token = result.token;
-  output.has_logprobs = result.has_logprobs;
-  if (result.has_logprobs) output.logprobs = result.logprobs;
-  Finish finish = CheckFinished(*req, result.token);
+  output->token = token;
+  Finish finish = CheckFinished(*req, token);
   if (req->is_masked && finish != Finish::kStop) {
-    const Finish followed = FollowGrammar(req, result.token, &output);
+    const Finish followed = FollowGrammar(req, token, output);
     if (followed != Finish::kNone) finish = followed;
   }
-  if (finish == Finish::kNone) return;
-  if (finish == Finish::kStop) output.stop_token = result.token;
-  FillFinish(*req, finish, &output);
-  End(req);
+  if (finish == Finish::kStop) output->stop_token = token;
+  return finish;
 }
 
 void Scheduler::Impl::AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output) {
@@ -128,7 +147,7 @@ Finish Scheduler::Impl::CheckFinished(const Req& req, int32_t token) const {
 void Scheduler::Impl::FailRow(const BatchRow& row, const std::string& error,
                               std::vector<ReqOutput>* outputs) {
   Req* req = row.req;
-  req->num_unknown -= row.samples;
+  req->num_unknown -= row.num_sampled();
   if (req->state == ReqState::kEnded) {
     ForgetEnded(req);
     return;

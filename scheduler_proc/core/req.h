@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler_proc/core/draft.h"
 #include "scheduler_proc/core/radix_cache.h"
 #include "scheduler_proc/core/scheduler.h"
 #include "scheduler_proc/core/wait_clock.h"
@@ -57,18 +58,20 @@ struct ReqProgress {
   uint32_t prefill_len = 0;    // tokens there were when it got its slot: to extend before decode
   uint32_t num_computed = 0;   // tokens with KV, confirmed by results
   uint32_t num_scheduled = 0;  // the same, with the plans in flight
-  uint32_t num_unknown = 0;    // tokens that the plans in flight sample
+  uint32_t num_unknown = 0;    // tokens that the plans in flight sample, at most
   uint32_t plans_in_flight = 0;
   uint32_t slot = kNoSlot;
   uint32_t num_pages = 0;  // of pages
   uint32_t num_shared = 0;
   uint32_t pages_sent = 0;  // to the workers
+  uint32_t draft_at = 0;    // where in token_ids the draft of what follows begins; 0: there is none
   ReqState state = ReqState::kWaiting;
   bool retracted = false;    // had begun, here or elsewhere: goes before all that never ran
   bool opened = false;       // the workers know the slot
   bool long_prompt = false;  // more than one whole chunk was to be computed when it got its slot
   bool is_pooled = false;    // spec.pooling is not kNone
   bool is_masked = false;    // has a matcher
+  DraftRate draft_rate;
 };
 static_assert(sizeof(ReqProgress) <= 64);
 
@@ -137,6 +140,8 @@ struct alignas(64) Req : ReqProgress {
   bool ends_by_length() const { return planned_len() >= max_total; }
   // Its mask is that of a token that the plans in flight will bring.
   bool waits_for_grammar() const { return is_masked && num_unknown > 0; }
+  // Where a step may be planned at most one is in flight; a row without a draft samples one token.
+  bool draft_in_flight() const { return num_unknown > 1; }
   bool is_mean() const { return is_pooled && spec.pooling == Pooling::kMean; }
   bool has_prompt_logprobs_left() const {
     return spec.sampling.num_prompt_logprobs != kNoLogprobs && next_prompt_logprob < prompt_len;

@@ -23,6 +23,10 @@ struct BatchRow {
   bool samples = false;
   bool embeds = false;  // the last of a pooled prompt
   bool extend = false;  // prefill, or what was computed before a retraction
+
+  uint32_t num_draft() const { return extend ? 0 : num_tokens - 1; }
+  // At most: of a draft's tokens all may be right.
+  uint32_t num_sampled() const { return samples ? 1 + num_draft() : 0; }
 };
 
 struct ScheduleBatch {
@@ -31,24 +35,25 @@ struct ScheduleBatch {
   uint32_t num_extend_rows = 0;
   uint32_t num_extend_tokens = 0;
   uint32_t num_embed_rows = 0;  // that end in an embedding
-  bool retracted = false;       // someone lost its slot for it
-  bool leaves_masked = false;   // someone decodes who waits for its mask
-  double new_token_ratio = 0;   // in force when it was planned
+  uint32_t num_draft_tokens = 0;
+  bool retracted = false;      // someone lost its slot for it
+  bool leaves_masked = false;  // someone decodes who waits for its mask
+  double new_token_ratio = 0;  // in force when it was planned
   StepWork work;
   bool many_logits = false;  // of prompts: it says nothing about what a step costs
 
   void Clear() {
     rows.clear();
-    num_extend_rows = num_extend_tokens = num_embed_rows = 0;
+    num_extend_rows = num_extend_tokens = num_embed_rows = num_draft_tokens = 0;
     retracted = leaves_masked = many_logits = false;
     work = {};
   }
   bool empty() const { return rows.empty(); }
   std::span<const BatchRow> extend_rows() const { return std::span(rows).last(num_extend_rows); }
 
-  // The next `num_tokens` tokens of the request.
+  // The next `num_tokens` tokens of the request, a draft's among them if it decodes.
   void AddRow(Req* req, uint32_t num_tokens, bool extend) {
-    const bool is_last = num_tokens == req->num_pending();
+    const bool is_last = num_tokens >= req->num_pending();
     many_logits |= extend && req->has_prompt_logprobs_left();
     AddRow({.req = req,
             .start = req->num_scheduled,
@@ -60,7 +65,8 @@ struct ScheduleBatch {
   void AddRow(const BatchRow& row) {
     rows.push_back(row);
     if (!row.extend) {
-      work.AddDecode(row.start);
+      for (uint32_t i = 0; i < row.num_tokens; ++i) work.AddDecode(row.start + i);
+      num_draft_tokens += row.num_draft();
       return;
     }
     work.AddChunk(row.start, row.num_tokens);

@@ -17,6 +17,9 @@ Status ValidateSchedulerConfig(const SchedulerConfig& config) {
   if (config.max_plans_in_flight == 0 || config.max_plans_in_flight > kMaxPlansInFlight) {
     return bad("max_plans_in_flight: must be 1 or 2");
   }
+  if (config.speculative_num_draft_tokens > kMaxDraftTokens) {
+    return bad("speculative_num_draft_tokens: must be at most 16");
+  }
   if (config.max_step_ns < 0) return bad("max_step_ns: must be at least 0");
   if (config.vocab_size == 0) return bad("vocab_size: must be at least 1");
   const auto is_share = [](double share) { return share >= 0 && share <= 1; };
@@ -98,7 +101,8 @@ void Scheduler::BeginEpoch(uint32_t epoch, uint32_t num_pages) {
 
 int64_t Scheduler::PlanDueNs() const {
   if (impl_->num_in_flight == 0) return INT64_MIN;
-  if (impl_->num_in_flight == impl_->config.max_plans_in_flight) return INT64_MAX;
+  if (impl_->num_in_flight == impl_->config.max_plans_in_flight || impl_->WaitsForDrafts())
+    return INT64_MAX;
   const int64_t step_ns = impl_->step_cost.Predict(impl_->result_queue.front().work);
   return impl_->step_begin_ns + step_ns - std::max(kMinPlanLeadNs, step_ns / kPlanLeadShare);
 }

@@ -8,7 +8,8 @@
 // Overlap: with max_plans_in_flight 2 the next step is planned while one runs. What that one
 // samples is not known yet, so a row goes on with "the last token" (shm/step_plan.h), a request
 // that may have ended costs at most one row, and one that ends by its length costs none. Whatever
-// needs to know the state for certain waits for the result: retraction.
+// needs to know the state for certain waits for the result: retraction, and drafts (draft.h): while
+// they pay, nothing is planned ahead.
 //
 // A slot that became free is closed with the next plan that has rows (not at once: workers need not
 // know), or opened again by it, which gives it a fresh state and saves the close. Units: tokens,
@@ -44,8 +45,9 @@ struct SchedulerConfig {
   uint32_t max_prefill_tokens = 8192;   // input tokens admitted at once
   uint32_t context_length = 0;          // tokens a request may have in all
   uint32_t vocab_size = 0;
-  bool enable_mixed_chunk = true;    // prefill chunks and decodes in one step
-  uint32_t max_plans_in_flight = 2;  // 1: no overlap
+  bool enable_mixed_chunk = true;             // prefill chunks and decodes in one step
+  uint32_t max_plans_in_flight = 2;           // 1: no overlap
+  uint32_t speculative_num_draft_tokens = 0;  // a row, at most, where that pays (draft.h); 0: none
   // What a step may take when a prompt's chunk goes beside decodes. 0: kPromptStepNs, or a share
   // more than the decodes alone take; prompts longer than a chunk less of either.
   int64_t max_step_ns = 0;
@@ -136,6 +138,7 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens, of all admissions
   uint64_t retractions = 0, preemptions = 0, steps = 0, aborts = 0;
+  uint64_t draft_tokens = 0, accepted_draft_tokens = 0;  // verified; those of them that were right
   bool operator==(const SchedulerStats&) const = default;
 };
 

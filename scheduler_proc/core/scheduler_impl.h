@@ -31,6 +31,8 @@ inline constexpr uint32_t kMaxPrefillStepsInARow = 8;
 // Requests passed over in one step because they wait for another's prefix.
 inline constexpr uint32_t kMaxHeldBackInAStep = 128;
 inline constexpr uint32_t kMaxPlansInFlight = 2;
+// Beside more that run nothing is drafted: a step's time is then its tokens' time anyway.
+inline constexpr uint32_t kMaxDraftingRequests = 32;
 // The next step is planned so long before the running one should end: a third of it, at least 2 ms.
 inline constexpr int64_t kMinPlanLeadNs = 2'000'000;
 inline constexpr int64_t kPlanLeadShare = 3;
@@ -123,10 +125,22 @@ struct Scheduler::Impl {
   std::string CheckResult(const ScheduleBatch& batch, const StepResult& result) const;
   void ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
                   std::vector<ReqOutput>* outputs);
+  Finish TakeToken(Req* req, int32_t token, int64_t now_ns, ReqOutput* output);
   void ForgetEnded(Req* req);
   void FailRow(const BatchRow& row, const std::string& error, std::vector<ReqOutput>* outputs);
   void AppendPromptLogprobs(Req* req, const RowResult& result, ReqOutput* output);
   Finish CheckFinished(const Req& req, int32_t token) const;
+
+  // speculate.cc: drafts of what is likely to follow.
+  bool drafts() const {
+    return config.speculative_num_draft_tokens > 0 && running_batch.size() <= kMaxDraftingRequests;
+  }
+  bool WaitsForDrafts() const;
+  double LeastDraftRate() const;
+  uint32_t TakeDraft(Req* req, double least_right, const ScheduleBatch& batch);
+  static void AppendDraft(const Req& req, uint32_t num_tokens, std::vector<int32_t>* to);
+  void OnDraftResult(const BatchRow& row, const RowResult& result);
+  void LookForDraft(Req* req) const;
 
   // follow_grammar.cc: structured output.
   Status StartGrammar(const Grammar& grammar, std::span<const int32_t> output,

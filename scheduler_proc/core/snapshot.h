@@ -22,8 +22,8 @@ namespace flotilla {
 // A field that is added to one of these must be listed below or be told from others: then these
 // sizes change. (FreeSlots, NewTokenRatio, RadixCache, StepCost, WaitClock, WaitingQueue and the
 // orders have lists of their own.)
-static_assert(sizeof(Req) == 704 && sizeof(BatchRow) == 24 && sizeof(ScheduleBatch) == 96);
-static_assert(sizeof(SchedulerStats) == 152);
+static_assert(sizeof(Req) == 704 && sizeof(BatchRow) == 24 && sizeof(ScheduleBatch) == 104);
+static_assert(sizeof(SchedulerStats) == 168);
 
 template <typename Archive, typename Impl>
 void StateFields(Archive& field, Impl& impl) {
@@ -37,6 +37,7 @@ void StateFields(Archive& field, Impl& impl) {
   field(stats.prompt_tokens), field(stats.cached_tokens), field(stats.generated_tokens);
   field(stats.prefix_queries), field(stats.prefix_hits), field(stats.retractions);
   field(stats.preemptions), field(stats.steps), field(stats.aborts);
+  field(stats.draft_tokens), field(stats.accepted_draft_tokens);
 }
 
 // But its salts and tokens.
@@ -53,13 +54,14 @@ void ReqFields(Archive& field, R& req) {
   field(req.held_back_ns), field(req.next_prompt_logprob), field(req.was_scheduled);
   field(req.cached_tokens), field(req.queued_ns), field(req.first_scheduled_ns);
   field(req.first_token_ns), field(req.wait_reason), field(req.num_admitted_before);
+  DraftRate::Fields(field, req.draft_rate);
 }
 
 // Of a request that has a slot.
 template <typename Archive, typename R>
 void HolderFields(Archive& field, R& req) {
   field(req.slot), field(req.num_computed), field(req.prefill_len), field(req.long_prompt);
-  field(req.kept_len), field(req.pages_sent);
+  field(req.kept_len), field(req.pages_sent), field(req.draft_at);
 }
 
 struct RowSnapshot {

@@ -111,7 +111,7 @@ class Scheduler::Impl::Loader {
                        IsTime(req->first_token_ns) && AreTimes(req->waits_before);
     const bool counts = req->next_prompt_logprob >= 1 &&
                         req->next_prompt_logprob <= req->prompt_len &&
-                        req->cached_tokens <= req->prompt_len;
+                        req->cached_tokens <= req->prompt_len && req->draft_rate.valid();
     if (!times || !counts || req->wait_reason >= WaitReason::kNumReasons) return Broken("figures");
     if (req->seq >= impl_.next_seq || !seqs_.insert(req->seq).second) return Broken("arrivals");
     req->max_total = impl_.MaxTotal(req->prompt_len, spec.max_new_tokens);
@@ -196,7 +196,8 @@ class Scheduler::Impl::Loader {
     if (req->slot >= used_slots_.size() || used_slots_[req->slot]++) return Broken("slot");
     if (req->num_computed < req->num_shared * page_size ||
         req->num_computed > req->num_pages * uint64_t{page_size} || req->prefill_len == 0 ||
-        req->prefill_len > req->len() || !req->was_scheduled || req->pages_sent > req->num_pages ||
+        req->prefill_len > req->len() || req->draft_at >= req->len() || !req->was_scheduled ||
+        req->pages_sent > req->num_pages ||
         !(ended ? req->kept_len >= req->prompt_len : req->kept_len == UINT32_MAX)) {
       return Broken("progress");
     }
@@ -256,7 +257,7 @@ class Scheduler::Impl::Loader {
     const bool extends = row.start < req->prefill_len;
     if (!follows || row.num_tokens == 0 ||
         end > req->num_pages * uint64_t{impl_.config.page_size} ||
-        (extends ? end > req->prefill_len : row.num_tokens != 1 || req->is_pooled)) {
+        (extends ? end > req->prefill_len : req->is_pooled || !MayHaveDraft(*req, row))) {
       return Broken("row");
     }
     const bool is_last = end >= req->prefill_len;
@@ -268,9 +269,16 @@ class Scheduler::Impl::Loader {
                    .embeds = is_last && req->is_pooled,
                    .extend = extends});
     req->num_scheduled = static_cast<uint32_t>(end);
-    req->num_unknown += samples;
+    req->num_unknown += batch->rows.back().num_sampled();
     ++req->plans_in_flight;
     return OkStatus();
+  }
+
+  // A draft goes on from a known token, and nothing goes on from it before its result.
+  static bool MayHaveDraft(const Req& req, const RowSnapshot& row) {
+    if (row.num_tokens == 1) return !req.draft_in_flight();
+    return row.num_tokens <= 1 + kMaxDraftTokens && req.num_unknown == 0 && !req.is_masked &&
+           !req.spec.sampling.has_penalties();
   }
 
   // It samples a token more, or ends in an embedding.

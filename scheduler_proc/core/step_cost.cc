@@ -26,21 +26,32 @@ StepCost::Vector StepCost::Terms(const StepWork& work) {
           static_cast<double>(work.chunk_reads) / 1024};
 }
 
+double StepCost::News(const Vector& x, Vector* gain) const {
+  double news = 0;
+  *gain = {};
+  for (size_t i = 0; i < kTerms; ++i) {
+    for (size_t j = 0; j < kTerms; ++j) (*gain)[i] += inverse_[i][j] * x[j];
+    news += x[i] * (*gain)[i];
+  }
+  return news;
+}
+
+bool StepCost::IsFamiliar(const StepWork& work) const {
+  Vector gain;
+  return known() && News(Terms(work), &gain) < kFamiliar;
+}
+
 void StepCost::Observe(const StepWork& work, int64_t ns) {
   if (num_observed_ == 0) {
     for (size_t i = 0; i < kTerms; ++i) inverse_[i][i] = kPrior;
   }
   num_observed_ += num_observed_ < kEnough;
   const Vector x = Terms(work);
-  Vector gain = {};
-  double scale = kForgetting, error = static_cast<double>(ns);
-  for (size_t i = 0; i < kTerms; ++i) {
-    for (size_t j = 0; j < kTerms; ++j) gain[i] += inverse_[i][j] * x[j];
-    scale += x[i] * gain[i];
-    error -= x[i] * coefficients_[i];
-  }
-  const bool familiar = scale - kForgetting < kFamiliar;
-  if (familiar) error = std::min(error, kMaxSurprise * static_cast<double>(Predict(work)));
+  Vector gain;
+  const double news = News(x, &gain), scale = kForgetting + news;
+  double error = static_cast<double>(ns);
+  for (size_t i = 0; i < kTerms; ++i) error -= x[i] * coefficients_[i];
+  if (news < kFamiliar) error = std::min(error, kMaxSurprise * static_cast<double>(Predict(work)));
   for (size_t i = 0; i < kTerms; ++i) coefficients_[i] += gain[i] / scale * error;
   double largest = 0;
   for (size_t i = 0; i < kTerms; ++i) {

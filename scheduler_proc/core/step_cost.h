@@ -37,6 +37,8 @@ class StepCost {
   bool known() const { return num_observed_ >= kEnough; }
   // Never falls as the work grows. 0 before it is known.
   int64_t Predict(const StepWork& work) const;
+  // Steps like it were seen lately, so that its cost is no guess.
+  bool IsFamiliar(const StepWork& work) const;
   // The most tokens from position `start` on, up to `most`, that add at most `ns` to a step.
   uint32_t TokensWithin(uint32_t start, uint32_t most, int64_t ns) const;
   // What these tokens add to a step.
@@ -55,6 +57,8 @@ class StepCost {
   using Vector = std::array<double, kTerms>;
 
   static Vector Terms(const StepWork& work);
+  // How much a step of these terms would teach, and of which coefficients.
+  double News(const Vector& x, Vector* gain) const;
 
   Vector coefficients_ = {};                 // ns a unit
   std::array<Vector, kTerms> inverse_ = {};  // of the weighted products of the terms

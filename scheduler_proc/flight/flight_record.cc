@@ -5,7 +5,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint8_t kFlightRecordVersion = 7;
+constexpr uint8_t kFlightRecordVersion = 8;
 
 // A result's, all rows together.
 constexpr uint64_t kMostPromptLogprobs = 1 << 20, kMostEmbeddingFloats = 1 << 24;
@@ -67,16 +67,18 @@ bool GetIds(WireReader* in, std::vector<int32_t>* ids) {
 }
 
 // How far a slot is from the one after the last row's, small numbers of either sign, and whether
-// the row has more than a token; the token, from -1 on; what more there is.
+// the row has more than a token; the token, from -1 on; what more there is, a draft's tokens last.
 void PutRows(const std::vector<RowResult>& rows, std::string* out) {
-  Packer packer(1 + rows.size() * 5, out);
+  size_t num_accepted = 0;
+  for (const RowResult& row : rows) num_accepted += row.accepted.size();
+  Packer packer(1 + rows.size() * 6 + num_accepted, out);
   packer.Put(rows.size());
   uint32_t expected = 0;
   for (const RowResult& row : rows) {
     const uint32_t far = row.slot - expected;
     const uint32_t folded = far << 1 ^ (far >> 31 == 0 ? 0 : UINT32_MAX);
-    const bool more =
-        row.prompt_start != 0 || !row.prompt_logprobs.empty() || !row.embedding.empty();
+    const bool more = row.prompt_start != 0 || !row.prompt_logprobs.empty() ||
+                      !row.embedding.empty() || !row.accepted.empty();
     packer.Put(uint64_t{folded} << 1 | (more ? 1 : 0));
     packer.Put(static_cast<uint32_t>(row.token) + 1);
     expected = row.slot + 1;
@@ -84,6 +86,8 @@ void PutRows(const std::vector<RowResult>& rows, std::string* out) {
     packer.Put(row.prompt_start);
     packer.Put(row.prompt_logprobs.size());
     packer.Put(row.embedding.size());
+    packer.Put(row.accepted.size());
+    for (const int32_t accepted : row.accepted) packer.Put(static_cast<uint32_t>(accepted));
   }
 }
 
@@ -94,7 +98,7 @@ bool GetRows(WireReader* in, std::vector<RowResult>* rows) {
   uint64_t logprobs = 0, floats = 0;
   for (uint32_t i = 0; i < count; ++i) {
     uint64_t head = 0;
-    uint32_t token = 0, num_logprobs = 0, num_floats = 0;
+    uint32_t token = 0, num_logprobs = 0, num_floats = 0, num_accepted = 0;
     if (!Unpack(in, 33, &head) || !Unpack(in, &token)) return false;
     RowResult& row = rows->emplace_back();
     const auto folded = static_cast<uint32_t>(head >> 1);
@@ -102,13 +106,18 @@ bool GetRows(WireReader* in, std::vector<RowResult>* rows) {
     row.token = static_cast<int32_t>(token - 1);
     expected = row.slot + 1;
     if ((head & 1) == 0) continue;
-    if (!Unpack(in, &row.prompt_start) || !Unpack(in, &num_logprobs) || !Unpack(in, &num_floats))
+    if (!Unpack(in, &row.prompt_start) || !Unpack(in, &num_logprobs) || !Unpack(in, &num_floats) ||
+        !Unpack(in, &num_accepted) || num_accepted > kMaxDraftTokens)
       return false;
     logprobs += num_logprobs;
     floats += num_floats;
     if (logprobs > kMostPromptLogprobs || floats > kMostEmbeddingFloats ||
-        (row.prompt_start == 0 && num_logprobs == 0 && num_floats == 0))
+        (row.prompt_start == 0 && num_logprobs == 0 && num_floats == 0 && num_accepted == 0))
       return false;
+    for (; num_accepted > 0; --num_accepted) {
+      if (!Unpack(in, &token)) return false;
+      row.accepted.push_back(static_cast<int32_t>(token));
+    }
     row.prompt_logprobs.resize(num_logprobs);
     row.embedding.resize(num_floats);
   }

@@ -32,13 +32,15 @@ double Usage(const SchedulerStats& s) {
              : static_cast<double>(UsedPages(s)) / static_cast<double>(s.total_pages);
 }
 
-// Prompt tokens of the plan: all but those of one-token rows that go on sampling.
+// Prompt tokens of the plan: all but those of rows of one token, or of one and a draft, that go on
+// sampling.
 uint64_t PrefillTokens(const StepPlan& plan) {
   uint64_t decode = 0;
   for (const PlanRow& row : plan.rows) {
     const bool opened = std::any_of(plan.opens.begin(), plan.opens.end(),
                                     [&](const PlanOpen& open) { return open.slot == row.slot; });
-    decode += row.num_tokens == 1 && (row.flags & kRowSample) != 0 && !opened;
+    const bool goes_on = row.num_tokens == 1 || (row.flags & kRowVerify) != 0;
+    if (goes_on && (row.flags & kRowSample) != 0 && !opened) decode += row.num_tokens;
   }
   return plan.input_ids.size() - decode;
 }
@@ -60,6 +62,10 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
       cached_(Counter("cached_tokens_total", "Prompt tokens read from the prefix cache.")),
       queries_(Counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache.")),
       hits_(Counter("prefix_cache_hits_total", "Tokens found in the prefix cache.")),
+      draft_tokens_(
+          Counter("spec_decode_draft_tokens_total", "Drafted tokens that were verified.")),
+      accepted_(
+          Counter("spec_decode_accepted_tokens_total", "Of those, the ones that were right.")),
       retractions_(Counter("retractions_total", "Requests put back for lack of KV pages.")),
       rejected_results_(AddCounter(registry, RejectedFramesSpec("result"))),
       ttft_(Histogram("time_to_first_token_seconds", "Arrival to first token.", kTtft)),
@@ -200,6 +206,8 @@ void LoopMetrics::OnStats(const SchedulerStats& stats) {
   add(cached_, stats.cached_tokens, counted_.cached_tokens);
   add(queries_, stats.prefix_queries, counted_.prefix_queries);
   add(hits_, stats.prefix_hits, counted_.prefix_hits);
+  add(draft_tokens_, stats.draft_tokens, counted_.draft_tokens);
+  add(accepted_, stats.accepted_draft_tokens, counted_.accepted_draft_tokens);
   add(retractions_, stats.retractions, counted_.retractions);
   counted_ = stats;
 }

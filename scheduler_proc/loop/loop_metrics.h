@@ -65,7 +65,8 @@ class LoopMetrics {
 
   prometheus::Gauge &running_, &waiting_, &usage_, &unaccounted_, &flight_;
   prometheus::Gauge* serving_ = nullptr;
-  prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &retractions_;
+  prometheus::Counter &prompt_tokens_, &generated_, &cached_, &queries_, &hits_, &draft_tokens_,
+      &accepted_, &retractions_;
   prometheus::Counter& rejected_results_;
   prometheus::Histogram &ttft_, &inter_token_, &e2e_, &queue_time_, &prefill_time_, &decode_time_;
   prometheus::Histogram &request_prompt_, &request_generated_, &gap_, &batch_tokens_;

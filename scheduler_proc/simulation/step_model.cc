@@ -144,10 +144,11 @@ StepWork WorkOf(const StepPlan& plan) {
   StepWork work;
   for (const PlanRow& row : plan.rows) {
     const auto opens_slot = [&](const PlanOpen& open) { return open.slot == row.slot; };
-    const bool decodes = row.num_tokens == 1 && (row.flags & kRowSample) != 0 &&
+    const bool verify = (row.flags & kRowVerify) != 0;
+    const bool decodes = (row.num_tokens == 1 || verify) && (row.flags & kRowSample) != 0 &&
                          std::none_of(plan.opens.begin(), plan.opens.end(), opens_slot);
     if (decodes) {
-      work.AddDecode(row.start_pos);
+      for (uint32_t i = 0; i < row.num_tokens; ++i) work.AddDecode(row.start_pos + i);
     } else {
       work.AddChunk(row.start_pos, row.num_tokens);
     }

@@ -1,15 +1,15 @@
 """One hash for all: the same requests give the same token ids and the same logprob bits in every setup.
 
   python matrix.py --pairwise        a sample in which every two settings meet (minutes; in CI)
-  python matrix.py --full            all 324 cells (an hour)
+  python matrix.py --full            all 486 cells (90 minutes)
   python matrix.py --full --part 2/4 the second quarter of them
   python matrix.py --full --part 3/4 --expect HASH   the third, whose hash must be the one that another part printed
   python matrix.py --pairwise --kv-cache-dtype int8
   python matrix.py --cell tp=2,at_once=7,chunk=16,cache=cold,pool=tiny,overlap=off
 
 A cell is: ranks × requests at once × prefill chunk × prefix cache (off; cold; warm: the second time the
-same requests come) × KV cache (large; tiny, so that requests are retracted) × overlap. In each run 32
-requests: prompts of 5 to 1,200 tokens, some sharing prefixes, 64 tokens out, half of them greedy and half at
+same requests come) × KV cache (large; tiny, so that requests are retracted) × overlap
+(on; off; drafts: on, with drafts of up to 16 tokens, which the others have none of). In each run 32 requests: prompts of 5 to 1,200 tokens, some sharing prefixes, 64 tokens out, half of them greedy and half at
 temperature 0.8 with a seed; some of either half with penalties, logit bias, stop strings, n = 2, a JSON schema or
 a regular expression to follow, some with top-p and top-k. All ask for the most likely tokens at each place, some
 for those of their prompt too.
@@ -40,7 +40,7 @@ AXES = {
     "at_once": [1, 7, 32],
     "chunk": [16, 64, 512],
     "pool": ["large", "tiny"],
-    "overlap": ["on", "off"],
+    "overlap": ["on", "off", "drafts"],
     "cache": ["off", "cold", "warm"],  # last: a warm cell follows its cold one, and one cluster runs both
 }
 REQUESTS = 32
@@ -151,6 +151,7 @@ def run_cells(cells, bodies, kv):
         flags.append("--disable-radix-cache")
     if first["overlap"] == "off":
         flags.append("--disable-overlap")
+    flags += ["--speculative-num-draft-tokens", "16" if first["overlap"] == "drafts" else "0"]
     begin = time.monotonic()
     with Cluster(*flags) as cluster, ThreadPoolExecutor(first["at_once"]) as pool:
 
@@ -166,6 +167,9 @@ def run_cells(cells, bodies, kv):
             steps = cluster.steps() - steps_before
             if cluster.metric("flotilla_scheduler_kv_pages_unaccounted") != 0:
                 raise ClusterError("KV pages are unaccounted for")
+            accepted = cluster.metric("flotilla_scheduler_spec_decode_accepted_tokens_total")
+            if (accepted > 0) != (first["overlap"] == "drafts") and first["at_once"] == 1:
+                raise ClusterError(f"{accepted} tokens of drafts were accepted")
             now = time.monotonic()
             yield digests, retractions, cached, steps, now - begin
             begin = now
@@ -300,7 +304,7 @@ def main():
         first, last = (len(cells) * part // args.part[1] for part in (args.part[0], args.part[0] + 1))
         cells = cells[first:last]
         if not cells:
-            parser.error(f"--part: no cell of 324 is in part {args.part[0] + 1} of {args.part[1]}")
+            parser.error(f"--part: no cell of 486 is in part {args.part[0] + 1} of {args.part[1]}")
     else:
         cells = args.cell or pairwise(AXES)
     bad = run(cells, args.kv_cache_dtype, args.expect)

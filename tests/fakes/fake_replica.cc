@@ -252,6 +252,7 @@ class FakeReplica::Rank {
       for (uint32_t p = 0; p < end; ++p) tokens[p] = *Kv(state, p);
       out.embedding = FakeEmbedding(tokens, (row.flags & kRowPoolMean) != 0);
     }
+    CHECK((row.flags & kRowVerify) == 0);  // no test of the loop has drafts
     if (row.flags & kRowSample) {
       std::vector<int32_t> tokens(end);
       for (uint32_t p = 0; p < end; ++p) tokens[p] = *Kv(state, p);

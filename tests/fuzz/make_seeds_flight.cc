@@ -82,6 +82,7 @@ FlightRecord KeyFrame(const std::string& policy) {
   config.chunked_prefill_size = 8;
   config.context_length = 40;
   config.vocab_size = 300;
+  config.speculative_num_draft_tokens = 4;
   config.eos_ids = {2};
   config.schedule_policy = policy;
   config.eviction_policy = policy == "vtc" ? "lfu" : "lru";

@@ -105,6 +105,13 @@ void MakeStepPlan() {
   masked.masks.assign(32, 0xf0f0f0f0);  // of 1000 tokens
   BuildStepPlan(masked, &idle);
   Save("step_plan", "masked", Pieces({opening, idle}));
+  StepPlan draft = DecodingPlan();
+  draft.rows[0].num_tokens = 3;
+  draft.rows[0].flags |= kRowVerify;
+  draft.input_ids = {9, 11, 12, 10};
+  draft.closes.clear();
+  BuildStepPlan(draft, &idle);
+  Save("step_plan", "draft", Pieces({opening, idle, decoding}));
   Save("step_plan", "twice", Pieces({opening, opening, decoding, decoding}));
 }
 
@@ -119,6 +126,8 @@ void MakeStepResult() {
   result.rows[0].token = 5;
   result.rows[0].has_logprobs = true;
   result.rows[0].logprobs = position;
+  result.rows[0].accepted = {4, 6};
+  result.rows[0].accepted_logprobs = {position, position};
   result.rows[1].slot = 2;
   result.rows[1].prompt_start = 1;
   result.rows[1].prompt_logprobs = {position, position};

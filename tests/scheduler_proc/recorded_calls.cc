@@ -61,14 +61,19 @@ StepResult RandomResult(const StepPlan& plan, int64_t now, std::mt19937_64* rand
   result.start_ns = now;
   result.end_ns = now + 900;
   std::span<const uint32_t> masks = plan.masks;
+  const int32_t* ids = plan.input_ids.data();
   for (const PlanRow& row : plan.rows) {
     RowResult& out = result.rows.emplace_back();
     out.slot = row.slot;
     if (row.flags & kRowMask) {
       out.token = Masked(&masks, random);
     } else if (row.flags & kRowSample) {
-      out.token = static_cast<int32_t>((*random)() % kVocab);
+      // Much is repeated.
+      out.token = static_cast<int32_t>((*random)() % 4 != 0 ? 1 : (*random)() % kVocab);
     }
+    if (row.flags & kRowVerify)
+      out.accepted.assign(ids + 1, ids + 1 + (*random)() % row.num_tokens);
+    ids += row.num_tokens;
     if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
     if (!(row.flags & kRowPromptLogprobs)) continue;
     out.prompt_start = row.start_pos + 1;
@@ -81,13 +86,14 @@ StepResult RandomResult(const StepPlan& plan, int64_t now, std::mt19937_64* rand
 
 SchedulerConfig RecordedConfig() {
   SchedulerConfig config;
-  config.num_pages = 80;
+  config.num_pages = 60;
   config.init_new_token_ratio = 0;
   config.page_size = 4;
   config.max_running_requests = 8;
   config.chunked_prefill_size = 32;
   config.context_length = 300;
   config.vocab_size = kVocab;
+  config.speculative_num_draft_tokens = 4;
   config.eos_ids = {0};
   return config;
 }
@@ -129,7 +135,7 @@ Recorded Record(uint64_t seed, const RecordOptions& options, const Segment& segm
     }
   }
   return {scheduler.records_lost(), scheduler.key_frames(), scheduler.key_frames_lost(),
-          scheduler.core().stats().retractions};
+          scheduler.core().stats().retractions, scheduler.core().stats().accepted_draft_tokens};
 }
 
 std::vector<std::string> RecordSome(uint64_t seed, const RecordOptions& options) {
@@ -140,6 +146,7 @@ std::vector<std::string> RecordSome(uint64_t seed, const RecordOptions& options)
   EXPECT_EQ(recorded.key_frames > 0, options.key_frames);
   EXPECT_EQ(recorded.key_frames_lost, 0u);
   EXPECT_TRUE(recorded.retractions > 0 || options.long_prompt > 0);
+  EXPECT_GT(recorded.accepted_draft_tokens, 0u);
   return *ReadFlightRing(*segment);
 }
 

@@ -21,11 +21,12 @@ struct RecordOptions {
 };
 
 struct Recorded {
-  uint64_t records_lost = 0, key_frames = 0, key_frames_lost = 0, retractions = 0;
+  uint64_t records_lost = 0, key_frames = 0, key_frames_lost = 0, retractions = 0,
+           accepted_draft_tokens = 0;
 };
 
-// A few thousand calls with everything that can come: aborts, ends, epochs, retractions, grammars.
-// Some requests wait and run at the end.
+// A few thousand calls with everything that can come: aborts, ends, epochs, retractions, grammars,
+// drafts. Some requests wait and run at the end.
 Recorded Record(uint64_t seed, const RecordOptions& options, const Segment& segment);
 // The records of it. Expects that none is lost but a long prompt's, and that requests were
 // retracted.

@@ -203,6 +203,7 @@ TEST(RecordedSchedulerTest, TheDefaultRingHasTwoMinutesAtAGpusRate) {
     row.slot = i * 77 % kRows;
     row.token = 151'000 - static_cast<int32_t>(i);
   }
+  result.rows[3].accepted = {0, 151'935};
   const auto in_ring = [](size_t bytes) { return (8 + bytes + 7) / 8 * 8; };
   std::string bytes;
   BuildResultRecord(result, 1, &bytes);
@@ -213,6 +214,7 @@ TEST(RecordedSchedulerTest, TheDefaultRingHasTwoMinutesAtAGpusRate) {
   for (uint32_t i = 0; i < kRows; ++i) {
     ASSERT_EQ(record.result.rows[i].slot, result.rows[i].slot);
     ASSERT_EQ(record.result.rows[i].token, result.rows[i].token);
+    ASSERT_EQ(record.result.rows[i].accepted, result.rows[i].accepted);
   }
   record.kind = FlightKind::kAnswer;
   BuildFlightRecord(record, &bytes);

@@ -126,7 +126,7 @@ TEST(ReplayTest, RecordingsHaveGrammarsOfAllKinds) {
   FlightRecord record;
   uint32_t refused = 0, ended = 0, failed = 0, requests = 0;
   bool has_grammar = false;  // the call before
-  for (const std::string& bytes : RecordSome(12)) {
+  for (const std::string& bytes : RecordSome(15)) {
     ASSERT_TRUE(ParseFlightRecord(bytes, &record).ok());
     if (record.kind != FlightKind::kAnswer) {
       has_grammar = record.kind == FlightKind::kAdd && record.has_grammar;

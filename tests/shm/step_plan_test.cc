@@ -51,7 +51,13 @@ StepPlan SamplePlan() {
                        .num_new_pages = 0,
                        .flags = kRowSample | kRowMask,
                        .next_token = -1});
-  plan.input_ids = {0, 5, 999, kLastToken};
+  plan.rows.push_back({.slot = 1,
+                       .start_pos = 9,
+                       .num_tokens = 3,
+                       .num_new_pages = 0,
+                       .flags = kRowSample | kRowVerify,
+                       .next_token = -1});
+  plan.input_ids = {0, 5, 999, kLastToken, 7, 8, 9};
   plan.masks.assign(32, 0x80000001);  // of 1000 tokens
   plan.new_pages = {0, 99};
   plan.closes = {7, 0};
@@ -274,7 +280,18 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = 510; }},
       {"rows.start_pos", [](StepPlan* p) { p->rows[0].start_pos = UINT32_MAX; }},
       {"rows.num_new_pages", [](StepPlan* p) { p->rows[0].num_new_pages = 101; }},
-      {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 32; }},
+      {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 64; }},
+      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags = kRowVerify; }},
+      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags |= kRowPromptLogprobs; }},
+      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags |= kRowMask; }},
+      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].start_pos = 0; }},
+      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].num_tokens = 1; }},
+      {"rows.flags: a draft",
+       [](StepPlan* p) {
+         p->rows[2].num_tokens = 2 + kMaxDraftTokens;
+         p->input_ids.resize(p->input_ids.size() + kMaxDraftTokens - 1, 1);
+       }},
+      {"input_ids", [](StepPlan* p) { p->input_ids[5] = kLastToken; }},
       {"rows.flags", [](StepPlan* p) { p->rows[0].flags = kRowSample | kRowEmbed; }},
       {"rows.flags", [](StepPlan* p) { p->rows[0].flags = kRowPromptLogprobs | kRowPoolMean; }},
       {"rows.flags: a mask without", [](StepPlan* p) { p->rows[0].flags = kRowMask; }},

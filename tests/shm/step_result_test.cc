@@ -31,6 +31,8 @@ StepResult Sample() {
   result.rows[1].token = 5;
   result.rows[1].has_logprobs = true;
   result.rows[1].logprobs = Position(5, kMaxLogprobs);
+  result.rows[1].accepted = {7, 8};
+  result.rows[1].accepted_logprobs = {Position(7, 1), Position(8, 0)};
   result.rows[2].slot = 2;
   result.rows[2].prompt_start = 17;
   result.rows[2].prompt_logprobs = {Position(1, 0), Position(2, 2)};
@@ -54,6 +56,8 @@ TEST(StepResultTest, RoundTrips) {
   EXPECT_EQ(Built(out), frame);
   ASSERT_EQ(out.rows.size(), 3u);
   EXPECT_EQ(out.rows[1].logprobs.top.size(), kMaxLogprobs);
+  EXPECT_EQ(out.rows[1].accepted, (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(out.rows[1].accepted_logprobs[0].top.size(), 1u);
   EXPECT_EQ(out.rows[2].prompt_logprobs[1].top[1].token, 1);
   EXPECT_EQ(out.rows[2].token, -1);
 
@@ -94,6 +98,7 @@ TEST(StepResultTest, FlippedWordsAreInvalidOrWithinLimits) {
       for (const RowResult& row : out.rows) {
         EXPECT_LT(row.slot, kSlots);
         EXPECT_TRUE(row.token >= -1 && row.token < 1000);
+        EXPECT_LE(row.accepted.size(), row.token < 0 ? 0 : kMaxDraftTokens);
         for (const PositionLogprobs& p : row.prompt_logprobs) {
           EXPECT_TRUE(p.token >= 0 && p.token < 1000 && !std::isnan(p.logprob));
           EXPECT_LE(p.top.size(), kMaxLogprobs);
@@ -107,9 +112,9 @@ TEST(StepResultTest, HostileCountsNeverAllocate) {
   StepResult one;
   one.rows.resize(1);
   const std::string frame = Built(one);
-  const size_t num_rows = frame.size() - 28, num_prompt = frame.size() - 8,
-               embedding = frame.size() - 4;
-  for (size_t at : {num_rows, num_prompt, embedding}) {
+  const size_t num_rows = frame.size() - 32, num_prompt = frame.size() - 12,
+               accepted = frame.size() - 8, embedding = frame.size() - 4;
+  for (size_t at : {num_rows, num_prompt, accepted, embedding}) {
     for (uint32_t count : {2u, 0x1000u, 0x10000000u, 0xffffffffu}) {
       std::string bad = frame;
       std::memcpy(bad.data() + at, &count, 4);
@@ -118,6 +123,7 @@ TEST(StepResultTest, HostileCountsNeverAllocate) {
       EXPECT_LE(out.rows.capacity(), 1u);
       if (!out.rows.empty()) {
         EXPECT_EQ(out.rows[0].prompt_logprobs.capacity(), 0u);
+        EXPECT_EQ(out.rows[0].accepted.capacity(), 0u);
         EXPECT_EQ(out.rows[0].embedding.capacity(), 0u);
       }
     }
@@ -130,6 +136,11 @@ TEST(StepResultTest, RefusesBadFields) {
       [](StepResult* r) { r->rows[0].slot = kSlots; },
       [](StepResult* r) { r->rows[0].token = kVocab; },
       [](StepResult* r) { r->rows[0].token = -2; },
+      [](StepResult* r) { r->rows[1].accepted[1] = -1; },
+      [](StepResult* r) { r->rows[1].accepted[0] = kVocab; },
+      [](StepResult* r) { r->rows[1].token = -1; },
+      [](StepResult* r) { r->rows[1].accepted_logprobs[1].rank = 0; },
+      [](StepResult* r) { r->rows[0].accepted.resize(kMaxDraftTokens + 1); },
       [](StepResult* r) { r->rows[1].logprobs.token = -1; },
       [](StepResult* r) { r->rows[1].logprobs.logprob = NAN; },
       [](StepResult* r) { r->rows[1].logprobs.rank = 0; },

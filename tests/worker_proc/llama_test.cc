@@ -174,6 +174,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     std::string isa;
     uint32_t threads = 1;
     bool last_tokens = false;
+    uint32_t draft_tokens = 0;
   };
   std::vector<Case> cases = {{1, 512, 8, 16, "reference"}};
   for (const std::string& isa : cpu::SupportedIsas()) {
@@ -188,10 +189,12 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   cases.push_back({2, 100, 6, 16, "auto", 2});
   cases.push_back({1, 40, 6, 16, "auto", 1, true});
   cases.push_back({3, 40, 6, 16, "auto", 1, true});
+  cases.push_back({1, 40, 3, 16, "auto", 1, false, 5});
+  cases.push_back({2, 40, 6, 4, "auto", 2, true, 3});
   for (const Case& c : cases) {
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
                         c.page_size, " isa ", c.isa, " threads ", c.threads, " last tokens ",
-                        c.last_tokens));
+                        c.last_tokens, " draft ", c.draft_tokens));
     RankThreadsOptions options = Options(c.tp);
     options.threads = c.threads;
     options.isa = c.isa;
@@ -199,13 +202,24 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
     for (DriverRequest& each : EmbedRequests()) requests.push_back(std::move(each));
+    const auto vocab_size = static_cast<int32_t>(checkpoint_->config().vocab_size);
+    if (c.draft_tokens > 0) {
+      EXPECT_GE(testing::GiveDrafts(expected, vocab_size, &requests), 2u);
+    }
+    size_t accepted = 0;
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
                        .page_size = c.page_size,
                        .num_pages = ranks.num_pages(),
-                       .last_tokens = c.last_tokens},
-                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+                       .last_tokens = c.last_tokens,
+                       .draft_tokens = c.draft_tokens},
+                      [&](const StepPlan& plan) {
+                        StepResult result = ranks.Execute(plan);
+                        for (const RowResult& row : result.rows) accepted += row.accepted.size();
+                        return result;
+                      });
     driver.Run(&requests);
+    EXPECT_EQ(accepted > 0, c.draft_tokens > 0);
     if (expected.empty()) {
       expected = requests;
       probe = ranks.probe_hash();

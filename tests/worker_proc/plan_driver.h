@@ -28,8 +28,9 @@ struct DriverRequest {
   uint32_t max_new_tokens = 8;
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;
-  bool embed = false;  // the prompt's embedding instead of output: max_new_tokens 0
-  bool mean = false;   // of all positions, else of the last
+  bool embed = false;          // the prompt's embedding instead of output: max_new_tokens 0
+  bool mean = false;           // of all positions, else of the last
+  std::vector<int32_t> draft;  // of output, right or wrong; not with RunAhead
   // results
   std::vector<int32_t> output;
   std::vector<PositionLogprobs> logprobs;         // of output
@@ -46,7 +47,8 @@ struct DriverOptions {
   uint32_t page_size = 16;
   uint32_t num_pages = 0;
   uint32_t epoch = 1;
-  bool last_tokens = false;  // decodes go on with kLastToken, as with overlap
+  bool last_tokens = false;   // decodes go on with kLastToken, as with overlap
+  uint32_t draft_tokens = 0;  // a row of a request that has a draft
 };
 
 class PlanDriver {
@@ -109,6 +111,7 @@ class PlanDriver {
     DriverRequest* request;
     uint32_t slot;
     bool last_of_prompt_or_later;
+    uint32_t draft = 0;  // tokens
   };
   struct Step {
     StepPlan plan;
@@ -146,7 +149,23 @@ class PlanDriver {
 
   void Take(const Step& step) {
     CHECK(step.result.code == 0 && step.result.rows.size() == step.rows.size());
-    for (size_t i = 0; i < step.rows.size(); ++i) TakeResult(step.result.rows[i], step.rows[i]);
+    for (size_t i = 0; i < step.rows.size(); ++i) {
+      TakeResult(step.result.rows[i], step.rows[i]);
+      if (step.rows[i].draft > 0) TakeDraft(step.result.rows[i], step.rows[i]);
+    }
+  }
+
+  // What was wrong is computed anew; one whose draft brought it to its end is never closed.
+  void TakeDraft(const RowResult& result, const Row& row) {
+    const auto running = std::find_if(running_.begin(), running_.end(),
+                                      [&](const Running& r) { return r.request == row.request; });
+    const auto accepted = static_cast<uint32_t>(result.accepted.size());
+    CHECK(running != running_.end() && accepted <= row.draft);
+    running->computed -= row.draft - accepted;
+    running->sampled += accepted;
+    if (running->sampled < row.request->max_new_tokens) return;
+    free_pages_.insert(free_pages_.end(), running->pages.begin(), running->pages.end());
+    running_.erase(running);
   }
 
   Running Open(DriverRequest* request, StepPlan* plan) {
@@ -168,7 +187,12 @@ class PlanDriver {
     DriverRequest& request = *r->request;
     const auto prompt = static_cast<uint32_t>(request.prompt.size());
     const bool decode = r->computed >= prompt;
-    const uint32_t tokens = decode ? 1 : std::min(*budget, prompt - r->computed);
+    uint32_t draft = 0;
+    if (decode && !request.draft.empty()) {
+      draft = std::min({options_.draft_tokens, request.max_new_tokens - r->sampled - 1,
+                        static_cast<uint32_t>(request.draft.size()) - r->sampled});
+    }
+    const uint32_t tokens = decode ? 1 + draft : std::min(*budget, prompt - r->computed);
     if (tokens == 0) return;
     if (!decode) *budget -= tokens;
     PlanRow row;
@@ -189,14 +213,17 @@ class PlanDriver {
       row.flags |= kRowPromptLogprobs;
       row.next_token = end < prompt ? request.prompt[end] : -1;
     }
-    for (uint32_t p = r->computed; p < end; ++p) {
-      const bool leave_out = decode && options_.last_tokens;
+    if (draft > 0) row.flags |= kRowVerify;
+    for (uint32_t p = r->computed; p < end - draft; ++p) {
+      const bool leave_out = decode && options_.last_tokens && request.draft.empty();
       plan->input_ids.push_back(p < prompt  ? request.prompt[p]
                                 : leave_out ? kLastToken
                                             : request.output[p - prompt]);
     }
+    const auto drafted = request.draft.begin() + r->sampled;
+    plan->input_ids.insert(plan->input_ids.end(), drafted, drafted + draft);
     plan->rows.push_back(row);
-    step->rows.push_back({&request, r->slot, end >= prompt});
+    step->rows.push_back({&request, r->slot, end >= prompt, draft});
     r->computed = end;
     if (end < prompt) return;
     if (!request.embed) ++r->sampled;
@@ -213,7 +240,9 @@ class PlanDriver {
       request.embedding = result.embedding;
       return;
     }
+    request.output.insert(request.output.end(), result.accepted.begin(), result.accepted.end());
     request.output.push_back(result.token);
+    for (const PositionLogprobs& p : result.accepted_logprobs) request.logprobs.push_back(p);
     if (result.has_logprobs) request.logprobs.push_back(result.logprobs);
   }
 
@@ -225,5 +254,22 @@ class PlanDriver {
   size_t next_ = 0;
   std::vector<Running> running_;
 };
+
+// `expected`, which are `requests` that have run, give those without penalties drafts of which most
+// tokens are right; how many there are.
+inline size_t GiveDrafts(const std::vector<DriverRequest>& expected, int32_t vocab_size,
+                         std::vector<DriverRequest>* requests) {
+  size_t drafts = 0;
+  for (size_t i = 0; i < requests->size(); ++i) {
+    DriverRequest& request = (*requests)[i];
+    if (request.embed || request.sampling.has_penalties()) continue;
+    request.draft = expected[i].output;
+    for (size_t t = 1 + i % 3; t < request.draft.size(); t += 4) {
+      request.draft[t] = (request.draft[t] + 1) % vocab_size;
+    }
+    ++drafts;
+  }
+  return drafts;
+}
 
 }  // namespace flotilla::testing

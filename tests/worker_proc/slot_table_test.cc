@@ -37,6 +37,33 @@ TEST(SlotTableTest, OpeningAnOpenSlotStartsAfresh) {
   EXPECT_EQ(slots.num_open(), 1u);
 }
 
+TEST(SlotTableTest, ADraftOverlapsWhatFollowsAndHasNoPenalties) {
+  SlotTable slots(2, kPageSize, 16);
+  StepPlan plan;
+  plan.opens = {{0, 0, {}}};
+  plan.rows = {Row(0, 0, 4, 2)};
+  plan.input_ids.assign(4, 1);
+  plan.new_pages = {3, 4};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  plan.opens.clear();
+  plan.new_pages.clear();
+  plan.rows = {Row(0, 4, 4, 0, kRowSample | kRowVerify)};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  plan.rows = {Row(0, 5, 1, 0, kRowSample)};  // the first of its draft was wrong
+  plan.input_ids = {7};
+  ASSERT_TRUE(slots.Apply(plan).ok());
+  EXPECT_EQ(slots.slot(0).num_tokens, 6u);
+
+  plan.opens = {{0, 0, {}}};
+  plan.opens[0].sampling.presence_penalty = 1;
+  plan.opens[0].num_history = 4;
+  plan.history = {1, 1, 1, 1};
+  plan.rows = {Row(0, 4, 2, 2, kRowSample | kRowVerify)};
+  plan.input_ids.assign(2, 1);
+  plan.new_pages = {3, 4};
+  EXPECT_EQ(slots.Apply(plan).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(SlotTableTest, APooledSlotLeavesNoPositionOut) {
   SlotTable slots(2, kPageSize, 16);
   StepPlan plan;

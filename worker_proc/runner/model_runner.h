@@ -134,8 +134,8 @@ class ModelRunner {
   struct Draws {
     std::vector<LogitsRow> rows;
     std::vector<SampleQuery> queries;
-    std::vector<int32_t> tokens;                    // of queries
-    std::vector<PositionLogprobs> prompt_logprobs;  // scratch: of rows
+    std::vector<int32_t> tokens;             // of queries
+    std::vector<PositionLogprobs> logprobs;  // of rows: of a prompt's token, or beside a draft's
   };
   void AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, StepResult* result,
               Draws* draws) const;
@@ -150,6 +150,9 @@ class ModelRunner {
   // The step's status, and what its result says then.
   static Status Finished(const Status& status, std::optional<uint32_t> bad_slot,
                          StepResult* result);
+  // Of a row with a draft: whether this token of it still counts, all before having been right;
+  // then the one that was sampled last is accepted.
+  bool TakeUpDraft(const StepPlan& plan, const LogitsRow& row, RowResult* out);
   // The row's draw, of the plan that runs.
   SampleInput InputOf(const StepPlan& plan, const LogitsRow& row) const;
   // After Run, on rank 0: hidden states into the slots' sums and the embeddings that are due.

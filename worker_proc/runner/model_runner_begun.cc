@@ -18,8 +18,9 @@ Status ModelRunner::AgreeWhetherStepsBegin() {
 }
 
 // Not what must be read before a later step is prepared, or takes several rounds itself: hidden
-// states, more rows of logits than the head's tile, and penalties, which count every token. All
-// ranks must come to the same, though some know already what others still wait for.
+// states, how much of a draft was right, more rows of logits than the head's tile, and penalties,
+// which count every token. All ranks must come to the same, though some know already what others
+// still wait for.
 bool ModelRunner::MayBegin(const StepPlan& plan) const {
   if (!begins_steps_ || plan.rows.empty()) return false;
   size_t logits_rows = 0;
@@ -29,7 +30,7 @@ bool ModelRunner::MayBegin(const StepPlan& plan) const {
     const bool unknown =
         plan.input_ids[token] == kLastToken && (slot.awaits != 0 || partition_.size > 1);
     token += row.num_tokens;
-    if ((row.flags & (kRowPoolMean | kRowEmbed)) != 0) return false;
+    if ((row.flags & (kRowPoolMean | kRowEmbed | kRowVerify)) != 0) return false;
     if (unknown && slot.sampling.has_penalties()) return false;
     logits_rows += NumLogitsRows(row);
   }

@@ -29,6 +29,7 @@ SampleInput ModelRunner::InputOf(const StepPlan& plan, const LogitsRow& row) con
 Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,
                               StepResult* result) {
   RowResult& out = result->rows[row.row];
+  if (!TakeUpDraft(plan, row, &out)) return OkStatus();
   const SampleInput input = InputOf(plan, row);
   if (dump_) RETURN_IF_ERROR(dump_->Append(out.slot, row.position, logits));
   if (options_.on_logits) RETURN_IF_ERROR(options_.on_logits(out.slot, row.position, logits));
@@ -44,11 +45,20 @@ Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::s
   return OkStatus();
 }
 
+bool ModelRunner::TakeUpDraft(const StepPlan& plan, const LogitsRow& row, RowResult* out) {
+  const PlanRow& planned = plan.rows[row.row];
+  if ((planned.flags & kRowVerify) == 0 || row.position == planned.start_pos) return true;
+  const bool all_right = planned.start_pos + 1 + out->accepted.size() == row.position;
+  if (!all_right || plan.input_ids[row.token_index] != out->token) return false;
+  results_.Accept(out);
+  return true;
+}
+
 void ModelRunner::AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, StepResult* result,
                          Draws* draws) const {
   draws->rows.assign(rows.begin(), rows.end());
   draws->queries.clear();
-  draws->prompt_logprobs.resize(rows.size());
+  draws->logprobs.resize(rows.size());
   for (uint32_t i = 0; i < rows.size(); ++i) {
     const LogitsRow& row = rows[i];
     RowResult& out = result->rows[row.row];
@@ -58,15 +68,18 @@ void ModelRunner::AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, 
                                 .input = {.params = input.params},
                                 .given = row.target,
                                 .num_top = NumPromptLogprobs(input.params),
-                                .logprobs = &draws->prompt_logprobs[i]});
+                                .logprobs = &draws->logprobs[i]});
     }
     if (!row.sample) continue;
     out.has_logprobs = input.params.num_logprobs != kNoLogprobs;
+    // Which of a draft's draws is the last is known when they are there.
+    const bool verify = (plan.rows[row.row].flags & kRowVerify) != 0;
+    PositionLogprobs* const logprobs = verify ? &draws->logprobs[i] : &out.logprobs;
     draws->queries.push_back({.row = i,
                               .input = input,
                               .num_top = input.params.num_logprobs,
-                              .slot = plan.rows[row.row].slot,
-                              .logprobs = out.has_logprobs ? &out.logprobs : nullptr});
+                              .slot = verify ? kNoSlot : plan.rows[row.row].slot,
+                              .logprobs = out.has_logprobs ? logprobs : nullptr});
   }
   draws->tokens.assign(draws->queries.size(), -1);
 }
@@ -86,11 +99,14 @@ Status ModelRunner::UseDraws(const StepPlan& plan, Draws* draws, const Status& s
     const LogitsRow& row = row_of(q);
     RowResult& out = result->rows[row.row];
     if (draws->queries[q].given < 0) {
+      if (!TakeUpDraft(plan, row, &out)) continue;
       out.token = tokens[q];
+      if (out.has_logprobs && draws->queries[q].logprobs != &out.logprobs)
+        std::swap(out.logprobs, *draws->queries[q].logprobs);
       continue;
     }
     if (out.prompt_logprobs.empty()) out.prompt_start = row.position + 1;
-    std::swap(*results_.AddPromptPosition(&out), draws->prompt_logprobs[draws->queries[q].row]);
+    std::swap(*results_.AddPromptPosition(&out), draws->logprobs[draws->queries[q].row]);
   }
   return OkStatus();
 }

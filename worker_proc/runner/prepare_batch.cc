@@ -25,14 +25,15 @@ void AddLogitsRows(const StepPlan& plan, uint32_t row_index, uint32_t begin, For
   const PlanRow& row = plan.rows[row_index];
   const bool prompt = (row.flags & kRowPromptLogprobs) != 0;
   const bool sample = (row.flags & kRowSample) != 0;
+  const bool verify = (row.flags & kRowVerify) != 0;
   for (uint32_t i = 0; i < row.num_tokens; ++i) {
     const bool last = i + 1 == row.num_tokens;
-    if (!prompt && !(last && sample)) continue;
+    if (!prompt && !verify && !(last && sample)) continue;
     LogitsRow wanted;
     wanted.token_index = begin + i;
     wanted.row = row_index;
     wanted.position = row.start_pos + i;
-    wanted.sample = last && sample;
+    wanted.sample = verify || (last && sample);
     wanted.prompt_logprobs = prompt;
     if (prompt) wanted.target = last ? row.next_token : plan.input_ids[begin + i + 1];
     batch->logits_rows.push_back(wanted);
@@ -56,7 +57,7 @@ const char* ForwardModeName(ForwardMode mode) {
 }
 
 uint32_t NumLogitsRows(const PlanRow& row) {
-  if ((row.flags & kRowPromptLogprobs) != 0) return row.num_tokens;
+  if ((row.flags & (kRowPromptLogprobs | kRowVerify)) != 0) return row.num_tokens;
   return (row.flags & kRowSample) != 0 ? 1 : 0;
 }
 

@@ -8,19 +8,36 @@ ResultPool::ResultPool(uint32_t max_rows, uint32_t max_positions)
     : max_rows_(max_rows), max_positions_(max_positions) {
   rows_.reserve(max_rows);
   positions_.reserve(max_positions);
-  while (rows_.size() < max_rows) rows_.emplace_back().logprobs.top.reserve(kMaxLogprobs);
+  while (rows_.size() < max_rows) {
+    RowResult& row = rows_.emplace_back();
+    row.logprobs.top.reserve(kMaxLogprobs);
+    row.accepted.reserve(kMaxDraftTokens);
+    row.accepted_logprobs.reserve(kMaxDraftTokens);
+  }
+}
+
+void ResultPool::GiveBack(std::vector<PositionLogprobs>* positions) {
+  for (; !positions->empty(); positions->pop_back()) {
+    positions_.push_back(std::move(positions->back()));
+  }
+}
+
+PositionLogprobs ResultPool::TakePosition() {
+  if (positions_.empty()) positions_.emplace_back().top.reserve(kMaxLogprobs);
+  PositionLogprobs position = std::move(positions_.back());
+  positions_.pop_back();
+  return position;
 }
 
 void ResultPool::Renew(size_t num_rows, StepResult* result) {
   std::vector<RowResult>& rows = result->rows;
   rows.reserve(max_rows_);
   for (RowResult& row : rows) {
-    while (!row.prompt_logprobs.empty()) {
-      positions_.push_back(std::move(row.prompt_logprobs.back()));
-      row.prompt_logprobs.pop_back();
-    }
+    GiveBack(&row.prompt_logprobs);
+    GiveBack(&row.accepted_logprobs);
     row.token = -1;
     row.has_logprobs = false;
+    row.accepted.clear();
     row.prompt_start = 0;
     row.embedding.clear();
   }
@@ -34,10 +51,13 @@ void ResultPool::Renew(size_t num_rows, StepResult* result) {
 
 PositionLogprobs* ResultPool::AddPromptPosition(RowResult* row) {
   row->prompt_logprobs.reserve(max_positions_);
-  if (positions_.empty()) positions_.emplace_back().top.reserve(kMaxLogprobs);
-  row->prompt_logprobs.push_back(std::move(positions_.back()));
-  positions_.pop_back();
-  return &row->prompt_logprobs.back();
+  return &row->prompt_logprobs.emplace_back(TakePosition());
+}
+
+void ResultPool::Accept(RowResult* row) {
+  row->accepted.push_back(row->token);
+  if (!row->has_logprobs) return;
+  std::swap(row->accepted_logprobs.emplace_back(TakePosition()), row->logprobs);
 }
 
 }  // namespace flotilla

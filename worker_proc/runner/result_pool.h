@@ -23,8 +23,13 @@ class ResultPool {
   void Renew(size_t num_rows, StepResult* result);
   // One position more in row->prompt_logprobs.
   PositionLogprobs* AddPromptPosition(RowResult* row);
+  // The row's token, with its logprobs if it has some, is one of its draft.
+  void Accept(RowResult* row);
 
  private:
+  PositionLogprobs TakePosition();
+  void GiveBack(std::vector<PositionLogprobs>* positions);
+
   const uint32_t max_rows_;
   const uint32_t max_positions_;
   std::vector<RowResult> rows_;  // the next row of a result is the last

@@ -40,6 +40,8 @@ class Workload {
     config_.max_queued_requests = Pick({4, 40});
     config_.context_length = 160;
     config_.max_step_ns = Pick({0, 1, 100'000'000});
+    config_.speculative_num_draft_tokens = Pick({0, 1, 5, kMaxDraftTokens});
+    model_.repeats = Pick({0, 700, 950, 1000});
     if (Chance(300)) config_.eviction_policy = "lfu";
     config_.priority_scheduling_preemption_threshold = Pick({0, 10, 60});
     config_.schedule_max_overtakes = Pick({0, 3, 8192});
@@ -56,7 +58,7 @@ class Workload {
 
   // Runs about `steps` steps; how many plans there were.
   uint64_t Run(uint64_t steps) {
-    SimCluster cluster(config_);
+    SimCluster cluster(config_, /*check_ledger=*/true, model_);
     const uint32_t arrivals = Pick({5, 30, 120});  // a hundred steps
     uint64_t done = 0;
     for (; done < steps && !::testing::Test::HasFatalFailure(); ++done) {
@@ -183,7 +185,7 @@ class Workload {
   }
 
   std::mt19937_64 random_;
-  const SimModel model_;
+  SimModel model_;
   SchedulerConfig config_;
   std::vector<int32_t> documents_[4];
   bool has_twin_ = false;
@@ -201,6 +203,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
   uint64_t overlapped = 0, masked = 0, pages_judged = 0, times_judged = 0, failures = 0;
+  uint64_t drafted = 0, accepted = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
@@ -225,6 +228,8 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           pages_judged += workload.pages_judged();
           times_judged += workload.times_judged();
           failures += workload.failures();
+          drafted += workload.stats().draft_tokens;
+          accepted += workload.stats().accepted_draft_tokens;
           if (workload.config().schedule_policy == "fcfs") {
             longest_wait = std::max(longest_wait, workload.longest_wait());
           }
@@ -234,9 +239,9 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   }
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << overlapped << " fed in the workers, " << masked
-            << " sampled with a mask, " << retractions << " retractions (" << preemptions
-            << " preemptions), " << failures << " failed steps, " << pages_judged
-            << " admissions and " << times_judged
+            << " sampled with a mask, " << accepted << " of " << drafted << " drafted ones right, "
+            << retractions << " retractions (" << preemptions << " preemptions), " << failures
+            << " failed steps, " << pages_judged << " admissions and " << times_judged
             << " mixed steps within their budgets; under fcfs the oldest waited at most "
             << longest_wait << " steps\n";
   // The workloads reach what they are for.
@@ -248,6 +253,8 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   EXPECT_GT(pages_judged, 1000u);
   EXPECT_GT(times_judged, 1000u);
   EXPECT_GT(failures, 1000u);
+  EXPECT_GT(accepted, 10000u);
+  EXPECT_GT(drafted - accepted, 2000u);
 }
 
 // The same calls give the same plans.

@@ -21,9 +21,11 @@ namespace flotilla::testing {
 
 class SimCluster {
  public:
-  explicit SimCluster(const SchedulerConfig& config, bool check_ledger = true)
+  explicit SimCluster(const SchedulerConfig& config, bool check_ledger = true,
+                      const SimModel& model = {})
       : config_(config),
         check_ledger_(check_ledger),
+        model_(model),
         scheduler_(std::make_unique<Scheduler>(config)),
         worker_(model_, &requests_, config.max_running_requests, config.num_pages,
                 config.page_size),
@@ -153,7 +155,16 @@ class SimCluster {
 
   // The oldest plan in flight fails, or its result is none: those that it ran end with an error,
   // all at once, and what it wrote is not to be read. False: no such result can be of this plan.
-  enum class Failure : uint32_t { kCode, kFewRows, kManyRows, kSlot, kToken, kEmbedding, kNum };
+  enum class Failure : uint32_t {
+    kCode,
+    kFewRows,
+    kManyRows,
+    kSlot,
+    kToken,
+    kDraft,
+    kEmbedding,
+    kNum
+  };
   bool FailPlan(Failure failure) {
     InFlight& run = in_flight_.front();
     if (!Spoil(failure, run.rows, &run.result)) return false;
@@ -264,6 +275,9 @@ class SimCluster {
         if (sampled == nullptr) return false;
         sampled->token = sampled->token % 2 == 0 ? -1 : static_cast<int32_t>(config_.vocab_size);
         return true;
+      case Failure::kDraft:
+        if (sampled == nullptr) return false;
+        return sampled->accepted.resize(kMaxDraftTokens + 1), true;
       case Failure::kEmbedding:
         return embedded != nullptr && (embedded->embedding.clear(), true);
       default:

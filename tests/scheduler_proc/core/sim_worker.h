@@ -44,6 +44,8 @@ inline uint64_t Chain(uint64_t prefix, int32_t token) {
 struct SimModel {
   uint32_t vocab_size = 97;
   int32_t eos = 0;
+  uint32_t repeats = 0;  // of a thousand tokens so many are those of kPeriod positions before
+  static constexpr uint32_t kPeriod = 7;
 
   // min_tokens: before `until` no token may end the output.
   struct Ends {
@@ -66,7 +68,9 @@ struct SimModel {
     const auto allowed = [&](int32_t token) {
       return mask.empty() || (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
     };
-    const auto first = static_cast<int32_t>(Mix(chain) % vocab_size);
+    const bool repeat = Mix(chain + 1) % 1000 < repeats;
+    const auto first =
+        static_cast<int32_t>(Mix(repeat ? 1 + position % kPeriod : chain) % vocab_size);
     for (const bool may_end : {false, true}) {
       int32_t token = first;
       do {
@@ -219,8 +223,15 @@ class SimWorker {
     }
     ASSERT_EQ(tokens, input_ids.data() + input_ids.size());
     ASSERT_EQ(pages, plan.new_pages.data() + plan.new_pages.size());
+    tokens = input_ids.data();
     for (const PlanRow& row : plan.rows) {  // after all writes, as a real forward may order them
-      ASSERT_NO_FATAL_FAILURE(Read(slots_[row.slot], row, &result->rows.emplace_back()));
+      RowResult* out = &result->rows.emplace_back();
+      if (row.flags & kRowVerify) {
+        ASSERT_NO_FATAL_FAILURE(Verify(slots_[row.slot], row, tokens, out));
+      } else {
+        ASSERT_NO_FATAL_FAILURE(Read(slots_[row.slot], row, out));
+      }
+      tokens += row.num_tokens;
       slots_[row.slot].last_token = result->rows.back().token;
       if (row.flags & kRowPoolMean) slots_[row.slot].num_pooled = row.start_pos + row.num_tokens;
     }
@@ -240,6 +251,7 @@ class SimWorker {
     return requests_->at(slots_[slot].sampling.seed);
   }
   uint64_t last_tokens_used() const { return last_tokens_used_; }
+  uint64_t drafts_verified() const { return drafts_verified_; }
   uint64_t masks_used() const { return masks_used_; }
   uint32_t num_open() const {
     uint32_t count = 0;
@@ -343,6 +355,28 @@ class SimWorker {
     }
   }
 
+  // A draft may be wrong, and may go on beyond the request's end.
+  void Verify(const Slot& slot, const PlanRow& row, const int32_t* tokens, RowResult* out) {
+    const Expected& request = requests_->at(slot.sampling.seed);
+    ASSERT_EQ(row.flags, kRowSample | kRowVerify);
+    ASSERT_TRUE(request.spec.grammar == nullptr && !slot.sampling.has_penalties());
+    ASSERT_GE(row.num_tokens, 2u);
+    ASSERT_LE(row.num_tokens, 1 + kMaxDraftTokens);
+    PlanRow known = row;
+    known.num_tokens = 1;
+    known.flags = kRowSample;
+    ASSERT_NO_FATAL_FAILURE(Read(slot, known, out));
+    const SimModel::Ends ends = {slot.sampling.min_tokens_until, slot.stop_ids};
+    for (uint32_t i = 1; i < row.num_tokens && tokens[i] == out->token; ++i) {
+      out->accepted.push_back(out->token);
+      if (out->has_logprobs) out->accepted_logprobs.push_back(out->logprobs);
+      const uint64_t chain = Cell(slot, row.start_pos + i);
+      out->token = model_.Next(chain, row.start_pos + i + 1, ends);
+      if (out->has_logprobs) out->logprobs = SimModel::Logprobs(chain, out->token);
+    }
+    ++drafts_verified_;
+  }
+
   void Sample(const Slot& slot, const PlanRow& row, uint64_t chain, RowResult* out) {
     const uint32_t end = row.start_pos + row.num_tokens;
     const SimModel::Ends ends = {slot.sampling.min_tokens_until, slot.stop_ids};
@@ -369,7 +403,7 @@ class SimWorker {
   std::vector<Slot> slots_;
   std::vector<uint64_t> kv_;         // hash of the prefix that ends at (page, offset)
   std::span<const uint32_t> masks_;  // of the plan that runs, those not yet used
-  uint64_t last_tokens_used_ = 0, masks_used_ = 0;
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0, drafts_verified_ = 0;
 };
 
 }  // namespace flotilla::testing

@@ -58,7 +58,8 @@ class StepPromises {
     }
     ASSERT_FALSE(plan.rows.empty());
     ASSERT_LE(plan.rows.size(), config_.max_running_requests);
-    ASSERT_LE(tokens.chunks, config_.chunked_prefill_size);
+    const uint32_t drafts = tokens.decodes - tokens.decode_rows;
+    ASSERT_LE(tokens.chunks + drafts, config_.chunked_prefill_size);
     ASSERT_LE(tokens.embeds, kMaxEmbedRows);
     if (opened.size() > 1) {
       ASSERT_LE(tokens.admitted, config_.max_prefill_tokens);
@@ -112,6 +113,7 @@ class StepPromises {
   };
   struct Tokens {  // of a plan
     uint32_t decodes = 0, chunks = 0, long_chunks = 0, admitted = 0, embeds = 0;
+    uint32_t decode_rows = 0;  // with a draft or without
   };
   struct InFlight {
     std::map<ReqId, bool> samples;  // of whom it runs, whether it samples
@@ -135,6 +137,7 @@ class StepPromises {
     tokens->embeds += (row.flags & kRowEmbed) != 0;
     if (row.start_pos >= holder->prefill_len) {
       tokens->decodes += row.num_tokens;
+      ++tokens->decode_rows;
       return;
     }
     tokens->chunks += row.num_tokens;
@@ -157,8 +160,8 @@ class StepPromises {
       ++times_judged_;
     };
     if (config_.max_step_ns > 0) return judge(tokens.chunks, 0, config_.max_step_ns);
-    const int64_t prompts = int64_t{before.waiting} + before.running - tokens.decodes;
-    if (prompts > kMostPromptsADecode * tokens.decodes)
+    const int64_t prompts = int64_t{before.waiting} + before.running - tokens.decode_rows;
+    if (prompts > kMostPromptsADecode * tokens.decode_rows)
       return;  // at most: some may not be admitted
     if (prompts > 1 && WaitsSinceNs(before) < now_ns - kLongWaitNs) return;
     judge(tokens.chunks, kPromptShare, kPromptStepNs);

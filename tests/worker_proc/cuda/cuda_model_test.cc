@@ -115,29 +115,42 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
   struct Case {
     uint32_t tp, chunk, at_once, page_size;
     uint64_t seed;
+    uint32_t draft_tokens = 0;
   };
   std::vector<DriverRequest> expected;
   for (const Case& c : {Case{1, 64, 8, 16, 1},
                         {1, 64, 8, 16, 2},
                         {1, 7, 2, 5, 3},
                         {2, 20, 3, 16, 4},
-                        {3, 64, 4, 64, 5}}) {
+                        {3, 64, 4, 64, 5},
+                        {1, 64, 4, 16, 7, 3}}) {
     if (!MayBeRanks(c.tp)) continue;
     SCOPED_TRACE(StrCat("tp ", c.tp, " chunk ", c.chunk, " at once ", c.at_once, " page ",
-                        c.page_size, " seed ", c.seed));
+                        c.page_size, " seed ", c.seed, " draft ", c.draft_tokens));
     cuda::emulation::SetSeed(c.seed);
     RankThreadsOptions options = Options({GetParam().dtype, GetParam().kv});
     options.tp = c.tp;
     options.page_size = c.page_size;
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
+    const auto vocab_size = static_cast<int32_t>(checkpoint_->config().vocab_size);
+    if (c.draft_tokens > 0) {
+      EXPECT_GE(testing::GiveDrafts(expected, vocab_size, &requests), 4u);
+    }
+    size_t accepted = 0;
     PlanDriver driver({.chunk_size = c.chunk,
                        .at_once = c.at_once,
                        .page_size = c.page_size,
                        .num_pages = ranks.num_pages(),
-                       .last_tokens = c.seed % 2 == 0},
-                      [&](const StepPlan& plan) { return ranks.Execute(plan); });
+                       .last_tokens = c.seed % 2 == 0,
+                       .draft_tokens = c.draft_tokens},
+                      [&](const StepPlan& plan) {
+                        StepResult result = ranks.Execute(plan);
+                        for (const RowResult& row : result.rows) accepted += row.accepted.size();
+                        return result;
+                      });
     driver.Run(&requests);
+    EXPECT_EQ(accepted > 0, c.draft_tokens > 0);
     if (expected.empty()) {
       expected = requests;
       continue;
@@ -149,12 +162,13 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
 // Steps replayed from graphs, whole and in pieces, padded to their size or not at all.
 TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
   std::vector<DriverRequest> expected;
-  for (const auto& [mode, tp] :
-       {std::pair{cuda::GraphMode::kNone, 1u}, std::pair{cuda::GraphMode::kFull, 1u},
-        std::pair{cuda::GraphMode::kPiecewise, 1u}, std::pair{cuda::GraphMode::kFullDecodeOnly, 1u},
-        std::pair{cuda::GraphMode::kFullAndPiecewise, 1u}, std::pair{cuda::GraphMode::kFull, 2u}}) {
+  using enum cuda::GraphMode;
+  for (const auto& [mode, tp, draft_tokens] :
+       {std::tuple{kNone, 1u, 0u}, std::tuple{kFull, 1u, 0u}, std::tuple{kPiecewise, 1u, 0u},
+        std::tuple{kFullDecodeOnly, 1u, 0u}, std::tuple{kFullAndPiecewise, 1u, 0u},
+        std::tuple{kFull, 2u, 0u}, std::tuple{kFullAndPiecewise, 1u, 3u}}) {
     if (!MayBeRanks(tp)) continue;
-    SCOPED_TRACE(StrCat(cuda::GraphModeName(mode), " tp ", tp));
+    SCOPED_TRACE(StrCat(cuda::GraphModeName(mode), " tp ", tp, " draft ", draft_tokens));
     RankThreadsOptions options = Options({.dtype = GetParam().dtype,
                                           .kv_cache_dtype = GetParam().kv,
                                           .graph_mode = mode,
@@ -165,7 +179,14 @@ TEST_P(CudaModelTest, GraphsGiveTheBitsOfEagerSteps) {
     for (DriverRequest& request : requests) {
       if (!request.embed) request.max_new_tokens += 20;  // until prompts are no more
     }
-    PlanDriver driver({.chunk_size = 6, .at_once = 5, .num_pages = ranks.num_pages()},
+    const auto vocab_size = static_cast<int32_t>(checkpoint_->config().vocab_size);
+    if (draft_tokens > 0) {
+      EXPECT_GE(testing::GiveDrafts(expected, vocab_size, &requests), 4u);
+    }
+    PlanDriver driver({.chunk_size = 6,
+                       .at_once = 5,
+                       .num_pages = ranks.num_pages(),
+                       .draft_tokens = draft_tokens},
                       [&](const StepPlan& plan) { return ranks.Execute(plan); });
     driver.Run(&requests);
     const GraphSteps steps = ranks.backend().graph_steps();
