@@ -16,7 +16,7 @@ import urllib.request
 
 from checkout import ROOT
 from streams import Cluster, free_port
-from cluster import children_of, pss_bytes
+from cluster import NO_DRAFTS, children_of, pss_bytes
 
 LOAD = os.environ.get("LOAD", str(ROOT / "../shared/bench/load.py"))
 READY_TIMEOUT_S = 120
@@ -77,17 +77,17 @@ class Server:
 
 
 class Flotilla(Server):
-    """`flotilla`, or `flotilla:FLAGS`."""
+    """`flotilla`, or `flotilla:FLAGS`. Without drafts, unless FLAGS have them: the others draft nothing either."""
 
     def __init__(self, flags, model):
         self.flags, self.model = shlex.split(flags), model
 
     @contextlib.contextmanager
     def start(self, load):
-        flags = list(self.flags)
+        flags = self.flags if NO_DRAFTS[0] in self.flags else self.flags + NO_DRAFTS
         if load.kv_bytes_per_token:
             tokens = load.clients * load.context
-            flags += ["--kv-cache-memory", str(tokens * load.kv_bytes_per_token), "--context-length", str(load.context),
+            flags = flags + ["--kv-cache-memory", str(tokens * load.kv_bytes_per_token), "--context-length", str(load.context),
                       "--max-running-requests", str(load.clients)]
         with Cluster(*flags, model=self.model, disturbed=True) as cluster:  # its warnings are no error here
             yield Running(cluster.http, cluster.model_id, cluster.process.pid, cluster.ready_s)
@@ -102,7 +102,8 @@ class Offline:
     def measure(self, load, seed):
         argv = [os.environ["FLOTILLA_BIN_DIR"] + "/flotilla", "bench", "offline", "--json", "--model", self.model,
                 "--requests", load.requests, "--input-len", load.in_tokens + load.shared_prefix, "--output-len",
-                load.out_tokens, "--max-running-requests", load.clients, "--temperature", 0, "--seed", seed, *self.flags]
+                load.out_tokens, "--max-running-requests", load.clients, "--temperature", 0, "--seed", seed, *self.flags,
+                *([] if NO_DRAFTS[0] in self.flags else NO_DRAFTS)]
         begin = time.monotonic()
         with subprocess.Popen([str(arg) for arg in argv], stdout=subprocess.PIPE, text=True) as run, PeakMemory(run.pid) as memory:
             figures = json.loads(run.stdout.read())

@@ -203,7 +203,7 @@ def main():
     for what, flags, limit, kind in rows_of(args):
         command = [os.path.join(bin_dir, "flotilla"), "bench", "offline", "--json", "--model",
                    str(model8 if what.startswith("8-bit") else model), "--temperature", "0.6", "--device", args.device,
-                   "--chunked-prefill-size", "4096", *flags]
+                   "--chunked-prefill-size", "4096", "--speculative-num-draft-tokens", "0", *flags]
         print(" ".join(command), file=sys.stderr)
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if ran.returncode != 0:

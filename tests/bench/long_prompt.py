@@ -21,7 +21,7 @@ import time
 import urllib.request
 from types import SimpleNamespace
 
-from streams import Cluster, free_port, prompt_of, stream, wait_until
+from streams import NO_DRAFTS, Cluster, free_port, prompt_of, stream, wait_until
 
 MAX_ITL, MAX_TTFT = 1.5, 3.5
 
@@ -100,7 +100,7 @@ def main():
     if args.llama_server:
         with llama_server(args.llama_server, args.clients, args.tokens) as server:
             measure("llama-server", server, args)
-    with Cluster("--kv-cache-memory", "1GiB", *args.flags) as cluster:
+    with Cluster("--kv-cache-memory", "1GiB", *NO_DRAFTS, *args.flags) as cluster:
         itl, ttft = measure("Flotilla", cluster, args)
     return 0 if itl <= MAX_ITL and ttft <= MAX_TTFT else 1
 

@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from streams import Cluster, prompt_of
+from streams import NO_DRAFTS, Cluster, prompt_of
 
 MIN_HITS, MIN_SPEED = 0.95, 1.8
 
@@ -25,7 +25,7 @@ def run(flags, args):
     prefix = prompt_of(rng, args.prefix)
     bodies = [{"prompt": prefix + prompt_of(rng, args.own), "max_tokens": args.output, "temperature": 0,
                "ignore_eos": True} for _ in range(args.clients)]
-    with Cluster("--kv-cache-memory", "1GiB", *flags) as cluster, ThreadPoolExecutor(args.clients) as pool:
+    with Cluster("--kv-cache-memory", "1GiB", *NO_DRAFTS, *flags) as cluster, ThreadPoolExecutor(args.clients) as pool:
         cluster.complete(prompt=prompt_of(rng, 8), max_tokens=4)  # threads and code are warm, the cache is not
         cached = cluster.metric("flotilla_scheduler_cached_tokens_total")
         begin = time.monotonic()

@@ -22,10 +22,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from streams import Cluster, prompt_of, recording_of, stream
-from cluster import BIN  # found by streams
+from cluster import BIN, NO_DRAFTS  # found by streams
 
 MAX_ERROR, MAX_SECONDS = 0.15, 60
-SERVE = ["--kv-cache-memory", "1GiB"]
+SERVE = ["--kv-cache-memory", "1GiB", *NO_DRAFTS]
 
 
 def made_up(rng, requests, rate, prompt, output):

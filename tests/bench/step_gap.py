@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from streams import Cluster, prompt_of, recording_of
-from cluster import BIN  # found by streams
+from cluster import BIN, NO_DRAFTS  # found by streams
 
 MAX_P50_US = 30
 MAX_SHARE = 0.01
@@ -28,7 +28,7 @@ def steps_of(flags, clients, requests):
     rng = random.Random(5)
     bodies = [{"prompt": prompt_of(rng, 128), "max_tokens": 64, "ignore_eos": True}
               for _ in range(requests)]
-    with Cluster(*flags, disturbed=True) as cluster, ThreadPoolExecutor(clients) as pool:
+    with Cluster(*flags, *NO_DRAFTS, disturbed=True) as cluster, ThreadPoolExecutor(clients) as pool:
         list(pool.map(lambda body: cluster.complete(**body), bodies))
         trace = subprocess.run([os.path.join(BIN, "flotilla"), "trace", recording_of(cluster)],
                                check=True, capture_output=True, text=True).stdout

@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from cluster import Cluster, free_port, wait_until  # noqa: E402, F401 - found by the line above; for who imports us
+from cluster import (  # noqa: E402, F401 - found by the line above; for who imports us
+    NO_DRAFTS, Cluster, free_port, wait_until)
 
 
 def prompt_of(rng, tokens):

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from cluster import LONG_COMPILE, Cluster  # noqa: E402 - found by the line above
+from cluster import LONG_COMPILE, NO_DRAFTS, Cluster  # noqa: E402 - found by the line above
 
 LEAST_RATIO = 0.95
 TOKENS = 128
@@ -45,7 +45,7 @@ def main():
     args = parser.parse_args()
     structured = {"structured_outputs": {"json": SCHEMA}}
     ratios = []
-    with Cluster("--kv-cache-memory", "512MiB", LONG_COMPILE) as cluster:
+    with Cluster("--kv-cache-memory", "512MiB", LONG_COMPILE, *NO_DRAFTS) as cluster:
         tokens_a_second(cluster, args.clients, **structured)
         for _ in range(args.rounds):
             free = tokens_a_second(cluster, args.clients)

@@ -28,6 +28,8 @@ SANITIZED = bool(os.environ.get("FLOTILLA_SANITIZE"))  # the binaries are: what 
 MODEL = os.environ.get("FLOTILLA_TEST_MODEL", "")
 # The time for compiling a grammar is wall time; what is right must not depend on the machine's load.
 LONG_COMPILE = f"--scheduler-flag=--grammar-timeout-ms={600_000 if SANITIZED else 60_000}"
+# For benchmarks of what a step costs: how much of a text repeats is no part of it.
+NO_DRAFTS = ["--speculative-num-draft-tokens", "0"]
 READY_TIMEOUT_S = float(os.environ.get("FLOTILLA_READY_TIMEOUT", "120"))
 STOP_TIMEOUT_S = 60
 REQUEST_TIMEOUT_S = 600
