@@ -126,14 +126,14 @@ Status CheckRows(const StepPlan& plan, const StepPlanLimits& limits) {
     if ((row.flags & kRowMask) != 0 && (row.flags & kRowSample) == 0)
       return Bad("rows.flags: a mask without sampling", row.flags);
     if ((row.flags & kRowVerify) != 0 &&
-        (row.flags != (kRowSample | kRowVerify) || row.start_pos == 0 || row.num_tokens < 2 ||
-         row.num_tokens > 1 + kMaxDraftTokens))
+        ((row.flags & ~kRowMask) != (kRowSample | kRowVerify) || row.start_pos == 0 ||
+         row.num_tokens < 2 || row.num_tokens > 1 + kMaxDraftTokens))
       return Bad("rows.flags: a draft that can't be verified", row.flags);
     if (row.next_token < -1 || row.next_token >= static_cast<int64_t>(limits.vocab_size))
       return Bad("rows.next_token", static_cast<uint32_t>(row.next_token));
     tokens += row.num_tokens;
     pages += row.num_new_pages;
-    masks += (row.flags & kRowMask) != 0;
+    masks += NumMasks(row);
   }
   if (tokens != plan.input_ids.size()) return Bad("input_ids: the rows need", tokens);
   if (pages != plan.new_pages.size()) return Bad("new_pages: the rows need", pages);

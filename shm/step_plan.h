@@ -20,7 +20,8 @@
 // rows.
 //
 // A row with kRowMask samples only what its mask allows: a bit a token
-// (scheduler_proc/core/grammar.h). Masks are part of the plan, so that a plan says all by itself;
+// (scheduler_proc/core/grammar.h); with a draft it has one for each token of the row, which is that
+// of the token sampled behind it. Masks are part of the plan, so that a plan says all by itself;
 // docs/performance.md has the cost.
 //
 // Units: tokens, pages; positions are absolute in the sequence, from 0.
@@ -37,7 +38,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 6;
+inline constexpr uint32_t kStepPlanVersion = 7;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last
@@ -104,8 +105,8 @@ enum PlanRowFlags : uint32_t {
   kRowPoolMean = 4,  // add this row's to the slot's sum
   kRowEmbed = 8,     // tell the embedding: the sum's mean if pooled, else the last position's
   kRowMask = 16,     // with kRowSample: a mask says which tokens may be sampled
-  // With kRowSample, of a slot without penalties: the tokens after the first are a draft. Neither a
-  // mask nor logprobs of the prompt go with it.
+  // With kRowSample, of a slot without penalties: the tokens after the first are a draft. No
+  // logprobs of the prompt go with it.
   kRowVerify = 32,
 };
 
@@ -120,6 +121,12 @@ struct PlanRow {
       -1;  // with kRowPromptLogprobs: the token after the last of this row; -1: none
 };
 
+// Masks of the row.
+constexpr uint32_t NumMasks(const PlanRow& row) {
+  if ((row.flags & kRowMask) == 0) return 0;
+  return (row.flags & kRowVerify) != 0 ? row.num_tokens : 1;
+}
+
 struct StepPlan {
   uint64_t step_id = 0;
   uint32_t epoch = 0;
@@ -133,8 +140,8 @@ struct StepPlan {
   std::vector<LogitBias> logit_bias;  // opens' biases, concatenated
   std::vector<int32_t> history;       // opens' histories, concatenated
   std::vector<int32_t> stop_ids;      // opens' stop_token_ids, concatenated; only with min_tokens
-  // Of the rows with kRowMask: MaskWords(vocab_size) words each, token t in bit t % 32 of word
-  // t / 32; concatenated.
+  // Of the rows with kRowMask: MaskWords(vocab_size) words for each token that may be sampled,
+  // token t in bit t % 32 of word t / 32; concatenated.
   std::vector<uint32_t> masks;
 };
 

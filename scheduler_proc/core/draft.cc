@@ -6,8 +6,6 @@ namespace flotilla {
 namespace {
 
 constexpr int kWeight = 8;       // a token counts an eighth, those before it the rest
-constexpr int kLeftWeight = 32;  // one that was left counts as half right, with so much less
-constexpr int kUnknown = 500;
 constexpr uint32_t kBlock = 32;  // tokens that are compared at once
 
 bool HasToken(const int32_t* block, int32_t token) {
@@ -18,12 +16,13 @@ bool HasToken(const int32_t* block, int32_t token) {
 
 }  // namespace
 
-uint32_t FindDraft(std::span<const int32_t> tokens) {
+uint32_t FindDraft(std::span<const int32_t> tokens, uint32_t distance) {
   const auto size = static_cast<uint32_t>(tokens.size());
   if (size <= kMinDraftMatch) return 0;
   const int32_t* const ids = tokens.data();
   const uint32_t last = size - 1;
-  const uint32_t first = size > kMaxDraftDistance ? size - kMaxDraftDistance : kMinDraftMatch - 1;
+  const uint32_t first =
+      size > distance ? std::max(size - distance, kMinDraftMatch - 1) : kMinDraftMatch - 1;
   uint32_t best = 0, best_length = kMinDraftMatch - 1;
   for (uint32_t end = last; end > first;) {  // a match ends before `end`
     if (end >= first + kBlock && !HasToken(ids + end - kBlock, ids[last])) {
@@ -50,15 +49,16 @@ void DraftRate::OnVerified(uint32_t drafted, uint32_t accepted) {
   permille_ = static_cast<uint16_t>(rate);
 }
 
-void DraftRate::OnLeft() {
-  if (permille_ < kUnknown)
-    permille_ += static_cast<uint16_t>((kUnknown - permille_ + kLeftWeight - 1) / kLeftWeight);
-}
-
 uint32_t DraftLength(DraftRate rate, uint32_t most, double least) {
   uint32_t length = 0;
   for (double right = rate.value(); length < most && right > least; right *= rate.value()) ++length;
   return length;
+}
+
+double DraftGain(DraftRate rate, uint32_t length) {
+  double gain = 0, right = 1;
+  for (uint32_t i = 0; i < length; ++i) gain += right *= rate.value();
+  return gain;
 }
 
 }  // namespace flotilla

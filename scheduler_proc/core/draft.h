@@ -14,20 +14,22 @@ namespace flotilla {
 
 // A match is so long at least; of several the longest, up to so many tokens, and then the last.
 inline constexpr uint32_t kMinDraftMatch = 3, kMaxDraftMatch = 12;
-// So far back it is looked for: what a step of one request can spare.
+// So far back it is looked for, and by all who run together: what a step can spare (a microsecond
+// for some hundred tokens, at the worst).
 inline constexpr uint32_t kMaxDraftDistance = 16 * 1024;
+inline constexpr uint32_t kMaxDraftDistanceOfAll = 32 * 1024;
 
-// Where the draft of what follows begins in `tokens`; 0: nothing like their end was there before.
-uint32_t FindDraft(std::span<const int32_t> tokens);
+// Where the draft of what follows begins in `tokens`; 0: among the last `distance` nothing like
+// their end was there before.
+uint32_t FindDraft(std::span<const int32_t> tokens, uint32_t distance);
 
 // How often tokens of a request's drafts were right of late, in thousandths.
 class DraftRate {
  public:
   double value() const { return permille_ / 1000.0; }
-  // `accepted` of `drafted` tokens, from the first on, were sampled; one more was compared.
+  // `accepted` of `drafted` tokens, from the first on, were sampled; one more was compared. Of a
+  // draft that was not sent the first token is compared all the same.
   void OnVerified(uint32_t drafted, uint32_t accepted);
-  // There was a draft, which was not thought worth the time: it may become so again.
-  void OnLeft();
 
   // For snapshot.cc: all of it, in both directions.
   template <typename Archive, typename Self>
@@ -45,5 +47,7 @@ static_assert(sizeof(DraftRate) == 2);  // Fields lists all of it
 // How many tokens of a draft of `most` to verify: as many as are likelier right than `least`, the
 // share of a token's time at which one more pays.
 uint32_t DraftLength(DraftRate rate, uint32_t most, double least);
+// How many of so many tokens should be right.
+double DraftGain(DraftRate rate, uint32_t length);
 
 }  // namespace flotilla

@@ -41,6 +41,16 @@ Finish Scheduler::Impl::FollowGrammar(Req* req, int32_t token, ReqOutput* output
   return Finish::kError;
 }
 
+// How many of its draft's first tokens the grammar allows; the row's masks are in draft_masks then.
+uint32_t Scheduler::Impl::FollowDraft(const Req& req, uint32_t num_tokens) {
+  if (num_tokens == 0) return 0;
+  draft.clear();
+  AppendDraft(req, num_tokens, &draft);
+  draft_masks.resize((1 + num_tokens) * req.mask.size());
+  std::ranges::copy(req.mask, draft_masks.begin());
+  return req.matcher->FollowGuess(draft, draft_masks);
+}
+
 // Whether a batch of nothing but rows with masks had better wait for the plan in flight, and go
 // with those that are in it and can't be planned yet. Else the two groups would take turns for
 // ever, and each would have half of what a step can do.

@@ -2,8 +2,9 @@
 // request a GrammarMatcher that follows its output token by token.
 //
 // Masks have a bit a token, token t in bit t % 32 of word t / 32; set: the token may come next.
-// There is no rollback: a request with a grammar is planned when its last token is known, and a
-// retracted one keeps its matcher, whose tokens are those of the request.
+// What was accepted is not taken back: a request with a grammar is planned when its last token is
+// known, and a retracted one keeps its matcher, whose tokens are those of the request. How a draft
+// would fare is asked without accepting it.
 //
 // Threads: a Grammar any (it is immutable), a matcher one. Ownership: a matcher shares what it
 // needs of its grammar. Errors: InvalidArgument, with a message for the client; the matcher is then
@@ -31,6 +32,11 @@ class GrammarMatcher {
   virtual Status Accept(int32_t token) = 0;
   // An end of sequence was accepted.
   virtual bool IsTerminated() const = 0;
+  // How many of the first tokens of `guess` (at least one) may come next, one after the other, an
+  // end of sequence not among them; fewer if it takes too long. `masks` has room for one more than
+  // those: the first is that which FillMask made, and for each token that may come that behind it
+  // is added. Whatever happens, the matcher goes on as if it had not been called.
+  virtual uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) = 0;
 };
 
 class Grammar {

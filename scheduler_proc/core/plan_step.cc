@@ -308,7 +308,9 @@ void Scheduler::Impl::FillRow(const BatchRow& row, StepPlan* plan) {
   if (row.samples) out.flags |= kRowSample;
   if (row.samples && req->is_masked) {
     out.flags |= kRowMask;
-    plan->masks.insert(plan->masks.end(), req->mask.begin(), req->mask.end());
+    const std::vector<uint32_t>& masks = row.num_draft() > 0 ? draft_masks : req->mask;
+    plan->masks.insert(plan->masks.end(), masks.begin(),
+                       masks.begin() + row.num_sampled() * req->mask.size());
   }
   if (row.embeds) out.flags |= kRowEmbed;
   if (req->is_mean()) out.flags |= kRowPoolMean;

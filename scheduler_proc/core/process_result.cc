@@ -28,8 +28,7 @@ void Scheduler::Impl::OnResult(const StepResult& result, int64_t now_ns,
 }
 
 // Empty: the result answers the batch row by row.
-std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
-                                         const StepResult& result) const {
+std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch, const StepResult& result) {
   if (result.code != 0) {
     return result.message.empty() ? absl::StrCat("the workers failed with code ", result.code)
                                   : result.message;
@@ -46,13 +45,17 @@ std::string Scheduler::Impl::CheckResult(const ScheduleBatch& batch,
       return token >= 0 && static_cast<uint32_t>(token) < config.vocab_size;
     };
     if (row.samples && !is_token(answer.token)) return "the workers sampled no valid token";
-    if (answer.accepted.size() > row.num_draft() ||
-        !std::ranges::all_of(answer.accepted, is_token)) {
-      return "the workers accepted what was not drafted";
-    }
+    if (!IsOfDraft(row, answer.accepted)) return "the workers accepted what was not drafted";
     if (row.embeds && answer.embedding.empty()) return "the workers answered no embedding";
   }
   return "";
+}
+
+bool Scheduler::Impl::IsOfDraft(const BatchRow& row, const std::vector<int32_t>& accepted) {
+  if (accepted.size() > row.num_draft()) return false;
+  draft.clear();
+  AppendDraft(*row.req, static_cast<uint32_t>(accepted.size()), &draft);
+  return accepted == draft;
 }
 
 // Once no plan runs it any more.

@@ -65,7 +65,8 @@ struct ScheduleBatch {
   void AddRow(const BatchRow& row) {
     rows.push_back(row);
     if (!row.extend) {
-      for (uint32_t i = 0; i < row.num_tokens; ++i) work.AddDecode(row.start + i);
+      work.AddDecode(row.start);
+      work.AddDraft(row.start + 1, row.num_draft());
       num_draft_tokens += row.num_draft();
       return;
     }

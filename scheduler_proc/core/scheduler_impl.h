@@ -122,7 +122,8 @@ struct Scheduler::Impl {
 
   // process_result.cc: what a batch brought.
   void OnResult(const StepResult& result, int64_t now_ns, std::vector<ReqOutput>* outputs);
-  std::string CheckResult(const ScheduleBatch& batch, const StepResult& result) const;
+  std::string CheckResult(const ScheduleBatch& batch, const StepResult& result);
+  bool IsOfDraft(const BatchRow& row, const std::vector<int32_t>& accepted);
   void ProcessRow(const BatchRow& row, const RowResult& result, int64_t now_ns,
                   std::vector<ReqOutput>* outputs);
   Finish TakeToken(Req* req, int32_t token, int64_t now_ns, ReqOutput* output);
@@ -137,15 +138,18 @@ struct Scheduler::Impl {
   }
   bool WaitsForDrafts() const;
   double LeastDraftRate() const;
+  uint32_t MostDraftTokens(const Req& req, uint32_t num_drafted) const;
   uint32_t TakeDraft(Req* req, double least_right, const ScheduleBatch& batch);
   static void AppendDraft(const Req& req, uint32_t num_tokens, std::vector<int32_t>* to);
   void OnDraftResult(const BatchRow& row, const RowResult& result);
+  bool MayDraft(const Req& req) const;
   void LookForDraft(Req* req) const;
 
   // follow_grammar.cc: structured output.
   Status StartGrammar(const Grammar& grammar, std::span<const int32_t> output,
                       std::unique_ptr<GrammarMatcher>* matcher, std::vector<uint32_t>* mask) const;
   Finish FollowGrammar(Req* req, int32_t token, ReqOutput* output) const;
+  uint32_t FollowDraft(const Req& req, uint32_t num_tokens);
   bool WaitsForGrammars(const ScheduleBatch& batch) const;
 
   // snapshot.cc, snapshot_load.cc.
@@ -172,7 +176,9 @@ struct Scheduler::Impl {
   std::vector<Req*> running_batch;  // by arrival (or priority): the last is retracted first
   std::optional<RunningSummary> running_summary;  // of the batch being planned, once it is known
   std::vector<Req*> ending;
-  std::vector<Req*> preempting;  // scratch of NumKept
+  std::vector<Req*> preempting;       // scratch of NumKept
+  std::vector<int32_t> draft;         // scratch of FollowDraft and IsOfDraft
+  std::vector<uint32_t> draft_masks;  // of the row being planned, if it has a draft
   // No pages for who is next: until some are given back, others cache what it may read, or the
   // ratio falls.
   bool batch_is_full = false;

@@ -196,8 +196,8 @@ class Scheduler::Impl::Loader {
     if (req->slot >= used_slots_.size() || used_slots_[req->slot]++) return Broken("slot");
     if (req->num_computed < req->num_shared * page_size ||
         req->num_computed > req->num_pages * uint64_t{page_size} || req->prefill_len == 0 ||
-        req->prefill_len > req->len() || req->draft_at >= req->len() || !req->was_scheduled ||
-        req->pages_sent > req->num_pages ||
+        req->prefill_len > req->len() || !req->was_scheduled || req->pages_sent > req->num_pages ||
+        req->draft_at >= req->len() || (req->draft_at > 0 && !impl_.MayDraft(*req)) ||
         !(ended ? req->kept_len >= req->prompt_len : req->kept_len == UINT32_MAX)) {
       return Broken("progress");
     }
@@ -277,7 +277,7 @@ class Scheduler::Impl::Loader {
   // A draft goes on from a known token, and nothing goes on from it before its result.
   static bool MayHaveDraft(const Req& req, const RowSnapshot& row) {
     if (row.num_tokens == 1) return !req.draft_in_flight();
-    return row.num_tokens <= 1 + kMaxDraftTokens && req.num_unknown == 0 && !req.is_masked &&
+    return row.num_tokens <= 1 + kMaxDraftTokens && req.num_unknown == 0 &&
            !req.spec.sampling.has_penalties();
   }
 

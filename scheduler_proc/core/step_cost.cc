@@ -15,6 +15,11 @@ constexpr double kMaxVariance = 1e6;   // else a term that never varies grows wi
 
 }  // namespace
 
+void StepWork::AddDraft(uint32_t start, uint32_t num_tokens) {
+  decode_tokens += num_tokens;
+  chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+}
+
 void StepWork::AddChunk(uint32_t start, uint32_t num_tokens) {
   chunk_tokens += num_tokens;
   chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;

@@ -27,6 +27,9 @@ struct StepWork {
     ++decode_tokens;
     decode_reads += position + 1;
   }
+  // Of a draft, from position `start` on, behind a token that decodes: one pass reads for all of a
+  // row, as for a chunk.
+  void AddDraft(uint32_t start, uint32_t num_tokens);
   // `num_tokens` tokens of a prompt from position `start` on.
   void AddChunk(uint32_t start, uint32_t num_tokens);
 };

@@ -5,7 +5,7 @@
 namespace flotilla {
 namespace {
 
-constexpr uint8_t kFlightRecordVersion = 8;
+constexpr uint8_t kFlightRecordVersion = 9;
 
 // A result's, all rows together.
 constexpr uint64_t kMostPromptLogprobs = 1 << 20, kMostEmbeddingFloats = 1 << 24;

@@ -6,11 +6,19 @@
 namespace flotilla {
 namespace {
 
+// A count is told from the other answers.
+constexpr int kCounts = 64;
+static_assert(kCounts + kMaxDraftTokens <= 127);
+
 class Recorder {
  public:
   explicit Recorder(GrammarLog* log) : log_(*log) {}
   bool Note(bool answer) const {
     log_.answers.push_back(answer ? 1 : 0);
+    return answer;
+  }
+  uint32_t Note(uint32_t answer) const {
+    log_.answers.push_back(static_cast<char>(kCounts + static_cast<int>(answer)));
     return answer;
   }
   Status Note(Status answer) const {
@@ -31,6 +39,9 @@ class RecordedMatcher final : public GrammarMatcher {
   }
   Status Accept(int32_t token) override { return recorder_.Note(matcher_->Accept(token)); }
   bool IsTerminated() const override { return recorder_.Note(matcher_->IsTerminated()); }
+  uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) override {
+    return recorder_.Note(matcher_->FollowGuess(guess, masks));
+  }
 
  private:
   const std::unique_ptr<GrammarMatcher> matcher_;
@@ -56,6 +67,7 @@ class Answers {
  public:
   explicit Answers(GrammarLog* log) : log_(*log) {}
   bool TakeBool() const { return Take() != 0; }
+  uint32_t TakeCount() const { return static_cast<uint32_t>(std::max(Take() - kCounts, 0)); }
   Status TakeStatus() const {
     return {static_cast<absl::StatusCode>(Take()), "as the grammar said when it was recorded"};
   }
@@ -79,6 +91,10 @@ class ReplayedMatcher final : public GrammarMatcher {
   }
   Status Accept(int32_t /*token*/) override { return answers_.TakeStatus(); }
   bool IsTerminated() const override { return answers_.TakeBool(); }
+  uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) override {
+    std::fill(masks.begin(), masks.end(), 0);
+    return std::min(answers_.TakeCount(), static_cast<uint32_t>(guess.size()));
+  }
 
  private:
   const Answers answers_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <variant>
@@ -91,13 +92,8 @@ class XGrammarMatcher final : public GrammarMatcher {
       return OkStatus();
     }
     steps_ = std::min(steps_ + kStepsPerToken, kMostSteps);
-    int64_t shape = static_cast<int64_t>(mask.size());
-    DLTensor tensor = {mask.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(),
-                       &shape,      nullptr,     0};
-    RETURN_IF_ERROR(Bounded(&steps_, [&] { matcher_.FillNextTokenBitmask(&tensor); }));
-    if (std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; }))
-      return OkStatus();
-    return Bad("no token of this model can come next in the grammar");
+    RETURN_IF_ERROR(Bounded(&steps_, [&] { Fill(&matcher_, mask); }));
+    return HasToken(mask) ? OkStatus() : Bad("no token of this model can come next in the grammar");
   }
 
   Status Accept(int32_t token) override {
@@ -105,13 +101,67 @@ class XGrammarMatcher final : public GrammarMatcher {
     history_steps_ = std::min(history_steps_ + kHistoryStepsPerToken, kMostHistorySteps);
     bool accepted = false;
     RETURN_IF_ERROR(Bounded(&history_steps_, [&] { accepted = matcher_.AcceptToken(token); }));
+    if (guesser_.has_value()) not_guessed_.push_back(token);
+    if (not_guessed_.size() > kMostNotGuessed) ForgetGuesser();
     return accepted ? OkStatus() : Bad(StrCat("token ", token, " is not allowed by the grammar"));
   }
 
   bool IsTerminated() const override { return matcher_.IsTerminated(); }
 
+  // A matcher that has run out of steps is lost, so it is another one that guesses.
+  uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) override {
+    if (!may_guess_) return 0;
+    int64_t steps = kStepsPerToken * static_cast<int64_t>(guess.size());
+    uint32_t followed = 0;
+    const Status status = Bounded(&steps, [&] {
+      CatchUp();
+      const size_t words = masks.size() / (guess.size() + 1);
+      int accepted = 0;
+      for (const int32_t token : guess) {
+        if (!Allows(masks.first(words), token) || !guesser_->AcceptToken(token)) break;
+        ++accepted;
+        if (guesser_->IsTerminated()) break;
+        masks = masks.subspan(words);
+        Fill(&*guesser_, masks.first(words));
+        if (!HasToken(masks.first(words))) break;
+        ++followed;
+      }
+      guesser_->Rollback(accepted);
+    });
+    if (!status.ok()) {
+      ForgetGuesser();
+      may_guess_ = false;
+    }
+    return followed;
+  }
+
  private:
   static constexpr int64_t kHistoryStepsPerToken = 512;
+  static constexpr size_t kMostNotGuessed =
+      64;  // then a copy is made faster than they are followed
+
+  static void Fill(xgrammar::GrammarMatcher* matcher, std::span<uint32_t> mask) {
+    int64_t shape = static_cast<int64_t>(mask.size());
+    DLTensor tensor = {mask.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(),
+                       &shape,      nullptr,     0};
+    matcher->FillNextTokenBitmask(&tensor);
+  }
+  static bool Allows(std::span<const uint32_t> mask, int32_t token) {
+    return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+  }
+  static bool HasToken(std::span<const uint32_t> mask) {
+    return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+  }
+
+  void CatchUp() {
+    if (!guesser_.has_value()) guesser_ = matcher_.Fork();
+    for (const int32_t token : not_guessed_) guesser_->AcceptToken(token);
+    not_guessed_.clear();
+  }
+  void ForgetGuesser() {
+    guesser_.reset();
+    not_guessed_.clear();
+  }
 
   template <typename Work>
   static Status Bounded(int64_t* steps, Work work) {
@@ -131,6 +181,9 @@ class XGrammarMatcher final : public GrammarMatcher {
   std::shared_ptr<const Mask> next_mask_;  // null: to be made
   int64_t steps_ = kMostSteps;
   int64_t history_steps_ = kMostHistorySteps;
+  std::optional<xgrammar::GrammarMatcher> guesser_;  // as matcher_ was before not_guessed_
+  std::vector<int32_t> not_guessed_;
+  bool may_guess_ = true;
 };
 
 // Made where a grammar may take its time: the loop, in which requests begin, copies a matcher that

@@ -69,7 +69,9 @@ LoopMetrics::LoopMetrics(const Options& options, prometheus::Registry* registry)
       retractions_(Counter("retractions_total", "Requests put back for lack of KV pages.")),
       rejected_results_(AddCounter(registry, RejectedFramesSpec("result"))),
       ttft_(Histogram("time_to_first_token_seconds", "Arrival to first token.", kTtft)),
-      inter_token_(Histogram("inter_token_latency_seconds", "Between tokens.", kInterToken)),
+      inter_token_(Histogram("inter_token_latency_seconds",
+                             "Between tokens; several of a step, by drafts, came evenly.",
+                             kInterToken)),
       e2e_(Histogram("e2e_request_latency_seconds", "Arrival to last token.", kTtft)),
       queue_time_(Histogram("request_queue_time_seconds", "Arrival to first scheduled.", kTtft)),
       prefill_time_(

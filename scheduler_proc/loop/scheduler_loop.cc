@@ -298,14 +298,28 @@ void SchedulerLoop::ReportBatch(int64_t now_ns) {
   batch.planned_step.store(plan_.step_id, std::memory_order_relaxed);
 }
 
+// When the first of `outputs` came, which is one of several tokens that a step brought the request
+// if it had a draft: in the time since the one before they came evenly.
+int64_t SchedulerLoop::TokenNs(std::span<const ReqOutput> outputs, int64_t last_ns,
+                               int64_t now_ns) {
+  const auto other = [&](const ReqOutput& o) {
+    return o.id != outputs[0].id || !o.token.has_value();
+  };
+  const auto after = std::find_if(outputs.begin() + 1, outputs.end(), other) - outputs.begin() - 1;
+  return last_ns == 0 ? now_ns : now_ns - (now_ns - last_ns) * after / (after + 1);
+}
+
 bool SchedulerLoop::HandOutputs(int64_t now_ns, bool results) {
-  for (ReqOutput& output : core_outputs_) {
+  for (size_t i = 0; i < core_outputs_.size(); ++i) {
+    ReqOutput& output = core_outputs_[i];
     auto it = live_.find(output.id);
     if (it != live_.end()) {
       LiveReq& live = it->second;
       if (output.token.has_value()) {
-        deps_.metrics->OnToken(live.arrival_ns, live.last_token_ns, now_ns);
-        live.last_token_ns = now_ns;
+        const int64_t at_ns =
+            TokenNs(std::span(core_outputs_).subspan(i), live.last_token_ns, now_ns);
+        deps_.metrics->OnToken(live.arrival_ns, live.last_token_ns, at_ns);
+        live.last_token_ns = at_ns;
         live.failed_steps = live.lost_steps = 0;
       }
       if (output.finish != Finish::kNone) {

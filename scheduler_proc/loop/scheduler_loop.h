@@ -93,6 +93,7 @@ class SchedulerLoop {
   void CountStep(ReqId id, uint32_t LiveReq::*count, uint32_t most);
   bool PublishPlan(int64_t now_ns);
   void ReportBatch(int64_t now_ns);
+  static int64_t TokenNs(std::span<const ReqOutput> outputs, int64_t last_ns, int64_t now_ns);
   bool HandOutputs(int64_t now_ns, bool results);
   void RecomputeDeadline();
   void WriteKeyFrameIfDue();

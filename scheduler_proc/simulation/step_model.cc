@@ -148,7 +148,8 @@ StepWork WorkOf(const StepPlan& plan) {
     const bool decodes = (row.num_tokens == 1 || verify) && (row.flags & kRowSample) != 0 &&
                          std::none_of(plan.opens.begin(), plan.opens.end(), opens_slot);
     if (decodes) {
-      for (uint32_t i = 0; i < row.num_tokens; ++i) work.AddDecode(row.start_pos + i);
+      work.AddDecode(row.start_pos);
+      work.AddDraft(row.start_pos + 1, row.num_tokens - 1);
     } else {
       work.AddChunk(row.start_pos, row.num_tokens);
     }

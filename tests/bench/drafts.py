@@ -17,11 +17,19 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 from cluster import MODEL, Cluster  # noqa: E402 - found by the line above
 
 CODE = (ROOT / "scheduler_proc/core/page_allocator.cc").read_text()[:1500]
+RECORD = {"type": "object", "required": ["first_name", "last_name", "year_of_birth", "profession"],
+          "additionalProperties": False, "properties": {
+              "first_name": {"type": "string"}, "last_name": {"type": "string"},
+              "year_of_birth": {"type": "integer", "minimum": 1000, "maximum": 2000},
+              "profession": {"enum": ["painter", "writer", "composer", "scientist", "other"]}}}
 TASKS = {
-    "quote": f"Repeat this text word for word.\n\nText: {CODE}\n\nRepeated text: ",
-    "edit": f"Here is a file.\n\n{CODE}\n\nThe same file, with Alloc called Take:\n\n",
-    "list": "Countries and their capitals.\nCountry: France, capital: Paris\nCountry: Italy, capital: Rome\nCountry:",
-    "story": "Once upon a time, in a village by the sea,",
+    "quote": {"prompt": f"Repeat this text word for word.\n\nText: {CODE}\n\nRepeated text: "},
+    "edit": {"prompt": f"Here is a file.\n\n{CODE}\n\nThe same file, with Alloc called Take:\n\n"},
+    "list": {"prompt": "Countries and their capitals.\n"
+                       "Country: France, capital: Paris\nCountry: Italy, capital: Rome\nCountry:"},
+    "records": {"prompt": "Famous people, as JSON: ",
+                "structured_outputs": {"json": {"type": "array", "minItems": 40, "items": RECORD}}},
+    "story": {"prompt": "Once upon a time, in a village by the sea,"},
 }
 
 
@@ -46,10 +54,9 @@ def main():
           "|---|---|---|---|---|---|---|---|")
     with Cluster("--speculative-num-draft-tokens", "0", model=args.model) as plain, \
             Cluster("--speculative-num-draft-tokens", str(args.draft_tokens), model=args.model) as drafting:
-        for task, prompt in TASKS.items():
+        for task, fields in TASKS.items():
             for temperature in (0, 0.7):
-                body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": temperature, "seed": 1,
-                        "ignore_eos": True}
+                body = fields | {"max_tokens": args.tokens, "temperature": temperature, "seed": 1, "ignore_eos": True}
                 texts = {ask(cluster, body)[0] for cluster in (plain, drafting)}  # and the prompt is cached
                 names = ("spec_decode_draft_tokens_total", "spec_decode_accepted_tokens_total")
                 before, steps = [metric(drafting, name) for name in names], sum(drafting.steps().values())

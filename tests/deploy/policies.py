@@ -135,6 +135,13 @@ def volumes_are_there(objects):
             yield f"{owner}: volume {name} is not both mounted and there"
 
 
+def volumes_have_one_source(objects):
+    for owner, spec in pods(objects):
+        for volume in spec.get("volumes", []):
+            if len(volume) != 2:
+                yield f'{owner}: volume {volume["name"]} is one of {sorted(set(volume) - {"name"})}'
+
+
 # --- Life of a pod -------------------------------------------------------------------------------------
 
 def containers_have_three_probes_on_their_own_ports(objects):

@@ -38,6 +38,13 @@ def nobody_fixes_the_size_of_what_is_scaled(objects):
             yield f"{name_of(item)} has replicas, which every apply would set again"
 
 
+def autoscalers_have_their_target(objects):
+    sets = {item["metadata"]["name"] for item in of_kind(objects, "StatefulSet")}
+    for item in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        if item["spec"]["scaleTargetRef"]["name"] not in sets:
+            yield f"{name_of(item)} scales what is not there"
+
+
 def the_network_denies_by_default(objects):
     policies = [item["spec"] for item in of_kind(objects, "NetworkPolicy")]
     deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}

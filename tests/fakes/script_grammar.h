@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "scheduler_proc/core/grammar.h"
+#include "tests/fakes/follow_guess.h"
 
 namespace flotilla::testing {
 
@@ -42,6 +43,9 @@ class ScriptGrammar final : public Grammar {
       return OkStatus();
     }
     bool IsTerminated() const override { return terminated_; }
+    uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) override {
+      return testing::FollowGuess(*this, guess, masks);
+    }
 
    private:
     std::vector<int32_t> Allowed() const {

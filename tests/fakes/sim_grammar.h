@@ -1,5 +1,5 @@
 // A grammar for random workloads: which tokens may come next depends on all that came before, so
-// that a mask of another place, or of another request, shows in the output. About a quarter of the
+// that a mask of another place, or of another request, shows in the output. About a share of the
 // vocabulary is allowed at each place, and the end of sequence at some; after `most` tokens only
 // that. From `fails_at` tokens on there is no mask.
 #pragma once
@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "scheduler_proc/core/grammar.h"
+#include "tests/fakes/follow_guess.h"
 
 namespace flotilla::testing {
 
@@ -19,6 +20,7 @@ class SimGrammar final : public Grammar {
     uint32_t vocab_size = 97;
     int32_t eos = 0;
     uint32_t most = 40;
+    uint32_t sixteenths = 4;  // the share
     uint32_t fails_at = UINT32_MAX;
   };
   explicit SimGrammar(const Shape& shape) : shape_(shape) {}
@@ -48,6 +50,9 @@ class SimGrammar final : public Grammar {
       return OkStatus();
     }
     bool IsTerminated() const override { return terminated_; }
+    uint32_t FollowGuess(std::span<const int32_t> guess, std::span<uint32_t> masks) override {
+      return testing::FollowGuess(*this, guess, masks);
+    }
 
    private:
     static uint64_t Scramble(uint64_t x) {
@@ -61,7 +66,8 @@ class SimGrammar final : public Grammar {
       if (at_ >= shape_.most) return false;
       // One at least, whatever the state.
       const auto sure = 1 + static_cast<int32_t>(state_ % (shape_.vocab_size - 1));
-      return token == sure || Scramble(state_ + static_cast<uint32_t>(token)) % 4 == 0;
+      return token == sure ||
+             Scramble(state_ + static_cast<uint32_t>(token)) % 16 < shape_.sixteenths;
     }
 
     const Shape shape_;

@@ -112,6 +112,10 @@ void MakeStepPlan() {
   draft.closes.clear();
   BuildStepPlan(draft, &idle);
   Save("step_plan", "draft", Pieces({opening, idle, decoding}));
+  draft.rows[0].flags |= kRowMask;
+  draft.masks.assign(size_t{3} * 32, 0xf0f0f0f0);
+  BuildStepPlan(draft, &idle);
+  Save("step_plan", "draft-masked", Pieces({opening, idle}));
   Save("step_plan", "twice", Pieces({opening, opening, decoding, decoding}));
 }
 

@@ -116,11 +116,13 @@ def test_a_replica_that_stands_still_is_not_waited_for_for_ever(victim):
 
 
 def test_a_retraction_is_not_noticed():
-    """More output than the KV cache holds: the last to come are put back and computed again."""
-    with Cluster("--tp", "1", "--kv-cache-memory", "12MiB", "--context-length", "256") as c:
+    """More output than the KV cache holds: the last to come are put back and computed again. All are let in
+    at once and need twice the pages, so that some are put back however soon drafts bring others to an end."""
+    with Cluster("--tp", "1", "--kv-cache-memory", "12MiB", "--context-length", "256",
+                 "--schedule-conservativeness", "0.3") as c:
         client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=300)
         model = client.models.list().data[0].id
-        count, tokens = 6, 120
+        count, tokens = 6, 200
         alone = [complete(client, model, i, tokens) for i in range(count)]
         assert c.metric("flotilla_scheduler_retractions_total") == 0
         together = [None] * count

@@ -13,12 +13,12 @@ namespace {
 
 constexpr uint32_t kVocab = 97;
 
-// What a worker might sample under the next of the masks; now and then something else.
-int32_t Masked(std::span<const uint32_t>* masks, std::mt19937_64* random) {
-  const auto mask = masks->first(MaskWords(kVocab));
-  *masks = masks->subspan(MaskWords(kVocab));
-  auto token = static_cast<uint32_t>((*random)() % kVocab);
+// What a worker might sample under the first of the masks; now and then something else.
+int32_t Masked(std::span<const uint32_t> masks, std::mt19937_64* random) {
+  const auto mask = masks.first(MaskWords(kVocab));
+  uint32_t token = (*random)() % kVocab;
   if ((*random)() % 200 == 0) return static_cast<int32_t>(token);
+  if ((*random)() % 4 != 0) token = 1;  // much is repeated
   while ((mask[token / 32] >> (token % 32) & 1) == 0) token = (token + 1) % kVocab;
   return static_cast<int32_t>(token);
 }
@@ -45,6 +45,7 @@ ReqSpec RandomSpec(ReqId id, int64_t now, uint32_t long_prompt, std::mt19937_64*
         .seed = id,
         .vocab_size = kVocab,
         .most = (*random)() % 3 == 0 ? 1 + static_cast<uint32_t>((*random)() % 9) : 60,
+        .sixteenths = id % 2 == 0 ? 15u : 4u,
         .fails_at = (*random)() % 9 == 0 ? static_cast<uint32_t>((*random)() % 9) : UINT32_MAX});
     if ((*random)() % 5 == 0) spec.resumed_ids = {static_cast<int32_t>((*random)() % kVocab)};
     spec.max_new_tokens += 1;
@@ -65,14 +66,16 @@ StepResult RandomResult(const StepPlan& plan, int64_t now, std::mt19937_64* rand
   for (const PlanRow& row : plan.rows) {
     RowResult& out = result.rows.emplace_back();
     out.slot = row.slot;
+    const auto num_accepted = (row.flags & kRowVerify) != 0 ? (*random)() % row.num_tokens : 0;
+    out.accepted.assign(ids + 1, ids + 1 + num_accepted);
     if (row.flags & kRowMask) {
-      out.token = Masked(&masks, random);
+      const size_t words = MaskWords(kVocab);
+      out.token = Masked(masks.subspan(num_accepted * words, words), random);
+      masks = masks.subspan(NumMasks(row) * words);
     } else if (row.flags & kRowSample) {
       // Much is repeated.
       out.token = static_cast<int32_t>((*random)() % 4 != 0 ? 1 : (*random)() % kVocab);
     }
-    if (row.flags & kRowVerify)
-      out.accepted.assign(ids + 1, ids + 1 + (*random)() % row.num_tokens);
     ids += row.num_tokens;
     if (row.flags & kRowEmbed) out.embedding = {1.5f, -2};
     if (!(row.flags & kRowPromptLogprobs)) continue;

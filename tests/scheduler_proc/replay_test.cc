@@ -77,7 +77,7 @@ TEST(ReplayTest, NoticesAnotherDecision) {
     r->spec.sampling.num_prompt_logprobs = kNoLogprobs;
   }));
   EXPECT_TRUE(spoiled(FlightKind::kResult, [](FlightRecord* r) {
-    for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : 0;
+    for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : (row.token + 1) % 90;
   }));
   EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->has_grammar ^= true; }));
   EXPECT_TRUE(spoiled(
@@ -124,23 +124,29 @@ TEST(ReplayTest, CallsAndAnswersAlternate) {
 
 TEST(ReplayTest, RecordingsHaveGrammarsOfAllKinds) {
   FlightRecord record;
-  uint32_t refused = 0, ended = 0, failed = 0, requests = 0;
-  bool has_grammar = false;  // the call before
-  for (const std::string& bytes : RecordSome(15)) {
-    ASSERT_TRUE(ParseFlightRecord(bytes, &record).ok());
-    if (record.kind != FlightKind::kAnswer) {
-      has_grammar = record.kind == FlightKind::kAdd && record.has_grammar;
-      continue;
+  uint32_t refused = 0, ended = 0, failed = 0, requests = 0, guessed = 0;
+  for (uint64_t seed = 15; seed <= 18; ++seed) {
+    bool has_grammar = false;  // the call before
+    for (const std::string& bytes : RecordSome(seed)) {
+      ASSERT_TRUE(ParseFlightRecord(bytes, &record).ok());
+      if (record.kind != FlightKind::kAnswer) {
+        has_grammar = record.kind == FlightKind::kAdd && record.has_grammar;
+        continue;
+      }
+      if (has_grammar) ++(record.ok ? requests : refused);
+      const auto has = [&](char answer) {
+        return record.answers.find(answer) != std::string::npos;
+      };
+      ended += has('\1');
+      failed += has(static_cast<char>(absl::StatusCode::kInvalidArgument));
+      guessed += has(64 + 1) || has(64 + 2);
     }
-    if (has_grammar) ++(record.ok ? requests : refused);
-    ended += record.answers.find('\1') != std::string::npos;
-    failed += record.answers.find(static_cast<char>(absl::StatusCode::kInvalidArgument)) !=
-              std::string::npos;
   }
   EXPECT_GT(requests, 10u);
   EXPECT_GT(refused, 0u);
   EXPECT_GT(ended, 3u);
   EXPECT_GT(failed, 1u);
+  EXPECT_GT(guessed, 0u);
 }
 
 TEST(ReplayTest, SaysWhenTheBeginningIsGone) {

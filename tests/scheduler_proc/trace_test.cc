@@ -75,7 +75,7 @@ TEST(TraceTest, HasEveryRequestThatWasAddedAndEveryPlan) {
   std::set<std::string> finishes;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     std::vector<std::string> records = RecordSome(seed);
-    records.resize(1 + records.size() / 3 * 2);  // some wait and run there
+    records.resize(1 + records.size() / 4 * 2);  // some wait and run there
     const auto trace = TraceRecords(records);
     ASSERT_TRUE(trace.ok()) << trace.status();
     EXPECT_EQ(trace->error, "");

@@ -145,6 +145,20 @@ TEST(StepPlanTest, RoundTrips) {
   EXPECT_TRUE(out.rows.empty()) << "nothing of the plan before";
 }
 
+TEST(StepPlanTest, ADraftHasAMaskForEachOfItsTokens) {
+  StepPlan plan = SamplePlan();
+  plan.rows[2].flags |= kRowMask;
+  plan.masks.assign(size_t{4} * 32, 0x80000001);
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+  std::string without;
+  ASSERT_TRUE(DropMasks(Built(plan), &without));
+  StepPlan out;
+  ASSERT_TRUE(ParseStepPlan(without, kLimits, &out).ok());
+  EXPECT_EQ(out.rows[2].flags, kRowSample | kRowVerify);
+  plan.masks.resize(size_t{2} * 32);
+  EXPECT_FALSE(Check(plan).ok());
+}
+
 TEST(StepPlanTest, MasksCanBeLeftOut) {
   StepPlan plan = SamplePlan();
   std::string frame, without, expected;
@@ -283,7 +297,6 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"rows.flags", [](StepPlan* p) { p->rows[0].flags = 64; }},
       {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags = kRowVerify; }},
       {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags |= kRowPromptLogprobs; }},
-      {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].flags |= kRowMask; }},
       {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].start_pos = 0; }},
       {"rows.flags: a draft", [](StepPlan* p) { p->rows[2].num_tokens = 1; }},
       {"rows.flags: a draft",
@@ -297,6 +310,7 @@ TEST(StepPlanTest, NamesTheBadField) {
       {"rows.flags: a mask without", [](StepPlan* p) { p->rows[0].flags = kRowMask; }},
       {"masks: the rows need", [](StepPlan* p) { p->masks.pop_back(); }},
       {"masks: the rows need", [](StepPlan* p) { p->rows[0].flags = kRowSample | kRowMask; }},
+      {"masks: the rows need words 128", [](StepPlan* p) { p->rows[2].flags |= kRowMask; }},
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = 1000; }},
       {"rows.next_token", [](StepPlan* p) { p->rows[0].next_token = -2; }},
       {"input_ids", [](StepPlan* p) { p->input_ids[1] = 1000; }},

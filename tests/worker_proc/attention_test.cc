@@ -196,6 +196,21 @@ TEST(AttentionTest, LongContextsMatchNaiveDoubleHoweverTheirKeysAreShared) {
   }
 }
 
+// The largest steps there are: one prompt, and one token each of many.
+TEST(AttentionTest, EightThousandQueriesOfOneOrManySequences) {
+  std::vector<Seq> many;
+  for (uint32_t s = 0; s < 512; ++s) many.push_back({1, 1 + s * 7});
+  for (const std::vector<Seq>& seqs : {std::vector<Seq>{{8192, 8192}, {1, 8192}}, many}) {
+    Problem problem({1, 1, 8, 8, 16, KvType::kBFloat16}, seqs);
+    problem.set_num_pieces(8);
+    const auto expected = problem.Run(*AllTables().back());
+    EXPECT_LT(testing::RelativeError(expected, problem.Naive()), 2e-6);
+    for (const KernelTable* table : AllTables()) {
+      EXPECT_TRUE(testing::SameBits(problem.Run(*table), expected)) << table->name;
+    }
+  }
+}
+
 // A key that outweighs all others, in the first split, in a middle one and in the last.
 TEST(AttentionTest, SplitsOfVeryDifferentScoresAreMerged) {
   for (const uint32_t heavy : {5u, 1500u, 2999u}) {

@@ -203,6 +203,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     std::vector<DriverRequest> requests = Requests();
     for (DriverRequest& each : EmbedRequests()) requests.push_back(std::move(each));
     const auto vocab_size = static_cast<int32_t>(checkpoint_->config().vocab_size);
+    requests[3].masked_vocab = checkpoint_->config().vocab_size;
     if (c.draft_tokens > 0) {
       EXPECT_GE(testing::GiveDrafts(expected, vocab_size, &requests), 2u);
     }
@@ -220,6 +221,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
                       });
     driver.Run(&requests);
     EXPECT_EQ(accepted > 0, c.draft_tokens > 0);
+    testing::ExpectWithinMasks(requests[3]);
     if (expected.empty()) {
       expected = requests;
       probe = ranks.probe_hash();

@@ -68,8 +68,8 @@ std::unique_ptr<Checkpoint> Open(const testing::TinyLlamaOptions& options) {
   return std::move(*opened);
 }
 
-// More than may run at once: greedy and sampled in every way, with penalties, biases and logprobs,
-// and embeddings.
+// More than may run at once: greedy and sampled in every way, with penalties, biases, logprobs and
+// masks, and embeddings.
 std::vector<DriverRequest> Requests(uint32_t vocab_size) {
   std::vector<DriverRequest> requests;
   std::mt19937 rng(3);
@@ -90,6 +90,7 @@ std::vector<DriverRequest> Requests(uint32_t vocab_size) {
     if (i % 3 != 2) sampling.num_logprobs = i;
     if (i % 5 == 0) sampling.num_prompt_logprobs = i;
     if (i % 4 == 2) request.logit_bias = {{3, 4}, {90, -2}};
+    if (i % 7 == 3) request.masked_vocab = vocab_size;
     if (i % 6 != 5) continue;
     request.sampling = {};
     request.logit_bias.clear();
@@ -100,18 +101,27 @@ std::vector<DriverRequest> Requests(uint32_t vocab_size) {
   return requests;
 }
 
+// With drafts: all of it, and then again with drafts of what came.
 std::vector<std::string> RecordFrames(const Checkpoint& checkpoint,
                                       const RankThreadsOptions& options,
-                                      std::vector<DriverRequest> requests) {
+                                      std::vector<DriverRequest> requests, bool drafts) {
   std::vector<std::string> frames;
   RankThreads ranks(&checkpoint, options);
-  PlanDriver driver(
-      {.chunk_size = 40, .at_once = 6, .num_pages = ranks.num_pages(), .last_tokens = true},
-      [&](const StepPlan& plan) {
-        BuildStepPlan(plan, &frames.emplace_back());
-        return ranks.Execute(plan);
-      });
-  driver.Run(&requests);
+  const auto execute = [&](const StepPlan& plan) {
+    BuildStepPlan(plan, &frames.emplace_back());
+    return ranks.Execute(plan);
+  };
+  const std::vector<DriverRequest> asked = requests;
+  testing::DriverOptions drives = {
+      .chunk_size = 40, .at_once = 6, .num_pages = ranks.num_pages(), .last_tokens = true};
+  PlanDriver(drives, execute).Run(&requests);
+  if (!drafts) return frames;
+  std::vector<DriverRequest> drafting = asked;
+  CHECK(testing::GiveDrafts(requests, static_cast<int32_t>(checkpoint.config().vocab_size),
+                            &drafting) >= 2);
+  drives.draft_tokens = 5;
+  drives.chunk_size = 30;  // drafts are part of a chunk
+  PlanDriver(drives, execute).Run(&drafting);
   return frames;
 }
 
@@ -220,7 +230,7 @@ TEST_P(NoAllocationTest, InSteadyState) {
   options.threads = c.threads;
   options.dtype = c.dtype;
   const std::vector<std::string> frames =
-      RecordFrames(*checkpoint, options, Requests(checkpoint->config().vocab_size));
+      RecordFrames(*checkpoint, options, Requests(checkpoint->config().vocab_size), true);
   RankThreads ranks(checkpoint.get(), options);
   const Counted counted = CountSteps(&ranks, c.tp, frames);
   EXPECT_GT(counted.first_pass, 0u);
@@ -230,7 +240,7 @@ TEST_P(NoAllocationTest, InSteadyState) {
   }
 }
 
-// Plain requests: what a slot holds of penalties, biases and embeddings grows as it is used.
+// Plain requests: what there is of penalties, biases, embeddings and drafts grows as it is used.
 TEST_P(FirstStepTest, AllocatesNothingWithPreparedPlans) {
   const Case& c = GetParam();
   const auto checkpoint = Open(c.model);
@@ -245,7 +255,7 @@ TEST_P(FirstStepTest, AllocatesNothingWithPreparedPlans) {
     request.sampling.num_prompt_logprobs = kNoLogprobs;
     request.logit_bias.clear();
   }
-  const std::vector<std::string> frames = RecordFrames(*checkpoint, options, requests);
+  const std::vector<std::string> frames = RecordFrames(*checkpoint, options, requests, false);
   for (const bool prepared : {true, false}) {
     options.disable_precompile = !prepared;
     RankThreads ranks(checkpoint.get(), options);

@@ -8,6 +8,8 @@
 // last token.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -31,6 +33,7 @@ struct DriverRequest {
   bool embed = false;          // the prompt's embedding instead of output: max_new_tokens 0
   bool mean = false;           // of all positions, else of the last
   std::vector<int32_t> draft;  // of output, right or wrong; not with RunAhead
+  uint32_t masked_vocab = 0;   // tokens of its masks (MaskAllows); 0: it has none
   // results
   std::vector<int32_t> output;
   std::vector<PositionLogprobs> logprobs;         // of output
@@ -40,6 +43,11 @@ struct DriverRequest {
     return {reinterpret_cast<const char*>(embedding.data()), embedding.size() * sizeof(float)};
   }
 };
+
+// Half of the tokens, other ones at each place of the output.
+inline bool MaskAllows(uint32_t place, int32_t token) {
+  return ((static_cast<uint32_t>(token) * 2654435761u ^ place * 40503u) >> 13 & 1) != 0;
+}
 
 struct DriverOptions {
   uint32_t chunk_size = 512;  // prompt tokens a step
@@ -214,6 +222,7 @@ class PlanDriver {
       row.next_token = end < prompt ? request.prompt[end] : -1;
     }
     if (draft > 0) row.flags |= kRowVerify;
+    if (request.masked_vocab > 0 && (row.flags & kRowSample) != 0) AddMasks(*r, draft, &row, plan);
     for (uint32_t p = r->computed; p < end - draft; ++p) {
       const bool leave_out = decode && options_.last_tokens && request.draft.empty();
       plan->input_ids.push_back(p < prompt  ? request.prompt[p]
@@ -229,6 +238,18 @@ class PlanDriver {
     if (!request.embed) ++r->sampled;
     r->done = request.embed || r->sampled == request.max_new_tokens;
     if (r->done) plan->closes.push_back(r->slot);
+  }
+
+  static void AddMasks(const Running& r, uint32_t draft, PlanRow* row, StepPlan* plan) {
+    row->flags |= kRowMask;
+    for (uint32_t place = r.sampled; place <= r.sampled + draft; ++place) {
+      const size_t begin = plan->masks.size();
+      plan->masks.resize(begin + MaskWords(r.request->masked_vocab));
+      for (uint32_t token = 0; token < r.request->masked_vocab; ++token) {
+        if (MaskAllows(place, static_cast<int32_t>(token)))
+          plan->masks[begin + token / 32] |= 1u << (token % 32);
+      }
+    }
   }
 
   static void TakeResult(const RowResult& result, const Row& row) {
@@ -254,6 +275,13 @@ class PlanDriver {
   size_t next_ = 0;
   std::vector<Running> running_;
 };
+
+inline void ExpectWithinMasks(const DriverRequest& request) {
+  ASSERT_EQ(request.output.size(), request.max_new_tokens);
+  for (uint32_t place = 0; place < request.output.size(); ++place) {
+    EXPECT_TRUE(MaskAllows(place, request.output[place])) << place;
+  }
+}
 
 // `expected`, which are `requests` that have run, give those without penalties drafts of which most
 // tokens are right; how many there are.

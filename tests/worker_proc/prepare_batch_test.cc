@@ -90,6 +90,21 @@ TEST(PrepareBatchTest, TheRaggedExample) {
   EXPECT_EQ(batch.mode, ForwardMode::kExtend);
 }
 
+TEST(PrepareBatchTest, ADraftIsComputedLikeAPromptAndCountedAsADecode) {
+  SlotTable slots(2, kPageSize, 64);
+  StepPlan plan;
+  plan.opens = {{0, 0, {}}, {1, 0, {}}};
+  plan.rows = {Row(0, 8, 1, 3, kRowSample), Row(1, 4, 3, 2, kRowSample | kRowVerify)};
+  plan.input_ids.assign(4, 5);
+  plan.new_pages = {0, 1, 2, 3, 4};
+  const ForwardBatch batch = Prepare(plan, &slots);
+  EXPECT_EQ(batch.mode, ForwardMode::kMixed);
+  EXPECT_EQ(StepMode(plan), ForwardMode::kDecode);
+  ASSERT_EQ(batch.logits_rows.size(), 4u);
+  EXPECT_EQ(batch.logits_rows[3].position, 6u);
+  EXPECT_TRUE(batch.logits_rows[1].sample);
+}
+
 TEST(PrepareBatchTest, PromptLogprobsWantEveryPositionAndKnowTheTokenAfterIt) {
   SlotTable slots(1, kPageSize, 64);
   StepPlan plan;

@@ -34,6 +34,7 @@ struct RankThreadsOptions {
   std::vector<int32_t> eos_ids = {};
   cpu::PackCacheOptions pack_cache = {};
   bool disable_precompile = false;
+  std::vector<uint32_t> precompile_token_paddings = {}, precompile_bs_paddings = {};
   // Of each rank; none: the CPU's, as the options above say.
   std::function<std::unique_ptr<Backend>()> make_backend = {};
 };
@@ -88,6 +89,8 @@ class RankThreads {
     runner.logits_dump = options_.logits_dump;
     runner.eos_ids = options_.eos_ids;
     runner.disable_precompile = options_.disable_precompile;
+    runner.precompile_token_paddings = options_.precompile_token_paddings;
+    runner.precompile_bs_paddings = options_.precompile_bs_paddings;
     Rank& rank = ranks_[r];
     rank.collective = options_.tp == 1 ? MakeSingleRankCollective() : Attach(r);
     CpuBackendOptions cpu_options;

@@ -244,7 +244,7 @@ Status ModelRunner::Finished(const Status& status, std::optional<uint32_t> bad_s
 Status ModelRunner::Execute(StepPlan* plan, StepResult* result) {
   CHECK(num_begun() == 0);
   RETURN_IF_ERROR(PrepareStep(plan, result));
-  last_mode_ = batch_.mode;
+  last_mode_ = StepMode(*plan);
   std::optional<uint32_t> bad_slot;
   const auto on_host = [&](const LogitsRow& row, std::span<float> logits) {
     Status used = UseLogits(*plan, row, logits, result);

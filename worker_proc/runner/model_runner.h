@@ -112,6 +112,8 @@ class ModelRunner {
   Status CheckWeightsFit() const;
   Status CheckContextFits() const;
   Status RunLargestStep();
+  StepPlan StepOfShape(const PlanShape& shape, bool decodes) const;
+  Status RunForNothing(const StepPlan& plan);
   std::vector<uint64_t> KvPageBytes() const;  // of each rank
   StatusOr<uint64_t> KvPagesThatFit(std::vector<uint64_t> page_bytes) const;
   Status SizeKvCache();

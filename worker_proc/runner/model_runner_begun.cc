@@ -43,7 +43,7 @@ StatusOr<bool> ModelRunner::Begin(StepPlan* plan, StepResult* result) {
   Begun& step = begun_[num_begun_ % kMaxBegun];
   step.plan = plan;
   step.result = result;
-  step.mode = batch_.mode;
+  step.mode = StepMode(*plan);
   step.sampled.reset();
   ASSIGN_OR_RETURN(const Tensor hidden, RunForward());
   AskFor(*plan, batch_.logits_rows, result, &step.draws);

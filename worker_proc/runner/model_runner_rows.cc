@@ -17,12 +17,16 @@ uint32_t NumPromptLogprobs(const SamplingParams& params) {
 }  // namespace
 
 SampleInput ModelRunner::InputOf(const StepPlan& plan, const LogitsRow& row) const {
-  const Slot& slot = slots_.slot(plan.rows[row.row].slot);
+  const PlanRow& planned = plan.rows[row.row];
+  const Slot& slot = slots_.slot(planned.slot);
+  std::span<const uint32_t> mask = row_masks_[row.row];
+  const size_t words = MaskWords(config_.vocab_size);
+  if (mask.size() > words) mask = mask.subspan((row.position - planned.start_pos) * words, words);
   return {.params = slot.sampling,
           .position = row.position + 1,
           .logit_bias = slot.logit_bias,
           .counts = slot.history.counts(),
-          .mask = row_masks_[row.row],
+          .mask = mask,
           .stop_ids = slot.stop_ids};
 }
 
@@ -87,19 +91,19 @@ void ModelRunner::AskFor(const StepPlan& plan, std::span<const LogitsRow> rows, 
 Status ModelRunner::UseDraws(const StepPlan& plan, Draws* draws, const Status& status,
                              StepResult* result, std::optional<uint32_t>* bad_slot) {
   const std::vector<int32_t>& tokens = draws->tokens;
-  const auto row_of = [draws](size_t query) -> const LogitsRow& {
-    return draws->rows[draws->queries[query].row];
-  };
-  if (absl::IsDataLoss(status)) {
-    const auto bad = std::find(tokens.begin(), tokens.end(), -1) - tokens.begin();
-    *bad_slot = plan.rows[row_of(static_cast<size_t>(bad)).row].slot;
-  }
-  RETURN_IF_ERROR(status);
+  const bool is_bad = std::find(tokens.begin(), tokens.end(), -1) != tokens.end();
+  if (!absl::IsDataLoss(status) || !is_bad) RETURN_IF_ERROR(status);
   for (size_t q = 0; q < tokens.size(); ++q) {
-    const LogitsRow& row = row_of(q);
+    const LogitsRow& row = draws->rows[draws->queries[q].row];
     RowResult& out = result->rows[row.row];
-    if (draws->queries[q].given < 0) {
-      if (!TakeUpDraft(plan, row, &out)) continue;
+    const bool drawn = draws->queries[q].given < 0;
+    // Behind a wrong token logits may be what they like.
+    if (drawn && !TakeUpDraft(plan, row, &out)) continue;
+    if (!status.ok() && tokens[q] < 0) {
+      *bad_slot = plan.rows[row.row].slot;
+      return status;
+    }
+    if (drawn) {
       out.token = tokens[q];
       if (out.has_logprobs && draws->queries[q].logprobs != &out.logprobs)
         std::swap(out.logprobs, *draws->queries[q].logprobs);
@@ -163,13 +167,11 @@ Status ModelRunner::ShareTokens(const StepPlan& plan, const StepResult& result) 
 }
 
 void ModelRunner::FindMasks(const StepPlan& plan) {
-  const size_t words = MaskWords(config_.vocab_size);
   std::span<const uint32_t> rest = plan.masks;
   row_masks_.assign(plan.rows.size(), {});
   for (size_t i = 0; i < plan.rows.size(); ++i) {
-    if ((plan.rows[i].flags & kRowMask) == 0) continue;
-    row_masks_[i] = rest.first(words);
-    rest = rest.subspan(words);
+    row_masks_[i] = rest.first(NumMasks(plan.rows[i]) * MaskWords(config_.vocab_size));
+    rest = rest.subspan(row_masks_[i].size());
   }
 }
 

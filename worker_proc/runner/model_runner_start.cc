@@ -70,40 +70,61 @@ Status ModelRunner::LoadModel() {
   return OkStatus();
 }
 
-// With as many requests as may run, on a KV cache that is given back; the other ranks are not
-// waited for. What ops and libraries take for it they keep.
+// The largest step, then, so that none is the first of its kind when it serves, one of each other
+// bucket. On a KV cache that is given back; the other ranks are not waited for. What ops and
+// libraries take for it they keep.
 Status ModelRunner::RunLargestStep() {
-  const uint32_t tokens = limits().max_tokens;
-  const uint32_t seqs = std::min(options_.max_running_requests, tokens);
+  const StepPlan plan =
+      StepOfShape({limits().max_tokens, options_.max_running_requests}, /*decodes=*/false);
+  const KvCacheShape shape = model_->kv_shape(partition_.rank);
+  const auto pages = static_cast<uint32_t>(plan.new_pages.size());
+  RETURN_IF_ERROR(deps_.backend->AllocateKvCache(shape, pages));
+  model_collective_.set_out(true);
+  Status ran = RunForNothing(plan);
+  if (ran.ok() && !options_.disable_precompile) {
+    const StatusOr<uint64_t> graph_bytes = deps_.backend->GraphBytes();
+    ran = graph_bytes.status();
+    if (ran.ok()) graph_bytes_ = *graph_bytes;
+    const std::vector<PlanShape>& buckets = padding_.buckets();
+    for (size_t bucket = 0; ran.ok() && bucket < buckets.size(); ++bucket) {
+      if (bucket + 1 == padding_.num_prefill()) continue;
+      ran = RunForNothing(StepOfShape(buckets[bucket], bucket >= padding_.num_prefill()));
+      deps_.heartbeat->Beat();
+    }
+  }
+  model_collective_.set_out(false);
+  RETURN_IF_ERROR(ran);
+  return deps_.backend->AllocateKvCache(shape, 0);
+}
+
+// Prompts, or tokens that each follow one, all in the same pages.
+StepPlan ModelRunner::StepOfShape(const PlanShape& shape, bool decodes) const {
+  const uint32_t tokens = shape.num_tokens;
+  const uint32_t seqs = std::min(shape.num_seqs, tokens);
   StepPlan plan;
   for (uint32_t s = 0; s < seqs; ++s) {
     plan.opens.emplace_back().slot = s;
     PlanRow& row = plan.rows.emplace_back();
     row.slot = s;
+    row.start_pos = decodes && context_length_ > 1 ? 1 : 0;
     row.num_tokens = std::min(context_length_, tokens / seqs + (s < tokens % seqs ? 1 : 0));
-    row.num_new_pages = (row.num_tokens + options_.page_size - 1) / options_.page_size;
+    row.num_new_pages =
+        (row.start_pos + row.num_tokens + options_.page_size - 1) / options_.page_size;
     row.flags = kRowSample;
     plan.input_ids.resize(plan.input_ids.size() + row.num_tokens);
     for (uint32_t page = 0; page < row.num_new_pages; ++page) {
-      plan.new_pages.push_back(static_cast<uint32_t>(plan.new_pages.size()));
+      plan.new_pages.push_back(decodes ? page : static_cast<uint32_t>(plan.new_pages.size()));
     }
   }
-  const KvCacheShape shape = model_->kv_shape(partition_.rank);
-  const auto pages = static_cast<uint32_t>(plan.new_pages.size());
-  RETURN_IF_ERROR(deps_.backend->AllocateKvCache(shape, pages));
+  return plan;
+}
+
+Status ModelRunner::RunForNothing(const StepPlan& plan) {
   RETURN_IF_ERROR(slots_.Apply(plan));
   PrepareBatch(plan, slots_, &batch_);
-  model_collective_.set_out(true);
-  Status ran = Run([](std::span<const LogitsRow>, Tensor) { return OkStatus(); });
-  if (ran.ok() && !options_.disable_precompile) {
-    const StatusOr<uint64_t> graph_bytes = deps_.backend->GraphBytes();
-    ran = graph_bytes.status();
-    if (ran.ok()) graph_bytes_ = *graph_bytes;
-  }
-  model_collective_.set_out(false);
+  const Status ran = Run([](std::span<const LogitsRow>, Tensor) { return OkStatus(); });
   slots_.Clear();
-  RETURN_IF_ERROR(ran);
-  return deps_.backend->AllocateKvCache(shape, 0);
+  return ran;
 }
 
 // Better a clear refusal than to be killed while loading.

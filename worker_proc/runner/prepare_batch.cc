@@ -7,12 +7,13 @@
 namespace flotilla {
 namespace {
 
-ForwardMode ModeOf(const StepPlan& plan) {
+// drafts: the flag of rows that decode though they have several tokens.
+ForwardMode ModeOf(const StepPlan& plan, uint32_t drafts) {
   bool extend = false;
   bool decode = false;
   for (const PlanRow& row : plan.rows) {
     const bool one_more = row.num_tokens == 1 && row.start_pos > 0;
-    (one_more ? decode : extend) = true;
+    (one_more || (row.flags & drafts) != 0 ? decode : extend) = true;
   }
   if (extend && decode) return ForwardMode::kMixed;
   if (extend) return ForwardMode::kExtend;
@@ -56,6 +57,8 @@ const char* ForwardModeName(ForwardMode mode) {
   return "unknown";
 }
 
+ForwardMode StepMode(const StepPlan& plan) { return ModeOf(plan, kRowVerify); }
+
 uint32_t NumLogitsRows(const PlanRow& row) {
   if ((row.flags & (kRowPromptLogprobs | kRowVerify)) != 0) return row.num_tokens;
   return (row.flags & kRowSample) != 0 ? 1 : 0;
@@ -63,7 +66,7 @@ uint32_t NumLogitsRows(const PlanRow& row) {
 
 void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* batch) {
   const uint32_t page_size = slots.page_size();
-  batch->mode = ModeOf(plan);
+  batch->mode = ModeOf(plan, 0);
   batch->num_tokens = static_cast<uint32_t>(plan.input_ids.size());
   batch->num_seqs = static_cast<uint32_t>(plan.rows.size());
   batch->input_ids = plan.input_ids;

@@ -14,6 +14,9 @@ namespace flotilla {
 
 void PrepareBatch(const StepPlan& plan, const SlotTable& slots, ForwardBatch* batch);
 
+// What the step is to the scheduler: as in ForwardBatch, but a draft's row decodes.
+ForwardMode StepMode(const StepPlan& plan);
+
 // Of how many of the row's tokens logits are wanted.
 uint32_t NumLogitsRows(const PlanRow& row);
 

@@ -50,6 +50,27 @@ TEST(PlanStepTest, HistoryIsWhatTheRowsLeaveOut) {
   cluster.Drain();
 }
 
+TEST(PlanStepTest, ShortPromptsAreOneStep) {
+  SchedulerConfig config = SimCluster::SmallConfig();
+  config.num_pages = 4096;
+  config.context_length = 256;
+  config.max_prefill_tokens = 4096;
+  for (const uint32_t chunk : {512u, 511u}) {
+    config.chunked_prefill_size = chunk;
+    SimCluster cluster(config);
+    for (ReqId id = 1; id <= 4; ++id) {
+      ReqSpec spec = Spec(id, 128, 1);
+      spec.prompt_ids[0] = static_cast<int32_t>(id);  // nothing to wait for in another's prompt
+      ASSERT_TRUE(cluster.Add(spec).ok());
+    }
+    ASSERT_TRUE(cluster.Step());
+    ASSERT_EQ(cluster.plan().rows.size(), 4u);
+    EXPECT_LE(cluster.plan().input_ids.size(), chunk);
+    cluster.Drain();
+    EXPECT_EQ(cluster.scheduler().stats().steps, chunk == 512 ? 1u : 2u);
+  }
+}
+
 TEST(PlanStepTest, OutputStaysOutputOverANewEpochAndAResume) {
   SimCluster cluster(SimCluster::SmallConfig());
   ASSERT_TRUE(cluster.Add(Spec(1, 10, 20)).ok());

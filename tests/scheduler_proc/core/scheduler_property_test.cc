@@ -78,6 +78,7 @@ class Workload {
     stats_ = cluster.scheduler().stats();
     last_tokens_used_ = cluster.worker().last_tokens_used();
     masks_used_ = cluster.worker().masks_used();
+    masked_drafts_ = cluster.worker().masked_drafts_verified();
     longest_wait_ = cluster.longest_wait();
     pages_judged_ = cluster.promises().pages_judged();
     times_judged_ = cluster.promises().times_judged();
@@ -88,6 +89,7 @@ class Workload {
   const SchedulerStats& stats() const { return stats_; }
   uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint64_t masks_used() const { return masks_used_; }
+  uint64_t masked_drafts() const { return masked_drafts_; }
   uint32_t longest_wait() const { return longest_wait_; }
   uint64_t failures() const { return failures_; }
   uint64_t pages_judged() const { return pages_judged_; }
@@ -152,6 +154,7 @@ class Workload {
                           .vocab_size = model_.vocab_size,
                           .eos = model_.eos,
                           .most = 1 + Below(80),
+                          .sixteenths = Pick({4, 15}),
                           .fails_at = Chance(50) ? Below(30) : UINT32_MAX});
     const auto matcher = *spec->grammar->NewMatcher();
     std::vector<uint32_t> mask(MaskWords(model_.vocab_size));
@@ -192,7 +195,8 @@ class Workload {
   uint32_t grammars_ = 0;  // of a thousand requests
   ReqId next_id_ = 1;
   SchedulerStats stats_;
-  uint64_t last_tokens_used_ = 0, masks_used_ = 0, pages_judged_ = 0, times_judged_ = 0;
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0, masked_drafts_ = 0;
+  uint64_t pages_judged_ = 0, times_judged_ = 0;
   uint64_t failures_ = 0;  // of steps
   uint32_t longest_wait_ = 0;
 };
@@ -203,7 +207,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   std::cout << "FLOTILLA_TEST_SEED=" << base << std::endl;
   uint64_t steps = 0, retractions = 0, hits = 0, generated = 0, runs = 0, preemptions = 0;
   uint64_t overlapped = 0, masked = 0, pages_judged = 0, times_judged = 0, failures = 0;
-  uint64_t drafted = 0, accepted = 0;
+  uint64_t drafted = 0, accepted = 0, masked_drafts = 0;
   uint32_t longest_wait = 0;
   while (steps < wanted) {
     for (const uint32_t page_size : {1u, 4u, 16u, 64u}) {
@@ -225,6 +229,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
           generated += workload.stats().generated_tokens;
           overlapped += workload.last_tokens_used();
           masked += workload.masks_used();
+          masked_drafts += workload.masked_drafts();
           pages_judged += workload.pages_judged();
           times_judged += workload.times_judged();
           failures += workload.failures();
@@ -240,8 +245,9 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   std::cout << steps << " steps in " << runs << " runs, " << generated << " tokens generated, "
             << hits << " read from the cache, " << overlapped << " fed in the workers, " << masked
             << " sampled with a mask, " << accepted << " of " << drafted << " drafted ones right, "
-            << retractions << " retractions (" << preemptions << " preemptions), " << failures
-            << " failed steps, " << pages_judged << " admissions and " << times_judged
+            << masked_drafts << " drafts with masks, " << retractions << " retractions ("
+            << preemptions << " preemptions), " << failures << " failed steps, " << pages_judged
+            << " admissions and " << times_judged
             << " mixed steps within their budgets; under fcfs the oldest waited at most "
             << longest_wait << " steps\n";
   // The workloads reach what they are for.
@@ -255,6 +261,7 @@ TEST(SchedulerPropertyTest, RandomWorkloads) {
   EXPECT_GT(failures, 1000u);
   EXPECT_GT(accepted, 10000u);
   EXPECT_GT(drafted - accepted, 2000u);
+  EXPECT_GT(masked_drafts, 300u);
 }
 
 // The same calls give the same plans.

@@ -162,6 +162,7 @@ class SimCluster {
     kSlot,
     kToken,
     kDraft,
+    kDraftToken,
     kEmbedding,
     kNum
   };
@@ -278,6 +279,12 @@ class SimCluster {
       case Failure::kDraft:
         if (sampled == nullptr) return false;
         return sampled->accepted.resize(kMaxDraftTokens + 1), true;
+      case Failure::kDraftToken: {
+        RowResult* const verified = first_with(kRowVerify);
+        if (verified == nullptr || verified->accepted.empty()) return false;
+        int32_t& token = verified->accepted.back();
+        return token = (token + 1) % static_cast<int32_t>(config_.vocab_size), true;
+      }
       case Failure::kEmbedding:
         return embedded != nullptr && (embedded->embedding.clear(), true);
       default:

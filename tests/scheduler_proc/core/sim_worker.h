@@ -41,11 +41,17 @@ inline uint64_t Chain(uint64_t prefix, int32_t token) {
   return Mix(prefix * 31 + static_cast<uint32_t>(token) + 7);
 }
 
+inline bool Allows(std::span<const uint32_t> mask, int32_t token) {
+  return (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
+}
+
 struct SimModel {
   uint32_t vocab_size = 97;
   int32_t eos = 0;
   uint32_t repeats = 0;  // of a thousand tokens so many are those of kPeriod positions before
   static constexpr uint32_t kPeriod = 7;
+  // From that position on, after the same three tokens another one comes each time.
+  uint32_t misleads_from = UINT32_MAX;
 
   // min_tokens: before `until` no token may end the output.
   struct Ends {
@@ -65,12 +71,13 @@ struct SimModel {
   // way to min_tokens unless nothing else is allowed. -1: the mask allows none.
   int32_t NextAllowed(uint64_t chain, uint32_t position, const Ends& ends,
                       std::span<const uint32_t> mask) const {
-    const auto allowed = [&](int32_t token) {
-      return mask.empty() || (mask[static_cast<uint32_t>(token) / 32] >> (token % 32) & 1) != 0;
-    };
+    const auto allowed = [&](int32_t token) { return mask.empty() || Allows(mask, token); };
     const bool repeat = Mix(chain + 1) % 1000 < repeats;
-    const auto first =
-        static_cast<int32_t>(Mix(repeat ? 1 + position % kPeriod : chain) % vocab_size);
+    auto first = static_cast<int32_t>(Mix(repeat ? 1 + position % kPeriod : chain) % vocab_size);
+    if (position >= misleads_from) {
+      const uint32_t place = position % 4;
+      first = static_cast<int32_t>(place < 3 ? 1 + place : 10 + position / 4 % 80);
+    }
     for (const bool may_end : {false, true}) {
       int32_t token = first;
       do {
@@ -252,6 +259,7 @@ class SimWorker {
   }
   uint64_t last_tokens_used() const { return last_tokens_used_; }
   uint64_t drafts_verified() const { return drafts_verified_; }
+  uint64_t masked_drafts_verified() const { return masked_drafts_; }
   uint64_t masks_used() const { return masks_used_; }
   uint32_t num_open() const {
     uint32_t count = 0;
@@ -358,23 +366,33 @@ class SimWorker {
   // A draft may be wrong, and may go on beyond the request's end.
   void Verify(const Slot& slot, const PlanRow& row, const int32_t* tokens, RowResult* out) {
     const Expected& request = requests_->at(slot.sampling.seed);
-    ASSERT_EQ(row.flags, kRowSample | kRowVerify);
-    ASSERT_TRUE(request.spec.grammar == nullptr && !slot.sampling.has_penalties());
+    ASSERT_EQ(row.flags & ~kRowMask, kRowSample | kRowVerify);
+    ASSERT_FALSE(slot.sampling.has_penalties());
     ASSERT_GE(row.num_tokens, 2u);
     ASSERT_LE(row.num_tokens, 1 + kMaxDraftTokens);
     PlanRow known = row;
     known.num_tokens = 1;
-    known.flags = kRowSample;
+    known.flags &= ~uint32_t{kRowVerify};
+    std::span<const uint32_t> masks = masks_.first(NumMasks(row) * MaskWords(model_.vocab_size));
+    const std::span<const uint32_t> others = masks_.subspan(masks.size());
     ASSERT_NO_FATAL_FAILURE(Read(slot, known, out));
-    const SimModel::Ends ends = {slot.sampling.min_tokens_until, slot.stop_ids};
-    for (uint32_t i = 1; i < row.num_tokens && tokens[i] == out->token; ++i) {
-      out->accepted.push_back(out->token);
+    known.flags = row.flags;
+    for (known.num_tokens = 2; known.num_tokens <= row.num_tokens; ++known.num_tokens) {
+      const int32_t token = tokens[known.num_tokens - 1];
+      if (!masks.empty()) {
+        ASSERT_TRUE(Allows(masks, token)) << "what is drafted may come next";
+        masks = masks.subspan(MaskWords(model_.vocab_size));
+      }
+      if (token != out->token) break;
+      out->accepted.push_back(token);
       if (out->has_logprobs) out->accepted_logprobs.push_back(out->logprobs);
-      const uint64_t chain = Cell(slot, row.start_pos + i);
-      out->token = model_.Next(chain, row.start_pos + i + 1, ends);
+      const uint64_t chain = Cell(slot, row.start_pos + known.num_tokens - 1);
+      ASSERT_NO_FATAL_FAILURE(Sample(slot, known, chain, out));
       if (out->has_logprobs) out->logprobs = SimModel::Logprobs(chain, out->token);
     }
+    masks_ = others;
     ++drafts_verified_;
+    masked_drafts_ += (row.flags & kRowMask) != 0;
   }
 
   void Sample(const Slot& slot, const PlanRow& row, uint64_t chain, RowResult* out) {
@@ -390,9 +408,11 @@ class SimWorker {
     const std::span<const uint32_t> mask = masks_.first(words);
     masks_ = masks_.subspan(words);
     const size_t place = end - request.spec.prompt_ids.size() - request.spec.resumed_ids.size();
-    ASSERT_LT(place, request.masks.size());
-    ASSERT_TRUE(std::ranges::equal(mask, request.masks[place]))
-        << "request " << request.spec.id << " has the mask of another place than " << place;
+    if (place < request.masks.size() || (row.flags & kRowVerify) == 0) {
+      ASSERT_LT(place, request.masks.size());
+      ASSERT_TRUE(std::ranges::equal(mask, request.masks[place]))
+          << "request " << request.spec.id << " has the mask of another place than " << place;
+    }
     out->token = model_.NextAllowed(chain, end, ends, mask);
     ++masks_used_;
   }
@@ -403,7 +423,7 @@ class SimWorker {
   std::vector<Slot> slots_;
   std::vector<uint64_t> kv_;         // hash of the prefix that ends at (page, offset)
   std::span<const uint32_t> masks_;  // of the plan that runs, those not yet used
-  uint64_t last_tokens_used_ = 0, masks_used_ = 0, drafts_verified_ = 0;
+  uint64_t last_tokens_used_ = 0, masks_used_ = 0, drafts_verified_ = 0, masked_drafts_ = 0;
 };
 
 }  // namespace flotilla::testing

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "scheduler_proc/core/draft.h"
+#include "tests/fakes/script_grammar.h"
 #include "tests/scheduler_proc/core/sim_cluster.h"
 
 namespace flotilla {
@@ -15,6 +16,8 @@ namespace {
 using testing::SimCluster;
 using testing::SimModel;
 using Ids = std::vector<int32_t>;
+
+uint32_t FindDraft(const Ids& ids) { return flotilla::FindDraft(ids, kMaxDraftDistance); }
 
 TEST(FindDraftTest, WhatFollowedTheLongestMatch) {
   EXPECT_EQ(FindDraft(Ids{}), 0u);
@@ -56,6 +59,10 @@ TEST(FindDraftTest, LooksOnlySoFarBack) {
   };
   EXPECT_EQ(end_with(100), 104u);
   EXPECT_EQ(end_with(1), 0u);
+  const Ids repeated = {1, 2, 3, 4, 9, 1, 2, 3};
+  EXPECT_EQ(flotilla::FindDraft(repeated, 6), 3u);
+  EXPECT_EQ(flotilla::FindDraft(repeated, 5), 0u);
+  EXPECT_EQ(flotilla::FindDraft(repeated, 0), 0u);
 }
 
 TEST(DraftRateTest, FollowsWhatWasRight) {
@@ -67,11 +74,8 @@ TEST(DraftRateTest, FollowsWhatWasRight) {
   EXPECT_LT(rate.value(), 1);
   for (int i = 0; i < 60; ++i) rate.OnVerified(4, 0);
   EXPECT_LT(rate.value(), 0.01);
-  const double low = rate.value();
-  rate.OnLeft();
-  EXPECT_GT(rate.value(), low) << "it is tried again";
-  for (int i = 0; i < 1000; ++i) rate.OnLeft();
-  EXPECT_EQ(rate.value(), 0.5);
+  for (int i = 0; i < 6; ++i) rate.OnVerified(1, 1);
+  EXPECT_GT(rate.value(), 0.5) << "it is soon known that it has become right";
   EXPECT_GT(first, 0.5);
   EXPECT_TRUE(rate.valid());
 }
@@ -85,6 +89,9 @@ TEST(DraftRateTest, LengthIsWhatPays) {
   const DraftRate fresh;  // 0.6, 0.36, 0.216
   EXPECT_EQ(DraftLength(fresh, 8, 0.3), 2u);
   EXPECT_EQ(DraftLength(fresh, 8, 0.6), 0u);
+  EXPECT_EQ(DraftGain(sure, 8), 8);
+  EXPECT_NEAR(DraftGain(fresh, 2), 0.96, 1e-9);
+  EXPECT_EQ(DraftGain(fresh, 0), 0);
 }
 
 SchedulerConfig Config(uint32_t drafts) {
@@ -163,6 +170,62 @@ TEST(SpeculateTest, PenaltiesAndShortChunksDraftNothing) {
     ASSERT_TRUE(cluster.Add(spec).ok());
     cluster.Drain();
     EXPECT_EQ(cluster.worker().drafts_verified(), 0u);
+    EXPECT_GT(cluster.worker().last_tokens_used(), 90u) << "steps are planned ahead";
+  }
+}
+
+// What one request gains must be worth it for all: those with penalties draft nothing.
+TEST(SpeculateTest, AFewWhoDraftDoNotHoldUpMany) {
+  for (const uint32_t others : {4u, 20u}) {
+    SchedulerConfig config = Config(1);
+    config.max_running_requests = 32;
+    config.num_pages = 4096;
+    SimCluster cluster(config, true, kRepeats);
+    for (ReqId id = 1; id <= 1 + others; ++id) {
+      ReqSpec spec = Spec(id, 120);
+      if (id > 1) spec.sampling.presence_penalty = 0.5f;
+      ASSERT_TRUE(cluster.Add(spec).ok());
+    }
+    for (int i = 0; i < 90; ++i) ASSERT_TRUE(cluster.Step());
+    EXPECT_EQ(cluster.worker().drafts_verified() > 10, others == 4);
+    EXPECT_EQ(cluster.worker().last_tokens_used() > 1000, others == 20);
+    cluster.Drain();
+  }
+}
+
+TEST(SpeculateTest, NeverRightIsHardlyEverSent) {
+  SimCluster cluster(Config(8), true, SimModel{.repeats = 1000, .misleads_from = 150});
+  ASSERT_TRUE(cluster.Add(Spec(1, 400)).ok());
+  while (cluster.tokens(1).size() < 145) ASSERT_TRUE(cluster.Step());
+  const uint64_t before = cluster.worker().drafts_verified();
+  const uint64_t ahead = cluster.worker().last_tokens_used();
+  EXPECT_GT(before, 10u);
+  cluster.Drain();
+  EXPECT_LT(cluster.worker().drafts_verified() - before, 20u);
+  EXPECT_GT(cluster.worker().last_tokens_used() - ahead, 200u) << "steps are planned ahead";
+}
+
+// Masks go with its drafts, as many as a plan has room for.
+TEST(SpeculateTest, AGrammarIsFollowedThroughDrafts) {
+  std::vector<int32_t> script;
+  for (int i = 0; i < 150; ++i) script.push_back(10 + 2 * (i % 6));
+  const auto grammar = std::make_shared<testing::ScriptGrammar>(script, SimModel().eos);
+  for (const uint32_t running : {1u, 3u, 5u}) {
+    SchedulerConfig config = Config(8);
+    config.max_running_requests = running;
+    SimCluster cluster(config, true, SimModel());
+    ReqSpec spec = Spec(1, 200);
+    spec.grammar = grammar;
+    spec.ignore_eos = false;
+    ASSERT_TRUE(cluster.Add(spec).ok());
+    cluster.Drain();
+    EXPECT_EQ(cluster.last(1).completion_tokens, 151u);
+    EXPECT_EQ(cluster.last(1).finish, Finish::kStop);
+    EXPECT_EQ(cluster.worker().masked_drafts_verified() > 20, running > 1);
+    if (running > 1) {
+      EXPECT_LE(cluster.scheduler().stats().draft_tokens,
+                cluster.worker().masked_drafts_verified() * (running - 1));
+    }
   }
 }
 

@@ -289,6 +289,81 @@ TEST_F(XGrammarBackendTest, AmbiguityEndsWithAMessageInsteadOfNever) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("too many steps"));
 }
 
+// What a matcher answers to a guess is what another one finds that accepts it, and it goes on as
+// though it had not been asked.
+TEST_F(XGrammarBackendTest, GuessesHaveTheMasksThatWouldCome) {
+  constexpr size_t kMost = 8;
+  const size_t words = MaskWords(270);
+  const auto schema = CheckJsonSchema(
+      R"({"type":"array","items":{"type":"object","properties":{"a":{"type":"string","maxLength":9},
+          "b":{"enum":["red","green"]}},"required":["a","b"]}})",
+      "schema");
+  ASSERT_TRUE(schema.ok());
+  const auto grammar = Compile(GrammarKind::kJsonSchema, *schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  std::string text = "[";
+  for (int i = 0; i < 12; ++i) text += R"({"a": "xyz","b": "red"}, )";
+  text += R"({"a": "","b":"green"}])";
+  auto matcher = *(*grammar)->NewMatcher();
+  auto plain = *(*grammar)->NewMatcher();
+  std::vector<uint32_t> mask(words), plain_mask(words), masks;
+  size_t all_right = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    ASSERT_TRUE(matcher->FillMask(mask).ok() && plain->FillMask(plain_mask).ok());
+    ASSERT_EQ(mask, plain_mask) << at;
+    // All the more it has to make good when it was not asked for long.
+    if (at < 60 || at > 150) {
+      std::vector<int32_t> guess(text.begin() + static_cast<ptrdiff_t>(at), text.end());
+      guess.push_back(kTestEos);
+      guess.resize(std::min(guess.size(), kMost));
+      if (at % 3 == 0) guess[at % guess.size()] = 0x07;  // never allowed
+      masks.assign((guess.size() + 1) * words, 0);
+      std::copy(mask.begin(), mask.end(), masks.begin());
+      const uint32_t followed = matcher->FollowGuess(guess, masks);
+      const auto right = std::find_if(guess.begin(), guess.end(),
+                                      [](int32_t t) { return t == 0x07 || t == kTestEos; });
+      ASSERT_EQ(followed, right - guess.begin()) << at << ' ' << text.substr(at);
+      all_right += followed == kMost;
+      auto follower = *(*grammar)->NewMatcher();
+      for (size_t i = 0; i < at + followed; ++i) ASSERT_TRUE(follower->Accept(text[i]).ok());
+      ASSERT_TRUE(follower->FillMask(plain_mask).ok());
+      ASSERT_TRUE(std::equal(plain_mask.begin(), plain_mask.end(),
+                             masks.begin() + static_cast<ptrdiff_t>(followed * words)))
+          << at;
+    }
+    ASSERT_TRUE(matcher->Accept(text[at]).ok() && plain->Accept(text[at]).ok());
+  }
+  EXPECT_GT(all_right, 100u);
+  ASSERT_TRUE(matcher->Accept(kTestEos).ok());
+  EXPECT_TRUE(matcher->IsTerminated());
+}
+
+// A guess has steps of its own: a request must not fail because of what it might have said.
+TEST_F(XGrammarBackendTest, GuessesEndWithTheirSteps) {
+  const auto grammar = Compile(GrammarKind::kEbnf, "root ::= s\ns ::= s s | [a-z]");
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const std::vector<int32_t> guess(16, 'a');
+  std::vector<uint32_t> mask(MaskWords(270)), masks;
+  auto asked = *(*grammar)->NewMatcher(), plain = *(*grammar)->NewMatcher();
+  bool ended = false;
+  Status status;
+  for (int i = 0; i < 1000 && status.ok(); ++i) {
+    status = plain->FillMask(mask);
+    const Status asked_status = asked->FillMask(mask);
+    ASSERT_EQ(asked_status, status) << i;
+    if (!status.ok()) break;
+    masks.assign((guess.size() + 1) * mask.size(), 0);
+    std::copy(mask.begin(), mask.end(), masks.begin());
+    const uint32_t followed = asked->FollowGuess(guess, masks);
+    EXPECT_TRUE(!ended || followed == 0) << "it is not asked again";
+    ended |= followed < guess.size();
+    status = plain->Accept('a');
+    ASSERT_EQ(asked->Accept('a'), status) << i;
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("too many steps"));
+}
+
 TEST_F(XGrammarBackendTest, ForeignJsonIsRefused) {
   EXPECT_FALSE(GrammarFromJson("{}", vocabulary_).ok());
   EXPECT_FALSE(GrammarFromJson("", vocabulary_).ok());

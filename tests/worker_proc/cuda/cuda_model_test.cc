@@ -134,6 +134,7 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
     const auto vocab_size = static_cast<int32_t>(checkpoint_->config().vocab_size);
+    requests[3].masked_vocab = checkpoint_->config().vocab_size;
     if (c.draft_tokens > 0) {
       EXPECT_GE(testing::GiveDrafts(expected, vocab_size, &requests), 4u);
     }
@@ -151,6 +152,7 @@ TEST_P(CudaModelTest, SameBitsForAnyTpChunkBatchPageSizeAndOrderOfThreads) {
                       });
     driver.Run(&requests);
     EXPECT_EQ(accepted > 0, c.draft_tokens > 0);
+    testing::ExpectWithinMasks(requests[3]);
     if (expected.empty()) {
       expected = requests;
       continue;

@@ -90,6 +90,9 @@ inline RankThreadsOptions Options(const cuda::CudaBackendOptions& backend) {
   options.make_backend = [backend] { return OpenBackend(backend); };
   options.max_running_requests = 8;
   options.chunked_prefill_size = 64;
+  // Of each kind one beside the largest: an emulated device takes its time.
+  options.precompile_token_paddings = {5};
+  options.precompile_bs_paddings = {2};
   return options;
 }
 
