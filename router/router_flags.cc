@@ -209,6 +209,7 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   AddFlag(app, kLogSlowMsFlag, &router.dispatcher.log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
+  AddFlag(app, kSamplingDefaultsFlag, &flags->sampling_defaults);
   app->add_option("--notify-fd", flags->notify_fd,
                   "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken, and "
                   "NOT_SERVING or SERVING when what /health/ready says has changed");
@@ -249,6 +250,7 @@ Status FinishFlags(RouterFlags* flags) {
   dispatcher.admission_queue_timeout_ms = int64_t{1000} * flags->admission_queue_timeout_s;
   router.sse_keepalive_ms = int64_t{1000} * flags->sse_keepalive_s;
   router.ui = flags->ui == "on";
+  dispatcher.model_sampling = flags->sampling_defaults == "model";
   if (!router.ui) dispatcher.ui_requests = 0;
   return OkStatus();
 }

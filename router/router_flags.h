@@ -20,6 +20,7 @@ struct RouterFlags {
   RouterOptions router;
   LogOptions log;
   std::string ui = "on";
+  std::string sampling_defaults = "model";
   std::vector<std::string> replica_services;
   std::string kubernetes_api;
   std::string kubernetes_credentials = KubeApi().credentials;

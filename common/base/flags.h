@@ -144,6 +144,14 @@ inline constexpr SharedChoice kReasoningParserFlag = {
     "How models mark what they think before they answer. think: between <think> and </think>; "
     "auto: the same, if their chat template has these tags; none: it stays text",
     kReasoningParsers};
+inline constexpr std::array kSamplingDefaults = {"model", "openai"};
+inline constexpr SharedChoice kSamplingDefaultsFlag = {
+    "--sampling-defaults",
+    "What a request has of temperature, top_p, top_k, min_p and repetition_penalty that it does "
+    "not "
+    "say. model: what its makers recommend (generation_config.json, or general.sampling of a GGUF "
+    "file), where they do; openai: temperature 1 and nothing else, whatever the model",
+    kSamplingDefaults};
 inline constexpr std::array kPolicies = {"round_robin",   "shortest_queue",  "power_of_two",
                                          "least_latency", "consistent_hash", "prefix_aware"};
 inline constexpr SharedChoice kPolicyFlag = {
@@ -207,12 +215,12 @@ struct SharedList {
 inline constexpr SharedList kTokenPaddingsFlag = {
     "--precompile-token-paddings",
     "Tokens of the steps with prompts that a worker prepares itself for, rising; the largest step "
-    "is always one. None: powers of two from 16 on. On a GPU --cuda-graph-sizes counts instead",
+    "is always one. None: powers of two from 16 on. A GPU's graphs have --cuda-graph-sizes",
     1, 1 << 20};
 inline constexpr SharedList kBsPaddingsFlag = {"--precompile-bs-paddings",
                                                "Sequences of the decode steps that a worker "
-                                               "prepares itself for. None: powers of two. On a GPU "
-                                               "--cuda-graph-sizes counts instead",
+                                               "prepares itself for. None: powers of two. A GPU's "
+                                               "graphs have --cuda-graph-sizes",
                                                1, 1 << 20};
 CLI::Option* AddFlag(CLI::App* app, const SharedList& flag, std::vector<uint32_t>* values);
 

@@ -39,6 +39,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--speculative-algorithm", "--speculative-num-draft-tokens"},
     {"--draft-max", "--speculative-num-draft-tokens"},
     {"--draft", "--speculative-num-draft-tokens"},
+    {"--generation-config", "--sampling-defaults"},
     {"--hf-repo", "--model"},
     {"-hf", "--model"},
     {"--num-prompts", "--requests"},

@@ -132,6 +132,7 @@ StatusOr<ModelText> FromFolderFiles(const FolderFiles& files) {
   ASSIGN_OR_RETURN(text.tokenizer,
                    CreateTokenizerFromJson(files.tokenizer, eos_ids, EosToken(config)));
   text.chat_format = ReadChatFormat(files, config);
+  ASSIGN_OR_RETURN(text.sampling, ParseSamplingDefaults(files.generation_config));
   return text;
 }
 
@@ -139,6 +140,7 @@ StatusOr<ModelText> FromGguf(const GgufFile& gguf) {
   ModelText text;
   ASSIGN_OR_RETURN(text.tokenizer, CreateTokenizer(gguf));
   text.chat_format = ChatFormat::Create(gguf);
+  text.sampling = SamplingDefaultsOf(gguf);
   return text;
 }
 

@@ -228,6 +228,7 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
       .Flag(kLogSlowMsFlag.name, o.log_slow_ms)
       .Flag(kToolCallParserFlag.name, o.tool_call_parser)
       .Flag(kReasoningParserFlag.name, o.reasoning_parser)
+      .Flag(kSamplingDefaultsFlag.name, o.sampling_defaults)
       .Flag("--notify-fd", w.notify_fd)
       .Default(o.router_flags, "--drain-grace-ms", static_cast<int64_t>(o.shutdown_timeout * 1000))
       .Default(o.router_flags, "--drain-linger-ms", 0)  // there is no other router to go to

@@ -223,6 +223,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kLogSlowMsFlag, &o->log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);
+  AddFlag(app, kSamplingDefaultsFlag, &o->sampling_defaults);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);
   AddFlightFlags(app, o);

@@ -1,5 +1,6 @@
 #include "router/api/generate_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -164,6 +165,17 @@ MaybeError FitToContext(size_t prompt_tokens, const ModelHandle& model,
   if (stopping->min_tokens() > stopping->max_tokens())
     return OutOfRange("min_tokens", StrCat("at most max_tokens (", max_tokens, ")"));
   return std::nullopt;
+}
+
+void SetModelSampling(const ModelHandle& model, v1::SamplingParams* sampling) {
+  const SamplingDefaults& of = model.sampling;
+  if (of.temperature && !sampling->has_temperature()) sampling->set_temperature(*of.temperature);
+  if (of.top_p && !sampling->has_top_p()) sampling->set_top_p(*of.top_p);
+  if (of.min_p && !sampling->has_min_p()) sampling->set_min_p(*of.min_p);
+  if (of.repetition_penalty && !sampling->has_repetition_penalty())
+    sampling->set_repetition_penalty(*of.repetition_penalty);
+  if (of.top_k && !sampling->has_top_k())
+    sampling->set_top_k(std::min(*of.top_k, static_cast<int32_t>(model.vocab_size)));
 }
 
 void SetSeed(uint64_t random, v1::GenerateRequest* request) {

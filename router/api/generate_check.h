@@ -50,6 +50,9 @@ std::optional<ApiError> FitToContext(size_t prompt_tokens, const ModelHandle& mo
                                      v1::GenerateRequest* request,
                                      const std::string& field = "prompt");
 
+// Sets what is absent to the model's defaults.
+void SetModelSampling(const ModelHandle& model, v1::SamplingParams* sampling);
+
 // Sets the seed if absent: 0 with temperature 0, a hash of the idempotency key, else `random`.
 void SetSeed(uint64_t random, v1::GenerateRequest* request);
 

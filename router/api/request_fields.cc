@@ -203,6 +203,7 @@ std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* 
   std::optional<ApiError> inner;
   ReadSession(reader, &request->params);
   ReadSampling(reader, request->params.mutable_sampling());
+  SetModelSampling(*request->model, request->params.mutable_sampling());
   ReadStopping(reader, request->params.mutable_stopping());
   ReadOutput(reader, request);
   ReadStream(reader, request, &inner);

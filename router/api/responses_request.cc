@@ -5,6 +5,7 @@
 #include <boost/json/serialize.hpp>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
 #include "common/rpc/choices.h"
 #include "common/rpc/render_chat.h"
@@ -198,8 +199,15 @@ MaybeError ReadResponseFields(const json::object& body, CompletionRequest* reque
   return std::nullopt;
 }
 
+// The model's default, as its file has it.
+double Shown(float value) {
+  double shown = value;
+  return absl::SimpleAtod(absl::StrCat(value), &shown) ? shown : value;
+}
+
 // What an answer repeats of its request.
 json::object Repeated(const json::object& body, const CompletionRequest& request) {
+  const v1::SamplingParams& sampling = request.params.sampling();
   json::object out;
   const auto copy = [&](const char* name, const json::value& absent) {
     const json::value* value = body.if_contains(name);
@@ -209,11 +217,11 @@ json::object Repeated(const json::object& body, const CompletionRequest& request
   copy("max_output_tokens", nullptr);
   copy("metadata", json::object());
   copy("parallel_tool_calls", true);
-  copy("temperature", 1.0);
+  copy("temperature", sampling.has_temperature() ? Shown(sampling.temperature()) : 1.0);
   copy("text", {{"format", {{"type", "text"}}}});
   copy("tool_choice", "auto");
   copy("tools", json::array());
-  copy("top_p", 1.0);
+  copy("top_p", sampling.has_top_p() ? Shown(sampling.top_p()) : 1.0);
   out["background"] = false;
   out["previous_response_id"] = nullptr;
   out["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};

@@ -14,7 +14,8 @@ StatusOr<TextModel> LoadTextModel(std::string_view bytes, std::string_view sha25
     return absl::DataLossError("the tokenizer file does not have the digest the replica named");
   ASSIGN_OR_RETURN(ModelText text, ParseModelText(bytes));
   const size_t max_token_bytes = MaxTokenBytes(*text.tokenizer);
-  return TextModel{std::move(text.tokenizer), max_token_bytes, std::move(text.chat_format)};
+  return TextModel{std::move(text.tokenizer), max_token_bytes, std::move(text.chat_format),
+                   std::move(text.sampling)};
 }
 
 ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text) {
@@ -32,6 +33,7 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
   model.created = info.created();
   model.tokenizer = text.tokenizer;
   model.chat_format = text.chat_format;
+  model.sampling = text.sampling;
   model.max_prompt_bytes = MaxPromptBytes(model.max_model_len, text.max_token_bytes);
   return model;
 }

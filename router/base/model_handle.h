@@ -14,6 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/text/chat_format.h"
+#include "common/text/sampling_defaults.h"
 #include "common/text/tokenizer.h"
 #include "flotilla/v1/engine.pb.h"
 
@@ -35,6 +36,7 @@ struct ModelHandle {
   // A longer text can't fit the context, however it is cut.
   size_t max_prompt_bytes = SIZE_MAX;
   StatusOr<ChatFormat> chat_format = absl::NotFoundError("it has no chat template");
+  SamplingDefaults sampling;  // of requests that say nothing of it
 };
 
 // What a tokenizer file holds.
@@ -42,6 +44,7 @@ struct TextModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   size_t max_token_bytes = 0;        // of the longest token
   StatusOr<ChatFormat> chat_format;  // an error is no error of the file: it can't chat, that is all
+  SamplingDefaults sampling;
 };
 
 // What a replica says of its model, and what its tokenizer file holds.

@@ -42,6 +42,7 @@ FleetOptions FleetOptionsOf(const DispatcherOptions& options) {
   fleet.max_replicas = options.max_replicas;
   fleet.cache_events = MakePolicy(options.policy)->uses_cache();
   fleet.max_index_pages = options.max_index_pages;
+  fleet.model_sampling = options.model_sampling;
   return fleet;
 }
 

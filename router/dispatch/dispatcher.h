@@ -58,6 +58,7 @@ struct DispatcherOptions {
   uint32_t max_replicas = 1024;
   ReplicaTls tls;
   std::string policy = "round_robin";
+  bool model_sampling = true;               // models' defaults of sampling are used
   uint32_t max_index_pages = 1'000'000;     // of a replica's cache that are known here
   uint32_t max_requests = 4096;             // choices in flight, both APIs
   int64_t max_request_ms = 3'600'000;       // no deadline is later

@@ -56,7 +56,7 @@ void Fleet::Add(const std::string& address) {
   replica.max_index_pages = options_.max_index_pages;
   auto client = std::make_shared<ReplicaClient>(
       std::move(replica), ReplicaClient::Deps{deps_.io, deps_.tokenizers, &models_, deps_.calls,
-                                              &roster_, deps_.listener});
+                                              &roster_, deps_.listener, options_.model_sampling});
   roster_.Add(client.get());
   replicas_.emplace(client->options().index, client);
   deps_.listener->OnReplicaChanged(client.get());

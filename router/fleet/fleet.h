@@ -26,6 +26,7 @@ struct FleetOptions {
   uint32_t max_replicas = 1024;
   bool cache_events = false;
   uint32_t max_index_pages = 1'000'000;  // of each replica
+  bool model_sampling = true;            // models' defaults of sampling are used
 };
 
 class Fleet {

@@ -41,6 +41,21 @@ std::shared_ptr<v1::Engine::Stub> MakeStub(const ReplicaOptions& options,
       grpc::CreateCustomChannel(options.address, MakeChannelCredentials(tls), args));
 }
 
+// Requests then differ from what another server of the same API makes of them.
+void LogSampling(const ModelHandle& model) {
+  const SamplingDefaults& of = model.sampling;
+  if (!of.any()) return;
+  const auto text = [](const auto& value) { return value ? StrCat(*value) : std::string("-"); };
+  Log().info("the model's defaults of sampling {} {} {} {} {} {}", Kv("model", model.name),
+             Kv("temperature", text(of.temperature)), Kv("top_p", text(of.top_p)),
+             Kv("top_k", text(of.top_k)), Kv("min_p", text(of.min_p)),
+             Kv("repetition_penalty", text(of.repetition_penalty)));
+  for (const std::string& name : of.left_out) {
+    Log().warn("a default of sampling is out of range and left out {} {}", Kv("model", model.name),
+               Kv("field", name));
+  }
+}
+
 }  // namespace
 
 ReplicaClient::ReplicaClient(ReplicaOptions options, const Deps& deps)
@@ -245,7 +260,10 @@ void ReplicaClient::OnTokenizer(const v1::GetModelInfoResponse& info,
     stream_->Cancel();
     return;
   }
-  model_ = deps_.models->Share(ModelOf(info, *result));
+  ModelHandle model = ModelOf(info, *result);
+  if (!deps_.model_sampling) model.sampling = {};
+  LogSampling(model);
+  model_ = deps_.models->Share(std::move(model));
   if (!model_->chat_format.ok() && !absl::IsNotFound(model_->chat_format.status())) {
     Log().warn("model can't chat {} {}", Kv("model", model_->name),
                Kv("error", std::string(model_->chat_format.status().message())));

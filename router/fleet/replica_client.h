@@ -88,6 +88,7 @@ class ReplicaClient : public RosterMember, public std::enable_shared_from_this<R
     CallTracker* calls = nullptr;
     Roster* roster = nullptr;  // has it; is told of each change
     ReplicaListener* listener = nullptr;
+    bool model_sampling = true;  // as in FleetOptions
   };
 
   ReplicaClient(ReplicaOptions options, const Deps& deps);

@@ -70,6 +70,7 @@ std::optional<ApiError> GrpcGenerate::Prepare(const v1::ChatRequest* chat,
   if (auto* error = std::get_if<ApiError>(&model)) return *error;
   model_ = std::get<std::shared_ptr<const ModelHandle>>(model);
   request->set_model(model_->name);
+  SetModelSampling(*model_, request->mutable_sampling());
   if (auto error = CheckParams(*request, *model_)) return error;
   if (auto error = chat != nullptr ? FillPromptFromChat(*chat, request) : FillPrompt(request))
     return error;

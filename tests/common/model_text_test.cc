@@ -96,6 +96,46 @@ TEST_F(ModelTextTest, GenerationConfigSaysWhatEndsAText) {
   EXPECT_THAT(ErrorOf(), HasSubstr("generation_config.json"));
 }
 
+TEST_F(ModelTextTest, GenerationConfigRecommendsSampling) {
+  EXPECT_FALSE(Open().sampling.any());
+  Write("generation_config.json", R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95,
+      "top_k": 20, "min_p": 0, "repetition_penalty": 1.05, "typical_p": 0.9})");
+  const SamplingDefaults all = Open().sampling;
+  EXPECT_EQ(all.temperature, 0.6f);
+  EXPECT_EQ(all.top_p, 0.95f);
+  EXPECT_EQ(all.top_k, 20);
+  EXPECT_EQ(all.min_p, 0.0f);
+  EXPECT_EQ(all.repetition_penalty, 1.05f);
+  EXPECT_THAT(all.left_out, ElementsAre());
+  Write(
+      "generation_config.json",
+      R"({"temperature": null, "top_p": 0, "top_k": 2.5, "min_p": "a", "repetition_penalty": 3})");
+  const SamplingDefaults wrong = Open().sampling;
+  EXPECT_EQ(wrong.temperature, std::nullopt);
+  EXPECT_EQ(wrong.top_p, std::nullopt);
+  EXPECT_EQ(wrong.top_k, std::nullopt);
+  EXPECT_THAT(wrong.left_out, ElementsAre("top_p", "min_p", "repetition_penalty", "top_k"));
+}
+
+TEST_F(ModelTextTest, AGgufRecommendsSamplingByItsKeys) {
+  testing::GgufBuilder builder;
+  builder.AddFloat32("general.sampling.temp", 0.7f);
+  builder.AddUint32("general.sampling.top_k", 40);
+  builder.AddFloat32("general.sampling.top_p", 1.5f);
+  builder.AddFloat32("general.sampling.penalty_repeat", 1.1f);
+  builder.AddString("general.sampling.sequence", "kpt");
+  const std::string bytes = builder.Build();
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  const auto gguf = GgufFile::Parse({data, bytes.size()}, {.metadata_only = true});
+  ASSERT_TRUE(gguf.ok()) << gguf.status();
+  const SamplingDefaults defaults = SamplingDefaultsOf(*gguf);
+  EXPECT_EQ(defaults.temperature, 0.7f);
+  EXPECT_EQ(defaults.top_k, 40);
+  EXPECT_EQ(defaults.repetition_penalty, 1.1f);
+  EXPECT_EQ(defaults.min_p, std::nullopt);
+  EXPECT_THAT(defaults.left_out, ElementsAre("top_p"));
+}
+
 TEST_F(ModelTextTest, WithoutOneTheTokenizersEosTokenDoes) {
   Write("tokenizer_config.json", R"({"eos_token": {"content": "<|fin|>"}})");
   EXPECT_THAT(Open().tokenizer->eos_ids(), ElementsAre(257));

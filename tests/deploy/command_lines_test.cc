@@ -88,6 +88,7 @@ TEST(CommandLinesTest, Router) {
   EXPECT_THAT(line, HasSubstr("--port 80 --grpc-port 90 --replica unix:/a --replica unix:/b"));
   EXPECT_THAT(line, HasSubstr("--notify-fd 4"));
   EXPECT_THAT(line, HasSubstr("--tool-call-parser auto --reasoning-parser auto"));
+  EXPECT_THAT(line, HasSubstr("--sampling-defaults model"));
   EXPECT_THAT(line, HasSubstr("--sse-keepalive 15"));
   EXPECT_THAT(line, HasSubstr("--ui on --ui-requests 64"));
   EXPECT_THAT(line, Not(HasSubstr("--api-keys-file")));
