@@ -121,6 +121,10 @@ struct PlanRow {
       -1;  // with kRowPromptLogprobs: the token after the last of this row; -1: none
 };
 
+// A plan has no more masks than requests may run and this, or it might not fit the ring; its masks
+// are those of rows that sample and of their drafts.
+inline constexpr uint32_t kSpareMasks = kMaxDraftTokens;
+
 // Masks of the row.
 constexpr uint32_t NumMasks(const PlanRow& row) {
   if ((row.flags & kRowMask) == 0) return 0;

@@ -44,7 +44,7 @@ SamplingDefaults Collect(const Has& has, const Value& value) {
   take("temperature", 0, 2, &out.temperature);
   take("top_p", 1e-6, 1, &out.top_p);
   take("min_p", 0, 1, &out.min_p);
-  take("repetition_penalty", 0.01, 2, &out.repetition_penalty);
+  take("repetition_penalty", 0.01f, 2, &out.repetition_penalty);
   if (has("top_k")) taker.TakeTopK(value("top_k"));
   return out;
 }

@@ -19,10 +19,10 @@ constexpr size_t kStepRingBytes = 4 << 20;    // at least
 constexpr size_t kResultRingBytes = 8 << 20;  // at least
 constexpr size_t kCollectiveBytes = 1 << 20;  // staging a rank
 
-// A plan is a frame, of which the ring takes up to a quarter of its size: a megabyte, and a mask of
-// a bit a token for every request.
+// A plan is a frame, of which the ring takes up to a quarter of its size: a megabyte, and masks of
+// a bit a token, one for every request and kSpareMasks.
 size_t StepRingBytes(const ResolvedOptions& resolved) {
-  const size_t masks = size_t{resolved.options.max_running_requests} *
+  const size_t masks = (size_t{resolved.options.max_running_requests} + kSpareMasks) *
                        MaskWords(resolved.vocab_size) * sizeof(uint32_t);
   return std::max(kStepRingBytes, 4 * ((1 << 20) + masks));
 }

@@ -27,22 +27,19 @@ constexpr uint32_t kDraftShare = 2;
 
 bool Scheduler::Impl::WaitsForDrafts() const {
   if (num_in_flight == 0 || !drafts()) return false;
-  double least_right = -1, gain = 0;
-  uint32_t num_decodes = 0;
+  double least_right = -1;
   for (const Req* req : running_batch) {
     if (!req->is_decode()) continue;
     if (req->draft_in_flight()) return true;
-    ++num_decodes;
-    const uint32_t most = req->num_unknown > 0 ? MostDraftTokens(*req, 0) : 0;
-    if (most == 0) continue;
+    if (req->num_unknown == 0 || MostDraftTokens(*req, 0) == 0) continue;
     if (least_right < 0) least_right = LeastDraftRate();
-    gain += DraftGain(req->draft_rate, DraftLength(req->draft_rate, most, least_right));
+    if (DraftLength(req->draft_rate, 1, least_right) > 0) return true;
   }
-  return gain > kWorthWaiting * num_decodes;
+  return false;
 }
 
 // How likely right a token must be that it is worth its time: a step brings a token for each who
-// decodes, and takes so long.
+// decodes, and takes so long. 1: what could be drafted is not worth that nothing is planned ahead.
 double Scheduler::Impl::LeastDraftRate() const {
   if (!drafts() || !step_cost.known()) return 1;
   StepWork work;
@@ -53,9 +50,21 @@ double Scheduler::Impl::LeastDraftRate() const {
   const auto step_ns = static_cast<double>(step_cost.Predict(work));
   const auto tokens = static_cast<double>(work.decode_tokens);
   work.AddDraft(static_cast<uint32_t>(work.decode_reads / work.decode_tokens), 1);
-  if (!step_cost.IsFamiliar(work)) return kTryAtRate;
-  const double more_ns = static_cast<double>(step_cost.Predict(work)) - step_ns;
-  return step_ns > 0 ? std::max(kLeastRate, kLeastGain * tokens * more_ns / step_ns) : 1;
+  double least_right = kTryAtRate;
+  if (step_cost.IsFamiliar(work)) {
+    const double more_ns = static_cast<double>(step_cost.Predict(work)) - step_ns;
+    least_right = step_ns > 0 ? std::max(kLeastRate, kLeastGain * tokens * more_ns / step_ns) : 1;
+  }
+  double gain = 0;
+  uint32_t num_drafted = 0;
+  for (const Req* req : running_batch) {
+    if (!req->is_decode()) continue;
+    const uint32_t most = MostDraftTokens(*req, num_drafted);
+    const uint32_t length = DraftLength(req->draft_rate, most, least_right);
+    gain += DraftGain(req->draft_rate, length);
+    num_drafted += length;
+  }
+  return gain > kWorthWaiting * tokens ? least_right : 1;
 }
 
 // How many tokens of its draft may go with the row of its next token, in a step that has
@@ -65,8 +74,12 @@ uint32_t Scheduler::Impl::MostDraftTokens(const Req& req, uint32_t num_drafted) 
   if (req.draft_at == 0 || !drafts() || len >= req.max_total) return 0;
   uint32_t budget = config.chunked_prefill_size / kDraftShare;
   const auto num_running = static_cast<uint32_t>(running_batch.size());
-  // A plan has room for the masks of as many rows as there may be.
-  if (req.is_masked) budget = std::min(budget, config.max_running_requests - num_running);
+  if (req.is_masked) {
+    // All others may have a mask too, and those whose prompts this step may admit.
+    const uint32_t room = config.max_running_requests + kSpareMasks - num_running;
+    const auto admitted = std::min<size_t>(slots.num_free(), waiting_queue.size());
+    budget = std::min(budget, room - static_cast<uint32_t>(admitted));
+  }
   uint32_t most = std::min({config.speculative_num_draft_tokens, req.max_total - len - 1,
                             budget - std::min(budget, num_drafted)});
   if (kv.available_pages() <= num_running) {

@@ -48,9 +48,10 @@ TEST(ReplayTest, DecidesTheSameCallByCall) {
 TEST(ReplayTest, NoticesAnotherDecision) {
   const std::vector<std::string> records = RecordSome(7);
   FlightRecord record, answer;
-  // The first call of the kind, answered with yes, or what grammars said in one, or a plan's
+  // The nth call of the kind, answered with yes, or what grammars said in one, or a plan's
   // answer.
-  const auto spoiled = [&](FlightKind kind, void (*spoil)(FlightRecord*), bool grammar = false) {
+  const auto spoiled = [&](FlightKind kind, void (*spoil)(FlightRecord*), bool grammar = false,
+                           size_t nth = 0) {
     std::vector<std::string> copy = records;
     for (size_t i = copy.size() / 3; i + 1 < copy.size(); ++i) {
       EXPECT_TRUE(ParseFlightRecord(copy[i], &record).ok());
@@ -58,6 +59,7 @@ TEST(ReplayTest, NoticesAnotherDecision) {
       const bool is_answer = record.kind == FlightKind::kAnswer;
       if (record.kind != kind || !(is_answer ? record.ok : answer.ok)) continue;
       if (is_answer && (grammar ? record.answers.empty() : record.plan_hash == 0)) continue;
+      if (nth-- > 0) continue;
       spoil(&record);
       BuildFlightRecord(record, &copy[i]);
       break;
@@ -76,9 +78,13 @@ TEST(ReplayTest, NoticesAnotherDecision) {
     r->spec.max_new_tokens = pooled ? 1 : 0;
     r->spec.sampling.num_prompt_logprobs = kNoLogprobs;
   }));
-  EXPECT_TRUE(spoiled(FlightKind::kResult, [](FlightRecord* r) {
-    for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : (row.token + 1) % 90;
-  }));
+  const auto ends = [](FlightRecord* r) {
+    for (RowResult& row : r->result.rows) row.token = row.token < 0 ? -1 : 0;
+  };
+  // But where it is no end (ignore_eos), or nothing was sampled.
+  size_t noticed = 0;
+  for (size_t nth = 0; nth < 8; ++nth) noticed += spoiled(FlightKind::kResult, ends, false, nth);
+  EXPECT_GE(noticed, 1u);
   EXPECT_TRUE(spoiled(FlightKind::kAdd, [](FlightRecord* r) { r->has_grammar ^= true; }));
   EXPECT_TRUE(spoiled(
       FlightKind::kAnswer, [](FlightRecord* r) { r->answers.pop_back(); }, true));

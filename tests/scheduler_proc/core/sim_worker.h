@@ -212,6 +212,7 @@ class SimWorker {
     const int32_t* tokens = input_ids.data();
     const uint32_t* pages = plan.new_pages.data();
     masks_ = plan.masks;
+    ASSERT_LE(masks_.size(), (slots_.size() + kSpareMasks) * MaskWords(model_.vocab_size));
     std::vector<uint8_t> seen(slots_.size(), 0);
     for (const PlanRow& row : plan.rows) {
       ASSERT_LT(row.slot, slots_.size());
