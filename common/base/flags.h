@@ -148,9 +148,8 @@ inline constexpr std::array kSamplingDefaults = {"model", "openai"};
 inline constexpr SharedChoice kSamplingDefaultsFlag = {
     "--sampling-defaults",
     "What a request has of temperature, top_p, top_k, min_p and repetition_penalty that it does "
-    "not "
-    "say. model: what its makers recommend (generation_config.json, or general.sampling of a GGUF "
-    "file), where they do; openai: temperature 1 and nothing else, whatever the model",
+    "not say. model: what its makers recommend (generation_config.json, or general.sampling of a "
+    "GGUF file), where they do; openai: temperature 1 and nothing else, whatever the model",
     kSamplingDefaults};
 inline constexpr std::array kPolicies = {"round_robin",   "shortest_queue",  "power_of_two",
                                          "least_latency", "consistent_hash", "prefix_aware"};

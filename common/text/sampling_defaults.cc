@@ -1,6 +1,7 @@
 #include "common/text/sampling_defaults.h"
 
 #include <cmath>
+#include <type_traits>
 #include <variant>
 
 #include "common/checkpoint/json_object.h"
@@ -8,44 +9,27 @@
 namespace flotilla {
 namespace {
 
-// Takes `value`, of the field of that name, if it is from `least` to `most`.
-class Taker {
- public:
-  explicit Taker(SamplingDefaults* out) : out_(*out) {}
-
-  void Take(const char* name, const StatusOr<double>& value, double least, double most,
-            std::optional<float>* field) {
-    if (value.ok() && *value >= least && *value <= most) {
-      *field = static_cast<float>(*value);
-    } else {
-      out_.left_out.push_back(name);
-    }
-  }
-  void TakeTopK(const StatusOr<double>& value) {
-    if (value.ok() && *value >= -1 && *value <= INT32_MAX && *value == std::floor(*value)) {
-      out_.top_k = static_cast<int32_t>(*value);
-    } else {
-      out_.left_out.push_back("top_k");
-    }
-  }
-
- private:
-  SamplingDefaults& out_;
-};
-
 // Each that is there: has(name), value(name).
 template <typename Has, typename Value>
 SamplingDefaults Collect(const Has& has, const Value& value) {
   SamplingDefaults out;
-  Taker taker(&out);
-  const auto take = [&](const char* name, double least, double most, std::optional<float>* field) {
-    if (has(name)) taker.Take(name, value(name), least, most, field);
+  const auto take = [&](const char* name, double least, double most, auto* field) {
+    if (!has(name)) return;
+    using Field = typename std::decay_t<decltype(*field)>::value_type;
+    const StatusOr<double> number = value(name);
+    const bool whole =
+        !std::is_integral_v<Field> || (number.ok() && *number == std::floor(*number));
+    if (number.ok() && *number >= least && *number <= most && whole) {
+      *field = static_cast<Field>(*number);
+    } else {
+      out.left_out.push_back(name);
+    }
   };
   take("temperature", 0, 2, &out.temperature);
   take("top_p", 1e-6, 1, &out.top_p);
   take("min_p", 0, 1, &out.min_p);
   take("repetition_penalty", 0.01f, 2, &out.repetition_penalty);
-  if (has("top_k")) taker.TakeTopK(value("top_k"));
+  take("top_k", -1, INT32_MAX, &out.top_k);
   return out;
 }
 

@@ -13,16 +13,21 @@ constexpr double kFamiliar = 0.2;      // how much one step may still teach, to 
 constexpr double kMaxNs = 1e15;        // no step takes eleven days
 constexpr double kMaxVariance = 1e6;   // else a term that never varies grows without bound
 
+// Of tokens one after the other.
+uint64_t ReadsOf(uint32_t start, uint32_t num_tokens) {
+  return uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+}
+
 }  // namespace
 
 void StepWork::AddDraft(uint32_t start, uint32_t num_tokens) {
   decode_tokens += num_tokens;
-  chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+  chunk_reads += ReadsOf(start, num_tokens);
 }
 
 void StepWork::AddChunk(uint32_t start, uint32_t num_tokens) {
   chunk_tokens += num_tokens;
-  chunk_reads += uint64_t{num_tokens} * start + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+  chunk_reads += ReadsOf(start, num_tokens);
 }
 
 StepCost::Vector StepCost::Terms(const StepWork& work) {
