@@ -105,8 +105,7 @@ enum PlanRowFlags : uint32_t {
   kRowPoolMean = 4,  // add this row's to the slot's sum
   kRowEmbed = 8,     // tell the embedding: the sum's mean if pooled, else the last position's
   kRowMask = 16,     // with kRowSample: a mask says which tokens may be sampled
-  // With kRowSample, of a slot without penalties: the tokens after the first are a draft. No
-  // logprobs of the prompt go with it.
+  // With kRowSample: the tokens after the first are a draft. No logprobs of the prompt go with it.
   kRowVerify = 32,
 };
 

@@ -146,6 +146,9 @@ void AddGpuFlags(CLI::App* app, GpuFlags* flags) {
   app->add_flag("--disable-batch-invariance", flags->disable_batch_invariance,
                 "On a GPU: choose the fastest matrix product for each number of tokens, so that a "
                 "request's last bits depend on what runs beside it");
+  app->add_flag("--disable-custom-all-reduce", flags->disable_custom_all_reduce,
+                "GPUs exchange by NCCL alone, where it is installed, and do not reach into each "
+                "other's memory: for boards on which that hangs or errs. Then no graphs");
 }
 
 void AddLogFlags(CLI::App* app, LogOptions* options) {

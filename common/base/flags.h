@@ -239,11 +239,13 @@ struct GpuFlags {
   double gpu_memory_utilization = 0.9;  // share of the device's memory
   std::string gpu_weights = "auto";
   bool disable_batch_invariance = false;
+  bool disable_custom_all_reduce = false;
   std::string graph_mode = "auto";
   std::vector<uint32_t> cuda_graph_sizes;
   uint32_t cuda_graph_max_size = 512;
 };
-// --gpu-memory-utilization, --gpu-weights, --graph-mode and its sizes, --disable-batch-invariance
+// --gpu-memory-utilization, --gpu-weights, --graph-mode and its sizes, --disable-batch-invariance,
+// --disable-custom-all-reduce
 void AddGpuFlags(CLI::App* app, GpuFlags* flags);
 
 // --log-level, --log-format

@@ -1,7 +1,7 @@
 """sbom.py ROOT NAME VERSION: prints what is in a root file system of stage.sh as SPDX 2.3 (JSON).
 
 That are our programs with their checksums, the Debian packages of all other programs and libraries (each has a folder
-in ROOT/usr/share/doc) with the versions that dpkg knows here, cuBLASLt, and what is compiled into our programs. Environment:
+in ROOT/usr/share/doc) with the versions that dpkg knows here, cuBLASLt and NCCL, and what is compiled into our programs. Environment:
 SOURCE_DATE_EPOCH, the time that it says; the same root and time give the same bytes. Errors: a package that dpkg does
 not know, or no time, end it.
 """
@@ -45,17 +45,27 @@ def of_debian(name, version, architecture, source):
     return package(name, version, url=url, sourceInfo=f"Debian's source package {source}")
 
 
+def pinned(requirement):
+    """Of what is no Debian package: the version in cmake/*.lock."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((SOURCE / "cmake").glob("*.lock"))]
+    return next(match[1] for text in texts if (match := re.match(rf"{requirement}==(\S+)", text)))
+
+
 def compiled_in():
-    """xgrammar is no Debian package: its version is the one that cmake/xgrammar.lock pins."""
-    version = re.match(r"xgrammar==(\S+)", (SOURCE / "cmake/xgrammar.lock").read_text(encoding="utf-8"))[1]
+    version = pinned("xgrammar")
     return package("xgrammar", version, url=f"pkg:pypi/xgrammar@{version}", licenseDeclared="Apache-2.0")
 
 
 def of_nvidia(root):
-    """cuBLASLt, if it is there, with its interface's version."""
+    """cuBLASLt, if it is there, with its interface's version; NCCL with the one that cmake/nccl.lock pins."""
     found = sorted(root.glob("usr/**/libcublasLt.so.*"))
-    return [package("nvidia-cublas", path.name.partition(".so.")[2], licenseDeclared="LicenseRef-NVIDIA-CUDA-EULA")
-            for path in found[:1]]
+    libraries = [package("nvidia-cublas", path.name.partition(".so.")[2],
+                         licenseDeclared="LicenseRef-NVIDIA-CUDA-EULA") for path in found[:1]]
+    if any(root.glob("usr/**/libnccl.so.2")):
+        version = pinned("nvidia-nccl-cu13")
+        libraries.append(package("nvidia-nccl-cu13", version, url=f"pkg:pypi/nvidia-nccl-cu13@{version}",
+                                 licenseDeclared="BSD-3-Clause"))
+    return libraries
 
 
 def program(path, root):

@@ -3,7 +3,8 @@
 # build/release/bin, others from PATH. Beside them: users, the order of name lookup, the folders that an engine
 # writes to, the licences of the packages that all of it is from, and a list of these packages (sbom.py).
 #
-# Environment: SOURCE_DATE_EPOCH, the time of that list; FLOTILLA_WORKER, another build's worker. Errors: a program or library that is not there ends it. Run as
+# Environment: SOURCE_DATE_EPOCH, the time of that list; FLOTILLA_WORKER, another build's worker; FLOTILLA_NCCL, a folder
+# with NCCL, which that worker loads when ranks need it. Errors: a program or library that is not there ends it. Run as
 # root, on Debian 12 (its dpkg knows packages and licences).
 set -euo pipefail
 
@@ -45,6 +46,13 @@ install_cuda_licence() {
     >"$out/usr/share/doc/flotilla/licences/nvidia-cublas/LICENSE"
 }
 
+# Loaded by name, so ldd does not know of it.
+install_nccl() {
+  [[ -n ${FLOTILLA_NCCL:-} ]] || return 0
+  install -D -m 0755 "$FLOTILLA_NCCL/lib/libnccl.so.2" "$out/usr/lib/x86_64-linux-gnu/libnccl.so.2"
+  install -D -m 0644 "$FLOTILLA_NCCL/LICENSE" "$out/usr/share/doc/flotilla/licences/nvidia-nccl/LICENSE"
+}
+
 # install_licences FILE...: dpkg knows a file with or without /usr in front.
 install_licences() {
   local real package
@@ -79,6 +87,7 @@ make_folders
 install -D -m 0644 "$root/LICENSE" "$out/usr/share/doc/flotilla/copyright"
 install_static_licences
 install_cuda_licence
+install_nccl
 version=$(sed -n 's/^project(.* VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
 sbom=$out/usr/share/doc/flotilla/sbom.spdx.json
 python3 "$root/deploy/images/sbom.py" "$out" "flotilla-${out##*/}" "$version" >"$sbom"

@@ -69,7 +69,8 @@ class Argv {
         .Flag("--graph-mode", o.gpu.graph_mode)
         .List("--cuda-graph-sizes", o.gpu.cuda_graph_sizes)
         .Flag("--cuda-graph-max-size", o.gpu.cuda_graph_max_size)
-        .Switch("--disable-batch-invariance", o.gpu.disable_batch_invariance);
+        .Switch("--disable-batch-invariance", o.gpu.disable_batch_invariance)
+        .Switch("--disable-custom-all-reduce", o.gpu.disable_custom_all_reduce);
   }
   std::vector<std::string> Take() { return std::move(args_); }
 

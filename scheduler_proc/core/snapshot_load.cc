@@ -277,8 +277,7 @@ class Scheduler::Impl::Loader {
   // A draft goes on from a known token, and nothing goes on from it before its result.
   static bool MayHaveDraft(const Req& req, const RowSnapshot& row) {
     if (row.num_tokens == 1) return !req.draft_in_flight();
-    return row.num_tokens <= 1 + kMaxDraftTokens && req.num_unknown == 0 &&
-           !req.spec.sampling.has_penalties();
+    return row.num_tokens <= 1 + kMaxDraftTokens && req.num_unknown == 0;
   }
 
   // It samples a token more, or ends in an embedding.

@@ -126,9 +126,7 @@ void Scheduler::Impl::OnDraftResult(const BatchRow& row, const RowResult& result
 }
 
 bool Scheduler::Impl::MayDraft(const Req& req) const {
-  // Penalties make of a token what those before it were.
-  return config.speculative_num_draft_tokens > 0 && !req.is_pooled &&
-         !req.spec.sampling.has_penalties();
+  return config.speculative_num_draft_tokens > 0 && !req.is_pooled;
 }
 
 void Scheduler::Impl::LookForDraft(Req* req) const {

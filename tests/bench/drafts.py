@@ -1,6 +1,6 @@
 """Tokens a second of one client with drafts and without, alternately, on the same replica's twin.
 
-  python tests/bench/drafts.py [--rounds 7] [--tokens 256] [--draft-tokens 8] [--model FILE.gguf]
+  python tests/bench/drafts.py [--rounds 7] [--tokens 256] [--draft-tokens 8] [--repetition-penalty 1] [--model FILE.gguf]
 
 Each task is asked of a cluster without drafts and of one with them, in turn. "limit" is what drafts could bring if a step
 with one took no longer than a step without: tokens over steps. "share" is the gain over that limit. Answers must be equal.
@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--draft-tokens", type=int, default=8)
+    parser.add_argument("--repetition-penalty", type=float, default=1)
     parser.add_argument("--model", default=MODEL)
     args = parser.parse_args()
     print("| task | temperature | tokens/s without | with | gain | limit | share | right of drafted |\n"
@@ -56,7 +57,8 @@ def main():
             Cluster("--speculative-num-draft-tokens", str(args.draft_tokens), model=args.model) as drafting:
         for task, fields in TASKS.items():
             for temperature in (0, 0.7):
-                body = fields | {"max_tokens": args.tokens, "temperature": temperature, "seed": 1, "ignore_eos": True}
+                body = fields | {"max_tokens": args.tokens, "temperature": temperature, "seed": 1, "ignore_eos": True,
+                                 "repetition_penalty": args.repetition_penalty}
                 texts = {ask(cluster, body)[0] for cluster in (plain, drafting)}  # and the prompt is cached
                 names = ("spec_decode_draft_tokens_total", "spec_decode_accepted_tokens_total")
                 before, steps = [metric(drafting, name) for name in names], sum(drafting.steps().values())

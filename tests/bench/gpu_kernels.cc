@@ -325,6 +325,7 @@ class Bench : BenchDevice {
   }
 
   void Sampling() {
+    FillFloats(floats_);  // products have written there
     const DeviceBuffer results = Allocate(512 * sizeof(SampledRow));
     const DeviceBuffer tops = Allocate(512 * 2 * kMaxSampleChunks * sizeof(uint64_t));
     const DeviceBuffer sums = Allocate(512 * SampleTiles(kVocab) * sizeof(uint64_t));

@@ -56,6 +56,15 @@ class SbomTest(unittest.TestCase):
         self.assertEqual(found["nvidia-cublas"]["versionInfo"], "13")
         self.assertIn("NVIDIA", found["nvidia-cublas"]["licenseDeclared"])
 
+    def test_nccl_has_the_version_that_is_pinned(self):
+        folder = self.root / "usr/lib/x86_64-linux-gnu"
+        folder.mkdir(parents=True)
+        (folder / "libnccl.so.2").write_bytes(b"a library")
+        found = {package["name"]: package for package in self.sbom()["packages"]}
+        nccl = found["nvidia-nccl-cu13"]
+        self.assertIn(f"nvidia-nccl-cu13=={nccl['versionInfo']} ", (ROOT / "cmake/nccl.lock").read_text())
+        self.assertEqual(nccl["licenseDeclared"], "BSD-3-Clause")
+
     def test_urls_of_packages_are_escaped(self):
         urls = [ref["referenceLocator"] for package in self.sbom()["packages"]
                 for ref in package.get("externalRefs", [])]

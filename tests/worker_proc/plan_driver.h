@@ -283,14 +283,14 @@ inline void ExpectWithinMasks(const DriverRequest& request) {
   }
 }
 
-// `expected`, which are `requests` that have run, give those without penalties drafts of which most
-// tokens are right; how many there are.
+// `expected`, which are `requests` that have run, give them drafts of which most tokens are right;
+// how many there are.
 inline size_t GiveDrafts(const std::vector<DriverRequest>& expected, int32_t vocab_size,
                          std::vector<DriverRequest>* requests) {
   size_t drafts = 0;
   for (size_t i = 0; i < requests->size(); ++i) {
     DriverRequest& request = (*requests)[i];
-    if (request.embed || request.sampling.has_penalties()) continue;
+    if (request.embed) continue;
     request.draft = expected[i].output;
     for (size_t t = 1 + i % 3; t < request.draft.size(); t += 4) {
       request.draft[t] = (request.draft[t] + 1) % vocab_size;

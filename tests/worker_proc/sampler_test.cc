@@ -58,11 +58,17 @@ StatusOr<int32_t> RunSampler(Sampler* sampler, std::vector<float> row, const Nai
   history.Reset(static_cast<uint32_t>(input.prompt.size()));
   history.Append(input.prompt);
   history.Append(input.output);
+  // Every other time there is a draft, which does not count.
+  std::vector<int32_t> later;
+  if (input.position % 2 == 1) later.assign(2, static_cast<int32_t>(row.size() / 2));
+  if (!later.empty() && !input.output.empty()) later.push_back(input.output.back());
+  history.Append(later);
   const auto token = sampler->Sample(row,
                                      {.params = input.params,
                                       .position = input.position,
                                       .logit_bias = input.logit_bias,
                                       .counts = history.counts(),
+                                      .later = later,
                                       .stop_ids = input.stop_ids},
                                      logprobs);
   EXPECT_TRUE(testing::EqualBytes(row, before));

@@ -34,7 +34,9 @@ class CudaBackend final : public Backend {
         weights_(device_.get(), options.dtype, options.keep_packed, options.heartbeat),
         products_(device_.get(), options.dtype, options.batch_invariant),
         attention_(device_.get(), options.kv_cache_dtype),
-        gather_(device_.get(), options.epoch, options.heartbeat),
+        gather_(
+            device_.get(),
+            {.epoch = options.epoch, .heartbeat = options.heartbeat, .exchange = options.exchange}),
         graphs_({device_.get(), &attention_, &gather_, [this] { return Finish(); }}, options) {}
 
   const char* name() const override { return name_.c_str(); }
@@ -118,7 +120,7 @@ class CudaBackend final : public Backend {
                              const AddNorm& norm) override {
     const RmsNormArgs args =
         NormArgs(norm.x, Floats(norm.residual), norm.weight, norm.eps, norm.out);
-    if (gather_.AddNorm(collective, cols, local, args)) return OkStatus();
+    if (gather_.AddNorm(cols, local, args)) return OkStatus();
     return Backend::AllGatherAddRmsNorm(collective, cols, local, norm);
   }
   Status GatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
@@ -151,6 +153,8 @@ class CudaBackend final : public Backend {
     const bool narrow = use == TensorUse::kLinearInput || use == TensorUse::kGateUp;
     return narrow ? options_.dtype : Element::kFloat32;
   }
+  // The two largest activations.
+  CudaGather::Room RoomBetweenSteps() const;
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
   static RmsNormArgs NormArgs(Tensor x, float* residual, const VectorWeight& weight, float eps,
                               Tensor out);
@@ -223,8 +227,18 @@ Status CudaBackend::Warmup(const StepBounds& bounds) {
 
 // ---- A step -----------------------------------------------------------------------------------
 
+CudaGather::Room CudaBackend::RoomBetweenSteps() const {
+  CudaGather::Room room;
+  for (const DeviceBuffer& buffer : activations_) {
+    std::span<std::byte> bytes(buffer.data(), buffer.bytes());
+    if (bytes.size() > room.whole.size()) std::swap(bytes, room.whole);
+    if (bytes.size() > room.local.size()) std::swap(bytes, room.local);
+  }
+  return room;
+}
+
 Status CudaBackend::ConnectRanks(Collective& collective) {
-  RETURN_IF_ERROR(gather_.Connect(collective));
+  RETURN_IF_ERROR(gather_.Connect(collective, RoomBetweenSteps()));
   return graphs_.ConnectRanks(collective);
 }
 

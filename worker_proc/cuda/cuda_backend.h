@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker_proc/cuda/cuda_gather.h"
 #include "worker_proc/cuda/device.h"
 #include "worker_proc/cuda/plan/graph_mode.h"
 #include "worker_proc/model/backend.h"
@@ -39,6 +40,7 @@ struct CudaBackendOptions {
   // Matrices that the file has in blocks of 4 to 8 bits stay so on the device: the same bits as if
   // they became `dtype` when they are loaded, which float32 always does.
   bool keep_packed = false;
+  ExchangeOptions exchange = {};
 };
 const char* ElementName(Element element);  // "bfloat16"
 

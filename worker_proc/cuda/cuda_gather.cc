@@ -3,9 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
@@ -15,130 +16,76 @@
 namespace flotilla::cuda {
 namespace {
 
-constexpr size_t kWordBytes = 256;
-// CUDA shares whole pieces of so many bytes with other processes, and what else lies there.
-constexpr uint64_t kSharedUnit = 2 << 20;
-constexpr uint64_t kMostFewRowsBytes = 1 << 20;
 // A step ends within that, or there is time to sleep.
 constexpr int64_t kSpinNs = 200'000;
 constexpr useconds_t kLookEveryUs = 20;
+// The device's queue has room for some thousand launches, a few an exchange, and who waits for room
+// there can't look whether the others still live. So at most twice as many exchanges are queued.
+constexpr uint64_t kAtOnce = 32;
+constexpr size_t kTriedBytes = 4;  // of a rank
 
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+// Of a measurement: the best of some rounds of some exchanges behind each other, of rows of a
+// model's width.
+constexpr int kRounds = 3;
+constexpr int kExchanges = 4;
+constexpr uint32_t kMeasuredCols = 1024;  // of a rank
+
+uint64_t WholeBytes(std::span<const uint32_t> cols, Tensor local) {
+  const auto whole = std::accumulate(cols.begin(), cols.end(), uint64_t{0});
+  return local.rows * whole * ElementBytes(TypeOf(local));
+}
 
 }  // namespace
-
-StatusOr<std::vector<uint64_t>> OfAllRanks(Collective& collective, uint64_t mine) {
-  std::vector<uint64_t> all(collective.size());
-  RETURN_IF_ERROR(collective.AllGather(std::as_bytes(std::span(&mine, 1)),
-                                       std::vector<size_t>(all.size(), sizeof(mine)),
-                                       std::as_writable_bytes(std::span(all))));
-  return all;
-}
-
-StatusOr<bool> AllRanks(Collective& collective, bool mine) {
-  ASSIGN_OR_RETURN(const std::vector<uint64_t> all, OfAllRanks(collective, mine));
-  return std::find(all.begin(), all.end(), 0) == all.end();
-}
-
-CudaGather::~CudaGather() {
-  Forget();
-  if (words_ != nullptr) device_.graphs()->FreePinned(words_);
-}
 
 Status CudaGather::Reserve(uint64_t bytes) {
   MakeRoom(bytes, &local_);
   MakeRoom(bytes, &received_);
   MakeRoom(bytes, &whole_);
   if (bytes == 0) return OkStatus();  // one rank
-  slot_bytes_ = RoundUp(bytes, kGatherSlotsAt);
-  few_rows_ = {kFewRowsBlocks, 0, kGatherSlotsAt, std::min(slot_bytes_, kMostFewRowsBytes)};
-  many_rows_ = {kManyRowsBlocks, kFewRowsBlocks,
-                kGatherSlotsAt + kGatherSlots * few_rows_.slot_bytes, slot_bytes_};
-  const uint64_t arena_bytes = many_rows_.slots_at + kGatherSlots * slot_bytes_;
-  ASSIGN_OR_RETURN(arena_, device_.Allocate(RoundUp(arena_bytes, kSharedUnit)));
-  ASSIGN_OR_RETURN(counters_, device_.Allocate((kGatherBlocks + 1) * sizeof(uint32_t)));
-  ASSIGN_OR_RETURN(table_, device_.Allocate(kMaxGatherRanks * sizeof(std::byte*)));
-  ASSIGN_OR_RETURN(words_, device_.graphs()->AllocatePinned(kWordBytes));
-  return OkStatus();
+  for (DeviceEvent& event : events_) {
+    ASSIGN_OR_RETURN(event, device_.graphs()->NewEvent());
+  }
+  return memory_.Reserve(bytes);
+}
+
+CudaGather::~CudaGather() {
+  for (const DeviceEvent event : events_) {
+    if (event.handle != nullptr) device_.graphs()->DestroyEvent(event);
+  }
 }
 
 void CudaGather::Forget() {
-  for (std::byte* memory : imported_) device_.Unimport(memory);
-  imported_.clear();
-  by_memory_ = false;
+  memory_.Disconnect();
   communicator_.reset();
   failed_ = OkStatus();
+  table_ = ExchangeTable();
+  why_.clear();
 }
 
-// No operation has begun. The handle's first byte says whether there is one.
-Status CudaGather::Export(std::span<std::byte> handle) {
-  const std::array<uint32_t, kGatherBlocks + 1> zeros = {};
-  static_assert(sizeof(zeros) <= kGatherSlotsAt);
-  device_.Upload(zeros.data(), sizeof(zeros), arena_.data());
-  device_.Upload(zeros.data(), sizeof(zeros), counters_.data());
-  std::memset(words_, 0, kWordBytes);
-  RETURN_IF_ERROR(device_.Synchronize());
-  std::fill(handle.begin(), handle.end(), std::byte{0});
-  const StatusOr<IpcHandle> exported = device_.Export(arena_);
-  if (!exported.ok()) return OkStatus();
-  handle[0] = std::byte{1};
-  std::copy(exported->begin(), exported->end(), handle.begin() + 1);
-  return OkStatus();
+const char* CudaGather::by() const {
+  if (memory_.connected()) return "device memory";
+  return communicator_ == nullptr ? "host memory" : communicator_->name();
 }
 
-Status CudaGather::Import(std::span<const std::byte> handles, uint32_t rank) {
-  arenas_.clear();
-  constexpr size_t kBytes = 1 + sizeof(IpcHandle);
-  for (uint32_t r = 0; r < handles.size() / kBytes; ++r) {
-    const std::span<const std::byte> handle = handles.subspan(r * kBytes, kBytes);
-    if (handle[0] == std::byte{0}) {
-      return absl::UnimplementedError(StrCat("the device of rank ", r, " shares no memory"));
-    }
-    if (r == rank) {
-      arenas_.push_back(arena_.data());
-      continue;
-    }
-    IpcHandle ipc;
-    std::copy(handle.begin() + 1, handle.end(), ipc.begin());
-    ASSIGN_OR_RETURN(std::byte* const memory, device_.Import(ipc));
-    imported_.push_back(memory);
-    arenas_.push_back(memory);
-  }
-  return OkStatus();
-}
-
-Status CudaGather::Connect(Collective& collective) {
+Status CudaGather::Connect(Collective& collective, const Room& room) {
   Forget();
-  epoch_of_connect_ = epoch_ == nullptr ? 0 : epoch_->load();
+  epoch_of_connect_ = options_.epoch == nullptr ? 0 : options_.epoch->load();
   collective_ = &collective;
   if (collective.size() == 1) return OkStatus();
-  CHECK(slot_bytes_ > 0);
-  ASSIGN_OR_RETURN(by_memory_, ConnectMemory(collective));
-  if (!by_memory_) RETURN_IF_ERROR(JoinCommunicator(collective));
-  Log().info("ranks exchange {} {}", Kv("by", by()), Kv("because", why_));
-  return device_.Synchronize();
-}
-
-StatusOr<bool> CudaGather::ConnectMemory(Collective& collective) {
-  why_.clear();
-  const uint32_t ranks = collective.size();
-  if (ranks > kMaxGatherRanks) {
-    why_ = StrCat("there are more than ", kMaxGatherRanks, " ranks");
-    return false;
-  }
-  std::array<std::byte, 1 + sizeof(IpcHandle)> own;
-  RETURN_IF_ERROR(Export(own));
-  std::vector<std::byte> handles(ranks * own.size());
-  RETURN_IF_ERROR(collective.AllGather(own, std::vector<size_t>(ranks, own.size()), handles));
-  const Status imported = Import(handles, collective.rank());
-  why_ = std::string(imported.message());
-  ASSIGN_OR_RETURN(const bool all, AllRanks(collective, imported.ok()));
-  if (all) {
-    device_.UploadAll(arenas_, table_);
+  CHECK(memory_.slot_bytes() > 0);
+  if (!options_.exchange.reach_memory) {
+    why_ = "of --disable-custom-all-reduce";
   } else {
-    Forget();
+    RETURN_IF_ERROR(memory_.Connect(collective, &why_).status());
   }
-  return all;
+  RETURN_IF_ERROR(memory_.connected() ? CompareWithLibrary(collective, room)
+                                      : JoinCommunicator(collective));
+  Log().info("ranks exchange {} {}", Kv("by", by()), Kv("because", why_));
+  if (table_.library_wins()) {
+    Log().info("ranks exchange what is large {} {}", Kv("by", communicator_->name()),
+               Kv("from_bytes", table_.least_by_library()));
+  }
+  return device_.Synchronize();
 }
 
 Status CudaGather::JoinCommunicator(Collective& collective) {
@@ -155,23 +102,130 @@ Status CudaGather::JoinCommunicator(Collective& collective) {
   CommunicatorId id = *own;
   RETURN_IF_ERROR(collective.Broadcast(id, 0));
   // Less patient than the collective, by which the ranks agree on what came of it.
-  waits_since_ns_ = RealClock::Now() - static_cast<int64_t>(timeout_ns_ / 2);
+  waits_since_ns_ = RealClock::Now() - static_cast<int64_t>(options_.timeout_ns / 2);
   auto joined = device_.Join(id, collective.rank(), ranks, [this] {
-    heartbeat_.Beat();
+    options_.heartbeat.Beat();
     return IsOver();
   });
   if (!joined.ok()) why_ += StrCat("; ", joined.status().message());
-  ASSIGN_OR_RETURN(const bool all, AllRanks(collective, joined.ok()));
-  if (all) communicator_ = std::move(*joined);
+  ASSIGN_OR_RETURN(const bool all_joined, AllRanks(collective, joined.ok()));
+  if (!all_joined) return OkStatus();
+  communicator_ = std::move(*joined);
+  const Status tried = TryCommunicator(ranks);
+  if (!tried.ok()) why_ += StrCat("; ", tried.message());
+  ASSIGN_OR_RETURN(const bool all_exchange, AllRanks(collective, tried.ok()));
+  if (!all_exchange) communicator_.reset();
   return OkStatus();
 }
 
+Status CudaGather::TryCommunicator(uint32_t ranks) {
+  static_assert(kTriedBytes * (InterleaveArgs::kMaxRanks + 1) <= kGatherSlotsAt);
+  counts_.assign(ranks, kTriedBytes);
+  std::byte* const whole = memory_.staging();  // as large as a slot; nothing is in it yet
+  waits_since_ns_ = RealClock::Now() - static_cast<int64_t>(options_.timeout_ns / 2);
+  Status status = communicator_->AllGather(whole + ranks * kTriedBytes, counts_, whole);
+  while (status.ok() && !device_.Idle()) {
+    status = communicator_->Error();
+    if (status.ok() && IsOver()) status = absl::AbortedError("other ranks did not exchange");
+    options_.heartbeat.Beat();
+    usleep(kLookEveryUs);
+  }
+  status.Update(communicator_->Error());
+  if (!status.ok()) communicator_->Abort();
+  return status;
+}
+
+// A rank that is new does as those that have measured: joining takes seconds, which recovering from
+// a lost rank must not.
+Status CudaGather::CompareWithLibrary(Collective& collective, const Room& room) {
+  const uint64_t mine = library_loses_
+                            ? 0
+                            : std::min({uint64_t{memory_.slot_bytes()}, uint64_t{room.whole.size()},
+                                        room.local.size() * collective.size()});
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> all, OfAllRanks(collective, mine));
+  const uint64_t most = *std::min_element(all.begin(), all.end());
+  library_loses_ = most == 0;
+  if (most < options_.exchange.least_by_library) return OkStatus();
+  RETURN_IF_ERROR(JoinCommunicator(collective));
+  library_loses_ = communicator_ == nullptr;
+  if (library_loses_) {
+    Log().info("exchanges are by memory of any size {}", Kv("because", std::exchange(why_, "")));
+    return OkStatus();
+  }
+  const StatusOr<std::vector<ExchangeTime>> times = Measure(collective, room, most);
+  if (!times.ok()) {
+    library_loses_ = !EpochIsOver();  // or the next epoch would end as this one
+    return times.status();
+  }
+  for (const ExchangeTime& time : *times) {
+    Log().info("exchanges measured {} {} {} {}", Kv("bytes", time.bytes),
+               Kv("memory_us", time.memory_ns / kNsPerUs), Kv("library", communicator_->name()),
+               Kv("library_us", time.library_ns / kNsPerUs));
+  }
+  table_ = ExchangeTable(*times);
+  library_loses_ = !table_.library_wins();
+  if (library_loses_) communicator_.reset();
+  return OkStatus();
+}
+
+StatusOr<std::vector<ExchangeTime>> CudaGather::Measure(Collective& collective, const Room& room,
+                                                        uint64_t most) {
+  const uint32_t ranks = collective.size();
+  CudaTensor local_tensor{room.local.data(), Element::kFloat32};
+  CudaTensor whole_tensor{room.whole.data(), Element::kFloat32};
+  const std::vector<uint64_t> sizes =
+      ExchangeTable::Sizes(options_.exchange.least_by_library, most);
+  std::vector<int64_t> times;  // of each size by memory, then by the library
+  for (const uint64_t bytes : sizes) {
+    const uint64_t row_bytes = std::min<uint64_t>(bytes, ranks * kMeasuredCols * sizeof(float));
+    // Packs of 16 bytes of each rank.
+    const auto own = static_cast<uint32_t>(row_bytes / ranks / 16 * 16 / sizeof(float));
+    const auto rows = static_cast<uint32_t>(bytes / row_bytes);
+    const std::vector<uint32_t> cols(ranks, own);
+    const Tensor local = {&local_tensor, rows, own};
+    const Tensor whole = {&whole_tensor, rows, own * ranks};
+    for (const bool by_library : {false, true}) {
+      int64_t best = std::numeric_limits<int64_t>::max();
+      for (int round = 0; round < kRounds; ++round) {
+        const int64_t begin = RealClock::Now();
+        for (int i = 0; i < kExchanges; ++i) {
+          by_library ? ByCommunicator(cols, local, true, whole)
+                     : ByMemory(cols, local, true, whole);
+        }
+        Wait();
+        RETURN_IF_ERROR(device_.Synchronize());
+        RETURN_IF_ERROR(TakeError());
+        best = std::min(best, (RealClock::Now() - begin) / kExchanges);
+      }
+      const auto& given = options_.exchange.time_ns;
+      times.push_back(given ? given(bytes, by_library) : best);
+    }
+  }
+  std::vector<int64_t> of_all(times.size() * ranks);
+  RETURN_IF_ERROR(collective.AllGather(std::as_bytes(std::span(times)),
+                                       std::vector<size_t>(ranks, times.size() * sizeof(times[0])),
+                                       std::as_writable_bytes(std::span(of_all))));
+  std::vector<ExchangeTime> measured;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    ExchangeTime time = {sizes[i]};
+    for (uint32_t r = 0; r < ranks; ++r) {
+      const int64_t* const of_rank = of_all.data() + r * times.size() + 2 * i;
+      time.memory_ns = std::max(time.memory_ns, of_rank[0]);
+      time.library_ns = std::max(time.library_ns, of_rank[1]);
+    }
+    measured.push_back(time);
+  }
+  return measured;
+}
+
 bool CudaGather::EpochIsOver() const {
-  return epoch_ != nullptr && epoch_->load(std::memory_order_relaxed) != epoch_of_connect_;
+  return options_.epoch != nullptr &&
+         options_.epoch->load(std::memory_order_relaxed) != epoch_of_connect_;
 }
 
 bool CudaGather::IsOver() const {
-  return EpochIsOver() || RealClock::Now() - waits_since_ns_ > static_cast<int64_t>(timeout_ns_);
+  return EpochIsOver() ||
+         RealClock::Now() - waits_since_ns_ > static_cast<int64_t>(options_.timeout_ns);
 }
 
 Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, Tensor local,
@@ -179,7 +233,7 @@ Status CudaGather::Run(Collective& collective, std::span<const uint32_t> cols, T
   if (trial_) return OkStatus();
   const bool receives = root == kAllRanks || root == collective.rank();
   if (!is_queued()) return OnHost(collective, cols, local, root, receives, out);
-  Queue(collective, cols, local, receives, out);
+  Queue(cols, local, receives, out);
   return OkStatus();
 }
 
@@ -189,78 +243,76 @@ void CudaGather::Broadcast(Tensor row) {
   broadcast_.assign(collective_->size(), 0);
   broadcast_[0] = row.cols;
   waits_since_ns_ = RealClock::Now();
-  Queue(*collective_, broadcast_, row, collective_->rank() != 0, row);
+  Queue(broadcast_, row, collective_->rank() != 0, row);
 }
 
-void CudaGather::Queue(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                       bool receives, Tensor out) {
-  if (!by_memory_) return ByCommunicator(collective, cols, local, receives, out);
-  GatherArgs args = MemoryArgs(collective, cols, local);
+bool CudaGather::ByLibrary(std::span<const uint32_t> cols, Tensor local) const {
+  if (!memory_.connected()) return true;
+  return communicator_ != nullptr && !captured_ && table_.ByLibrary(WholeBytes(cols, local));
+}
+
+void CudaGather::AwaitRoom() {
+  if (captured_ || ++exchanges_ % kAtOnce != 0) return;
+  const DeviceEvent event = events_[exchanges_ / kAtOnce % events_.size()];
+  const int64_t begin = RealClock::Now();
+  for (;;) {
+    const StatusOr<bool> done = device_.graphs()->Done(event);
+    if (!done.ok() || *done || !failed_.ok()) break;  // an error is the device's to say
+    Look();
+    if (RealClock::Now() - begin > kSpinNs) usleep(kLookEveryUs);
+  }
+  device_.graphs()->Record(event, DeviceStream::kCompute).IgnoreError();
+}
+
+void CudaGather::Queue(std::span<const uint32_t> cols, Tensor local, bool receives, Tensor out) {
+  AwaitRoom();
+  ByLibrary(cols, local) ? ByCommunicator(cols, local, receives, out)
+                         : ByMemory(cols, local, receives, out);
+}
+
+void CudaGather::ByMemory(std::span<const uint32_t> cols, Tensor local, bool receives, Tensor out) {
+  GatherArgs args = memory_.ArgsOf(cols, local, options_.timeout_ns);
   if (receives) args.out = Data(out);
   device_.kernels().gather_columns(args, device_.stream());
 }
 
-bool CudaGather::AddNorm(const Collective& collective, std::span<const uint32_t> cols, Tensor local,
-                         const RmsNormArgs& norm) {
-  if (!by_memory_ || trial_) return false;
-  const GatherArgs args = MemoryArgs(collective, cols, local);
+bool CudaGather::AddNorm(std::span<const uint32_t> cols, Tensor local, const RmsNormArgs& norm) {
+  if (trial_ || ByLibrary(cols, local)) return false;
+  const GatherArgs args = memory_.ArgsOf(cols, local, options_.timeout_ns);
   if (!HasGatherAddNorm(args)) return false;
+  AwaitRoom();
   device_.kernels().gather_add_norm({args, norm}, device_.stream());
   return true;
 }
 
 // Those that want nothing gather all the same: they would have to send it anyway.
-void CudaGather::ByCommunicator(const Collective& collective, std::span<const uint32_t> cols,
-                                Tensor local, bool receives, Tensor out) {
+void CudaGather::ByCommunicator(std::span<const uint32_t> cols, Tensor local, bool receives,
+                                Tensor out) {
   if (!failed_.ok()) return;  // TakeError says it
   InterleaveArgs args;
-  std::byte* const by_rank = arena_.data() + kGatherSlotsAt;
-  args.from = by_rank;
+  args.from = memory_.staging();
   if (receives) args.out = Data(out);
   args.rows = local.rows;
-  args.ranks = collective.size();
-  uint64_t whole = 0;
+  args.ranks = static_cast<uint32_t>(cols.size());
   counts_.clear();
   for (uint32_t r = 0; r < args.ranks; ++r) {
     args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
     counts_.push_back(size_t{local.rows} * args.bytes[r]);
-    whole += counts_[r];
   }
-  CHECK(whole <= slot_bytes_);
+  CHECK(WholeBytes(cols, local) <= memory_.slot_bytes());
   waits_since_ns_ = RealClock::Now();
-  if (const Status queued = communicator_->AllGather(Data(local), counts_, by_rank); !queued.ok()) {
+  if (memory_.connected()) memory_.Barrier(options_.timeout_ns);
+  ++exchanges_by_library_;
+  if (const Status queued = communicator_->AllGather(Data(local), counts_, memory_.staging());
+      !queued.ok()) {
     return Fail(queued);
   }
   if (receives) device_.kernels().interleave_columns(args, device_.stream());
 }
 
-GatherArgs CudaGather::MemoryArgs(const Collective& collective, std::span<const uint32_t> cols,
-                                  Tensor local) const {
-  GatherArgs args;
-  args.arenas = table_.as<std::byte* const>();
-  args.counters = counters_.as<uint32_t>();
-  args.stopped = args.counters + kGatherBlocks;
-  args.rank = collective.rank();
-  args.ranks = collective.size();
-  args.local = Data(local);
-  args.rows = local.rows;
-  uint64_t whole = 0;
-  for (uint32_t r = 0; r < args.ranks; ++r) {
-    args.bytes[r] = cols[r] * ElementBytes(TypeOf(local));
-    whole += args.bytes[r];
-  }
-  whole *= local.rows;
-  CHECK(whole <= slot_bytes_);
-  const bool few = local.rows <= few_rows_.blocks && whole <= few_rows_.slot_bytes;
-  args.channel = few ? few_rows_ : many_rows_;
-  args.timeout_ns = timeout_ns_;
-  args.abort = word(kAbort);
-  args.failed = word(kFailed);
-  return args;
-}
-
 void CudaGather::Wait() {
-  if (by_memory_ ? epoch_ == nullptr : communicator_ == nullptr) return;
+  // The kernels of exchanges by memory know themselves how long to wait.
+  if (communicator_ == nullptr && (!memory_.connected() || options_.epoch == nullptr)) return;
   waits_since_ns_ = RealClock::Now();
   while (!device_.Idle()) {
     Look();
@@ -270,19 +322,18 @@ void CudaGather::Wait() {
 
 void CudaGather::Look() {
   if (!is_queued()) return;
-  if (by_memory_) {
-    // The kernels know themselves how long to wait.
-    if (EpochIsOver()) {
-      std::atomic_ref<uint32_t>(*word(kAbort)).store(1, std::memory_order_release);
+  if (memory_.connected() && EpochIsOver()) memory_.Abort();
+  if (communicator_ != nullptr && failed_.ok()) {
+    if (const Status error = communicator_->Error(); !error.ok()) {
+      Fail(error);
+    } else if (IsOver() || (memory_.connected() && memory_.failed())) {
+      Fail(OkStatus());
     }
-  } else if (failed_.ok()) {
-    if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
-    if (failed_.ok() && IsOver()) Fail(OkStatus());
   }
-  if (!IsOver()) heartbeat_.Beat();  // or a device that hangs is never found
+  if (!IsOver()) options_.heartbeat.Beat();  // or a device that hangs is never found
 }
 
-// The library's wait ends; nothing is exchanged any more until the next Connect.
+// All waits end; nothing is exchanged any more until the next Connect.
 void CudaGather::Fail(const Status& status) {
   if (EpochIsOver()) {
     failed_ = absl::AbortedError("the epoch is over");
@@ -290,6 +341,7 @@ void CudaGather::Fail(const Status& status) {
     failed_ = absl::DeadlineExceededError(StrCat("a rank did not come to an exchange of columns",
                                                  status.ok() ? "" : ": ", status.message()));
   }
+  if (memory_.connected()) memory_.Abort();
   communicator_->Abort();
 }
 
@@ -298,14 +350,9 @@ Status CudaGather::TakeError() {
     if (failed_.ok()) {
       if (const Status error = communicator_->Error(); !error.ok()) Fail(error);
     }
-    return failed_;
+    RETURN_IF_ERROR(failed_);
   }
-  if (!by_memory_) return OkStatus();
-  if (std::atomic_ref<uint32_t>(*word(kFailed)).load(std::memory_order_acquire) == 0) {
-    return OkStatus();
-  }
-  if (*word(kAbort) != 0) return absl::AbortedError("the epoch is over");
-  return absl::DeadlineExceededError("a rank did not come to an exchange of columns");
+  return memory_.connected() ? memory_.TakeError() : OkStatus();
 }
 
 // The collective puts rank after rank; columns of a token must lie side by side.

@@ -12,7 +12,9 @@
 namespace flotilla::cuda {
 namespace {
 
-constexpr int64_t kMostCaptureNs = 60 * kNsPerSecond;  // with more, some sizes have no graph
+// With more, some sizes have no graph. A third of what an epoch has until its ranks are ready
+// (scheduler_proc/loop/epoch_manager.h), or they would begin from nothing in each.
+constexpr int64_t kMostCaptureNs = 20 * kNsPerSecond;
 
 // Which sizes have graphs; of none it is nothing that another rank has.
 uint64_t FingerprintOf(const GraphRunner* runner) {
@@ -88,7 +90,10 @@ StatusOr<std::unique_ptr<GraphRunner>> CudaGraphs::Capture(const GraphRunnerOpti
     deps_.gather->set_trial(alone || trial);
   };
   deps.finish = deps_.finish;
-  return GraphRunner::Create(deps, options);
+  deps_.gather->set_captured(true);  // whatever is exchanged before the first step
+  auto runner = GraphRunner::Create(deps, options);
+  deps_.gather->set_captured(false);
+  return runner;
 }
 
 // Of the largest and the smallest, which are gone again: all of them take about as much.

@@ -24,7 +24,28 @@ StatusOr<std::unique_ptr<CudaSampler>> CudaSampler::Create(Device* device, LastT
   CHECK(vocab <= kMaxSampleVocab);
   std::unique_ptr<CudaSampler> sampler(new CudaSampler(device, last_tokens, vocab));
   RETURN_IF_ERROR(sampler->Allocate(max_rows, eos_ids));
+  RETURN_IF_ERROR(sampler->RunEachKernel());
   return sampler;
+}
+
+Status CudaSampler::RunEachKernel() {
+  const std::vector<float> zeros(vocab_);
+  ASSIGN_OR_RETURN(const DeviceBuffer logits, device_.Allocate(zeros.size() * sizeof(float)));
+  device_.UploadAll(zeros, logits);
+  CudaTensor tensor{logits.data(), Element::kFloat32};
+  const LogitBias bias = {0, 1};
+  SamplingParams greedy, drawn, cut;
+  greedy.temperature = 0;
+  cut.top_k = 1;
+  PositionLogprobs logprobs;
+  for (const SampleQuery& query :
+       {SampleQuery{.input = {.params = greedy, .logit_bias = {&bias, 1}}},
+        SampleQuery{.input = {.params = drawn}}, SampleQuery{.input = {.params = cut}},
+        SampleQuery{.input = {.params = greedy}, .num_top = 1, .logprobs = &logprobs}}) {
+    int32_t token = -1;
+    RETURN_IF_ERROR(Sample({&tensor, 1, vocab_}, {&query, 1}, {&token, 1}));
+  }
+  return OkStatus();
 }
 
 Status CudaSampler::Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids) {
@@ -99,7 +120,8 @@ bool CudaSampler::Pack(const SampleQuery& query) {
     PackBiases(biases, out.bans ? stop_ids : std::span<const int32_t>());
     out.biases[1] = static_cast<uint32_t>(packed_biases_.size());
     out.penalties[0] = static_cast<uint32_t>(packed_penalties_.size());
-    for (const TokenCount& count : counts) {
+    for (const TokenCount& of_all : counts) {
+      const TokenCount count = Without(of_all, query.input.later);
       const bool seen = count.in_prompt + count.in_output > 0;
       packed_penalties_.push_back({count.token, seen ? params.repetition_penalty : 1.0f,
                                    params.frequency_penalty * static_cast<float>(count.in_output),

@@ -40,6 +40,8 @@ class CudaSampler final : public DeviceSampler {
   CudaSampler(Device* device, LastTokens* last_tokens, uint32_t vocab)
       : device_(*device), last_tokens_(*last_tokens), vocab_(vocab) {}
   Status Allocate(uint32_t max_rows, std::span<const int32_t> eos_ids);
+  // Every kernel once: what a device loads at a first use may wait for all that it was given.
+  Status RunEachKernel();
   // False: its lists have no room beside those of the rows before.
   bool Pack(const SampleQuery& query);
   void PackBiases(std::span<const LogitBias> biases, std::span<const int32_t> banned);

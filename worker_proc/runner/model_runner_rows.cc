@@ -21,13 +21,17 @@ SampleInput ModelRunner::InputOf(const StepPlan& plan, const LogitsRow& row) con
   const Slot& slot = slots_.slot(planned.slot);
   std::span<const uint32_t> mask = row_masks_[row.row];
   const size_t words = MaskWords(config_.vocab_size);
-  if (mask.size() > words) mask = mask.subspan((row.position - planned.start_pos) * words, words);
-  return {.params = slot.sampling,
-          .position = row.position + 1,
-          .logit_bias = slot.logit_bias,
-          .counts = slot.history.counts(),
-          .mask = mask,
-          .stop_ids = slot.stop_ids};
+  const uint32_t in_row = row.position - planned.start_pos;
+  if (mask.size() > words) mask = mask.subspan(in_row * words, words);
+  return {
+      .params = slot.sampling,
+      .position = row.position + 1,
+      .logit_bias = slot.logit_bias,
+      .counts = slot.history.counts(),
+      .later =
+          std::span(plan.input_ids).subspan(row.token_index + 1, planned.num_tokens - 1 - in_row),
+      .mask = mask,
+      .stop_ids = slot.stop_ids};
 }
 
 Status ModelRunner::UseLogits(const StepPlan& plan, const LogitsRow& row, std::span<float> logits,

@@ -83,6 +83,7 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   options.cuda_graph_sizes = flags.gpu_flags.cuda_graph_sizes;
   options.cuda_graph_max_size = flags.gpu_flags.cuda_graph_max_size;
   options.batch_invariant = !flags.gpu_flags.disable_batch_invariance;
+  options.exchange.reach_memory = !flags.gpu_flags.disable_custom_all_reduce;
   options.heartbeat = place.heartbeat;
   options.epoch = place.epoch;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> owned,

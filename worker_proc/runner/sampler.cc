@@ -88,7 +88,7 @@ void Sampler::Adjust(std::span<float> logits, const SampleInput& input) {
   }
   for (const TokenCount& count : input.counts) {
     const float logit = logits[static_cast<size_t>(count.token)];
-    Set(logits, count.token, Penalised(logit, count, params));
+    Set(logits, count.token, Penalised(logit, Without(count, input.later), params));
   }
 }
 

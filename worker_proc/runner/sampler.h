@@ -37,7 +37,8 @@ struct SampleInput {
   const SamplingParams& params;
   uint32_t position = 0;
   std::span<const LogitBias> logit_bias = {};
-  std::span<const TokenCount> counts = {};  // of the sequence before `position`, with penalties
+  std::span<const TokenCount> counts = {};  // with penalties, of the sequence before `position`
+  std::span<const int32_t> later = {};      // and these: a draft's tokens from `position` on
   std::span<const uint32_t> mask = {};      // as in StepPlan; empty: every token may be drawn
   std::span<const int32_t> stop_ids = {};   // end the output, as the eos ids do
 };

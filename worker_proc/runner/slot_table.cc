@@ -41,9 +41,6 @@ Status SlotTable::Check(const StepPlan& plan) const {
       return bad(row.slot, "is pooled but not from position 0 on");
     }
     const SamplingParams& sampling = fresh ? open->sampling : slot.sampling;
-    if (sampling.has_penalties() && (row.flags & kRowVerify) != 0) {
-      return bad(row.slot, "has penalties, which count what a draft only guesses");
-    }
     if (sampling.has_penalties() &&
         row.start_pos > (fresh ? open->num_history : slot.history.size())) {
       return bad(row.slot, "has penalties but no history up to start_pos");

@@ -2,7 +2,7 @@
 //
 // A plan is a delta (shm/step_plan.h): Apply opens slots and appends pages, Close frees slots after
 // the step. Every rank applies the same plans, so the tables are equal. After Apply a slot with
-// penalties knows its whole sequence up to the end of its row.
+// penalties knows its whole sequence up to the end of its row, a draft with it.
 //
 // Units: pages, tokens. Threads: one. Errors: InvalidArgument naming slot and field; the table is
 // then unchanged.

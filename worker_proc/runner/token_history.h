@@ -5,6 +5,7 @@
 // none.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,12 @@ struct TokenCount {
   uint32_t in_prompt = 0;
   uint32_t in_output = 0;
 };
+
+// `count` without what stands in `later`, which is of the output.
+inline TokenCount Without(TokenCount count, std::span<const int32_t> later) {
+  count.in_output -= static_cast<uint32_t>(std::count(later.begin(), later.end(), count.token));
+  return count;
+}
 
 class TokenHistory {
  public:
@@ -29,7 +36,8 @@ class TokenHistory {
   void Truncate(uint32_t num_tokens);
 
   uint32_t size() const { return static_cast<uint32_t>(tokens_.size()); }
-  // Each token once, in no meaningful order. What Truncate took away may stand with zeros.
+  // Each token once, in no meaningful order. What Truncate took away may stand with zeros, as may
+  // what Without leaves.
   std::span<const TokenCount> counts() const { return counts_; }
 
  private:

@@ -50,6 +50,7 @@ struct SimModel {
   int32_t eos = 0;
   uint32_t repeats = 0;  // of a thousand tokens so many are those of kPeriod positions before
   static constexpr uint32_t kPeriod = 7;
+  uint32_t repeats_until = UINT32_MAX;  // that position; then none is
   // From that position on, after the same three tokens another one comes each time.
   uint32_t misleads_from = UINT32_MAX;
 
@@ -72,7 +73,7 @@ struct SimModel {
   int32_t NextAllowed(uint64_t chain, uint32_t position, const Ends& ends,
                       std::span<const uint32_t> mask) const {
     const auto allowed = [&](int32_t token) { return mask.empty() || Allows(mask, token); };
-    const bool repeat = Mix(chain + 1) % 1000 < repeats;
+    const bool repeat = position < repeats_until && Mix(chain + 1) % 1000 < repeats;
     auto first = static_cast<int32_t>(Mix(repeat ? 1 + position % kPeriod : chain) % vocab_size);
     if (position >= misleads_from) {
       const uint32_t place = position % 4;
@@ -368,7 +369,6 @@ class SimWorker {
   void Verify(const Slot& slot, const PlanRow& row, const int32_t* tokens, RowResult* out) {
     const Expected& request = requests_->at(slot.sampling.seed);
     ASSERT_EQ(row.flags & ~kRowMask, kRowSample | kRowVerify);
-    ASSERT_FALSE(slot.sampling.has_penalties());
     ASSERT_GE(row.num_tokens, 2u);
     ASSERT_LE(row.num_tokens, 1 + kMaxDraftTokens);
     PlanRow known = row;

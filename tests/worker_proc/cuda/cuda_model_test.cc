@@ -4,10 +4,12 @@
 // exact reference.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "tests/worker_proc/cuda/model_setup.h"
 #include "tests/worker_proc/naive_llama.h"
+#include "worker_proc/cuda/emulation/emulated_device.h"
 
 namespace flotilla {
 namespace {
@@ -226,6 +228,47 @@ TEST_P(CudaRespawnTest, ARankThatIsReplacedReplaysWithTheOther) {
     EXPECT_GT(ranks.backend().graph_steps().full, epoch == 1 ? before : 0);
     if (epoch == 1) expected = requests;
     ExpectEqualBits(requests, expected);
+  }
+}
+
+// Prompts' steps exchange by a library, which is said to be faster, graphs by memory; a rank that
+// is new measures again with the other.
+TEST_P(CudaRespawnTest, LargeExchangesByALibraryHaveTheBitsOfMemory) {
+  if (!MayBeRanks(2)) GTEST_SKIP() << "ranks are threads here";
+  std::atomic<uint32_t> asked = 0;
+  std::vector<DriverRequest> expected;
+  for (const bool two_ways : {false, true}) {
+    cuda::CudaBackendOptions backend = {.dtype = GetParam().dtype,
+                                        .kv_cache_dtype = GetParam().kv,
+                                        .graph_mode = cuda::GraphMode::kFull,
+                                        .cuda_graph_sizes = {1, 3, 8}};
+    backend.exchange.least_by_library = 1024;
+    backend.exchange.time_ns = [&](uint64_t, bool by_library) {
+      ++asked;
+      return by_library ? 1 : 10;
+    };
+    RankThreadsOptions options = Options(backend);
+    options.tp = 2;
+    options.make_backend = [backend, two_ways] {
+      return cuda::MakeCudaBackend(cuda::MakeEmulatedDevice({.have_communicator = two_ways}),
+                                   backend);
+    };
+    RankThreads ranks(checkpoint_.get(), options);
+    uint32_t measured = 0;
+    for (uint32_t epoch = 1; epoch <= 2; ++epoch) {
+      if (epoch > 1) ranks.Respawn(1, epoch);
+      EXPECT_EQ(asked > measured, two_ways);
+      measured = asked;
+      std::vector<DriverRequest> requests = Requests();
+      PlanDriver driver({.chunk_size = 20, .at_once = 5, .num_pages = ranks.num_pages()},
+                        [&](const StepPlan& plan) { return ranks.Execute(plan); });
+      driver.Run(&requests);
+      const GraphSteps steps = ranks.backend().graph_steps();
+      EXPECT_GT(steps.full, 0u);
+      EXPECT_GT(steps.eager, 0u);
+      if (expected.empty()) expected = requests;
+      ExpectEqualBits(requests, expected);
+    }
   }
 }
 

@@ -23,11 +23,12 @@ struct Asked {
   uint32_t position = 0;
   std::vector<LogitBias> bias;
   std::vector<TokenCount> counts;
+  std::vector<int32_t> later;
   std::vector<uint32_t> mask;
   std::vector<int32_t> stop_ids;
   int32_t given = -1;
 
-  SampleInput input() const { return {params, position, bias, counts, mask, stop_ids}; }
+  SampleInput input() const { return {params, position, bias, counts, later, mask, stop_ids}; }
 };
 
 class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
@@ -80,6 +81,9 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
       p.presence_penalty = OneOf({0.0f, -0.5f});
       for (int32_t token = 0; token < static_cast<int32_t>(std::min(vocab(), 40u)); token += 3) {
         asked.counts.push_back({token, OneOf({0u, 1u}), OneOf({0u, 1u, 4u})});
+        for (uint32_t n = OneOf({0u, 0u, 2u}); n > 0 && asked.counts.back().in_output >= n; --n) {
+          asked.later.push_back(token);
+        }
       }
     }
     if (OneOf({false, false, true})) {
@@ -175,7 +179,7 @@ class CudaSamplerTest : public ::testing::TestWithParam<uint32_t> {
   std::mt19937 random_{11};
   std::unique_ptr<Device> device_;
   Sampler host_;
-  CudaGather gather_{device_.get(), nullptr};
+  CudaGather gather_{device_.get(), {}};
   std::unique_ptr<LastTokens> last_tokens_;
   std::unique_ptr<CudaSampler> sampler_;
 };

@@ -53,13 +53,18 @@ class Meeting {
 
 class EmulatedCommunicator final : public Communicator {
  public:
-  EmulatedCommunicator(std::shared_ptr<Meeting> meeting, uint32_t rank, int64_t patience_ns,
+  EmulatedCommunicator(std::shared_ptr<Meeting> meeting, const EmulatedMember& member,
                        emulation::LaunchQueue* queue)
-      : meeting_(std::move(meeting)), rank_(rank), patience_(patience_ns), queue_(*queue) {}
+      : meeting_(std::move(meeting)),
+        rank_(member.rank),
+        fails_(member.fails),
+        patience_(member.patience_ns),
+        queue_(*queue) {}
 
   const char* name() const override { return "emulated links"; }
   Status AllGather(const void* from, std::span<const size_t> bytes, std::byte* to) override {
     CHECK(bytes.size() == meeting_->from.size());
+    if (fails_) return absl::InternalError("emulated links: no memory to connect with");
     const auto exchange = std::make_shared<Exchange>();
     exchange->from = static_cast<const std::byte*>(from);
     exchange->bytes.assign(bytes.begin(), bytes.end());
@@ -110,6 +115,7 @@ class EmulatedCommunicator final : public Communicator {
 
   const std::shared_ptr<Meeting> meeting_;
   const uint32_t rank_;
+  const bool fails_;
   const std::chrono::nanoseconds patience_;
   emulation::LaunchQueue& queue_;
 };
@@ -124,9 +130,9 @@ CommunicatorId NewEmulatedId() {
   return id;
 }
 
-StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id, uint32_t rank,
-                                                     uint32_t ranks, const GiveUp& give_up,
-                                                     int64_t patience_ns,
+StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id,
+                                                     const EmulatedMember& member,
+                                                     const GiveUp& give_up,
                                                      emulation::LaunchQueue* queue) {
   static std::mutex mutex;
   static std::map<CommunicatorId, std::weak_ptr<Meeting>> meetings;
@@ -136,7 +142,7 @@ StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id, u
     std::erase_if(meetings, [](const auto& entry) { return entry.second.expired(); });
     meeting = meetings[id].lock();
     if (meeting == nullptr) {
-      meeting = std::make_shared<Meeting>(ranks);
+      meeting = std::make_shared<Meeting>(member.ranks);
       meetings[id] = meeting;
     }
   }
@@ -146,7 +152,7 @@ StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id, u
     if (meeting->over()) return absl::AbortedError("emulated links: a rank did not join");
     std::this_thread::sleep_for(kLookEvery);
   }
-  return std::make_unique<EmulatedCommunicator>(std::move(meeting), rank, patience_ns, queue);
+  return std::make_unique<EmulatedCommunicator>(std::move(meeting), member, queue);
 }
 
 }  // namespace flotilla::cuda

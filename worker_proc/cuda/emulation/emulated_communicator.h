@@ -13,11 +13,17 @@
 
 namespace flotilla::cuda {
 
+struct EmulatedMember {
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  int64_t patience_ns = 0;  // how long it waits for others within an exchange
+  bool fails = false;       // its exchanges, though it has joined
+};
+
 CommunicatorId NewEmulatedId();
-// How long a rank waits for others within an exchange.
-StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id, uint32_t rank,
-                                                     uint32_t ranks, const GiveUp& give_up,
-                                                     int64_t patience_ns,
+StatusOr<std::unique_ptr<Communicator>> JoinEmulated(const CommunicatorId& id,
+                                                     const EmulatedMember& member,
+                                                     const GiveUp& give_up,
                                                      emulation::LaunchQueue* queue);
 
 }  // namespace flotilla::cuda

@@ -98,7 +98,8 @@ class EmulatedDevice final : public Device {
   }
   StatusOr<std::unique_ptr<Communicator>> Join(const CommunicatorId& id, uint32_t rank,
                                                uint32_t ranks, GiveUp give_up) override {
-    return JoinEmulated(id, rank, ranks, give_up, links_.patience_ns, &queue_);
+    const bool fails = rank == links_.fails_on_rank;
+    return JoinEmulated(id, {rank, ranks, links_.patience_ns, fails}, give_up, &queue_);
   }
 
  private:

@@ -17,6 +17,7 @@ struct EmulatedLinks {
   bool share_memory = true;
   bool have_communicator = false;
   int64_t patience_ns = 20'000'000'000;  // of an exchange by the communicator
+  uint32_t fails_on_rank = UINT32_MAX;   // the communicator's exchanges do, once it has joined
 };
 std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links = {});
 

@@ -108,7 +108,12 @@ void EmulatedGraphs::DestroyEvent(DeviceEvent event) {
 Status EmulatedGraphs::Record(DeviceEvent event, DeviceStream stream) {
   Event* const recorded = static_cast<Event*>(event.handle);
   recorded->is_late = stream == DeviceStream::kCopy;
-  if (recorded->is_late) late_.push_back([recorded] { recorded->is_late = false; });
+  if (recorded->is_late) {
+    late_.push_back([recorded] { recorded->is_late = false; });
+  } else {
+    ++recorded->behind;
+    queue_.Run([recorded] { --recorded->behind; });
+  }
   return OkStatus();
 }
 
@@ -123,7 +128,8 @@ Status EmulatedGraphs::WaitFor(DeviceEvent event, DeviceStream stream) {
 StatusOr<bool> EmulatedGraphs::Done(DeviceEvent event) {
   const Event* const asked = static_cast<const Event*>(event.handle);
   if (asked->is_late && emulation::Draw(2) == 0 && queue_.TryDrain()) RunLate();
-  return !asked->is_late;
+  if (asked->behind > 0) queue_.TryDrain();
+  return !asked->is_late && asked->behind == 0;
 }
 
 Status EmulatedGraphs::Synchronize(DeviceStream stream) {

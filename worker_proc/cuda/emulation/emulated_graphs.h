@@ -55,6 +55,7 @@ class EmulatedGraphs final : public GraphApi {
  private:
   struct Event {
     bool is_late = false;  // recorded on kCopy, behind what has not run
+    int behind = 0;        // the same on kCompute: so often
   };
   struct Allocation {
     uint64_t bytes = 0;

@@ -167,7 +167,10 @@ StatusOr<std::vector<cublasLtMatmulAlgo_t>> LtGemm::Heuristics(const GemvArgs& m
     RETURN_IF_ERROR(LtStatus(status, "choice of a matrix product"));
   }
   std::vector<cublasLtMatmulAlgo_t> algos;
-  for (int i = 0; i < found; ++i) algos.push_back(results[static_cast<size_t>(i)].algo);
+  for (int i = 0; i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) algos.push_back(result.algo);
+  }
   return algos;
 }
 
@@ -204,8 +207,13 @@ Status LtGemm::Multiply(const GemvArgs& matrix, uint32_t rows, const Algo& algo,
       handle_, problem.operation, &one, matrix.weight, problem.weight, matrix.x, problem.x, &zero,
       matrix.y, problem.y, matrix.y, problem.y, &*algo, workspace_, kWorkspaceBytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return OkStatus();
-  return LtStatus(status, StrCat("matrix product of ", matrix.out_features, " x ",
-                                 matrix.in_features, " for ", rows, " rows"));
+  const std::string what = StrCat("matrix product of ", matrix.out_features, " x ",
+                                  matrix.in_features, " for ", rows, " rows");
+  // So it says of an algorithm that is not for so many rows, or not with our workspace.
+  if (status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH) {
+    return absl::UnimplementedError(StrCat(what, ": ", cublasLtGetStatusString(status)));
+  }
+  return LtStatus(status, what);
 }
 
 StatusOr<const std::vector<LtGemm::Algo>*> LtGemm::Tuned(const GemmArgs& args,

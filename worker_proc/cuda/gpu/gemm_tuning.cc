@@ -105,7 +105,7 @@ StatusOr<float> LtGemm::Tuning::MillisecondsOf(uint32_t rows, const Algo& algo) 
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t captured = cudaStreamEndCapture(stream_, &graph);
-  if (status.ok()) status = ToStatus(captured, "capture of matrix products");
+  status.Update(ToStatus(captured, "capture of matrix products"));
   cudaGraphExec_t launchable = nullptr;
   if (status.ok()) {
     status = ToStatus(cudaGraphInstantiate(&launchable, graph, 0), "cudaGraphInstantiate");

@@ -76,12 +76,12 @@ class GpuDevice final : public Device {
   }
   void Gemm(const GemmArgs& args) override { Note(gemm_.Run(args, stream_)); }
   Status Synchronize() override {
-    Note(ToStatus(cudaGetLastError(), "a kernel's launch"));
+    NoteLaunches();
     Note(ToStatus(cudaStreamSynchronize(stream_), "the GPU"));
     return error_;
   }
   Status Error() override {
-    Note(ToStatus(cudaGetLastError(), "a kernel's launch"));
+    NoteLaunches();
     return error_;
   }
   bool Idle() override { return cudaStreamQuery(stream_) != cudaErrorNotReady; }
@@ -114,7 +114,9 @@ class GpuDevice final : public Device {
     return static_cast<std::byte*>(memory);
   }
   void Unimport(std::byte* memory) override {
-    if (opened_.erase(memory) == 1) cudaIpcCloseMemHandle(memory);
+    if (opened_.erase(memory) != 1) return;
+    // That its process was killed is no kernel's error.
+    if (cudaIpcCloseMemHandle(memory) != cudaSuccess) cudaGetLastError();
   }
 
   StatusOr<CommunicatorId> NewCommunicatorId() override { return NewNcclId(); }
@@ -129,6 +131,11 @@ class GpuDevice final : public Device {
     cudaIpcMemHandle_t handle;
   };
   void Free(void* data) override { cudaFree(data); }
+  // That something queued is not done yet is no error.
+  void NoteLaunches() {
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaErrorNotReady) Note(ToStatus(error, "a kernel's launch"));
+  }
   // The first error stays.
   void Note(Status status) {
     if (error_.ok()) error_ = std::move(status);
