@@ -38,7 +38,7 @@
 
 namespace flotilla {
 
-inline constexpr uint32_t kStepPlanVersion = 7;
+inline constexpr uint32_t kStepPlanVersion = 8;
 inline constexpr uint32_t kNoLogprobs = UINT32_MAX;
 inline constexpr int32_t kLastToken =
     -1;  // in input_ids, a row's first: what its slot sampled last

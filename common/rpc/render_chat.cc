@@ -134,10 +134,8 @@ StatusOr<std::string> RenderAs(const CallsForm& form, const v1::ChatRequest& req
                                         std::string(text.status().message())));
 }
 
-}  // namespace
-
-StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
-                                 const std::tm& now, CallArguments arguments) {
+StatusOr<std::string> RenderWhole(const v1::ChatRequest& request, const ChatFormat& format,
+                                  const std::tm& now, CallArguments arguments) {
   const bool asks = format.AsksForNoContent(/*with_tools=*/!request.tools_json().empty());
   std::vector<CallsForm> forms = {{arguments, asks}};
   if (HasCalls(request)) {
@@ -153,6 +151,50 @@ StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatForma
     first.Update(text.status());
   }
   return first;
+}
+
+// Stands for what follows the last message's text. Where a template trims texts, it ends with what
+// is trimmed, and so must the text.
+constexpr std::string_view kGoesOnHere = "FLOTILLA-GOES-ON-HERE ";
+
+Status CheckMayGoOn(const v1::ChatRequest& request) {
+  if (request.has_add_generation_prompt() && request.add_generation_prompt())
+    return Wrong("continue_final_message", "does not go with add_generation_prompt");
+  if (request.messages_size() == 0) return OkStatus();  // said by who reads them
+  const v1::ChatMessage& last = request.messages(request.messages_size() - 1);
+  if (!last.tool_calls_json().empty())
+    return Wrong("messages", "end with calls, behind which no text goes on");
+  if (last.content().find_first_not_of(" \t\r\n") == std::string::npos)
+    return Wrong("messages", "end without a text to go on with");
+  return OkStatus();
+}
+
+StatusOr<std::string> RenderToFinalText(const v1::ChatRequest& request, const ChatFormat& format,
+                                        const std::tm& now, CallArguments arguments) {
+  RETURN_IF_ERROR(CheckMayGoOn(request));
+  v1::ChatRequest marked = request;
+  marked.set_add_generation_prompt(false);
+  if (marked.messages_size() > 0) {
+    marked.mutable_messages(marked.messages_size() - 1)->mutable_content()->append(kGoesOnHere);
+  }
+  ASSIGN_OR_RETURN(std::string text, RenderWhole(marked, format, now, arguments));
+  const std::string_view without_space = kGoesOnHere.substr(0, kGoesOnHere.size() - 1);
+  const size_t end = text.rfind(without_space);
+  if (end == std::string::npos)
+    return Wrong("messages",
+                 "can't be gone on with: the model's chat template leaves out the last");
+  const bool trims = std::string_view(text).substr(end, kGoesOnHere.size()) != kGoesOnHere;
+  text.resize(end);
+  if (trims) text.resize(text.find_last_not_of(" \t\r\n") + 1);
+  return text;
+}
+
+}  // namespace
+
+StatusOr<std::string> RenderChat(const v1::ChatRequest& request, const ChatFormat& format,
+                                 const std::tm& now, CallArguments arguments) {
+  return request.continue_final_message() ? RenderToFinalText(request, format, now, arguments)
+                                          : RenderWhole(request, format, now, arguments);
 }
 
 std::tm LocalTime() {

@@ -46,10 +46,12 @@ install_cuda_licence() {
     >"$out/usr/share/doc/flotilla/licences/nvidia-cublas/LICENSE"
 }
 
-# Loaded by name, so ldd does not know of it.
+# Loaded by name, so ldd does not know of it; what it loads itself the worker loads, too.
 install_nccl() {
   [[ -n ${FLOTILLA_NCCL:-} ]] || return 0
-  install -D -m 0755 "$FLOTILLA_NCCL/lib/libnccl.so.2" "$out/usr/lib/x86_64-linux-gnu/libnccl.so.2"
+  local library=/usr/lib/x86_64-linux-gnu/libnccl.so.2
+  install -D -m 0755 "$FLOTILLA_NCCL/lib/libnccl.so.2" "$out$library"
+  chroot "$out" /lib64/ld-linux-x86-64.so.2 --list "$library" >/dev/null
   install -D -m 0644 "$FLOTILLA_NCCL/LICENSE" "$out/usr/share/doc/flotilla/licences/nvidia-nccl/LICENSE"
 }
 

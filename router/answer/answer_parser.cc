@@ -11,6 +11,11 @@ bool Has(std::string_view text, std::string_view what) {
   return text.find(what) != std::string_view::npos;
 }
 
+bool Thinks(std::string_view chat_template, const ParserChoice& choice) {
+  return choice.reasoning_parser == "auto" ? Has(chat_template, "</think>")
+                                           : choice.reasoning_parser == "think";
+}
+
 }  // namespace
 
 void AnswerParser::Push(std::string_view text, AnswerText* out) {
@@ -45,11 +50,16 @@ bool HasShortIds(std::string_view chat_template) { return Has(chat_template, "le
 
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice) {
-  const bool thinks = choice.reasoning_parser == "auto" ? Has(chat_template, "</think>")
-                                                        : choice.reasoning_parser == "think";
-  if (!thinks) return ReasoningStart::kNone;
+  if (!Thinks(chat_template, choice)) return ReasoningStart::kNone;
   while (!prompt.empty() && IsJsonSpace(prompt.back())) prompt.remove_suffix(1);
   return prompt.ends_with(kThink) ? ReasoningStart::kOpen : ReasoningStart::kTagged;
+}
+
+ReasoningStart ReasoningGoesOn(std::string_view chat_template, std::string_view begun,
+                               const ParserChoice& choice) {
+  const size_t opened = begun.rfind(kThink);
+  const bool open = opened != std::string_view::npos && !Has(begun.substr(opened), "</think>");
+  return open && Thinks(chat_template, choice) ? ReasoningStart::kOpen : ReasoningStart::kNone;
 }
 
 }  // namespace flotilla

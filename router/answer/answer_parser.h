@@ -46,5 +46,8 @@ bool HasShortIds(std::string_view chat_template);
 // `prompt`: that the output follows on.
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice);
+// Of an output that goes on with `begun`.
+ReasoningStart ReasoningGoesOn(std::string_view chat_template, std::string_view begun,
+                               const ParserChoice& choice);
 
 }  // namespace flotilla

@@ -46,8 +46,7 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
 }
 
 // Wishes of chat alone that no code fulfils yet.
-constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "continue_final_message",
-                                                  "documents", "echo"};
+constexpr std::array<const char*, 4> kNotBuilt = {"functions", "audio", "documents", "echo"};
 
 MaybeError CheckChatNotBuilt(const json::object& body) {
   const auto wishes = [&](const char* name, const json::value& not_wished) {
@@ -157,6 +156,7 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
       return error;
   }
   if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
+  out->set_continue_final_message(reader.Bool("continue_final_message").value_or(false));
   if (auto error = ReadTemplateKwargs(&reader, out)) return error;
   return reader.error();
 }
@@ -208,8 +208,13 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
       return error;
   }
   // A grammar decides from the first token on what is written: an answer.
-  if (!request->params.has_structured())
-    request->syntax.reasoning = ReasoningStartOf(chat_template, text.text, parsers);
+  if (!request->params.has_structured()) {
+    request->syntax.reasoning =
+        conversation.request.continue_final_message()
+            ? ReasoningGoesOn(chat_template, conversation.request.messages().rbegin()->content(),
+                              parsers)
+            : ReasoningStartOf(chat_template, text.text, parsers);
+  }
   return std::nullopt;
 }
 

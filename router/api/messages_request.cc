@@ -123,10 +123,6 @@ MaybeError ReadMessages(const json::object& body, MessageList* list) {
   for (const json::value& message : array) {
     if (auto error = ReadTurn(message, StrCat("messages[", i++, "]"), list)) return error;
   }
-  if (!array.empty() && array.back().as_object().at("role") == "assistant")
-    return NotBuiltYet("messages",
-                       "'messages' must end with the user's: going on with an answer that has "
-                       "begun is not built yet.");
   return std::nullopt;
 }
 
@@ -223,6 +219,8 @@ MaybeError ReadMessagesConversation(const json::object& body, Conversation* out)
   if (auto error = ReadMessages(body, &list)) return error;
   list.Finish();
   CombineTurns(&out->request);
+  const auto& turns = out->request.messages();
+  out->request.set_continue_final_message(!turns.empty() && turns.rbegin()->role() == "assistant");
   return std::nullopt;
 }
 

@@ -49,6 +49,43 @@ TEST_F(RenderChatTest, WritesEachMessageAsTheTemplateSays) {
   EXPECT_EQ(Render(), "<s>[system]Be brief.[user/Ann]Hé 😀");
 }
 
+TEST_F(RenderChatTest, MayEndWithTheLastMessagesText) {
+  Add("user", "x");
+  Add("assistant", "a <");
+  request_.set_continue_final_message(true);
+  EXPECT_EQ(Render(), "<s>[user]x[assistant]a <");
+  request_.mutable_messages(1)->set_content("[user]x");  // stands in front of it, too
+  EXPECT_EQ(Render(), "<s>[user]x[assistant][user]x");
+  request_.set_add_generation_prompt(true);
+  EXPECT_THAT(Error(), StartsWith("continue_final_message: "));
+}
+
+// Who trims texts wants none that ends with a space.
+TEST_F(RenderChatTest, ATextThatGoesOnIsTrimmedWhereOthersAre) {
+  Add("assistant", " a b ");
+  request_.set_continue_final_message(true);
+  for (const bool trims : {false, true}) {
+    format_ =
+        ChatFormat::Create(trims ? "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}"
+                                 : "{% for m in messages %}[{{ m.content }}]{% endfor %}",
+                           "<s>", "</s>");
+    EXPECT_EQ(Render(), trims ? "[a b" : "[ a b ");
+  }
+}
+
+TEST_F(RenderChatTest, WhatCantGoOnIsSaid) {
+  request_.set_continue_final_message(true);
+  EXPECT_THAT(Error(), HasSubstr("at least one message"));
+  Add("assistant", "\n");
+  EXPECT_THAT(Error(), StartsWith("messages: end without a text"));
+  request_.mutable_messages(0)->set_content("x");
+  request_.mutable_messages(0)->set_tool_calls_json(R"([{"function":{"name":"f"}}])");
+  EXPECT_THAT(Error(), StartsWith("messages: end with calls"));
+  request_.mutable_messages(0)->clear_tool_calls_json();
+  format_ = ChatFormat::Create("{% for m in messages[:-1] %}{{ m.content }}{% endfor %}", "", "");
+  EXPECT_THAT(Error(), StartsWith("messages: can't be gone on with"));
+}
+
 TEST_F(RenderChatTest, ADeveloperIsASystemToModels) {
   Add("developer", "x");
   EXPECT_EQ(Render(), "<s>[system]x>");

@@ -60,6 +60,17 @@ def test_a_conversation_goes_on(client, model):
     assert "Rome" in answer.choices[0].message.content
 
 
+def test_an_answer_that_has_begun_goes_on(client, model):
+    """What the model said, cut somewhere and given back, is followed by what it said then."""
+    whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=32)
+    text = whole.choices[0].message.content
+    begun = text[:text.index("Paris")].rstrip()
+    rest = client.chat.completions.create(
+        model=model, messages=QUESTION + [{"role": "assistant", "content": begun}], temperature=0, max_tokens=32,
+        extra_body={"continue_final_message": True})
+    assert begun and begun + rest.choices[0].message.content == text
+
+
 @pytest.fixture(scope="module")
 def long_answer(client, model):
     """Some greedy text and its tokens, to cut elsewhere."""

@@ -20,6 +20,8 @@ REQUESTS = {
     "stop token": {"prompt": COPY, "max_tokens": 150, "temperature": 0, "stop_token_ids": [28], "min_tokens": 20},
     "bias": {"prompt": COPY, "max_tokens": 90, "temperature": 0, "logit_bias": {"28": -100}},
     "penalties": {"prompt": COPY, "max_tokens": 60, "temperature": 0, "presence_penalty": 0.5},
+    "sampled with penalties": {"prompt": COPY, "max_tokens": 90, "temperature": 0.3, "seed": 5,
+                               "repetition_penalty": 1.05, "frequency_penalty": 0.1},
     "regex": {"prompt": COPY, "max_tokens": 60, "temperature": 0,
               "structured_outputs": {"regex": "(The quick brown fox ){4}"}},
     "story": {"prompt": "Once upon a time", "max_tokens": 90, "temperature": 0.9, "seed": 1},

@@ -279,6 +279,13 @@ def test_messages_with_tools(claude, model):
     assert after.content
 
 
+def test_messages_go_on_with_a_begun_answer(claude, model):
+    question = {"role": "user", "content": "What is the capital of France?"}
+    answer = claude.messages.create(model=model, max_tokens=16, extra_body=GREEDY, messages=[
+        question, {"role": "assistant", "content": "The capital of France is"}])
+    assert answer.content[0].text.startswith(" Paris")
+
+
 def test_messages_errors_are_anthropics(claude, model):
     with pytest.raises(anthropic.BadRequestError) as error:
         claude.messages.create(model=model, max_tokens=4, messages=SAY_HI, extra_body={"temperature": 9})

@@ -218,5 +218,13 @@ TEST(AnswerParserTest, TheTemplateAndThePromptTellWhereReasoningStarts) {
   EXPECT_EQ(ReasoningStartOf("", "", {.reasoning_parser = "think"}), ReasoningStart::kTagged);
 }
 
+TEST(AnswerParserTest, ABegunAnswerTellsWhetherItStillThinks) {
+  const std::string thinks = "{{ '</think>' }}";
+  EXPECT_EQ(ReasoningGoesOn(thinks, "<think>Well, ", {}), ReasoningStart::kOpen);
+  EXPECT_EQ(ReasoningGoesOn(thinks, "<think>Well</think>So", {}), ReasoningStart::kNone);
+  EXPECT_EQ(ReasoningGoesOn(thinks, "So", {}), ReasoningStart::kNone);
+  EXPECT_EQ(ReasoningGoesOn("", "<think>Well, ", {}), ReasoningStart::kNone);
+}
+
 }  // namespace
 }  // namespace flotilla

@@ -74,6 +74,21 @@ TEST_F(ChatHttpTest, WithoutGenerationPromptTheTurnStaysOpen) {
   EXPECT_TRUE(Prompt().ends_with("<|im_end|>\n")) << Prompt();
 }
 
+TEST_F(ChatHttpTest, TheFinalMessageMayBeGoneOnWith) {
+  const auto body = [](std::string_view more, std::string_view text) {
+    return StrCat(R"({"model":"smol","max_tokens":1,"continue_final_message":true,)", more,
+                  R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":")",
+                  text, R"("}]})");
+  };
+  Json(body(R"("add_generation_prompt":false,)", "I say im_end: "));
+  EXPECT_TRUE(Prompt().ends_with("<|im_start|>assistant\nI say im_end: ")) << Prompt();
+  EXPECT_EQ(Refused(R"("messages":[{"role":"user","content":""}],"continue_final_message":true)"),
+            "messages");
+  EXPECT_EQ(
+      Refused(StrCat(kHello, R"(,"continue_final_message":true,"add_generation_prompt":true)")),
+      "continue_final_message");
+}
+
 TEST_F(ChatHttpTest, WhatAnAssistantRefusedIsText) {
   Json(StrCat(R"({"model":"smol","max_tokens":1,"messages":[{"role":"user","content":"x"},
           {"role":"assistant","content":[{"type":"refusal","refusal":"I won't."}]},
@@ -178,8 +193,7 @@ TEST_F(ChatHttpTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"chat_template_kwargs":[])")), "chat_template_kwargs");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"max_tokens":5000)")), "max_tokens");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"temperature":9)")), "temperature");
-  EXPECT_EQ(Refused(StrCat(kHello, R"(,"continue_final_message":true)"), 400),
-            "continue_final_message");
+  EXPECT_EQ(Refused(StrCat(kHello, R"(,"continue_final_message":"x")")), "continue_final_message");
   for (const char* wish :
        {R"("functions":[{"name":"f"}])", R"("function_call":"auto")", R"("documents":[{}])",
         R"("echo":true)", R"("modalities":["text","audio"])", R"("store":true)",

@@ -47,6 +47,16 @@ class MessagesTest : public testing::Test {
   RouterHarness harness_{WithParsers()};
 };
 
+TEST_F(MessagesTest, AnAnswerThatHasBegunGoesOn) {
+  const json::value root = ParseOrFail(Ask(R"("max_tokens":1,"messages":[
+      {"role":"user","content":"2 and 2?"},{"role":"assistant","content":"That is <"}])")
+                                           .body);
+  EXPECT_EQ(root.at("type"), "message");
+  EXPECT_TRUE(
+      Prompt().ends_with("<|im_start|>user\n2 and 2?<|im_end|>\n<|im_start|>assistant\nThat is <"))
+      << Prompt();
+}
+
 TEST_F(MessagesTest, AnswersWhole) {
   const json::value root =
       ParseOrFail(Write("Four.", R"("system":[{"type":"text","text":"Be brief."}])").body);
@@ -190,7 +200,10 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
   Refuses(R"("max_tokens":1,"messages":[{"role":"user"}])", "'messages[0].content'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}])",
           "'messages[0].content[0].type'");
-  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":"x"}])", "'messages'", 400);
+  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":" "}])", "'messages'", 400);
+  Refuses(R"("max_tokens":1,"messages":[{"role":"assistant","content":[
+             {"type":"text","text":"x"},{"type":"tool_use","id":"1","name":"f","input":{}}]}])",
+          "'messages' end with calls", 400);
   Refuses(with(R"("system":7)"), "'system'");
   Refuses(with(R"("stop_sequences":"x")"), "'stop_sequences'");
   Refuses(with(R"("tools":[{"name":"f"}])"), "'tools[0].input_schema'");

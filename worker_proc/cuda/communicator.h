@@ -1,5 +1,6 @@
 // Exchanges between the ranks' devices by the vendor's library, NCCL on GPUs: over whatever links
-// they have, on several hosts too. For ranks that do not reach each other's memory.
+// they have, on several hosts too. For ranks that do not reach each other's memory, and for what is
+// large among those that do, if it is faster.
 //
 // Units: bytes. Threads: one. Ownership: the device outlives it. Errors: of what is queued, those
 // of Error; it ends nothing by itself: who waits looks at Error and calls Abort.

@@ -19,9 +19,10 @@ namespace {
 // A step ends within that, or there is time to sleep.
 constexpr int64_t kSpinNs = 200'000;
 constexpr useconds_t kLookEveryUs = 20;
-// The device's queue has room for some thousand launches, a few an exchange, and who waits for room
-// there can't look whether the others still live. So at most twice as many exchanges are queued.
-constexpr uint64_t kAtOnce = 32;
+// The device's queue has room for some thousand launches, half a dozen an exchange, and who waits
+// for room there can't end the library's wait for a lost rank, which nothing else ends. So at most
+// twice as many exchanges are queued.
+constexpr uint64_t kAtOnce = 64;
 constexpr size_t kTriedBytes = 4;  // of a rank
 
 // Of a measurement: the best of some rounds of some exchanges behind each other, of rows of a
@@ -73,11 +74,9 @@ Status CudaGather::Connect(Collective& collective, const Room& room) {
   collective_ = &collective;
   if (collective.size() == 1) return OkStatus();
   CHECK(memory_.slot_bytes() > 0);
-  if (!options_.exchange.reach_memory) {
-    why_ = "of --disable-custom-all-reduce";
-  } else {
-    RETURN_IF_ERROR(memory_.Connect(collective, &why_).status());
-  }
+  const bool reaches = options_.exchange.reach_memory;
+  RETURN_IF_ERROR(memory_.Connect(collective, reaches, &why_).status());
+  if (!reaches) why_ = "of --disable-custom-all-reduce";
   RETURN_IF_ERROR(memory_.connected() ? CompareWithLibrary(collective, room)
                                       : JoinCommunicator(collective));
   Log().info("ranks exchange {} {}", Kv("by", by()), Kv("because", why_));
@@ -248,13 +247,19 @@ void CudaGather::Broadcast(Tensor row) {
 
 bool CudaGather::ByLibrary(std::span<const uint32_t> cols, Tensor local) const {
   if (!memory_.connected()) return true;
-  return communicator_ != nullptr && !captured_ && table_.ByLibrary(WholeBytes(cols, local));
+  if (communicator_ == nullptr || captured_) return false;
+  // Others take the library several operations, which have not been measured.
+  const bool equal =
+      std::all_of(cols.begin(), cols.end(), [&](uint32_t c) { return c == cols[0]; });
+  return equal && table_.ByLibrary(WholeBytes(cols, local));
 }
 
 void CudaGather::AwaitRoom() {
-  if (captured_ || ++exchanges_ % kAtOnce != 0) return;
+  if (communicator_ == nullptr || captured_ || ++exchanges_ % kAtOnce != 0) return;
   const DeviceEvent event = events_[exchanges_ / kAtOnce % events_.size()];
+  device_.Error().IgnoreError();  // who waits for the step's end is told
   const int64_t begin = RealClock::Now();
+  waits_since_ns_ = begin;
   for (;;) {
     const StatusOr<bool> done = device_.graphs()->Done(event);
     if (!done.ok() || *done || !failed_.ok()) break;  // an error is the device's to say

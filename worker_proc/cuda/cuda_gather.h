@@ -27,9 +27,9 @@
 
 namespace flotilla::cuda {
 
-// By what ranks may exchange; the same on all of them.
+// By what ranks may exchange; the same on all of them but for what says otherwise.
 struct ExchangeOptions {
-  bool reach_memory = true;  // false: as if no rank reached another's
+  bool reach_memory = true;  // false, on one rank or all: as if no rank reached another's
   // Smaller ones do not go by the library, where there is another way.
   uint64_t least_by_library = ExchangeTable::kLeastBytes;
   // For tests: what an exchange took, in place of what was measured.

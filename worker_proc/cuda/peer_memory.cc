@@ -94,7 +94,7 @@ Status PeerMemory::Import(std::span<const std::byte> handles, uint32_t rank) {
   return OkStatus();
 }
 
-StatusOr<bool> PeerMemory::Connect(Collective& collective, std::string* why) {
+StatusOr<bool> PeerMemory::Connect(Collective& collective, bool shares, std::string* why) {
   Disconnect();
   const uint32_t ranks = collective.size();
   if (ranks > kMaxGatherRanks) {
@@ -102,8 +102,8 @@ StatusOr<bool> PeerMemory::Connect(Collective& collective, std::string* why) {
     return false;
   }
   rank_ = collective.rank();
-  std::array<std::byte, 1 + sizeof(IpcHandle)> own;
-  RETURN_IF_ERROR(Export(own));
+  std::array<std::byte, 1 + sizeof(IpcHandle)> own = {};
+  if (shares) RETURN_IF_ERROR(Export(own));
   std::vector<std::byte> handles(ranks * own.size());
   RETURN_IF_ERROR(collective.AllGather(own, std::vector<size_t>(ranks, own.size()), handles));
   const Status imported = Import(handles, rank_);

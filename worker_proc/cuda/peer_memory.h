@@ -31,8 +31,8 @@ class PeerMemory {
   // For wholes of up to so many bytes, the same on all ranks.
   Status Reserve(uint64_t bytes);
   // All ranks, at the beginning of an epoch. False, on all of them: some do not reach another's
-  // memory, and *why says which.
-  StatusOr<bool> Connect(Collective& collective, std::string* why);
+  // memory, and *why says which. shares: false: this rank's own is kept from the others.
+  StatusOr<bool> Connect(Collective& collective, bool shares, std::string* why);
   void Disconnect();
   bool connected() const { return connected_; }
 

@@ -28,7 +28,7 @@ class TokenHistory {
  public:
   // Empty; tokens from position `output_start` on are output.
   void Reset(uint32_t output_start);
-  // Room for so many tokens.
+  // Room for so many tokens, and for as many different ones.
   void Reserve(uint32_t max_tokens);
   // The tokens at the positions size(), size() + 1, …
   void Append(std::span<const int32_t> tokens);

@@ -41,7 +41,7 @@ class Ranks {
       CHECK_OK(collective.status());
       rank.collective = std::move(*collective);
       rank.device = MakeEmulatedDevice(links);
-      Start(&rank);
+      Start(&rank, exchange);
     }
   }
 
@@ -52,8 +52,9 @@ class Ranks {
     std::atomic<int64_t> beaten_ns = 0;
     DeviceBuffer local, whole;  // to measure with
   };
-  // As a new process would.
-  void Replace(uint32_t rank) { Start(&ranks_[rank]); }
+  // As a new process would, maybe with other options.
+  void Replace(uint32_t rank) { Replace(rank, exchange_); }
+  void Replace(uint32_t rank, const ExchangeOptions& exchange) { Start(&ranks_[rank], exchange); }
   const RealClock clock;
   void OnAll(const std::function<void(uint32_t, Rank&)>& run) {
     std::vector<std::thread> threads;
@@ -72,13 +73,13 @@ class Ranks {
   }
 
  private:
-  void Start(Rank* rank) {
+  void Start(Rank* rank, const ExchangeOptions& exchange) {
     const uint64_t whole_bytes = room_bytes_ * rank->collective->size();
     rank->gather = std::make_unique<CudaGather>(
         rank->device.get(), CudaGather::Options{.epoch = epoch_,
                                                 .heartbeat = Heartbeat(&clock, &rank->beaten_ns),
                                                 .timeout_ns = timeout_ns_,
-                                                .exchange = exchange_});
+                                                .exchange = exchange});
     CHECK_OK(rank->gather->Reserve(whole_bytes));
     auto local = rank->device->Allocate(room_bytes_);
     auto whole = rank->device->Allocate(whole_bytes);
@@ -161,7 +162,14 @@ inline void Exchange(uint32_t n, uint32_t r, Ranks::Rank& rank) {
   Exchange(Operation(n, rank.collective->size()), n, r, rank);
 }
 
-// Operation 1 of two ranks as rank 0 runs it, over and over, while the other does not come.
+// Of equal shares, which is what may go by a communicator where there is memory, too.
+inline Operation EqualShares(uint32_t n, uint32_t ranks) {
+  Operation op(n, ranks);
+  op.cols.assign(ranks, op.cols[0]);
+  return op;
+}
+
+// One operation of two ranks, over and over, whether the other comes or not.
 class LoneExchange {
  public:
   explicit LoneExchange(Ranks::Rank* rank)
@@ -173,7 +181,7 @@ class LoneExchange {
   }
 
  private:
-  const Operation op_{1, 2};
+  const Operation op_ = EqualShares(1, 2);
   Ranks::Rank& rank_;
   DeviceBuffer buffer_;
 };

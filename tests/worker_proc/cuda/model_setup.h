@@ -69,6 +69,8 @@ class CudaModelTest : public ::testing::TestWithParam<ModelSetup> {
       request.sampling.num_logprobs = 5;
       request.sampling.num_prompt_logprobs = 5;
     }
+    requests[1].sampling.repetition_penalty = 1.2f;
+    requests[1].sampling.frequency_penalty = 0.3f;
     DriverRequest& embed = requests.emplace_back();
     embed.prompt = requests[1].prompt;
     embed.max_new_tokens = 0;

@@ -61,6 +61,8 @@ class StepsAheadTest : public ::testing::Test {
     options.graph_mode = mode;
     options.cuda_graph_sizes = cuda_graph_sizes;
     options.epoch = &epoch_;
+    options.exchange.least_by_library = 1024;
+    options.exchange.time_ns = [](uint64_t, bool by_library) { return by_library ? 1 : 2; };
     return cuda::MakeCudaBackend(cuda::MakeEmulatedDevice(links), options);
   }
 
@@ -137,6 +139,7 @@ class StepsAheadTest : public ::testing::Test {
 };
 
 constexpr cuda::EmulatedLinks kByCommunicator = {.share_memory = false, .have_communicator = true};
+constexpr cuda::EmulatedLinks kBoth = {.have_communicator = true};
 constexpr cuda::EmulatedLinks kByHost = {.share_memory = false};
 
 TEST_F(StepsAheadTest, HaveTheBitsOfStepsThatWait) {
@@ -163,7 +166,8 @@ TEST_F(StepsAheadTest, RanksThatReachEachOtherHaveTheBitsOfOne) {
   };
   for (const Setup& setup :
        {Setup{2, GraphMode::kNone, {}}, Setup{2, GraphMode::kFull, {}},
-        Setup{3, GraphMode::kFull, {}}, Setup{2, GraphMode::kAuto, kByCommunicator}}) {
+        Setup{3, GraphMode::kFull, {}}, Setup{2, GraphMode::kAuto, kByCommunicator},
+        Setup{2, GraphMode::kNone, kBoth}, Setup{2, GraphMode::kFull, kBoth}}) {
     const auto ranks = Ranks(setup.mode, setup.tp, setup.links);
     std::vector<DriverRequest> got = requests;
     EXPECT_GT(RunAhead(ranks.get(), &got, setup.tp), 10u);
