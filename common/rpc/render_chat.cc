@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/strict_json.h"
+#include "common/template/unicode_text.h"
 
 namespace flotilla {
 namespace json = boost::json;
@@ -153,18 +154,23 @@ StatusOr<std::string> RenderWhole(const v1::ChatRequest& request, const ChatForm
   return first;
 }
 
-// Stands for what follows the last message's text. Where a template trims texts, it ends with what
-// is trimmed, and so must the text.
-constexpr std::string_view kGoesOnHere = "FLOTILLA-GOES-ON-HERE ";
+// Stands for what follows the last message's text. A template that trims texts takes its end away,
+// and would take the text's.
+constexpr std::string_view kMark = "FLOTILLA-GOES-ON-HERE";
+constexpr std::string_view kMarkEnd = " \t";
+
+bool HasCalls(const v1::ChatMessage& message) {
+  const StatusOr<json::value> calls = ParseField("", message.tool_calls_json());
+  return calls.ok() && calls->is_array() && !calls->get_array().empty();
+}
 
 Status CheckMayGoOn(const v1::ChatRequest& request) {
   if (request.has_add_generation_prompt() && request.add_generation_prompt())
     return Wrong("continue_final_message", "does not go with add_generation_prompt");
   if (request.messages_size() == 0) return OkStatus();  // said by who reads them
-  const v1::ChatMessage& last = request.messages(request.messages_size() - 1);
-  if (!last.tool_calls_json().empty())
-    return Wrong("messages", "end with calls, behind which no text goes on");
-  if (last.content().find_first_not_of(" \t\r\n") == std::string::npos)
+  const v1::ChatMessage& last = *request.messages().rbegin();
+  if (HasCalls(last)) return Wrong("messages", "end with calls, behind which no text goes on");
+  if (jinja::StripSpace(last.content()).empty())
     return Wrong("messages", "end without a text to go on with");
   return OkStatus();
 }
@@ -174,18 +180,21 @@ StatusOr<std::string> RenderToFinalText(const v1::ChatRequest& request, const Ch
   RETURN_IF_ERROR(CheckMayGoOn(request));
   v1::ChatRequest marked = request;
   marked.set_add_generation_prompt(false);
+  std::string_view space;  // at the text's end
   if (marked.messages_size() > 0) {
-    marked.mutable_messages(marked.messages_size() - 1)->mutable_content()->append(kGoesOnHere);
+    const std::string_view content = request.messages().rbegin()->content();
+    space = content.substr(jinja::StripSpace(content, jinja::Side::kRight).size());
+    *marked.mutable_messages()->rbegin()->mutable_content() =
+        absl::StrCat(std::string(content), std::string(kMark), std::string(kMarkEnd));
   }
   ASSIGN_OR_RETURN(std::string text, RenderWhole(marked, format, now, arguments));
-  const std::string_view without_space = kGoesOnHere.substr(0, kGoesOnHere.size() - 1);
-  const size_t end = text.rfind(without_space);
+  const size_t end = text.rfind(kMark);
   if (end == std::string::npos)
     return Wrong("messages",
                  "can't be gone on with: the model's chat template leaves out the last");
-  const bool trims = std::string_view(text).substr(end, kGoesOnHere.size()) != kGoesOnHere;
+  const bool trims = !std::string_view(text).substr(end + kMark.size()).starts_with(kMarkEnd);
   text.resize(end);
-  if (trims) text.resize(text.find_last_not_of(" \t\r\n") + 1);
+  if (trims && text.ends_with(space)) text.resize(end - space.size());
   return text;
 }
 

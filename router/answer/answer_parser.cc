@@ -57,9 +57,15 @@ ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view
 
 ReasoningStart ReasoningGoesOn(std::string_view chat_template, std::string_view begun,
                                const ParserChoice& choice) {
-  const size_t opened = begun.rfind(kThink);
-  const bool open = opened != std::string_view::npos && !Has(begun.substr(opened), "</think>");
-  return open && Thinks(chat_template, choice) ? ReasoningStart::kOpen : ReasoningStart::kNone;
+  const auto skip_space = [&begun] {
+    while (!begun.empty() && IsJsonSpace(begun.front())) begun.remove_prefix(1);
+  };
+  skip_space();
+  const bool thinks = begun.starts_with(kThink) && !Has(begun, "</think>");
+  if (!thinks || !Thinks(chat_template, choice)) return ReasoningStart::kNone;
+  begun.remove_prefix(kThink.size());
+  skip_space();
+  return begun.empty() ? ReasoningStart::kOpen : ReasoningStart::kGoesOn;
 }
 
 }  // namespace flotilla

@@ -19,9 +19,10 @@ size_t LeadingSpace(std::string_view text) {
 }  // namespace
 
 ReasoningParser::ReasoningParser(ReasoningStart start)
-    : mode_(start == ReasoningStart::kNone   ? Mode::kContent
-            : start == ReasoningStart::kOpen ? Mode::kThinking
-                                             : Mode::kStart) {}
+    : mode_(start == ReasoningStart::kNone     ? Mode::kContent
+            : start == ReasoningStart::kTagged ? Mode::kStart
+                                               : Mode::kThinking),
+      begun_(start == ReasoningStart::kGoesOn) {}
 
 void ReasoningParser::Push(std::string_view text, std::string* reasoning, std::string* content) {
   if (mode_ == Mode::kContent) {

@@ -13,9 +13,10 @@
 namespace flotilla {
 
 enum class ReasoningStart {
-  kNone,    // the model has no such tags
+  kNone,    // the model has no such tags, or the prompt has begun an answer
   kTagged,  // it may open with <think>
-  kOpen     // the prompt ends with <think>: it begins in the middle of it
+  kOpen,    // the prompt ends with <think>: it begins in the middle of it
+  kGoesOn   // the prompt ends within a thought, of which white space is part
 };
 
 class ReasoningParser {

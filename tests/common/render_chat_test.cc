@@ -62,26 +62,26 @@ TEST_F(RenderChatTest, MayEndWithTheLastMessagesText) {
 
 // Who trims texts wants none that ends with a space.
 TEST_F(RenderChatTest, ATextThatGoesOnIsTrimmedWhereOthersAre) {
-  Add("assistant", " a b ");
+  Add("assistant", " a b \u3000");
   request_.set_continue_final_message(true);
-  for (const bool trims : {false, true}) {
-    format_ =
-        ChatFormat::Create(trims ? "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}"
-                                 : "{% for m in messages %}[{{ m.content }}]{% endfor %}",
-                           "<s>", "</s>");
-    EXPECT_EQ(Render(), trims ? "[a b" : "[ a b ");
+  for (const char* trims : {"", " | trim", " | trim + ' '"}) {
+    format_ = ChatFormat::Create(
+        absl::StrCat("{% for m in messages %}[\n{{ m.content", trims, " }}</s>{% endfor %}"), "<s>",
+        "</s>");
+    EXPECT_EQ(Render(), *trims == 0 ? "[\n a b \u3000" : "[\na b");
   }
 }
 
 TEST_F(RenderChatTest, WhatCantGoOnIsSaid) {
   request_.set_continue_final_message(true);
   EXPECT_THAT(Error(), HasSubstr("at least one message"));
-  Add("assistant", "\n");
+  Add("assistant", "\n\u00a0");
   EXPECT_THAT(Error(), StartsWith("messages: end without a text"));
   request_.mutable_messages(0)->set_content("x");
   request_.mutable_messages(0)->set_tool_calls_json(R"([{"function":{"name":"f"}}])");
   EXPECT_THAT(Error(), StartsWith("messages: end with calls"));
-  request_.mutable_messages(0)->clear_tool_calls_json();
+  request_.mutable_messages(0)->set_tool_calls_json("[]");
+  EXPECT_EQ(Render(), "<s>[assistant]x");
   format_ = ChatFormat::Create("{% for m in messages[:-1] %}{{ m.content }}{% endfor %}", "", "");
   EXPECT_THAT(Error(), StartsWith("messages: can't be gone on with"));
 }

@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   syntax.tools.syntax = static_cast<ToolSyntax>(how % 5);
   syntax.tools.names = {"f", "get_weather"};
   if (how & 0x80) syntax.tools.max_calls = 1;
-  syntax.reasoning = static_cast<ReasoningStart>(how / 5 % 3);
+  syntax.reasoning = static_cast<ReasoningStart>(how / 5 % 4);
   const AnswerText whole = Parse(syntax, rest.view(), 0);
   const AnswerText pieces = Parse(syntax, rest.view(), piece);
   CHECK(whole.reasoning == pieces.reasoning && whole.content == pieces.content);

@@ -220,10 +220,25 @@ TEST(AnswerParserTest, TheTemplateAndThePromptTellWhereReasoningStarts) {
 
 TEST(AnswerParserTest, ABegunAnswerTellsWhetherItStillThinks) {
   const std::string thinks = "{{ '</think>' }}";
-  EXPECT_EQ(ReasoningGoesOn(thinks, "<think>Well, ", {}), ReasoningStart::kOpen);
+  EXPECT_EQ(ReasoningGoesOn(thinks, " <think>\n", {}), ReasoningStart::kOpen);
+  EXPECT_EQ(ReasoningGoesOn(thinks, "<think>Well,", {}), ReasoningStart::kGoesOn);
+  EXPECT_EQ(ReasoningGoesOn(thinks, "It writes <think>", {}), ReasoningStart::kNone);
   EXPECT_EQ(ReasoningGoesOn(thinks, "<think>Well</think>So", {}), ReasoningStart::kNone);
   EXPECT_EQ(ReasoningGoesOn(thinks, "So", {}), ReasoningStart::kNone);
   EXPECT_EQ(ReasoningGoesOn("", "<think>Well, ", {}), ReasoningStart::kNone);
+}
+
+TEST(ReasoningParserTest, AThoughtThatGoesOnKeepsItsSpace) {
+  for (const ReasoningStart start : {ReasoningStart::kOpen, ReasoningStart::kGoesOn}) {
+    ReasoningParser parser(start);
+    std::string reasoning, content;
+    for (const char* piece : {" let", " me see</th", "ink> So"}) {
+      parser.Push(piece, &reasoning, &content);
+    }
+    parser.Finish(&reasoning, &content);
+    EXPECT_EQ(reasoning, start == ReasoningStart::kOpen ? "let me see" : " let me see");
+    EXPECT_EQ(content, "So");
+  }
 }
 
 }  // namespace

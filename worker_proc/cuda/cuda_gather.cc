@@ -25,11 +25,10 @@ constexpr useconds_t kLookEveryUs = 20;
 constexpr uint64_t kAtOnce = 64;
 constexpr size_t kTriedBytes = 4;  // of a rank
 
-// Of a measurement: the best of some rounds of some exchanges behind each other, of rows of a
-// model's width.
+// Of a measurement.
 constexpr int kRounds = 3;
 constexpr int kExchanges = 4;
-constexpr uint32_t kMeasuredCols = 1024;  // of a rank
+constexpr uint32_t kMeasuredCols = 1024;  // of a rank, as a model might have
 
 uint64_t WholeBytes(std::span<const uint32_t> cols, Tensor local) {
   const auto whole = std::accumulate(cols.begin(), cols.end(), uint64_t{0});
@@ -167,15 +166,27 @@ Status CudaGather::CompareWithLibrary(Collective& collective, const Room& room) 
   return OkStatus();
 }
 
+StatusOr<int64_t> CudaGather::BestNs(const std::function<void()>& exchange) {
+  int64_t best = std::numeric_limits<int64_t>::max();
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t begin = RealClock::Now();
+    for (int i = 0; i < kExchanges; ++i) exchange();
+    Wait();
+    RETURN_IF_ERROR(device_.Synchronize());
+    RETURN_IF_ERROR(TakeError());
+    best = std::min(best, (RealClock::Now() - begin) / kExchanges);
+  }
+  return best;
+}
+
 StatusOr<std::vector<ExchangeTime>> CudaGather::Measure(Collective& collective, const Room& room,
                                                         uint64_t most) {
   const uint32_t ranks = collective.size();
   CudaTensor local_tensor{room.local.data(), Element::kFloat32};
   CudaTensor whole_tensor{room.whole.data(), Element::kFloat32};
-  const std::vector<uint64_t> sizes =
-      ExchangeTable::Sizes(options_.exchange.least_by_library, most);
-  std::vector<int64_t> times;  // of each size by memory, then by the library
-  for (const uint64_t bytes : sizes) {
+  const auto& given = options_.exchange.time_ns;
+  std::vector<ExchangeTime> times;
+  for (const uint64_t bytes : ExchangeTable::Sizes(options_.exchange.least_by_library, most)) {
     const uint64_t row_bytes = std::min<uint64_t>(bytes, ranks * kMeasuredCols * sizeof(float));
     // Packs of 16 bytes of each rank.
     const auto own = static_cast<uint32_t>(row_bytes / ranks / 16 * 16 / sizeof(float));
@@ -183,38 +194,21 @@ StatusOr<std::vector<ExchangeTime>> CudaGather::Measure(Collective& collective, 
     const std::vector<uint32_t> cols(ranks, own);
     const Tensor local = {&local_tensor, rows, own};
     const Tensor whole = {&whole_tensor, rows, own * ranks};
-    for (const bool by_library : {false, true}) {
-      int64_t best = std::numeric_limits<int64_t>::max();
-      for (int round = 0; round < kRounds; ++round) {
-        const int64_t begin = RealClock::Now();
-        for (int i = 0; i < kExchanges; ++i) {
-          by_library ? ByCommunicator(cols, local, true, whole)
-                     : ByMemory(cols, local, true, whole);
-        }
-        Wait();
-        RETURN_IF_ERROR(device_.Synchronize());
-        RETURN_IF_ERROR(TakeError());
-        best = std::min(best, (RealClock::Now() - begin) / kExchanges);
-      }
-      const auto& given = options_.exchange.time_ns;
-      times.push_back(given ? given(bytes, by_library) : best);
-    }
+    ExchangeTime& time = times.emplace_back(ExchangeTime{bytes});
+    ASSIGN_OR_RETURN(time.memory_ns, BestNs([&] { ByMemory(cols, local, true, whole); }));
+    ASSIGN_OR_RETURN(time.library_ns, BestNs([&] { ByCommunicator(cols, local, true, whole); }));
+    if (given) time = {bytes, given(bytes, false), given(bytes, true)};
   }
-  std::vector<int64_t> of_all(times.size() * ranks);
+  std::vector<ExchangeTime> of_all(times.size() * ranks);
   RETURN_IF_ERROR(collective.AllGather(std::as_bytes(std::span(times)),
                                        std::vector<size_t>(ranks, times.size() * sizeof(times[0])),
                                        std::as_writable_bytes(std::span(of_all))));
-  std::vector<ExchangeTime> measured;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    ExchangeTime time = {sizes[i]};
-    for (uint32_t r = 0; r < ranks; ++r) {
-      const int64_t* const of_rank = of_all.data() + r * times.size() + 2 * i;
-      time.memory_ns = std::max(time.memory_ns, of_rank[0]);
-      time.library_ns = std::max(time.library_ns, of_rank[1]);
-    }
-    measured.push_back(time);
+  for (size_t i = 0; i < of_all.size(); ++i) {
+    ExchangeTime& slowest = times[i % times.size()];
+    slowest.memory_ns = std::max(slowest.memory_ns, of_all[i].memory_ns);
+    slowest.library_ns = std::max(slowest.library_ns, of_all[i].library_ns);
   }
-  return measured;
+  return times;
 }
 
 bool CudaGather::EpochIsOver() const {

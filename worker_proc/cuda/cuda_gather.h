@@ -100,6 +100,8 @@ class CudaGather {
   Status TryCommunicator(uint32_t ranks);
   // Ranks that reach each other's memory join the library too, where that is faster for some size.
   Status CompareWithLibrary(Collective& collective, const Room& room);
+  // On average, in the best of some rounds of some behind each other.
+  StatusOr<int64_t> BestNs(const std::function<void()>& exchange);
   StatusOr<std::vector<ExchangeTime>> Measure(Collective& collective, const Room& room,
                                               uint64_t most);
   bool EpochIsOver() const;
