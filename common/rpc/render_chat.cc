@@ -159,7 +159,8 @@ StatusOr<std::string> RenderWhole(const v1::ChatRequest& request, const ChatForm
 constexpr std::string_view kMark = "FLOTILLA-GOES-ON-HERE";
 constexpr std::string_view kMarkEnd = " \t";
 
-bool HasCalls(const v1::ChatMessage& message) {
+// Not only says so: a list without calls is none.
+bool EndsWithCalls(const v1::ChatMessage& message) {
   const StatusOr<json::value> calls = ParseField("", message.tool_calls_json());
   return calls.ok() && calls->is_array() && !calls->get_array().empty();
 }
@@ -169,7 +170,7 @@ Status CheckMayGoOn(const v1::ChatRequest& request) {
     return Wrong("continue_final_message", "does not go with add_generation_prompt");
   if (request.messages_size() == 0) return OkStatus();  // said by who reads them
   const v1::ChatMessage& last = *request.messages().rbegin();
-  if (HasCalls(last)) return Wrong("messages", "end with calls, behind which no text goes on");
+  if (EndsWithCalls(last)) return Wrong("messages", "end with calls, behind which no text goes on");
   if (jinja::StripSpace(last.content()).empty())
     return Wrong("messages", "end without a text to go on with");
   return OkStatus();
@@ -184,8 +185,7 @@ StatusOr<std::string> RenderToFinalText(const v1::ChatRequest& request, const Ch
   if (marked.messages_size() > 0) {
     const std::string_view content = request.messages().rbegin()->content();
     space = content.substr(jinja::StripSpace(content, jinja::Side::kRight).size());
-    *marked.mutable_messages()->rbegin()->mutable_content() =
-        absl::StrCat(std::string(content), std::string(kMark), std::string(kMarkEnd));
+    marked.mutable_messages()->rbegin()->mutable_content()->append(kMark).append(kMarkEnd);
   }
   ASSIGN_OR_RETURN(std::string text, RenderWhole(marked, format, now, arguments));
   const size_t end = text.rfind(kMark);

@@ -28,7 +28,7 @@ check_size router 40000000
   flotilla-flight sha256sum
 check_size engine-cpu 80000000
 if [[ -e $root/build/cuda/build.ninja ]]; then # the same, but for the worker
-  nccl=$root/.cache/nccl-$(sed -n 's/^nvidia-nccl-cu13==\([0-9.]*\) .*/\1/p' "$root/cmake/nccl.lock")
+  nccl=$root/.cache/nccl
   [[ -r $nccl/lib/libnccl.so.2 ]] || {
     say "warning: engine-cuda goes without NCCL, which is not in $nccl; ./flotilla image --cuda fetches it"
     nccl=

@@ -1,9 +1,9 @@
 """sbom.py ROOT NAME VERSION: prints what is in a root file system of stage.sh as SPDX 2.3 (JSON).
 
 That are our programs with their checksums, the Debian packages of all other programs and libraries (each has a folder
-in ROOT/usr/share/doc) with the versions that dpkg knows here, cuBLASLt and NCCL, and what is compiled into our programs. Environment:
-SOURCE_DATE_EPOCH, the time that it says; the same root and time give the same bytes. Errors: a package that dpkg does
-not know, or no time, end it.
+in ROOT/usr/share/doc) with the versions that dpkg knows here, cuBLASLt and NCCL, and what is compiled into our programs.
+Environment: SOURCE_DATE_EPOCH, the time that it says; the same root and time give the same bytes. Errors: a package
+that dpkg does not know, or no time, end it.
 """
 
 import datetime

@@ -57,15 +57,11 @@ ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view
 
 ReasoningStart ReasoningGoesOn(std::string_view chat_template, std::string_view begun,
                                const ParserChoice& choice) {
-  const auto skip_space = [&begun] {
-    while (!begun.empty() && IsJsonSpace(begun.front())) begun.remove_prefix(1);
-  };
-  skip_space();
+  begun.remove_prefix(LeadingSpace(begun));
   const bool thinks = begun.starts_with(kThink) && !Has(begun, "</think>");
   if (!thinks || !Thinks(chat_template, choice)) return ReasoningStart::kNone;
   begun.remove_prefix(kThink.size());
-  skip_space();
-  return begun.empty() ? ReasoningStart::kOpen : ReasoningStart::kGoesOn;
+  return LeadingSpace(begun) == begun.size() ? ReasoningStart::kOpen : ReasoningStart::kGoesOn;
 }
 
 }  // namespace flotilla

@@ -1,5 +1,5 @@
-// How much of a text's end may be the beginning of a tag, for parsers that get their text in
-// pieces.
+// How much of a text's end may be the beginning of a tag, and how much of its beginning is white
+// space, for parsers that get their text in pieces.
 //
 // Threads: pure functions.
 #pragma once
@@ -17,5 +17,11 @@ inline size_t HeldSuffix(std::string_view text, std::string_view tag) {
 }
 
 inline bool IsJsonSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+inline size_t LeadingSpace(std::string_view text) {
+  size_t size = 0;
+  while (size < text.size() && IsJsonSpace(text[size])) ++size;
+  return size;
+}
 
 }  // namespace flotilla

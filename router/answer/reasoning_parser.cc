@@ -10,12 +10,6 @@ namespace {
 constexpr std::string_view kOpenTag = "<think>";
 constexpr std::string_view kCloseTag = "</think>";
 
-size_t LeadingSpace(std::string_view text) {
-  size_t size = 0;
-  while (size < text.size() && IsJsonSpace(text[size])) ++size;
-  return size;
-}
-
 }  // namespace
 
 ReasoningParser::ReasoningParser(ReasoningStart start)

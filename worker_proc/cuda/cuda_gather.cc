@@ -252,14 +252,10 @@ void CudaGather::AwaitRoom() {
   if (communicator_ == nullptr || captured_ || ++exchanges_ % kAtOnce != 0) return;
   const DeviceEvent event = events_[exchanges_ / kAtOnce % events_.size()];
   device_.Error().IgnoreError();  // who waits for the step's end is told
-  const int64_t begin = RealClock::Now();
-  waits_since_ns_ = begin;
-  for (;;) {
+  LookUntil([&] {
     const StatusOr<bool> done = device_.graphs()->Done(event);
-    if (!done.ok() || *done || !failed_.ok()) break;  // an error is the device's to say
-    Look();
-    if (RealClock::Now() - begin > kSpinNs) usleep(kLookEveryUs);
-  }
+    return !done.ok() || *done || !failed_.ok();  // an error is the device's to say
+  });
   device_.graphs()->Record(event, DeviceStream::kCompute).IgnoreError();
 }
 
@@ -312,10 +308,15 @@ void CudaGather::ByCommunicator(std::span<const uint32_t> cols, Tensor local, bo
 void CudaGather::Wait() {
   // The kernels of exchanges by memory know themselves how long to wait.
   if (communicator_ == nullptr && (!memory_.connected() || options_.epoch == nullptr)) return;
-  waits_since_ns_ = RealClock::Now();
-  while (!device_.Idle()) {
+  LookUntil([this] { return device_.Idle(); });
+}
+
+void CudaGather::LookUntil(const std::function<bool()>& done) {
+  const int64_t begin = RealClock::Now();
+  waits_since_ns_ = begin;
+  while (!done()) {
     Look();
-    if (RealClock::Now() - waits_since_ns_ > kSpinNs) usleep(kLookEveryUs);
+    if (RealClock::Now() - begin > kSpinNs) usleep(kLookEveryUs);
   }
 }
 

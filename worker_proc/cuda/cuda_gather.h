@@ -110,6 +110,7 @@ class CudaGather {
   void Fail(const Status& status);
   // Until few enough of the exchanges that were queued are not done.
   void AwaitRoom();
+  void LookUntil(const std::function<bool()>& done);
   bool ByLibrary(std::span<const uint32_t> cols, Tensor local) const;
   void Queue(std::span<const uint32_t> cols, Tensor local, bool receives, Tensor out);
   void ByMemory(std::span<const uint32_t> cols, Tensor local, bool receives, Tensor out);

@@ -90,9 +90,7 @@ class Api final : public CudaGraphApi {
                     "cudaStreamWaitEvent");
   }
   StatusOr<bool> Done(DeviceEvent event) override {
-    // The query's own answer would take a launch's place.
-    const cudaError_t launched = cudaGetLastError();
-    if (launched != cudaErrorNotReady) RETURN_IF_ERROR(ToStatus(launched, "a kernel's launch"));
+    RETURN_IF_ERROR(LaunchStatus());  // the query's own answer would take a launch's place
     const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event.handle));
     if (error == cudaErrorNotReady) return false;
     RETURN_IF_ERROR(ToStatus(error, "cudaEventQuery"));

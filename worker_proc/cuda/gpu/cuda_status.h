@@ -29,4 +29,10 @@ inline Status ToStatus(cudaError_t error, std::string_view what) {
   }
 }
 
+// Of the launches since it was last asked. That something queued is not done yet is no error.
+inline Status LaunchStatus() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaErrorNotReady ? OkStatus() : ToStatus(error, "a kernel's launch");
+}
+
 }  // namespace flotilla::cuda

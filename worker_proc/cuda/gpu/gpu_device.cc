@@ -76,16 +76,16 @@ class GpuDevice final : public Device {
   }
   void Gemm(const GemmArgs& args) override { Note(gemm_.Run(args, stream_)); }
   Status Synchronize() override {
-    NoteLaunches();
+    Note(LaunchStatus());
     Note(ToStatus(cudaStreamSynchronize(stream_), "the GPU"));
     return error_;
   }
   Status Error() override {
-    NoteLaunches();
+    Note(LaunchStatus());
     return error_;
   }
   bool Idle() override {
-    NoteLaunches();  // a query's own answer would take the place of theirs
+    Note(LaunchStatus());  // a query's own answer would take the place of theirs
     return cudaStreamQuery(stream_) != cudaErrorNotReady;
   }
 
@@ -134,11 +134,6 @@ class GpuDevice final : public Device {
     cudaIpcMemHandle_t handle;
   };
   void Free(void* data) override { cudaFree(data); }
-  // That something queued is not done yet is no error.
-  void NoteLaunches() {
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaErrorNotReady) Note(ToStatus(error, "a kernel's launch"));
-  }
   // The first error stays.
   void Note(Status status) {
     if (error_.ok()) error_ = std::move(status);
