@@ -24,6 +24,7 @@ v1::GetModelInfoResponse StaticInfo(const EngineOptions& options, const Engine::
   info.set_max_running_requests(options.core.max_running_requests);
   info.set_max_queued_requests(options.core.max_queued_requests);
   info.set_max_grammar_bytes(options.max_grammar_bytes);
+  info.set_structural_tags(true);
   return info;
 }
 

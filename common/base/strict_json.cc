@@ -109,9 +109,10 @@ class UniqueKeyHandler {
 
 }  // namespace
 
-bool ParseStrictJson(std::string_view text, json::value* out, StrictJsonError* error) {
+bool ParseStrictJson(std::string_view text, json::value* out, StrictJsonError* error,
+                     size_t max_depth) {
   json::parse_options options;
-  options.max_depth = kMaxJsonDepth;
+  options.max_depth = max_depth;
   json::basic_parser<UniqueKeyHandler> parser(options);
   parser.handler().stack().reset();
   json::error_code ec;

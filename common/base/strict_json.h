@@ -1,5 +1,5 @@
 // JSON from outside: refuses what RFC 8259 refuses (NaN, comments, trailing commas, lone
-// surrogates), invalid UTF-8, a key twice in one object, and nesting deeper than kMaxJsonDepth.
+// surrogates), invalid UTF-8, a key twice in one object, and nesting deeper than max_depth.
 //
 // Threads: any. Errors: false, and `error` says what and where.
 #pragma once
@@ -17,6 +17,7 @@ struct StrictJsonError {
   std::string duplicate_key;  // empty: another error
 };
 
-bool ParseStrictJson(std::string_view text, boost::json::value* out, StrictJsonError* error);
+bool ParseStrictJson(std::string_view text, boost::json::value* out, StrictJsonError* error,
+                     size_t max_depth = kMaxJsonDepth);
 
 }  // namespace flotilla

@@ -216,6 +216,7 @@ std::tm LocalTime() {
 const char* AsksAsHttp(const v1::ChatRequest& request) {
   if (!request.tool_choice_json().empty()) return "tool_choice_json";
   if (request.has_parallel_tool_calls()) return "parallel_tool_calls";
+  if (request.has_thinking_token_budget()) return "thinking_token_budget";
   return request.parse_answer() ? "parse_answer" : nullptr;
 }
 

@@ -5,14 +5,12 @@
 namespace flotilla {
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-
 bool Has(std::string_view text, std::string_view what) {
   return text.find(what) != std::string_view::npos;
 }
 
 bool Thinks(std::string_view chat_template, const ParserChoice& choice) {
-  return choice.reasoning_parser == "auto" ? Has(chat_template, "</think>")
+  return choice.reasoning_parser == "auto" ? Has(chat_template, kThinkEnd)
                                            : choice.reasoning_parser == "think";
 }
 
@@ -52,15 +50,16 @@ ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view
                                 const ParserChoice& choice) {
   if (!Thinks(chat_template, choice)) return ReasoningStart::kNone;
   while (!prompt.empty() && IsJsonSpace(prompt.back())) prompt.remove_suffix(1);
-  return prompt.ends_with(kThink) ? ReasoningStart::kOpen : ReasoningStart::kTagged;
+  if (prompt.ends_with(kThinkEnd)) return ReasoningStart::kNone;  // thinking is switched off
+  return prompt.ends_with(kThinkTag) ? ReasoningStart::kOpen : ReasoningStart::kTagged;
 }
 
 ReasoningStart ReasoningGoesOn(std::string_view chat_template, std::string_view begun,
                                const ParserChoice& choice) {
   begun.remove_prefix(LeadingSpace(begun));
-  const bool thinks = begun.starts_with(kThink) && !Has(begun, "</think>");
+  const bool thinks = begun.starts_with(kThinkTag) && !Has(begun, kThinkEnd);
   if (!thinks || !Thinks(chat_template, choice)) return ReasoningStart::kNone;
-  begun.remove_prefix(kThink.size());
+  begun.remove_prefix(kThinkTag.size());
   return LeadingSpace(begun) == begun.size() ? ReasoningStart::kOpen : ReasoningStart::kGoesOn;
 }
 

@@ -5,13 +5,6 @@
 #include "router/answer/held_suffix.h"
 
 namespace flotilla {
-namespace {
-
-constexpr std::string_view kOpenTag = "<think>";
-constexpr std::string_view kCloseTag = "</think>";
-
-}  // namespace
-
 ReasoningParser::ReasoningParser(ReasoningStart start)
     : mode_(start == ReasoningStart::kNone     ? Mode::kContent
             : start == ReasoningStart::kTagged ? Mode::kStart
@@ -38,18 +31,18 @@ void ReasoningParser::Finish(std::string* reasoning, std::string* content) {
 bool ReasoningParser::Step(std::string* reasoning, std::string* content) {
   const std::string_view rest = std::string_view(pending_).substr(LeadingSpace(pending_));
   if (mode_ == Mode::kThinking) {
-    const size_t at = pending_.find(kCloseTag);
+    const size_t at = pending_.find(kThinkEnd);
     const bool closed = at != std::string::npos;
-    const size_t tell = closed ? at : pending_.size() - HeldSuffix(pending_, kCloseTag);
+    const size_t tell = closed ? at : pending_.size() - HeldSuffix(pending_, kThinkEnd);
     TellReasoning(std::string_view(pending_).substr(0, tell), reasoning);
-    pending_.erase(0, closed ? tell + kCloseTag.size() : tell);
+    pending_.erase(0, closed ? tell + kThinkEnd.size() : tell);
     if (closed) mode_ = Mode::kAfter;
     return closed;
   }
   if (mode_ == Mode::kStart) {
-    if (rest.size() < kOpenTag.size() && kOpenTag.starts_with(rest)) return false;
-    const bool thinks = rest.starts_with(kOpenTag);
-    if (thinks) pending_.erase(0, pending_.size() - rest.size() + kOpenTag.size());
+    if (rest.size() < kThinkTag.size() && kThinkTag.starts_with(rest)) return false;
+    const bool thinks = rest.starts_with(kThinkTag);
+    if (thinks) pending_.erase(0, pending_.size() - rest.size() + kThinkTag.size());
     mode_ = thinks ? Mode::kThinking : Mode::kContent;
     if (thinks) return true;
   } else if (rest.empty()) {  // kAfter

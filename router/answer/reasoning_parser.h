@@ -12,6 +12,9 @@
 
 namespace flotilla {
 
+inline constexpr std::string_view kThinkTag = "<think>";
+inline constexpr std::string_view kThinkEnd = "</think>";
+
 enum class ReasoningStart {
   kNone,    // the model has no such tags, or the prompt has begun an answer
   kTagged,  // it may open with <think>

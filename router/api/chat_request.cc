@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "router/api/generate_check.h"
+#include "router/api/output_format.h"
 #include "router/api/request_fields.h"
 #include "router/api/text_parts.h"
 
@@ -157,6 +158,8 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
   }
   if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
   out->set_continue_final_message(reader.Bool("continue_final_message").value_or(false));
+  if (auto v = reader.Int("thinking_token_budget", 0, INT32_MAX))
+    out->set_thinking_token_budget(static_cast<int32_t>(*v));
   if (auto error = ReadTemplateKwargs(&reader, out)) return error;
   return reader.error();
 }
@@ -185,6 +188,33 @@ std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& reque
   return CompletionPrompt{std::move(*text), std::move(*ids)};
 }
 
+namespace {
+
+// What is asked of the output says where a thought may be, and how long it may get.
+MaybeError MakeRoomForThought(const v1::ChatRequest& chat, CompletionRequest* request) {
+  ReasoningStart* start = &request->syntax.reasoning;
+  const ModelHandle& model = *request->model;
+  std::optional<int32_t> budget;
+  if (chat.has_thinking_token_budget()) budget = chat.thinking_token_budget();
+  if (budget.has_value() && *budget < 0)
+    return InvalidField("thinking_token_budget", "'thinking_token_budget' must be 0 or more.");
+  if (budget.has_value() && !model.structural_tags && *start != ReasoningStart::kNone)
+    return NotBuiltYet("thinking_token_budget",
+                       "'thinking_token_budget' needs replicas of this router's version.");
+  const v1::StopParams& stopping = request->params.stopping();
+  if (budget >= (stopping.has_max_tokens() ? stopping.max_tokens() : INT32_MAX)) budget.reset();
+  v1::StructuredOutput output = request->params.structured();
+  if (model.structural_tags && LetThinkFirst(*start, budget, &output)) {
+    if (request->structured_field.empty()) request->structured_field = "thinking_token_budget";
+    *request->params.mutable_structured() = std::move(output);
+  } else if (request->params.has_structured()) {
+    *start = ReasoningStart::kNone;  // a grammar decides from the first token on what is written
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
                      CompletionRequest* request) {
   const ModelHandle& model = *request->model;
@@ -207,15 +237,12 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
     if (auto error = CheckToolsAreShown(conversation.request, text.text, *model.chat_format))
       return error;
   }
-  // A grammar decides from the first token on what is written: an answer.
-  if (!request->params.has_structured()) {
-    request->syntax.reasoning =
-        conversation.request.continue_final_message()
-            ? ReasoningGoesOn(chat_template, conversation.request.messages().rbegin()->content(),
-                              parsers)
-            : ReasoningStartOf(chat_template, text.text, parsers);
-  }
-  return std::nullopt;
+  request->syntax.reasoning =
+      conversation.request.continue_final_message()
+          ? ReasoningGoesOn(chat_template, conversation.request.messages().rbegin()->content(),
+                            parsers)
+          : ReasoningStartOf(chat_template, text.text, parsers);
+  return MakeRoomForThought(conversation.request, request);
 }
 
 MaybeError SetPromptThatFits(Conversation conversation, const ParserChoice& parsers,

@@ -137,7 +137,11 @@ MaybeError CheckParams(const v1::GenerateRequest& request, const ModelHandle& mo
 MaybeError CheckStructured(const v1::GenerateRequest& request, const ModelHandle& model,
                            const std::string& field) {
   const v1::StructuredOutput& output = request.structured();
-  size_t bytes = output.json_schema().size() + output.regex().size() + output.ebnf().size();
+  if (output.has_structural_tag() && !model.structural_tags)
+    return InvalidField(field.empty() ? "structured" : field,
+                        "Structural tags need replicas of this router's version.");
+  size_t bytes = output.json_schema().size() + output.regex().size() + output.ebnf().size() +
+                 output.structural_tag().size();
   for (const std::string& option : output.choice().options()) bytes += option.size();
   if (bytes <= model.max_grammar_bytes) return std::nullopt;
   return OutOfRange(

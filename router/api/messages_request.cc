@@ -163,7 +163,7 @@ MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
 }
 
 // {"type": "enabled" | "disabled"} becomes what templates call enable_thinking; with "adaptive" the
-// model thinks as much as it finds right.
+// model thinks as much as it finds right. "budget_tokens" is what a thought may have at most.
 MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
   const json::object* thinking = reader.Object("thinking");
@@ -176,7 +176,9 @@ MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
     return InvalidField("thinking.type", "'thinking.type' must be enabled, disabled or adaptive.");
   out->set_template_kwargs_json(
       StrCat("{\"enable_thinking\":", *type == "enabled" ? "true}" : "false}"));
-  return std::nullopt;
+  if (auto budget = fields.Int("budget_tokens", 1, INT32_MAX))
+    out->set_thinking_token_budget(static_cast<int32_t>(*budget));
+  return fields.error();
 }
 
 MaybeError ReadMessageFields(const json::object& body, CompletionRequest* request) {

@@ -17,9 +17,8 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 // Known wishes that no code fulfils yet, if they are no neutral values.
-constexpr std::array<const char*, 14> kFieldsNotBuilt = {"suffix",
+constexpr std::array<const char*, 13> kFieldsNotBuilt = {"suffix",
                                                          "logprob_token_ids",
-                                                         "structural_tag",
                                                          "guided_whitespace_pattern",
                                                          "vllm_xargs",
                                                          "use_beam_search",
@@ -191,10 +190,6 @@ std::optional<ApiError> CheckCommonNotBuilt(const json::object& body) {
   if (const json::value* n_predict = body.if_contains("n_predict");
       n_predict && !n_predict->is_null())
     return InvalidField("n_predict", "'n_predict' is called 'max_tokens' here.");
-  const json::value* budget = body.if_contains("thinking_token_budget");
-  if (budget != nullptr && !budget->is_null())  // 0 is a wish, too
-    return NotBuiltYet("thinking_token_budget",
-                       "'thinking_token_budget' is not built yet; see 'chat_template_kwargs'.");
   return CheckNotBuilt(body, kFieldsNotBuilt);
 }
 
@@ -212,6 +207,10 @@ std::optional<ApiError> ReadCommonFields(const json::object& body, FieldReader* 
   if (reader->error().has_value()) return reader->error();
   if (inner.has_value()) return inner;
   if (auto error = ReadStructuredOutput(body, request)) return error;
+  if (!request->chat && reader->Find("thinking_token_budget") != nullptr)
+    return InvalidField(
+        "thinking_token_budget",
+        "'thinking_token_budget' is for chats: only their templates show thoughts.");
   return CheckCommonNotBuilt(body);
 }
 

@@ -61,19 +61,56 @@ MaybeError SetJsonObject(const json::value& value, const std::string& field,
   return std::nullopt;
 }
 
+// {"structures": [{"begin", "schema", "end"}, …], "triggers": […]}, as it was before there were
+// formats.
+json::object FromStructures(const json::object& old) {
+  json::array tags;
+  for (const json::value& structure : old.at("structures").as_array()) {
+    const json::object& from = structure.as_object();
+    tags.push_back({{"type", "tag"},
+                    {"begin", from.at("begin")},
+                    {"content", {{"type", "json_schema"}, {"json_schema", from.at("schema")}}},
+                    {"end", from.at("end")}});
+  }
+  return {{"type", "triggered_tags"}, {"triggers", old.at("triggers")}, {"tags", std::move(tags)}};
+}
+
+// xgrammar's object; vLLM takes its text.
+MaybeError SetStructuralTag(const json::value& value, const std::string& field,
+                            v1::StructuredOutput* out) {
+  if (value.is_string()) {
+    out->set_structural_tag(value.get_string().data(), value.get_string().size());
+    return std::nullopt;
+  }
+  if (!value.is_object()) return Must(field, "a structural tag, an object with a 'format'");
+  json::object tag = value.get_object();
+  if (tag.contains("structures")) {
+    try {
+      tag = {{"format", FromStructures(tag)}};
+    } catch (const std::exception&) {
+      return Must(field + ".structures",
+                  "an array of objects with 'begin', 'schema' and 'end', beside 'triggers'");
+    }
+  }
+  out->set_structural_tag(json::serialize(tag));
+  return std::nullopt;
+}
+
 struct Form {
   const char* name;  // in structured_outputs
   // At the top: vLLM's before 0.12, SGLang's and llama.cpp's names. Null: none.
   std::array<const char*, 3> at_top;
   MaybeError (*set)(const json::value& value, const std::string& field, v1::StructuredOutput* out);
 };
-constexpr std::array<Form, 5> kForms = {
+constexpr std::array<Form, 6> kForms = {
     {{"json", {"guided_json", "json_schema"}, SetSchema},
      {"regex", {"guided_regex", "regex"}, SetRegex},
      {"choice", {"guided_choice"}, SetChoice},
      {"grammar", {"guided_grammar", "ebnf", "grammar"}, SetGrammar},
-     {"json_object", {}, SetJsonObject}}};
-constexpr const char* kFormNames = "'json', 'regex', 'choice', 'grammar' or 'json_object'";
+     {"json_object", {}, SetJsonObject},
+     {"structural_tag", {"structural_tag"}, SetStructuralTag}}};
+constexpr const char* kFormNames =
+    "'json', 'regex', 'choice', 'grammar', 'json_object' or 'structural_tag'";
 
 class Reader {
  public:
@@ -150,8 +187,10 @@ class Reader {
         return Set(SetSchema, *schema, prefix + "schema");
       return Set(SetJsonObject, true, prefix.substr(0, prefix.size() - 1));
     }
+    if (*type == "structural_tag")
+      return Set(SetStructuralTag, format, prefix.substr(0, prefix.size() - 1));
     if (!*is_schema && *type != "text")
-      fields.Fail("type", "must be 'text', 'json_object' or 'json_schema'");
+      fields.Fail("type", "must be 'text', 'json_object', 'json_schema' or 'structural_tag'");
     return fields.error();
   }
 

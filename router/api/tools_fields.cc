@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "router/api/output_format.h"
 #include "router/base/json_reader.h"
 
 namespace flotilla {
@@ -34,16 +35,6 @@ MaybeError ReadTool(const json::object& tool, const std::string& field, ToolSet*
   if (auto error = AddFunction(*function, field + ".function", out)) return error;
   out->shown.push_back(tool);
   return std::nullopt;
-}
-
-// A schema says which keywords it uses by the type; one without any takes every value, and
-// arguments are an object.
-json::object AsObjectSchema(json::object schema) {
-  for (const char* key : {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}) {
-    if (schema.contains(key)) return schema;
-  }
-  schema["type"] = "object";
-  return schema;
 }
 
 // Whether what is under the keyword is a value, not a schema.
@@ -117,6 +108,16 @@ void Demand(const ToolSet& tools, CompletionRequest* request) {
 
 }  // namespace
 
+// A schema says which keywords it uses by the type; one without any takes every value, and
+// arguments are an object.
+json::object AsObjectSchema(json::object schema) {
+  for (const char* key : {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}) {
+    if (schema.contains(key)) return schema;
+  }
+  schema["type"] = "object";
+  return schema;
+}
+
 MaybeError ReadToolList(const json::object& body, ReadOneTool read_one, ToolSet* out) {
   const json::value* tools = FieldReader(body).Find("tools");
   if (tools == nullptr) return std::nullopt;
@@ -137,7 +138,7 @@ MaybeError AddFunction(const json::object& function, const std::string& field, T
   if (!reader.error().has_value() && !IsToolName(*name))
     reader.Fail("name", StrCat("must be 1 to ", kMaxToolNameBytes, " of A-Z a-z 0-9 _ - ."));
   reader.String("description");
-  reader.Bool("strict");
+  const bool strict = reader.Bool("strict").value_or(false);
   const json::object* parameters = reader.Object("parameters");
   if (reader.error().has_value()) return reader.error();
   if (std::ranges::find(out->tools, *name, &ToolSet::Tool::name) != out->tools.end())
@@ -145,7 +146,7 @@ MaybeError AddFunction(const json::object& function, const std::string& field, T
   if (out->tools.size() == kMaxTools)
     return InvalidField("tools", StrCat("'tools' may have at most ", kMaxTools, " tools."));
   out->tools.push_back({std::string(*name), field + ".parameters",
-                        parameters == nullptr ? json::object() : *parameters});
+                        parameters == nullptr ? json::object() : *parameters, strict});
   return reader.error();
 }
 
@@ -209,9 +210,6 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
     if (tools.choice == Choice::kAuto) return std::nullopt;
     return InvalidField("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'.");
   }
-  if (!request->structured_field.empty())
-    return NotBuiltYet("tools", StrCat("'tools' beside '", request->structured_field,
-                                       "' is not built yet; leave one of them out."));
   ToolCallOptions* read = &request->syntax.tools;
   conversation->set_tools_json(json::serialize(tools.shown));
   for (const ToolSet::Tool& tool : tools.tools) read->names.push_back(tool.name);
@@ -222,10 +220,20 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
     return std::nullopt;
   }
   read->syntax = ToolSyntaxOf(chat_template, parsers);
-  if (read->syntax != ToolSyntax::kNone) return std::nullopt;
-  return InvalidField("tools",
-                      "'tools': this model's chat template knows none. Ask for a call by "
-                      "'tool_choice', 'required' or a function; or see --tool-call-parser.");
+  if (read->syntax == ToolSyntax::kNone)
+    return InvalidField("tools",
+                        "'tools': this model's chat template knows none. Ask for a call by "
+                        "'tool_choice', 'required' or a function; or see --tool-call-parser.");
+  const bool asks = request->params.has_structured();
+  if (!asks && std::ranges::none_of(tools.tools, &ToolSet::Tool::strict)) return std::nullopt;
+  if (!request->model->structural_tags) {
+    if (!asks) return std::nullopt;
+    return NotBuiltYet("tools", StrCat("'tools' beside '", request->structured_field,
+                                       "' needs replicas of this router's version."));
+  }
+  if (!asks) request->structured_field = "tools";
+  HoldCalls(tools, read->syntax, request->params.mutable_structured());
+  return std::nullopt;
 }
 
 }  // namespace flotilla

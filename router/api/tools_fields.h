@@ -2,9 +2,11 @@
 // make of a request.
 //
 // A choice that the model must make (required, a named function) is a grammar: the output is then
-// the arguments of the one function, or a list of calls, that the functions' schemas accept. A
-// model that may choose is shown the tools by its chat template, and its output is searched for
-// calls. Other APIs fill a ToolSet from fields of their own.
+// the arguments of the one function, or a list of calls, that the functions' schemas accept; what
+// else is asked of the output has no meaning then. A model that may choose is shown the tools by
+// its chat template, and its output is searched for calls; a grammar holds it to them if a tool is
+// strict, or an answer that is no call has to have a form (output_format.h). Other APIs fill a
+// ToolSet from fields of their own.
 // Threads: pure functions. Errors: ApiError naming the field. Source: OpenAI's API reference.
 #pragma once
 
@@ -30,6 +32,7 @@ struct ToolSet {
     std::string name;
     std::string field;               // of the schema, in the client's words
     boost::json::object parameters;  // a JSON schema
+    bool strict = false;             // arguments are held to it, whoever chooses the call
   };
   std::vector<Tool> tools;
   boost::json::array shown;  // as templates see them
@@ -48,6 +51,9 @@ std::optional<ApiError> AddFunction(const boost::json::object& function, const s
                                     ToolSet* out);
 // Sets `named` if there is such a tool.
 std::optional<ApiError> NameTool(std::string_view name, const std::string& field, ToolSet* out);
+
+// A schema of arguments that says so: they are an object.
+boost::json::object AsObjectSchema(boost::json::object schema);
 
 // What templates see of a tool whose fields are not OpenAI's chat's: its name, its description, and
 // the schema in its field `schema`.

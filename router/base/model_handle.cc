@@ -30,6 +30,7 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
   model.vocab_size = info.vocab_size();
   model.hidden_size = info.hidden_size();
   if (info.max_grammar_bytes() != 0) model.max_grammar_bytes = info.max_grammar_bytes();
+  model.structural_tags = info.structural_tags();
   model.created = info.created();
   model.tokenizer = text.tokenizer;
   model.chat_format = text.chat_format;
@@ -41,7 +42,7 @@ ModelHandle ModelOf(const v1::GetModelInfoResponse& info, const TextModel& text)
 std::shared_ptr<const ModelHandle> ModelHandles::Share(ModelHandle model) {
   const auto said = [](const ModelHandle& of) {
     return std::tie(of.name, of.digest, of.fingerprint, of.tokenizer_sha256, of.max_model_len,
-                    of.vocab_size, of.hidden_size, of.max_grammar_bytes);
+                    of.vocab_size, of.hidden_size, of.max_grammar_bytes, of.structural_tags);
   };
   std::erase_if(handles_, [](const auto& handle) { return handle.expired(); });
   for (const auto& handle : handles_) {

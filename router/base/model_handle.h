@@ -31,6 +31,7 @@ struct ModelHandle {
   uint32_t vocab_size = 0;
   uint32_t hidden_size = 0;              // of embeddings
   uint64_t max_grammar_bytes = 1 << 20;  // of a structured output's text, at most
+  bool structural_tags = false;          // the replica takes them
   int64_t created = 0;                   // Unix seconds
   std::shared_ptr<const Tokenizer> tokenizer;
   // A longer text can't fit the context, however it is cut.

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -139,13 +140,18 @@ void Dispatcher::ListModelOf(const ReplicaClient& replica) {
   if (has_changed || known == table->end() || known->second != listed) RebuildModels();
 }
 
-// What each replica serves, or served last; of two under one name a ready one's.
+// What each replica serves, or served last; of two under one name a ready one's, of two of these
+// the one that takes less.
 void Dispatcher::RebuildModels() {
   auto table = std::make_shared<ModelTable>();
+  std::set<std::string_view> least;  // that a ready replica serves without structural tags
   for (const auto& [index, replica] : fleet_.replicas()) {
     const std::shared_ptr<const ModelHandle>& model = replica->model();
     if (model == nullptr) continue;
-    if (replica->ready() || !table->contains(model->name)) (*table)[model->name] = model;
+    if (table->contains(model->name) && (!replica->ready() || least.contains(model->name)))
+      continue;
+    (*table)[model->name] = model;
+    if (replica->ready() && !model->structural_tags) least.insert(model->name);
   }
   KeepModels(table.get());
   std::lock_guard<std::mutex> lock(models_mutex_);

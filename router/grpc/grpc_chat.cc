@@ -79,9 +79,11 @@ MaybeError SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parser
   Conversation conversation{chat, {}};
   if (auto error = ReadAsHttp(chat, &conversation)) return error;
   if (auto error = InGrpcsNames(SetPrompt(std::move(conversation), parsers, request))) return error;
-  // What a replica says of base.structured names the very field already.
-  const bool demanded = request->structured_field != structured;
-  request->structured_field = demanded ? NameFieldAsGrpc(request->structured_field) : "";
+  // What a replica says of base.structured as it came names the very field already.
+  const bool as_it_came =
+      request->structured_field == structured &&
+      request->params.structured().kind_case() == chat.base().structured().kind_case();
+  request->structured_field = as_it_came ? "" : NameFieldAsGrpc(request->structured_field);
   return std::nullopt;
 }
 

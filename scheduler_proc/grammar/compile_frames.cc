@@ -54,7 +54,7 @@ StatusOr<CompileRequest> ParseCompileRequest(std::string_view frame) {
   request.memory_bytes = in.Get<uint64_t>();
   request.compiled_bytes = in.Get<uint64_t>();
   if (!in.AtEnd() || kind < static_cast<uint32_t>(GrammarKind::kJsonSchema) ||
-      kind > static_cast<uint32_t>(GrammarKind::kChoice))
+      kind > static_cast<uint32_t>(GrammarKind::kStructuralTag))
     return Malformed("compile request");
   request.spec.kind = static_cast<GrammarKind>(kind);
   return request;

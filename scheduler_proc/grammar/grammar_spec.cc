@@ -10,6 +10,7 @@
 #include "common/base/strict_json.h"
 #include "scheduler_proc/grammar/disjoint_schemas.h"
 #include "scheduler_proc/grammar/schema_rewrites.h"
+#include "scheduler_proc/grammar/structural_tag.h"
 
 namespace flotilla {
 namespace {
@@ -249,7 +250,23 @@ StatusOr<GrammarSpec> ReadChoice(const v1::StructuredOutput::Choices& in, size_t
   return spec;
 }
 
-// "{1,99999999999}": xgrammar would count wrongly.
+StatusOr<GrammarSpec> ReadText(GrammarKind kind, const std::string& text, size_t max_bytes) {
+  const char* const field = GrammarField(kind);
+  if (text.empty()) return Bad(field, "empty");
+  if (text.size() > max_bytes)
+    return Bad(field, StrCat(text.size(), " bytes; at most ", max_bytes, " are allowed"));
+  if (text.find('\0') != std::string::npos) return Bad(field, "has a zero byte");
+  if (kind == GrammarKind::kJsonSchema || kind == GrammarKind::kStructuralTag) {
+    const auto check = kind == GrammarKind::kJsonSchema ? CheckJsonSchema : CheckStructuralTag;
+    ASSIGN_OR_RETURN(std::string checked, check(text, field));
+    return GrammarSpec{kind, std::move(checked)};
+  }
+  if (HasHugeRepetition(text)) return Bad(field, "repeats something more than 999999999 times");
+  return GrammarSpec{kind, text};
+}
+
+}  // namespace
+
 bool HasHugeRepetition(std::string_view text) {
   constexpr size_t kMostDigits = 9;
   size_t digits = 0;
@@ -261,21 +278,6 @@ bool HasHugeRepetition(std::string_view text) {
   }
   return false;
 }
-
-StatusOr<GrammarSpec> ReadText(GrammarKind kind, const std::string& text, size_t max_bytes) {
-  const char* const field = GrammarField(kind);
-  if (text.empty()) return Bad(field, "empty");
-  if (text.size() > max_bytes)
-    return Bad(field, StrCat(text.size(), " bytes; at most ", max_bytes, " are allowed"));
-  if (text.find('\0') != std::string::npos) return Bad(field, "has a zero byte");
-  if (kind != GrammarKind::kJsonSchema && HasHugeRepetition(text))
-    return Bad(field, "repeats something more than 999999999 times");
-  if (kind != GrammarKind::kJsonSchema) return GrammarSpec{kind, text};
-  ASSIGN_OR_RETURN(std::string schema, CheckJsonSchema(text, field));
-  return GrammarSpec{kind, std::move(schema)};
-}
-
-}  // namespace
 
 const char* GrammarField(GrammarKind kind) {
   switch (kind) {
@@ -289,6 +291,8 @@ const char* GrammarField(GrammarKind kind) {
       return "structured.ebnf";
     case GrammarKind::kChoice:
       return "structured.choice";
+    case GrammarKind::kStructuralTag:
+      return "structured.structural_tag";
   }
   return "structured";
 }
@@ -316,6 +320,8 @@ StatusOr<GrammarSpec> ReadStructured(const v1::StructuredOutput& in, size_t max_
       return ReadText(GrammarKind::kEbnf, in.ebnf(), max_bytes);
     case v1::StructuredOutput::kChoice:
       return ReadChoice(in.choice(), max_bytes);
+    case v1::StructuredOutput::kStructuralTag:
+      return ReadText(GrammarKind::kStructuralTag, in.structural_tag(), max_bytes);
     case v1::StructuredOutput::kJsonObject:
       if (!in.json_object()) return Bad("structured.json_object", "must be true");
       return GrammarSpec{GrammarKind::kJsonObject, ""};

@@ -23,6 +23,7 @@ enum class GrammarKind : uint32_t {
   kRegex = 3,
   kEbnf = 4,
   kChoice = 5,  // as EBNF
+  kStructuralTag = 6,
 };
 
 struct GrammarSpec {
@@ -36,9 +37,15 @@ struct GrammarSpec {
 const char* GrammarField(GrammarKind kind);
 
 inline constexpr int kMaxGrammarChoices = 1024;
+// Blanks in a row between two parts of JSON. Without a bound a small model may go on with them for
+// ever; a bound that lets indents through (16) makes what is compiled three times as large.
+inline constexpr int kMaxJsonBlanks = 2;
 
 // in.kind is set. max_bytes: of the text.
 StatusOr<GrammarSpec> ReadStructured(const v1::StructuredOutput& in, size_t max_bytes);
+
+// "{1,99999999999}" in a regular expression or a grammar: xgrammar would count wrongly.
+bool HasHugeRepetition(std::string_view text);
 
 // Refuses keywords of JSON Schema that would have no effect. Returns the schema, written in another
 // way where xgrammar takes that better (schema_rewrites.h). `field` begins the messages.

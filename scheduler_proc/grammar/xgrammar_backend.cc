@@ -14,10 +14,6 @@
 namespace flotilla {
 namespace {
 
-// Blanks in a row between two parts of JSON. Without a bound a small model may go on with them for
-// ever; a bound that lets indents through (16) makes what is compiled three times as large.
-constexpr int kMaxWhitespace = 2;
-
 Status Bad(std::string_view what) { return absl::InvalidArgumentError(StrCat(what)); }
 
 Status TooManySteps() {
@@ -58,7 +54,7 @@ xgrammar::CompiledGrammar Compile(const GrammarSpec& spec, const xgrammar::Token
   xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/true);
   const auto json = [&](const std::string& schema, bool strict) {
     return compiler.CompileJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
-                                      strict, kMaxWhitespace);
+                                      strict, kMaxJsonBlanks);
   };
   switch (spec.kind) {
     case GrammarKind::kJsonSchema:
@@ -67,6 +63,8 @@ xgrammar::CompiledGrammar Compile(const GrammarSpec& spec, const xgrammar::Token
       return json(R"({"type":"object"})", /*strict=*/false);
     case GrammarKind::kRegex:
       return compiler.CompileRegex(spec.text);
+    case GrammarKind::kStructuralTag:
+      return compiler.CompileStructuralTag(spec.text);
     case GrammarKind::kEbnf:
     case GrammarKind::kChoice:
       break;

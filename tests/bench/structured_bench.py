@@ -1,6 +1,6 @@
 """What structured output costs: tokens a second with and without a schema, in turns on one cluster.
 
-    FLOTILLA_TEST_MODEL=… python tests/bench/structured_bench.py [--clients 32] [--rounds 5]
+    FLOTILLA_TEST_MODEL=… python tests/bench/structured_bench.py [--clients 32] [--rounds 5] [--of schema|thought]
 
 Both sides make the same number of tokens (the schema asks for more than max_tokens let through), so the
 ratio is the cost of masks: making, sending and applying them. Rounds alternate; each ratio is of two
@@ -23,6 +23,11 @@ PERSON = {"type": "object", "required": ["name", "age", "tags"], "properties": {
     "name": {"type": "string", "maxLength": 30}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
     "tags": {"type": "array", "maxItems": 4, "items": {"enum": ["red", "green", "blue"]}}}}
 SCHEMA = {"type": "array", "items": PERSON, "minItems": 100}
+# What comes before an answer of a schema: any text, and it is not over in so many tokens.
+THOUGHT = {"format": {"type": "sequence", "elements": [
+    {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "</think>"},
+    {"type": "json_schema", "json_schema": SCHEMA}]}}
+OF = {"schema": {"json": SCHEMA}, "thought": {"structural_tag": THOUGHT}}
 
 
 def tokens_a_second(cluster, clients, **fields):
@@ -42,8 +47,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--of", choices=OF, default="schema", help="what the tokens are part of")
     args = parser.parse_args()
-    structured = {"structured_outputs": {"json": SCHEMA}}
+    structured = {"structured_outputs": OF[args.of]}
     ratios = []
     with Cluster("--kv-cache-memory", "512MiB", LONG_COMPILE, *NO_DRAFTS) as cluster:
         tokens_a_second(cluster, args.clients, **structured)

@@ -368,7 +368,8 @@ TEST(RealModelTest, ReleasedPagesTakeNoMemoryAndComeBack) {
   const uint64_t read_kib = ResidentKib(view.data.data());
   EXPECT_GE(read_kib, view.data.size() / 1024);
   (*checkpoint)->ReleasePages(view);
-  // Nearly all of it: what the kernel maps beside a page that is read, it may map and unmap when it likes.
+  // Nearly all of it: what the kernel maps beside a page that is read, it may map and unmap when it
+  // likes.
   EXPECT_LE(ResidentKib(view.data.data()), read_kib - view.data.size() / 1024 + 1024);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), view.data.begin()));
   (*checkpoint)->ReleaseAllPages();

@@ -19,7 +19,7 @@ constexpr const char* kTemplate =
     "{{ m.role[0] }}{{ m.name }}{{ m.content }}{{ m.tool_call_id }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
     "{% if loud %}{{ raise_exception('loud') }}{% endif %}{{ extra }}"
-    "{% if add_generation_prompt %}:{% endif %}";
+    "{% if add_generation_prompt %}:{% endif %}{{ '<think>' if on else '</think>' if off }}";
 
 using flotilla::v1::ChatRequest;
 namespace json = boost::json;

@@ -30,6 +30,7 @@ inline ModelTable OneModel(StatusOr<ChatFormat> chat_format) {
   model->tokenizer = std::make_shared<testing::ByteVocabulary>();
   model->vocab_size = model->tokenizer->vocab_size();
   model->hidden_size = kHiddenSize;
+  model->structural_tags = true;
   model->chat_format = std::move(chat_format);
   return {{model->name, std::move(model)}};
 }

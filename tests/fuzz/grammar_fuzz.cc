@@ -3,7 +3,7 @@
 // sandbox's frames unchanged.
 //
 // The first byte says what the rest is: a schema, regular expression, EBNF, choices (pieces of
-// fuzz_input.h), a vocabulary, a request or a reply.
+// fuzz_input.h), a structural tag, a vocabulary, a request or a reply.
 #include <string>
 
 #include "absl/strings/match.h"
@@ -48,6 +48,8 @@ v1::StructuredOutput StructuredOf(uint8_t kind, fuzz::FuzzInput* input) {
     out.set_regex(std::move(text));
   else if (kind == 2)
     out.set_ebnf(std::move(text));
+  else if (kind == 6)
+    out.set_structural_tag(std::move(text));
   else
     out.set_json_object(!text.empty());
   return out;
@@ -77,7 +79,7 @@ void CheckFrames(std::string_view frame) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flotilla;
   fuzz::FuzzInput input(data, size);
-  const auto kind = static_cast<uint8_t>(input.Get<uint8_t>() % 6);
+  const auto kind = static_cast<uint8_t>(input.Get<uint8_t>() % 7);
   if (kind == 5) {
     CheckFrames(input.Rest().view());
   } else {

@@ -98,6 +98,11 @@ def test_every_kind(cluster):
     grammar = text(guided_grammar='root ::= pair ("," pair)?\npair ::= [a-z]{1,4} "=" [0-9]{1,3}')
     assert re.fullmatch(r"[a-z]{1,4}=[0-9]{1,3}(,[a-z]{1,4}=[0-9]{1,3})?", grammar["text"])
     assert text(guided_json={"const": {"a": [1, None]}})["text"].replace(" ", "") == '{"a":[1,null]}'
+    tag = {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": "[0-9]{2}"}, "end": "</n>"}
+    tagged = text(structured_outputs={"structural_tag": json.dumps({"format": {
+        "type": "tags_with_separator", "tags": [tag], "separator": " ", "at_least_one": True, "stop_after_first": False}})})
+    assert re.fullmatch(r"<n>[0-9]{2}</n>( <n>[0-9]{2}</n>)*", tagged["text"]) or tagged["finish_reason"] == "length"
+    assert re.match(r"<n>[0-9]{2}</n>", tagged["text"])
     brief = text(response_format={"type": "json_object"}, logit_bias={})
     assert brief["text"].startswith("{")
 

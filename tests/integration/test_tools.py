@@ -186,6 +186,68 @@ def test_grpc_and_http_find_the_same_calls(tmp_path):
         assert "<tool_call>" in raw[0] and not raw[2], "who does not ask gets what the model wrote"
 
 
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+        "additionalProperties": False}
+
+
+def test_strict_tools_and_answers_of_a_form(tmp_path):
+    """What a model may choose: it writes a call as it was shown one, and the schema decides what is in it."""
+    call = '<tool_call>{"name": "get_time", "arguments": {"zone": "MARS"}}</tool_call>'
+    messages = [{"role": "user", "content": "Repeat: " + call}, {"role": "assistant", "content": call},
+                {"role": "user", "content": "Repeat: " + call}]
+    strict = [{"type": "function", "function": dict(each, strict=True)} for each in (WEATHER, TIME)]
+    template = tmp_path / "tools.jinja"
+    template.write_text(SHOWS_TOOLS)
+    with Cluster("--tool-call-parser", "hermes", "--kv-cache-memory", "512MiB", LONG_COMPILE,
+                 "--chat-template", str(template)) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=600)
+        asked = dict(model=client.models.list().data[0].id, max_tokens=60, seed=1, temperature=0)
+        free = client.chat.completions.create(messages=messages, tools=TOOLS, **asked)
+        assert json.loads(free.choices[0].message.tool_calls[0].function.arguments) == {"zone": "MARS"}
+        held = client.chat.completions.create(messages=messages, tools=strict, **asked)
+        called, = held.choices[0].message.tool_calls
+        assert called.function.name == "get_time" and held.choices[0].finish_reason == "tool_calls"
+        check("get_time", called.function.arguments)
+        answer = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+        both = client.chat.completions.create(messages=messages, tools=strict, response_format=answer, **asked)
+        check("get_time", both.choices[0].message.tool_calls[0].function.arguments)
+        text = client.chat.completions.create(messages=[{"role": "user", "content": "Which city has the Eiffel Tower?"}],
+                                              tools=strict, response_format=answer, **asked).choices[0].message
+        if text.tool_calls:
+            check(text.tool_calls[0].function.name, text.tool_calls[0].function.arguments)
+        else:
+            jsonschema.validate(json.loads(text.content), CITY)
+
+
+def test_thoughts_before_answers_of_a_form(tmp_path):
+    """A model that is made to think, so long as its budget goes; then it writes what the schema wants."""
+    template = tmp_path / "thinks.jinja"
+    template.write_text(SHOWS_TOOLS.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}"))
+    with Cluster("--kv-cache-memory", "512MiB", LONG_COMPILE, "--reasoning-parser", "think",
+                 "--chat-template", str(template)) as c:
+        client = openai.OpenAI(base_url=c.http + "/v1", api_key="none", max_retries=0, timeout=600)
+        reflected = Reflected(c.grpc)
+        asked = dict(model=client.models.list().data[0].id, messages=QUESTION, max_tokens=200, seed=1, temperature=0)
+        schema = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+        for budget in (2, 20):
+            fields = dict(response_format=schema, extra_body={"thinking_token_budget": budget, "return_token_ids": True})
+            choice, = client.chat.completions.create(**asked, **fields).choices
+            thought = choice.message.reasoning_content
+            first = reflected.message("DetokenizeRequest")(token_ids=choice.token_ids[:budget])
+            assert thought and reflected.call("Detokenize", first).text.strip() == thought, "it would have gone on"
+            jsonschema.validate(json.loads(choice.message.content), CITY)
+            assert choice.finish_reason == "stop"
+            events = list(client.chat.completions.create(stream=True, **asked, **fields))
+            deltas = [event.choices[0].delta for event in events if event.choices]
+            assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == thought
+            assert "".join(delta.content or "" for delta in deltas) == choice.message.content
+            chat = chat_request(reflected, QUESTION, 200, 1, temperature=0, tools=None, thinking_token_budget=budget)
+            chat.base.structured.json_schema = json.dumps(CITY)
+            assert by_grpc(reflected, chat) == (choice.message.content, thought, [], "stop")
+        free, = client.chat.completions.create(extra_body={"thinking_token_budget": 5}, **asked).choices
+        assert free.message.reasoning_content and free.message.content, "an answer comes behind a thought that is cut"
+
+
 def test_responses(client, model):
     answer = client.responses.create(model=model, instructions="You are a helpful assistant.",
                                      input="What is the capital of France?", temperature=0, max_output_tokens=32)

@@ -213,6 +213,8 @@ TEST(AnswerParserTest, TheTemplateAndThePromptTellWhereReasoningStarts) {
   const std::string thinks = "{{ '</think>' }}";
   EXPECT_EQ(ReasoningStartOf(thinks, "assistant\n", {}), ReasoningStart::kTagged);
   EXPECT_EQ(ReasoningStartOf(thinks, "assistant\n<think>\n", {}), ReasoningStart::kOpen);
+  EXPECT_EQ(ReasoningStartOf(thinks, "assistant\n<think>\n\n</think>\n\n", {}),
+            ReasoningStart::kNone);
   EXPECT_EQ(ReasoningStartOf("", "<think>\n", {}), ReasoningStart::kNone);
   EXPECT_EQ(ReasoningStartOf(thinks, "", {.reasoning_parser = "none"}), ReasoningStart::kNone);
   EXPECT_EQ(ReasoningStartOf("", "", {.reasoning_parser = "think"}), ReasoningStart::kTagged);

@@ -97,10 +97,10 @@ TEST_F(ChatHttpTest, WhatAnAssistantRefusedIsText) {
 }
 
 TEST_F(ChatHttpTest, OtherServersFieldsAreNotDroppedInSilence) {
-  for (const char* field : {"n_predict", "thinking_token_budget", "structural_tag", "vllm_xargs",
-                            "logprob_token_ids", "web_search_options"})
+  for (const char* field : {"n_predict", "thinking_token_budget", "vllm_xargs", "logprob_token_ids",
+                            "web_search_options"})
     EXPECT_EQ(Refused(StrCat(kHello, ",\"", field, "\":{\"x\":1}")), field);
-  EXPECT_EQ(Refused(StrCat(kHello, R"(,"thinking_token_budget":0)")), "thinking_token_budget");
+  EXPECT_EQ(Refused(StrCat(kHello, R"(,"thinking_token_budget":-1)")), "thinking_token_budget");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"web_search_options":{})")), "web_search_options");
   EXPECT_EQ(Refused(StrCat(kHello, R"(,"reasoning_effort":7)")), "reasoning_effort");
 }

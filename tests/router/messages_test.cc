@@ -159,11 +159,19 @@ TEST_F(MessagesTest, ThinkingMayBeLeftToTheModel) {
   EXPECT_EQ(Write("x", R"("thinking":{"type":"adaptive"})").status, 200);
 }
 
+TEST_F(MessagesTest, AThoughtHasABudget) {
+  Write("<think>Hm</think>x", R"("thinking":{"type":"enabled","budget_tokens":3})");
+  const json::value tag =
+      ParseOrFail(harness_.engine().submits().back().request().structured().structural_tag());
+  EXPECT_EQ(
+      tag.at("format").at("elements").at(0).at("content").at("elements").at(1).at("max_tokens"), 3);
+}
+
 TEST_F(MessagesTest, AnOutputFormatIsAGrammar) {
   EXPECT_EQ(Write("x", R"("output_config":{},"context_management":{})").status, 200);
   EXPECT_FALSE(harness_.engine().submits().back().request().has_structured());
   Write("x", R"("output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}})");
-  EXPECT_EQ(harness_.engine().submits().back().request().structured().json_schema(),
+  EXPECT_EQ(SchemaBehindThought(harness_.engine().submits().back().request()),
             R"({"type":"null"})");
 }
 
@@ -175,7 +183,7 @@ TEST_F(MessagesTest, StopSequencesReachTheReplica) {
 TEST_F(MessagesTest, ToolChoiceAnyIsAGrammar) {
   Write("[]", StrCat(kTool, R"(,"tool_choice":{"type":"any","disable_parallel_tool_use":true})"));
   const json::value schema =
-      ParseOrFail(harness_.engine().submits().back().request().structured().json_schema());
+      ParseOrFail(SchemaBehindThought(harness_.engine().submits().back().request()));
   EXPECT_EQ(schema.at("type"), "array");
   EXPECT_EQ(schema.at("maxItems"), 1);
 }
@@ -212,6 +220,7 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
           "'tool_choice.name'");
   Refuses(with(StrCat(kTool, R"(,"tool_choice":{"type":"maybe"})")), "'tool_choice.type'");
   Refuses(with(R"("thinking":{"type":"hidden"})"), "'thinking.type'");
+  Refuses(with(R"("thinking":{"type":"enabled","budget_tokens":"x"})"), "'thinking.budget_tokens'");
   Refuses(with(R"("container":"x")"), "'container'", 400);
   // As Anthropic's clients look for it.
   const auto long_prompt = [](int words, int max_tokens) {

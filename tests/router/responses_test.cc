@@ -136,10 +136,11 @@ TEST_F(ResponsesTest, ItemsBecomeTheConversation) {
 
 TEST_F(ResponsesTest, ATextFormatIsAGrammar) {
   Write("{}", R"("text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}})");
-  EXPECT_EQ(harness_.engine().submits().back().request().structured().json_schema(),
+  EXPECT_EQ(SchemaBehindThought(harness_.engine().submits().back().request()),
             R"({"type":"object"})");
   Write("{}", R"("text":{"format":{"type":"json_object"}})");
-  EXPECT_TRUE(harness_.engine().submits().back().request().structured().json_object());
+  EXPECT_EQ(SchemaBehindThought(harness_.engine().submits().back().request()),
+            R"({"type":"object","additionalProperties":true})");
 }
 
 TEST_F(ResponsesTest, ErrorsNameTheField) {

@@ -34,6 +34,16 @@ HarnessOptions WithParsers() {
   return options;
 }
 
+std::string SchemaBehindThought(const v1::GenerateRequest& request) {
+  const boost::json::value tag = ParseOrFail(request.structured().structural_tag());
+  const boost::json::value& parts = tag.at("format").at("elements");
+  EXPECT_EQ(parts.as_array().size(), 2u);
+  EXPECT_EQ(parts.at(0).at("type"), "optional");
+  EXPECT_EQ(parts.at(0).at("content").at("elements").at(0).at("value"), "<think>");
+  EXPECT_EQ(parts.at(1).at("type"), "json_schema");
+  return boost::json::serialize(parts.at(1).at("json_schema"));
+}
+
 RouterHarness::RouterHarness(HarnessOptions options) : options_(std::move(options)) {
   char folder[] = "/tmp/flotilla-router-XXXXXX";
   CHECK(mkdtemp(folder) != nullptr);

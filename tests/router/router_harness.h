@@ -57,6 +57,8 @@ struct HarnessOptions {
 // Answers are read for Hermes' calls and for thoughts, of which the model's template says nothing;
 // it shows tools.
 HarnessOptions WithParsers();
+// The schema of an output that may begin with a thought (WithParsers); "" if it has to be none.
+std::string SchemaBehindThought(const v1::GenerateRequest& request);
 
 class RouterHarness {
  public:

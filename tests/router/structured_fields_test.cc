@@ -47,6 +47,18 @@ TEST(StructuredFieldsTest, EachFormAndItsName) {
       {R"({"regex":"b"})", "regex", R"(regex: "b")"},
       {R"({"ebnf":"root ::= y"})", "ebnf", R"(ebnf: "root ::= y")"},
       {R"({"grammar":"root ::= y"})", "grammar", R"(ebnf: "root ::= y")"},
+      {R"({"structural_tag":"{}"})", "structural_tag", R"(structural_tag: "{}")"},
+      {R"({"structured_outputs":{"structural_tag":"{\"format\":7}"}})",
+       "structured_outputs.structural_tag", R"(structural_tag: "{\"format\":7}")"},
+      {R"({"response_format":{"type":"structural_tag","format":{"type":"any_text"}}})",
+       "response_format",
+       R"(structural_tag: "{\"type\":\"structural_tag\",\"format\":{\"type\":\"any_text\"}}")"},
+      {R"({"response_format":{"type":"structural_tag","triggers":["<f="],
+           "structures":[{"begin":"<f=","schema":{"type":"null"},"end":">"}]}})",
+       "response_format",
+       R"(structural_tag: "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<f=\"],)"
+       R"(\"tags\":[{\"type\":\"tag\",\"begin\":\"<f=\",\"content\":{\"type\":\"json_schema\",)"
+       R"(\"json_schema\":{\"type\":\"null\"}},\"end\":\">\"}]}}")"},
   };
   for (const Case& c : cases) {
     const CompletionRequest request = Read(c.body);
@@ -81,14 +93,19 @@ TEST(StructuredFieldsTest, KeysThatAreNoFormsAreRefusedByName) {
   };
   const Case cases[] = {
       {"{}", "structured_outputs",
-       "'structured_outputs' must be an object with 'json', 'regex', 'choice', 'grammar' or "
-       "'json_object'."},
+       "'structured_outputs' must be an object with 'json', 'regex', 'choice', 'grammar', "
+       "'json_object' or 'structural_tag'."},
       {R"({"josn":{"type":"null"}})", "structured_outputs.josn",
        "'structured_outputs.josn' is not known: 'structured_outputs' takes 'json', 'regex', "
-       "'choice', 'grammar' or 'json_object'."},
+       "'choice', 'grammar', 'json_object' or 'structural_tag'."},
       {R"({"json":{},"structural_tag":"{}"})", "structured_outputs.structural_tag",
-       "'structured_outputs.structural_tag' is not known: 'structured_outputs' takes 'json', "
-       "'regex', 'choice', 'grammar' or 'json_object'."},
+       "'structured_outputs.structural_tag' can't be set beside 'structured_outputs.json'."},
+      {R"({"structural_tag":7})", "structured_outputs.structural_tag",
+       "'structured_outputs.structural_tag' must be a structural tag, an object with a 'format'."},
+      {R"({"structural_tag":{"structures":[{"begin":"x"}]}})",
+       "structured_outputs.structural_tag.structures",
+       "'structured_outputs.structural_tag.structures' must be an array of objects with 'begin', "
+       "'schema' and 'end', beside 'triggers'."},
   };
   for (const Case& c : cases) {
     CompletionRequest request;

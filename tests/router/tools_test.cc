@@ -41,9 +41,7 @@ class ToolsTest : public ::testing::Test {
     return ErrorField(answer, "param");
   }
   // The schema that the replica was given with the last request.
-  std::string Schema() {
-    return harness_.engine().submits().back().request().structured().json_schema();
-  }
+  std::string Schema() { return SchemaBehindThought(harness_.engine().submits().back().request()); }
 
   RouterHarness harness_{WithParsers()};
 };
@@ -161,6 +159,58 @@ TEST_F(ToolsTest, ReasoningIsToldApart) {
   EXPECT_EQ(reasoning, "Hm.");
 }
 
+constexpr const char* kThoughtfulCall =
+    "<think>Hm.</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+TEST_F(ToolsTest, AThoughtComesBeforeACallThatIsDemanded) {
+  const json::value message =
+      Message("<think>Hm.</think>\n\n[{\"name\":\"f\",\"parameters\":{\"a\":1}}]",
+              StrCat(kTools, R"(,"tool_choice":"required")"));
+  EXPECT_EQ(message.at("reasoning_content"), "Hm.");
+  EXPECT_TRUE(message.at("content").is_null());
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("arguments"), "{\"a\":1}");
+}
+
+TEST_F(ToolsTest, AToolThatIsStrictHoldsItsCallsThoughTheModelMayChoose) {
+  const auto format = [&] {
+    const v1::GenerateRequest sent = harness_.engine().submits().back().request();
+    return ParseOrFail(sent.structured().structural_tag()).at("format").at("elements").at(1);
+  };
+  const auto tools = [](const char* strict) {
+    return StrCat(R"("tools":[{"type":"function","function":{"name":"f","strict":)", strict,
+                  R"(,"parameters":{"type":"object","required":["a"]}}}])");
+  };
+  Message("x", tools("false"));
+  EXPECT_FALSE(harness_.engine().submits().back().request().has_structured());
+  const json::value message = Message(kThoughtfulCall, tools("true"));
+  EXPECT_EQ(message.at("reasoning_content"), "Hm.");
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("name"), "f");
+  EXPECT_EQ(format().at("type"), "triggered_tags");
+  EXPECT_EQ(format().at("tags").at(0).at("content").at("json_schema").at("required").at(0), "a");
+  // Beside an answer's form any arguments will do, if the tool is not strict.
+  Message("true", StrCat(tools("false"), R"(,"guided_json":{"type":"boolean"})"));
+  EXPECT_EQ(format().at("type"), "or");
+  EXPECT_EQ(format().at("elements").at(0).at("tags").at(0).at("content").at("json_schema"),
+            ParseOrFail(R"({"type":"object","additionalProperties":true})"));
+  EXPECT_EQ(format().at("elements").at(1).at("json_schema").at("type"), "boolean");
+  // What an answer would look like has no meaning for a call that is demanded.
+  Message("{}", StrCat(kTools, R"(,"guided_json":{"type":"boolean"},"tool_choice":)",
+                       R"({"type":"function","function":{"name":"g"}})"));
+  EXPECT_EQ(Schema(), R"({"type":"object"})");
+}
+
+TEST_F(ToolsTest, AThoughtHasABudget) {
+  const auto sent = [&] { return harness_.engine().submits().back().request(); };
+  Message("<think>Hm.</think>Four.", R"("thinking_token_budget":7)");
+  const json::value tag = ParseOrFail(sent().structured().structural_tag());
+  const json::value& parts = tag.at("format").at("elements");
+  EXPECT_EQ(parts.at(0).at("content").at("elements").at(1).at("max_tokens"), 7);
+  EXPECT_EQ(parts.at(1).at("type"), "any_text");
+  // One that can't be reached is none.
+  Message("Four.", R"("thinking_token_budget":1000)");
+  EXPECT_FALSE(sent().has_structured());
+}
+
 TEST_F(ToolsTest, NamesMayHave128Bytes) {
   const std::string named =
       StrCat(R"("tools":[{"type":"function","function":{"name":")", std::string(128, 'n'), "\"}}]");
@@ -187,7 +237,6 @@ TEST_F(ToolsTest, ErrorsNameTheField) {
       Refused(StrCat(kTools, R"(,"tool_choice":{"type":"function","function":{"name":"h"}})")),
       "tool_choice.function.name");
   EXPECT_EQ(Refused(R"("tool_choice":"required")"), "tool_choice");
-  EXPECT_EQ(Refused(StrCat(kTools, R"(,"response_format":{"type":"json_object"})"), 400), "tools");
   EXPECT_TRUE(harness_.engine().submits().empty());
 }
 
@@ -236,6 +285,26 @@ TEST_F(TemplateTest, ShowsTheToolsAsTheClientWroteThem) {
   EXPECT_THAT(request.prompts[0].text,
               HasSubstr(R"({"type": "function", "function": {"name": "g"}})"));
   EXPECT_EQ(request.syntax.tools.syntax, ToolSyntax::kHermes);
+}
+
+// A router may be updated before its replicas, as the handle of this model is of one.
+TEST_F(TemplateTest, OlderReplicasGetWhatTheyKnow) {
+  const auto parse = [&](const std::string& fields) {
+    return Parse("<tool_call>{{ tools }}{{ '</think>' if false }}", "", fields);
+  };
+  const auto schema = parse(R"("tool_choice":"none","guided_json":{"type":"null"})");
+  const auto& plain = std::get<CompletionRequest>(schema);
+  EXPECT_EQ(plain.params.structured().json_schema(), R"({"type":"null"})");
+  EXPECT_EQ(plain.syntax.reasoning, ReasoningStart::kNone);
+  for (const auto& [fields, field] :
+       {std::pair{R"("guided_json":{"type":"null"})", "tools"},
+        {R"("thinking_token_budget":7)", "thinking_token_budget"},
+        {R"("tool_choice":"none","structural_tag":"{}")", "structural_tag"}}) {
+    const auto refused = parse(fields);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << fields;
+    EXPECT_EQ(std::get<ApiError>(refused).param, field);
+    EXPECT_THAT(std::get<ApiError>(refused).message, HasSubstr("of this router's version"));
+  }
 }
 
 // A call that was made has to come back by its id.

@@ -1,0 +1,160 @@
+#include "router/api/output_format.h"
+
+#include <boost/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/base/strict_json.h"
+
+namespace flotilla {
+namespace json = boost::json;
+namespace {
+
+// What one grammar takes (v1::StructuredOutput::Choices).
+constexpr int kMaxChoices = 1024;
+
+json::value Text(std::string_view text) { return json::string(text.data(), text.size()); }
+
+json::object OfType(const char* type, const char* key, json::value value) {
+  return {{"type", type}, {key, std::move(value)}};
+}
+json::object ConstString(std::string_view text) {
+  return OfType("const_string", "value", Text(text));
+}
+json::object Sequence(json::array elements) {
+  return OfType("sequence", "elements", std::move(elements));
+}
+json::object OneOf(json::array elements) { return OfType("or", "elements", std::move(elements)); }
+json::object AnyText() { return {{"type", "any_text"}}; }
+json::object AnyObject() { return {{"type", "object"}, {"additionalProperties", true}}; }
+
+std::optional<json::value> Parse(std::string_view text) {
+  json::value value;
+  StrictJsonError error;
+  if (!ParseStrictJson(text, &value, &error)) return std::nullopt;
+  return value;
+}
+
+std::optional<json::object> FormatOfChoice(const v1::StructuredOutput::Choices& choice) {
+  if (choice.options_size() == 0 || choice.options_size() > kMaxChoices) return std::nullopt;
+  json::array options;
+  for (const std::string& option : choice.options()) {
+    if (option.empty()) return std::nullopt;
+    options.push_back(ConstString(option));
+  }
+  return OneOf(std::move(options));
+}
+
+std::optional<json::object> FormatOf(const v1::StructuredOutput& in) {
+  switch (in.kind_case()) {
+    case v1::StructuredOutput::kJsonSchema:
+      if (auto schema = Parse(in.json_schema()))
+        return OfType("json_schema", "json_schema", *std::move(schema));
+      return std::nullopt;
+    case v1::StructuredOutput::kJsonObject:
+      if (!in.json_object()) return std::nullopt;
+      return OfType("json_schema", "json_schema", AnyObject());
+    case v1::StructuredOutput::kRegex:
+      return OfType("regex", "pattern", Text(in.regex()));
+    case v1::StructuredOutput::kEbnf:
+      return OfType("grammar", "grammar", Text(in.ebnf()));
+    case v1::StructuredOutput::kChoice:
+      return FormatOfChoice(in.choice());
+    case v1::StructuredOutput::kStructuralTag: {
+      auto tag = Parse(in.structural_tag());
+      json::value* format =
+          tag && tag->is_object() ? tag->get_object().if_contains("format") : nullptr;
+      if (format == nullptr || !format->is_object()) return std::nullopt;
+      return std::move(format->get_object());
+    }
+    case v1::StructuredOutput::KIND_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
+void SetFormat(json::object format, v1::StructuredOutput* out) {
+  out->set_structural_tag(
+      json::serialize(json::object{{"type", "structural_tag"}, {"format", std::move(format)}}));
+}
+
+// How a call is written around its arguments, and what is between two.
+struct CallText {
+  std::string_view begin, after_name, end, separator;
+};
+CallText TextOf(ToolSyntax syntax) {
+  if (syntax == ToolSyntax::kHermes)
+    return {"<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
+  return {"{\"name\": \"", "\", \"parameters\": ", "}", "; "};
+}
+
+json::array Tags(const ToolSet& tools, const CallText& text) {
+  json::array tags;
+  for (const ToolSet::Tool& tool : tools.tools) {
+    json::object arguments = tool.strict ? AsObjectSchema(tool.parameters) : AnyObject();
+    tags.push_back({{"type", "tag"},
+                    {"begin", Text(StrCat(text.begin, tool.name, text.after_name))},
+                    {"content", OfType("json_schema", "json_schema", std::move(arguments))},
+                    {"end", Text(text.end)}});
+  }
+  return tags;
+}
+
+}  // namespace
+
+bool LetThinkFirst(ReasoningStart start, std::optional<int32_t> budget,
+                   v1::StructuredOutput* structured) {
+  if (start == ReasoningStart::kNone) return false;
+  const bool asks = structured->kind_case() != v1::StructuredOutput::KIND_NOT_SET;
+  if (!asks && !budget.has_value()) return false;
+  std::optional<json::object> answer = asks ? FormatOf(*structured) : AnyText();
+  if (!answer.has_value()) return false;
+  const bool may = start == ReasoningStart::kTagged;
+  // A text that may be anything would otherwise be a thought, too.
+  const json::value* type = answer->if_contains("type");
+  if (may && type != nullptr && (*type == "any_text" || *type == "triggered_tags")) {
+    json::value& excludes = (*answer)["excludes"];
+    if (!excludes.is_array()) excludes = json::array();
+    excludes.get_array().push_back(Text(kThinkTag));
+  }
+  json::array parts;
+  if (may) parts.push_back(ConstString(kThinkTag));
+  json::object& text = parts.emplace_back(AnyText()).get_object();
+  text["excludes"] = json::array{Text(kThinkEnd)};
+  if (budget.has_value()) text["max_tokens"] = *budget;
+  parts.push_back(ConstString(kThinkEnd));
+  parts.push_back(OfType("regex", "pattern", "[ \\n]{0,2}"));
+  json::object thought = Sequence(std::move(parts));
+  if (may) thought = OfType("optional", "content", std::move(thought));
+  SetFormat(Sequence({std::move(thought), *std::move(answer)}), structured);
+  return true;
+}
+
+void HoldCalls(const ToolSet& tools, ToolSyntax syntax, v1::StructuredOutput* structured) {
+  const bool asks = structured->kind_case() != v1::StructuredOutput::KIND_NOT_SET;
+  std::optional<json::object> answer = FormatOf(*structured);
+  if (asks && !answer.has_value()) return;
+  const CallText text = TextOf(syntax);
+  json::array tags = Tags(tools, text);
+  if (!asks && syntax == ToolSyntax::kHermes) {
+    SetFormat({{"type", "triggered_tags"},
+               {"triggers", {"<tool_call>"}},
+               {"tags", std::move(tags)},
+               {"stop_after_first", !tools.parallel}},
+              structured);
+    return;
+  }
+  // A call comes first thing, so that a text begins otherwise.
+  if (!asks) {
+    json::object begin = OfType("regex", "pattern", "[^{ \\n\\r\\t]");
+    answer = OfType("optional", "content", Sequence({std::move(begin), AnyText()}));
+  }
+  json::object calls = {{"type", "tags_with_separator"},
+                        {"tags", std::move(tags)},
+                        {"separator", Text(text.separator)},
+                        {"at_least_one", true},
+                        {"stop_after_first", !tools.parallel}};
+  SetFormat(OneOf({std::move(calls), *std::move(answer)}), structured);
+}
+
+}  // namespace flotilla
