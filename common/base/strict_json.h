@@ -11,6 +11,8 @@
 namespace flotilla {
 
 inline constexpr size_t kMaxJsonDepth = 32;
+// Of structural tags: formats around a schema, which may be as deep as a schema alone.
+inline constexpr size_t kMaxStructuralTagDepth = kMaxJsonDepth + 16;
 
 struct StrictJsonError {
   std::string message;        // "syntax error at byte 17"

@@ -69,6 +69,17 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text) {
   }
 }
 
+std::string ToValidUtf8(std::string_view bytes) {
+  std::string out;
+  while (!bytes.empty()) {
+    const Utf8Sequence next = NextUtf8Sequence(bytes);
+    const bool valid = next.kind == Utf8Sequence::Kind::kCharacter;
+    out.append(valid ? bytes.substr(0, next.length) : kReplacementCharacter);
+    bytes.remove_prefix(next.length);
+  }
+  return out;
+}
+
 void AppendUtf8(char32_t code_point, std::string* out) {
   const auto put = [out](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
   const uint32_t c = code_point;

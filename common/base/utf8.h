@@ -28,6 +28,10 @@ Utf8Sequence NextUtf8Sequence(std::string_view bytes);
 // Offset of the first byte that is not part of a whole character; none if `text` is valid.
 std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
+// With U+FFFD for what is none, so that it may stand where only valid UTF-8 may (a string of
+// protobuf).
+std::string ToValidUtf8(std::string_view bytes);
+
 void AppendUtf8(char32_t code_point, std::string* out);
 
 // The code point that begins at offset `begin` of valid UTF-8, and its bytes in *length.

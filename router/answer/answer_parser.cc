@@ -26,7 +26,7 @@ void AnswerParser::Finish(AnswerText* out) {
   std::string content;
   reasoning_.Finish(&out->reasoning, &content);
   if (!content.empty()) tools_.Push(content, out);
-  tools_.Finish(out);
+  if (!reasoning_.in_thought()) tools_.Finish(out);  // a call that was not begun is none
 }
 
 ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice) {

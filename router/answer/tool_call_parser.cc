@@ -63,11 +63,20 @@ bool ToolCallParser::Step(AnswerText* out) {
       return StepCall(out);
     case Mode::kAfterTag:
       return StepAfterTag();
+    case Mode::kOnlyText:
+      TellText(pending_, out);
+      pending_.clear();
+      return false;
   }
   return false;
 }
 
 bool ToolCallParser::StepText(AnswerText* out) {
+  const std::string_view rest = std::string_view(pending_).substr(LeadingSpace(pending_));
+  if (options_.first && !rest.starts_with(tag_.substr(0, rest.size()))) {
+    mode_ = Mode::kOnlyText;
+    return true;
+  }
   const size_t at = tag_.empty() ? std::string::npos : pending_.find(tag_);
   if (at == std::string::npos) {
     const size_t tell = pending_.size() - HeldSuffix(pending_, tag_);

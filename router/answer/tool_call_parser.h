@@ -30,6 +30,7 @@ struct ToolCallOptions {
   ToolSyntax syntax = ToolSyntax::kNone;
   std::vector<std::string> names = {};  // of the tools there are
   size_t max_calls = SIZE_MAX;
+  bool first = false;      // calls come first thing: after any text there are none
   bool short_ids = false;  // what calls are named by: 9 letters and digits, as Mistral's templates
 };
 
@@ -45,7 +46,7 @@ class ToolCallParser {
   size_t num_calls() const { return num_calls_; }
 
  private:
-  enum class Mode { kText, kBeforeCall, kCall, kAfterTag };
+  enum class Mode { kText, kBeforeCall, kCall, kAfterTag, kOnlyText };
 
   bool Step(AnswerText* out);
   bool StepText(AnswerText* out);

@@ -18,6 +18,7 @@
 #include "flotilla/v1/inference.pb.h"
 #include "router/api/completions_request.h"
 #include "router/api/tools_fields.h"
+#include "router/base/json_reader.h"
 
 namespace flotilla {
 
@@ -30,6 +31,9 @@ struct Conversation {
   ToolSet tools;
   std::string field = "messages";  // the client's name for what the prompt is made of
 };
+// vLLM's thinking_token_budget.
+void ReadThinkingBudget(FieldReader* reader, v1::ChatRequest* out);
+
 // The last step of such an API: the conversation becomes the request's prompt. All other fields of
 // the request are set and checked.
 std::optional<ApiError> SetPrompt(Conversation conversation, const ParserChoice& parsers,

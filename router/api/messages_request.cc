@@ -136,8 +136,9 @@ MaybeError ReadAnthropicTool(const json::object& tool, const std::string& field,
   const json::value shown = ShownTool(tool, "input_schema");
   if (auto error = AddFunction(shown.at("function").as_object(), field, out)) return error;
   out->tools.back().field = field + ".input_schema";
+  out->tools.back().strict = fields.Bool("strict").value_or(false);
   out->shown.push_back(shown);
-  return std::nullopt;
+  return fields.error();
 }
 
 MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
@@ -254,6 +255,11 @@ std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
   if (auto error = ReadMessageFields(root.get_object(), &request)) return *error;
   Conversation conversation;
   if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
+  // Anthropic's budget is a goal: where it can't be kept it is none.
+  if (!request.model->structural_tags) conversation.request.clear_thinking_token_budget();
+  FieldReader reader(root.get_object());
+  ReadThinkingBudget(&reader, &conversation.request);
+  if (reader.error().has_value()) return *reader.error();
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     SayAsAnthropic(request, &*error);
     return *error;
@@ -268,6 +274,7 @@ std::variant<std::string, ApiError> CountTokens(std::string_view body, const Mod
   if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   Conversation conversation;
   if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
+  conversation.request.clear_thinking_token_budget();  // nothing is generated
   if (auto error = SetPrompt(std::move(conversation), parsers, &request)) return *error;
   return StrCat("{\"input_tokens\":", request.prompts[0].ids.size(), "}");
 }

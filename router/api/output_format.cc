@@ -31,7 +31,7 @@ json::object AnyObject() { return {{"type", "object"}, {"additionalProperties", 
 std::optional<json::value> Parse(std::string_view text) {
   json::value value;
   StrictJsonError error;
-  if (!ParseStrictJson(text, &value, &error)) return std::nullopt;
+  if (!ParseStrictJson(text, &value, &error, kMaxStructuralTagDepth)) return std::nullopt;
   return value;
 }
 
@@ -78,6 +78,22 @@ void SetFormat(json::object format, v1::StructuredOutput* out) {
       json::serialize(json::object{{"type", "structural_tag"}, {"format", std::move(format)}}));
 }
 
+// In free text anywhere in the format.
+void Exclude(std::string_view text, json::value* format) {
+  if (format->is_array()) {
+    for (json::value& inner : format->get_array()) Exclude(text, &inner);
+  }
+  if (!format->is_object()) return;
+  json::object& object = format->get_object();
+  for (const char* key : {"content", "elements", "tags"}) {
+    if (json::value* inner = object.if_contains(key)) Exclude(text, inner);
+  }
+  const json::value* type = object.if_contains("type");
+  if (type == nullptr || (*type != "any_text" && *type != "triggered_tags")) return;
+  json::value& excludes = object.emplace("excludes", json::array()).first->value();
+  if (excludes.is_array()) excludes.get_array().push_back(Text(text));
+}
+
 // How a call is written around its arguments, and what is between two.
 struct CallText {
   std::string_view begin, after_name, end, separator;
@@ -110,13 +126,6 @@ bool LetThinkFirst(ReasoningStart start, std::optional<int32_t> budget,
   std::optional<json::object> answer = asks ? FormatOf(*structured) : AnyText();
   if (!answer.has_value()) return false;
   const bool may = start == ReasoningStart::kTagged;
-  // A text that may be anything would otherwise be a thought, too.
-  const json::value* type = answer->if_contains("type");
-  if (may && type != nullptr && (*type == "any_text" || *type == "triggered_tags")) {
-    json::value& excludes = (*answer)["excludes"];
-    if (!excludes.is_array()) excludes = json::array();
-    excludes.get_array().push_back(Text(kThinkTag));
-  }
   json::array parts;
   if (may) parts.push_back(ConstString(kThinkTag));
   json::object& text = parts.emplace_back(AnyText()).get_object();
@@ -125,8 +134,12 @@ bool LetThinkFirst(ReasoningStart start, std::optional<int32_t> budget,
   parts.push_back(ConstString(kThinkEnd));
   parts.push_back(OfType("regex", "pattern", "[ \\n]{0,2}"));
   json::object thought = Sequence(std::move(parts));
-  if (may) thought = OfType("optional", "content", std::move(thought));
-  SetFormat(Sequence({std::move(thought), *std::move(answer)}), structured);
+  json::value rest = *std::move(answer);
+  if (may) {
+    thought = OfType("optional", "content", std::move(thought));
+    Exclude(kThinkTag, &rest);  // or a text that may be anything would be a thought, too
+  }
+  SetFormat(Sequence({std::move(thought), std::move(rest)}), structured);
   return true;
 }
 
@@ -144,9 +157,9 @@ void HoldCalls(const ToolSet& tools, ToolSyntax syntax, v1::StructuredOutput* st
               structured);
     return;
   }
-  // A call comes first thing, so that a text begins otherwise.
+  // A call comes first thing, so that a text begins otherwise, and no tag is spelled out.
   if (!asks) {
-    json::object begin = OfType("regex", "pattern", "[^{ \\n\\r\\t]");
+    json::object begin = OfType("regex", "pattern", "[^{;< \\n\\r\\t]");
     answer = OfType("optional", "content", Sequence({std::move(begin), AnyText()}));
   }
   json::object calls = {{"type", "tags_with_separator"},

@@ -79,7 +79,12 @@ json::object FromStructures(const json::object& old) {
 MaybeError SetStructuralTag(const json::value& value, const std::string& field,
                             v1::StructuredOutput* out) {
   if (value.is_string()) {
-    out->set_structural_tag(value.get_string().data(), value.get_string().size());
+    const std::string_view text = value.get_string();
+    json::value parsed;
+    if (!ParseJson(text, &parsed).has_value() && parsed.is_object() &&
+        parsed.get_object().contains("structures"))
+      return SetStructuralTag(parsed, field, out);
+    out->set_structural_tag(std::string(text));
     return std::nullopt;
   }
   if (!value.is_object()) return Must(field, "a structural tag, an object with a 'format'");
@@ -108,7 +113,7 @@ constexpr std::array<Form, 6> kForms = {
      {"choice", {"guided_choice"}, SetChoice},
      {"grammar", {"guided_grammar", "ebnf", "grammar"}, SetGrammar},
      {"json_object", {}, SetJsonObject},
-     {"structural_tag", {"structural_tag"}, SetStructuralTag}}};
+     {"structural_tag", {nullptr, "structural_tag"}, SetStructuralTag}}};
 constexpr const char* kFormNames =
     "'json', 'regex', 'choice', 'grammar', 'json_object' or 'structural_tag'";
 

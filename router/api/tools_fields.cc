@@ -232,6 +232,7 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
                                        "' needs replicas of this router's version."));
   }
   if (!asks) request->structured_field = "tools";
+  read->first = asks || read->syntax == ToolSyntax::kLlama3;
   HoldCalls(tools, read->syntax, request->params.mutable_structured());
   return std::nullopt;
 }

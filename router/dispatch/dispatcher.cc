@@ -215,7 +215,9 @@ bool Dispatcher::Usable(const RosterRow& row, const RequestStream& stream) {
 }
 
 bool Dispatcher::CanTell(const RosterRow& row, const RequestStream& stream) {
-  return !stream.begun() || row.replica->model()->fingerprint == *stream.fingerprint;
+  const ModelHandle& model = *row.replica->model();
+  if (stream.request.structured().has_structural_tag() && !model.structural_tags) return false;
+  return !stream.begun() || model.fingerprint == *stream.fingerprint;
 }
 
 size_t Dispatcher::MostStreams(const v1::GenerateRequest& request) const {

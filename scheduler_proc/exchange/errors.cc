@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/utf8.h"
 #include "common/rpc/retry_status.h"
 
 namespace flotilla {
@@ -26,7 +27,8 @@ std::string_view FieldOf(std::string_view message) {
 
 v1::Error ToError(const Status& status) {
   v1::Error error;
-  const std::string message(status.message());
+  // Messages cut what clients wrote; a frame that is no UTF-8 would end the router's connection.
+  const std::string message = ToValidUtf8({status.message().data(), status.message().size()});
   error.set_code(static_cast<int32_t>(status.code()));
   error.set_message(message);
   if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||

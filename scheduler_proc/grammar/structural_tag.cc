@@ -12,9 +12,6 @@ namespace {
 
 namespace json = boost::json;
 
-// Formats around a schema, which may be as deep as a schema alone.
-constexpr size_t kMaxDepth = kMaxJsonDepth + 16;
-
 struct Format {
   std::string_view type;
   std::array<std::string_view, 5> keys;  // beside "type"
@@ -86,6 +83,7 @@ class FormatCheck {
 
   Status CheckParts(json::object* object) {
     for (auto& [key, value] : *object) {
+      if (key != "json_schema" && HasZeroByte(value)) return Bad("has a zero byte");
       if (key == "content") RETURN_IF_ERROR(Check(&value));
       if (key == "pattern" || key == "grammar") RETURN_IF_ERROR(CheckRepetitions(value));
       if (key == "elements" || key == "tags") {
@@ -109,6 +107,12 @@ class FormatCheck {
     return OkStatus();
   }
 
+  // Of texts and lists of them.
+  static bool HasZeroByte(const json::value& value) {
+    if (value.is_array()) return std::ranges::any_of(value.get_array(), HasZeroByte);
+    return value.is_string() && value.get_string().find('\0') != json::string::npos;
+  }
+
   const std::string field_;
   std::string tag_;  // how the innermost one begins, as JSON
 };
@@ -121,15 +125,18 @@ StatusOr<std::string> CheckStructuralTag(std::string_view text, std::string_view
   };
   json::value root;
   StrictJsonError error;
-  if (!ParseStrictJson(text, &root, &error, kMaxDepth))
+  if (!ParseStrictJson(text, &root, &error, kMaxStructuralTagDepth))
     return bad(StrCat("not valid JSON: ", error.message));
   json::value* format = root.is_object() ? root.get_object().if_contains("format") : nullptr;
   if (format == nullptr)
     return bad(R"(must be an object {"type": "structural_tag", "format": {…}})");
+  for (const auto& [key, value] : root.get_object()) {
+    if (key != "format" && !(key == "type" && value == "structural_tag"))
+      return bad(StrCat("'", std::string_view(key).substr(0, 64), "' beside 'format' is not ",
+                        key == "type" ? "'structural_tag'" : "supported"));
+  }
   RETURN_IF_ERROR(FormatCheck(field).Check(format));
-  std::string checked = json::serialize(json::object{{"format", *format}});
-  if (checked.find("\\u0000") != std::string::npos) return bad("has a zero byte");
-  return checked;
+  return json::serialize(json::object{{"format", *format}});
 }
 
 }  // namespace flotilla

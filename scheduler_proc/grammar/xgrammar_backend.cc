@@ -99,6 +99,7 @@ class XGrammarMatcher final : public GrammarMatcher {
     history_steps_ = std::min(history_steps_ + kHistoryStepsPerToken, kMostHistorySteps);
     bool accepted = false;
     RETURN_IF_ERROR(Bounded(&history_steps_, [&] { accepted = matcher_.AcceptToken(token); }));
+    matcher_.ForgetStates();
     if (guesser_.has_value()) not_guessed_.push_back(token);
     if (not_guessed_.size() > kMostNotGuessed) ForgetGuesser();
     return accepted ? OkStatus() : Bad(StrCat("token ", token, " is not allowed by the grammar"));
@@ -155,6 +156,7 @@ class XGrammarMatcher final : public GrammarMatcher {
     if (!guesser_.has_value()) guesser_ = matcher_.Fork();
     for (const int32_t token : not_guessed_) guesser_->AcceptToken(token);
     not_guessed_.clear();
+    guesser_->ForgetStates();
   }
   void ForgetGuesser() {
     guesser_.reset();

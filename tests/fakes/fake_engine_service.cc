@@ -226,7 +226,7 @@ v1::EngineFrame FakeEngineService::MakeWelcome(const v1::Hello& hello) {
   info->set_max_model_len(options_.max_model_len);
   info->set_vocab_size(GetTestModel().tokenizer->vocab_size());
   info->set_hidden_size(kHiddenSize);
-  info->set_structural_tags(true);
+  info->set_structural_tags(options_.structural_tags);
   info->set_created(1'700'000'000);
   info->set_max_running_requests(options_.max_running_requests);
   info->set_max_queued_requests(options_.max_queued_requests);

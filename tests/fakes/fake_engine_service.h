@@ -34,6 +34,7 @@ struct FakeEngineServiceOptions {
   std::string fingerprint = "fp-fake";
   uint32_t max_model_len = 2048;
   bool shows_tools = false;  // its chat template does
+  bool structural_tags = true;
   uint32_t heartbeat_ms = 2000;
   uint32_t reattach_ms = 2000;
   bool reports_submits = true;

@@ -2,8 +2,8 @@
 // the same order; no byte is told twice, a call begins with its name, and text without tags stays
 // as it is.
 //
-// The first byte says how the model writes (syntax, reasoning, one call only), the second how long
-// the pieces are.
+// The first byte says how the model writes (syntax, reasoning, one call only, calls first), the
+// second how long the pieces are.
 #include <string>
 
 #include "common/base/check.h"
@@ -66,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   syntax.tools.syntax = static_cast<ToolSyntax>(how % 5);
   syntax.tools.names = {"f", "get_weather"};
   if (how & 0x80) syntax.tools.max_calls = 1;
+  syntax.tools.first = (how & 0x40) != 0;
   syntax.reasoning = static_cast<ReasoningStart>(how / 5 % 4);
   const AnswerText whole = Parse(syntax, rest.view(), 0);
   const AnswerText pieces = Parse(syntax, rest.view(), piece);

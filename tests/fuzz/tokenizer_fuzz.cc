@@ -116,6 +116,9 @@ void FuzzText(const Kind& kind, bool parse_special, const std::string& text) {
   const Tokenizer& tokenizer = *kind.tokenizer;
   const StatusOr<std::vector<TokenId>> ids =
       tokenizer.Encode(text, {.parse_special = parse_special});
+  const std::string valid = ToValidUtf8(text);
+  CHECK(!FindInvalidUtf8(valid).has_value());
+  CHECK((valid == text) == !FindInvalidUtf8(text).has_value());
   if (FindInvalidUtf8(text).has_value()) {
     CHECK(ids.status().code() == absl::StatusCode::kInvalidArgument);
     return;

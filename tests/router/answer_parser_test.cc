@@ -65,6 +65,29 @@ AnswerSyntax Tools(ToolSyntax syntax, std::vector<std::string> names = {"f", "g"
   return {.tools = {.syntax = syntax, .names = std::move(names)}};
 }
 
+TEST(AnswerParserTest, CallsMayHaveToComeFirst) {
+  AnswerSyntax hermes = Tools(ToolSyntax::kHermes);
+  hermes.tools.first = true;
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  Check(hermes, StrCat("\n", call, "\n", call), "0:f({})1:f({})");
+  Check(hermes, StrCat("{\"a\": \"", "<tool_call>{}", "\"} "), "T[{\"a\": \"<tool_call>{}\"} ]");
+  Check(hermes, StrCat("x", call), StrCat("T[x", call, "]"));
+  AnswerSyntax llama = Tools(ToolSyntax::kLlama3);
+  llama.tools.first = true;
+  Check(llama, R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {}})",
+        "0:f({})1:g({})");
+  Check(llama, R"(<|python_tag|>{"name": "f", "parameters": {}})", "0:f({})");
+  Check(llama, R"(x <|python_tag|>{"name": "f", "parameters": {}})",
+        R"(T[x <|python_tag|>{"name": "f", "parameters": {}}])");
+}
+
+TEST(AnswerParserTest, ACallThatTheThoughtIsCutBeforeIsNone) {
+  AnswerSyntax named = Tools(ToolSyntax::kArguments, {"f"});
+  named.reasoning = ReasoningStart::kTagged;
+  Check(named, "<think>Hm", "R[Hm]");
+  Check(named, "<think>Hm</think>{}", "R[Hm]0:f({})");
+}
+
 TEST(AnswerParserTest, WithoutSyntaxAllIsText) {
   Check({}, "<think>a</think> <tool_call>{\"name\":\"f\"}</tool_call> ",
         "T[<think>a</think> <tool_call>{\"name\":\"f\"}</tool_call> ]");

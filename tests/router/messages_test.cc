@@ -159,6 +159,16 @@ TEST_F(MessagesTest, ThinkingMayBeLeftToTheModel) {
   EXPECT_EQ(Write("x", R"("thinking":{"type":"adaptive"})").status, 200);
 }
 
+TEST_F(MessagesTest, AStrictToolHoldsItsCalls) {
+  const auto kind = [&](const char* strict) {
+    Write("x", StrCat(R"("tools":[{"name":"f","strict":)", strict,
+                      R"(,"input_schema":{"type":"object"}}])"));
+    return harness_.engine().submits().back().request().structured().kind_case();
+  };
+  EXPECT_EQ(kind("false"), v1::StructuredOutput::KIND_NOT_SET);
+  EXPECT_EQ(kind("true"), v1::StructuredOutput::kStructuralTag);
+}
+
 TEST_F(MessagesTest, AThoughtHasABudget) {
   Write("<think>Hm</think>x", R"("thinking":{"type":"enabled","budget_tokens":3})");
   const json::value tag =

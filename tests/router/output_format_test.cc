@@ -118,7 +118,7 @@ TEST_F(OutputFormatTest, AThoughtHasABudget) {
   v1::StructuredOutput open, tagged;
   ASSERT_TRUE(LetThinkFirst(ReasoningStart::kOpen, 3, &open));
   const auto must = Compile(open);
-  ExpectFollows(*must, "abc</think>\n\nFour. And <think>", true);
+  ExpectFollows(*must, "abc</think>\n\nFour. And <think>", true);  // which is text there
   EXPECT_FALSE(Takes(*must, "abcd"));
   ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, 3, &tagged));
   const auto may = Compile(tagged);
@@ -129,6 +129,39 @@ TEST_F(OutputFormatTest, AThoughtHasABudget) {
   v1::StructuredOutput none;
   ASSERT_TRUE(LetThinkFirst(ReasoningStart::kOpen, 0, &none));
   EXPECT_FALSE(Takes(*Compile(none), "a"));
+}
+
+// Text that is free within a client's own form, at any place of it, is no thought, either.
+TEST_F(OutputFormatTest, AThoughtIsNoPartOfAForm) {
+  for (const char* format :
+       {R"({"type":"or","elements":[{"type":"const_string","value":"no"},{"type":"any_text"}]})",
+        R"({"type":"optional","content":{"type":"any_text","excludes":["x"]}})",
+        R"({"type":"triggered_tags","triggers":["<f"],"tags":[
+            {"begin":"<f>","content":{"type":"any_text"},"end":"!"}]})"}) {
+    v1::StructuredOutput output;
+    output.set_structural_tag(StrCat(R"({"type":"structural_tag","format":)", format, "}"));
+    ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, 2, &output));
+    const auto grammar = Compile(output);
+    ExpectFollows(*grammar, "<think>a</think>Four", true);
+    EXPECT_FALSE(Takes(*grammar, "<think>abc")) << format;
+  }
+  // What is no list stays, to be refused.
+  v1::StructuredOutput wrong;
+  wrong.set_structural_tag(R"({"format":{"type":"any_text","excludes":7}})");
+  ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, 2, &wrong));
+  EXPECT_FALSE(CompileToJson(*ReadStructured(wrong, 1 << 20), vocabulary_).ok());
+}
+
+// Schemas may be as deep as alone, for both.
+TEST_F(OutputFormatTest, DeepSchemasHaveThoughtsAndCalls) {
+  std::string schema = "true";
+  for (int i = 0; i < 31; ++i) schema = StrCat(R"({"additionalProperties":)", schema, "}");
+  v1::StructuredOutput output;
+  output.set_json_schema(schema);
+  HoldCalls(Tools(true), ToolSyntax::kHermes, &output);
+  ASSERT_TRUE(output.has_structural_tag());
+  ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, std::nullopt, &output));
+  EXPECT_TRUE(ReadStructured(output, 1 << 20).ok()) << ReadStructured(output, 1 << 20).status();
 }
 
 constexpr const char* kCallF =
@@ -179,6 +212,12 @@ TEST_F(OutputFormatTest, LlamasCallsComeFirst) {
   ExpectFollows(*grammar, StrCat("It is ", call), true);
   EXPECT_FALSE(Takes(*grammar, R"({"name": "f", "parameters": {"m)"));
   EXPECT_FALSE(Takes(*grammar, " {"));
+  for (const char* escape : {";{", "<|python_tag|>", "<think>"})
+    EXPECT_FALSE(Takes(*grammar, escape));
+  ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, 3, &output));
+  const auto thinks = Compile(output);
+  ExpectFollows(*thinks, StrCat("<think>ab</think>\n\n", call), true);
+  EXPECT_FALSE(Takes(*thinks, "<think>abcd"));
   output = {};
   output.set_regex("yes|no");
   HoldCalls(Tools(true, /*parallel=*/false), ToolSyntax::kLlama3, &output);

@@ -143,7 +143,16 @@ TEST_F(ResponsesTest, ATextFormatIsAGrammar) {
             R"({"type":"object","additionalProperties":true})");
 }
 
+TEST_F(ResponsesTest, AThoughtHasABudget) {
+  Write("<think>Hm</think>x", R"("thinking_token_budget":3)");
+  const json::value tag =
+      ParseOrFail(harness_.engine().submits().back().request().structured().structural_tag());
+  EXPECT_EQ(
+      tag.at("format").at("elements").at(0).at("content").at("elements").at(1).at("max_tokens"), 3);
+}
+
 TEST_F(ResponsesTest, ErrorsNameTheField) {
+  EXPECT_EQ(Refused(R"("input":"x","thinking_token_budget":"x")"), "thinking_token_budget");
   EXPECT_EQ(Refused(R"("x":1)"), "input");
   EXPECT_EQ(Refused(R"("input":7)"), "input");
   EXPECT_EQ(Refused(R"("input":[])"), "input");

@@ -131,6 +131,7 @@ void RouterHarness::AddEngine() {
   options.address = Address(i);
   options.replica_id = options_.one_name ? "fake" : StrCat("fake-", i);
   if (i < options_.models.size()) options.model = options_.models[i];
+  options.structural_tags = i >= options_.old_engines;
   engines_.push_back(std::make_unique<FakeEngineService>(options));
 }
 

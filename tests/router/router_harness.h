@@ -51,6 +51,7 @@ struct HarnessOptions {
   uint32_t log_slow_ms = 2500;
   TraceOptions traces;
   std::vector<std::string> models = {};  // by engine; default: the engine's option
+  size_t old_engines = 0;                // so many of the first know no structural tags
   bool one_name = false;                 // all engines are called "fake"
 };
 

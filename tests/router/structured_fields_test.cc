@@ -48,6 +48,8 @@ TEST(StructuredFieldsTest, EachFormAndItsName) {
       {R"({"ebnf":"root ::= y"})", "ebnf", R"(ebnf: "root ::= y")"},
       {R"({"grammar":"root ::= y"})", "grammar", R"(ebnf: "root ::= y")"},
       {R"({"structural_tag":"{}"})", "structural_tag", R"(structural_tag: "{}")"},
+      {R"({"structural_tag":"{\"structures\":[],\"triggers\":[]}"})", "structural_tag",
+       R"(structural_tag: "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[],\"tags\":[]}}")"},
       {R"({"structured_outputs":{"structural_tag":"{\"format\":7}"}})",
        "structured_outputs.structural_tag", R"(structural_tag: "{\"format\":7}")"},
       {R"({"response_format":{"type":"structural_tag","format":{"type":"any_text"}}})",
@@ -78,7 +80,7 @@ TEST(StructuredFieldsTest, NothingAskedForIsNothingSet) {
        {"{}", R"({"response_format":null,"guided_json":null})",
         R"({"response_format":{"type":"text"}})",
         R"({"structured_outputs":{"json_object":false,"regex":null,"whitespace_pattern":null}})",
-        R"({"regex":null,"ebnf":null,"json_schema":null})"}) {
+        R"({"regex":null,"ebnf":null,"json_schema":null,"structural_tag":""})"}) {
     const CompletionRequest request = Read(body);
     EXPECT_FALSE(request.params.has_structured()) << body;
     EXPECT_TRUE(request.structured_field.empty());

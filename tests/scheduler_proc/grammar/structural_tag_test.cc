@@ -3,9 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
-#include "scheduler_proc/grammar/step_budget.h"
 #include "tests/scheduler_proc/grammar/grammar_testing.h"
+#include "tests/support/patience.h"
 
 namespace flotilla {
 namespace {
@@ -75,6 +76,11 @@ TEST_F(StructuralTagTest, WhatIsNoneIsRefused) {
       {R"({"format":{"type":"regex","pattern":"a{1,9999999999}"}})",
        "tag: repeats something more than 999999999 times"},
       {R"({"format":{"type":"const_string","value":"\u0000"}})", "tag: has a zero byte"},
+      {R"({"format":{"type":"any_text","excludes":["a\u0000"]}})", "tag: has a zero byte"},
+      {R"({"format":{"type":"any_text"},"type":"tag"})",
+       "tag: 'type' beside 'format' is not 'structural_tag'"},
+      {R"({"format":{"type":"any_text"},"triggers":[]})",
+       "tag: 'triggers' beside 'format' is not supported"},
       {R"({"format":{"type":"json_schema","json_schema":{"not":{}}}})",
        "tag: 'not' is not supported"},
       {R"({"format":{"type":"triggered_tags","triggers":["<"],"tags":[
@@ -99,6 +105,18 @@ TEST_F(StructuralTagTest, ASchemaInsideIsReadAsOneAlone) {
   std::string format = StrCat(R"({"type":"json_schema","json_schema":)", schema, "}");
   for (int i = 0; i < 6; ++i) format = StrCat(R"({"type":"sequence","elements":[)", format, "]}");
   EXPECT_TRUE(CheckStructuralTag(Tag(format), "tag").ok());
+}
+
+// What a pattern writes so is no zero byte.
+TEST_F(StructuralTagTest, AnEscapeForZeroIsTaken) {
+  const auto regex = Compile(R"({"type":"regex","pattern":"[^\\u0000-\\u001f]+"})");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  ExpectFollows(**regex, "ab", true);
+  EXPECT_EQ(After(**regex, "\n"), nullptr);
+  EXPECT_TRUE(CheckStructuralTag(Tag(R"({"type":"json_schema","json_schema":
+      {"type":"string","description":"\\u0000 and \u0000"}})"),
+                                 "tag")
+                  .ok());
 }
 
 TEST_F(StructuralTagTest, TextUntilATriggerThenWhatTheTagHolds) {
@@ -160,24 +178,37 @@ TEST_F(StructuralTagTest, EveryFormatOfTextIsTaken) {
   }
 }
 
-// A thought of any length costs little: 20,000 tokens here, by an account of steps that would be
-// spent otherwise, and a draft is followed behind it.
-TEST_F(StructuralTagTest, LongTextsCostNoMoreThanTheirTokens) {
+// A thought may be long: it costs no steps that are not its tokens' own, and what it was is
+// forgotten, here and by the copy that follows drafts.
+TEST_F(StructuralTagTest, LongTextsCostLittle) {
   const auto grammar = Compile(R"({"type":"sequence","elements":[
       {"type":"tag","begin":"<t>","content":{"type":"any_text"},"end":"</t>"},
       {"type":"json_schema","json_schema":{"type":"null"}}]})");
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   auto matcher = After(**grammar, "<t>");
   ASSERT_NE(matcher, nullptr);
-  std::vector<uint32_t> mask(MaskWords(270));
-  for (int i = 0; i < 20'000; ++i) {
-    ASSERT_TRUE(matcher->FillMask(mask).ok()) << i;
-    ASSERT_TRUE(matcher->Accept('a' + i % 26).ok()) << i;
+  const uint32_t words = MaskWords(270);
+  std::vector<uint32_t> masks(3 * words);
+  const auto write = [&](int tokens) {
+    for (int i = 0; i < tokens; ++i) {
+      ASSERT_TRUE(matcher->FillMask(std::span(masks).first(words)).ok()) << i;
+      const std::vector<int32_t> draft = {'x', 'y'};
+      if (i % 50 == 0) {
+        EXPECT_EQ(matcher->FollowGuess(draft, masks), 2u);
+      }
+      ASSERT_TRUE(matcher->Accept('a' + i % 26).ok()) << i;
+    }
+  };
+  write(10'000);
+  const size_t before = mallinfo2().uordblks;
+  write(100'000);
+  const size_t after = mallinfo2().uordblks;
+  if (!kSanitized) {
+    EXPECT_LT(after, before + 100'000 * 40);
   }
   for (const char c : std::string("</t>nu")) ASSERT_TRUE(matcher->Accept(c).ok());
   EXPECT_THAT(Next(matcher.get()), ::testing::ElementsAre('l'));
-  std::vector<uint32_t> masks(3 * MaskWords(270));
-  ASSERT_TRUE(matcher->FillMask(std::span(masks).first(MaskWords(270))).ok());
+  ASSERT_TRUE(matcher->FillMask(std::span(masks).first(words)).ok());
   EXPECT_EQ(matcher->FollowGuess(std::vector<int32_t>{'l', 'l'}, masks), 2u);
 }
 
