@@ -25,8 +25,9 @@ void AnswerParser::Push(std::string_view text, AnswerText* out) {
 void AnswerParser::Finish(AnswerText* out) {
   std::string content;
   reasoning_.Finish(&out->reasoning, &content);
+  if (demanded_ && !reasoning_.in_answer()) return;  // a call that was not begun is none
   if (!content.empty()) tools_.Push(content, out);
-  if (!reasoning_.in_thought()) tools_.Finish(out);  // a call that was not begun is none
+  tools_.Finish(out);
 }
 
 ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice) {

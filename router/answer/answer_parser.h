@@ -22,13 +22,16 @@ class AnswerParser {
  public:
   // `syntax` must outlive the parser.
   explicit AnswerParser(const AnswerSyntax& syntax)
-      : reasoning_(syntax.reasoning), tools_(syntax.tools) {}
+      : demanded_(syntax.tools.syntax == ToolSyntax::kArguments),
+        reasoning_(syntax.reasoning),
+        tools_(syntax.tools) {}
 
   void Push(std::string_view text, AnswerText* out);
   void Finish(AnswerText* out);
   bool called_tools() const { return tools_.num_calls() > 0; }
 
  private:
+  const bool demanded_;  // the output is one call
   ReasoningParser reasoning_;
   ToolCallParser tools_;
 };

@@ -29,7 +29,7 @@ class ReasoningParser {
   // Appends to *reasoning and *content.
   void Push(std::string_view text, std::string* reasoning, std::string* content);
   void Finish(std::string* reasoning, std::string* content);
-  bool in_thought() const { return mode_ == Mode::kThinking; }
+  bool in_answer() const { return mode_ == Mode::kContent; }  // it has begun
 
  private:
   enum class Mode { kStart, kThinking, kAfter, kContent };

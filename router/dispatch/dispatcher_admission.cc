@@ -16,9 +16,11 @@ constexpr int64_t kAdmissionTickNs = 250 * kNsPerMs;
 
 }  // namespace
 
-// A keyed one waits for its homes, the others for any replica of the model.
+// A keyed one waits for its homes, the others for any replica of the model; who needs a newer one
+// holds nobody up who does not.
 std::string Dispatcher::LaneOf(const RequestStream& stream) const {
   std::string lane = StrCat(stream.model->name, " ", stream.model->tokenizer_sha256);
+  if (stream.request.structured().has_structural_tag()) StrAppend(&lane, " tags");
   if (!stream.keyed.has_value()) return lane;
   std::vector<uint32_t> homes;
   for (const RosterRow* home : HomesOf(stream)) homes.push_back(home->view.index);

@@ -84,7 +84,11 @@ TEST(AnswerParserTest, CallsMayHaveToComeFirst) {
 TEST(AnswerParserTest, ACallThatTheThoughtIsCutBeforeIsNone) {
   AnswerSyntax named = Tools(ToolSyntax::kArguments, {"f"});
   named.reasoning = ReasoningStart::kTagged;
+  Check(named, "<thi", "");
   Check(named, "<think>Hm", "R[Hm]");
+  Check(named, "<think>Hm</thi", "R[Hm</thi]");
+  Check(named, "<think>Hm</think>", "R[Hm]");
+  Check(named, "<think>Hm</think>\n\n", "R[Hm]");
   Check(named, "<think>Hm</think>{}", "R[Hm]0:f({})");
 }
 
