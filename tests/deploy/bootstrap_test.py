@@ -125,7 +125,14 @@ class BootstrapTest(unittest.TestCase):
         venv = self.tree / ".cache/venv/bin"
         self.program(venv / "pip", f'#!/bin/bash\nwhile [[ $1 != -d ]]; do shift; done; cp {wheel} "$2"\n')
         self.program(venv / "python", '#!/bin/bash\nexec /usr/bin/python3 "$@"\n')
+        (venv.parent / "made").touch()
         return hashlib.sha256(content).hexdigest()
+
+    def test_two_at_once_make_one_venv(self):
+        run = self.shell("need_venv & need_venv; $venv/bin/pip --version; wait")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.stderr.count("creating a Python venv"), 1, run.stderr)
+        self.assertTrue(run.stdout.startswith("pip "), run.stdout)
 
     def test_fetches_the_model_once(self):
         digest = self.fake_model(b"weights")
