@@ -38,7 +38,7 @@ ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choi
   // Qwen3-Coder's and functionary's calls, which aren't read: <function=f>… in <tool_call> or
   // alone.
   if (Has(chat_template, "<function=")) return ToolSyntax::kNone;
-  if (Has(chat_template, "<tool_call>")) return ToolSyntax::kHermes;
+  if (Has(chat_template, kCallTag)) return ToolSyntax::kHermes;
   const bool llama = Has(chat_template, "<|python_tag|>") ||
                      (Has(chat_template, "<|eot_id|>") && Has(chat_template, "\"parameters\""));
   return llama ? ToolSyntax::kLlama3 : ToolSyntax::kNone;

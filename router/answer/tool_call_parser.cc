@@ -8,12 +8,10 @@
 namespace flotilla {
 namespace {
 
-constexpr std::string_view kHermesTag = "<tool_call>";
-constexpr std::string_view kHermesEnd = "</tool_call>";
 constexpr std::string_view kLlamaTag = "<|python_tag|>";
 
 std::string_view TagOf(ToolSyntax syntax) {
-  if (syntax == ToolSyntax::kHermes) return kHermesTag;
+  if (syntax == ToolSyntax::kHermes) return kCallTag;
   return syntax == ToolSyntax::kLlama3 ? kLlamaTag : std::string_view();
 }
 
@@ -132,8 +130,8 @@ bool ToolCallParser::StepAfterTag() {
   size_t at = 0;
   while (at < pending_.size() && (IsJsonSpace(pending_[at]) || pending_[at] == '}')) ++at;
   pending_.erase(0, at);
-  if (pending_.size() < kHermesEnd.size() && kHermesEnd.starts_with(pending_)) return false;
-  if (pending_.starts_with(kHermesEnd)) pending_.erase(0, kHermesEnd.size());
+  if (pending_.size() < kCallEnd.size() && kCallEnd.starts_with(pending_)) return false;
+  if (pending_.starts_with(kCallEnd)) pending_.erase(0, kCallEnd.size());
   mode_ = Mode::kText;
   return true;
 }

@@ -18,6 +18,10 @@
 
 namespace flotilla {
 
+// Hermes': around a call.
+inline constexpr std::string_view kCallTag = "<tool_call>";
+inline constexpr std::string_view kCallEnd = "</tool_call>";
+
 enum class ToolSyntax {
   kNone,
   kHermes,  // <tool_call>{"name": "f", "arguments": {…}}</tool_call>, anywhere

@@ -142,9 +142,11 @@ MaybeError ReadTemplateKwargs(FieldReader* reader, v1::ChatRequest* out) {
 
 }  // namespace
 
-void ReadThinkingBudget(FieldReader* reader, v1::ChatRequest* out) {
-  if (auto v = reader->Int("thinking_token_budget", 0, INT32_MAX))
+MaybeError ReadThinkingBudget(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  if (auto v = reader.Int("thinking_token_budget", 0, INT32_MAX))
     out->set_thinking_token_budget(static_cast<int32_t>(*v));
+  return reader.error();
 }
 
 MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
@@ -163,7 +165,8 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
   }
   if (auto v = reader.Bool("add_generation_prompt")) out->set_add_generation_prompt(*v);
   out->set_continue_final_message(reader.Bool("continue_final_message").value_or(false));
-  ReadThinkingBudget(&reader, out);
+  if (reader.error().has_value()) return reader.error();
+  if (auto error = ReadThinkingBudget(body, out)) return error;
   if (auto error = ReadTemplateKwargs(&reader, out)) return error;
   return reader.error();
 }

@@ -18,7 +18,6 @@
 #include "flotilla/v1/inference.pb.h"
 #include "router/api/completions_request.h"
 #include "router/api/tools_fields.h"
-#include "router/base/json_reader.h"
 
 namespace flotilla {
 
@@ -32,7 +31,7 @@ struct Conversation {
   std::string field = "messages";  // the client's name for what the prompt is made of
 };
 // vLLM's thinking_token_budget.
-void ReadThinkingBudget(FieldReader* reader, v1::ChatRequest* out);
+std::optional<ApiError> ReadThinkingBudget(const boost::json::object& body, v1::ChatRequest* out);
 
 // The last step of such an API: the conversation becomes the request's prompt. All other fields of
 // the request are set and checked.

@@ -257,9 +257,7 @@ std::variant<CompletionRequest, ApiError> ParseMessages(std::string_view body,
   if (auto error = ReadMessagesConversation(root.get_object(), &conversation)) return *error;
   // Anthropic's budget is a goal: where it can't be kept it is none.
   if (!request.model->structural_tags) conversation.request.clear_thinking_token_budget();
-  FieldReader reader(root.get_object());
-  ReadThinkingBudget(&reader, &conversation.request);
-  if (reader.error().has_value()) return *reader.error();
+  if (auto error = ReadThinkingBudget(root.get_object(), &conversation.request)) return *error;
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     SayAsAnthropic(request, &*error);
     return *error;

@@ -96,11 +96,12 @@ void Exclude(std::string_view text, json::value* format) {
 
 // How a call is written around its arguments, and what is between two.
 struct CallText {
-  std::string_view begin, after_name, end, separator;
+  std::string begin, after_name, end, separator;
 };
 CallText TextOf(ToolSyntax syntax) {
   if (syntax == ToolSyntax::kHermes)
-    return {"<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\n"};
+    return {StrCat(kCallTag, "\n{\"name\": \""), "\", \"arguments\": ", StrCat("}\n", kCallEnd),
+            "\n"};
   return {"{\"name\": \"", "\", \"parameters\": ", "}", "; "};
 }
 
@@ -151,7 +152,7 @@ void HoldCalls(const ToolSet& tools, ToolSyntax syntax, v1::StructuredOutput* st
   json::array tags = Tags(tools, text);
   if (!asks && syntax == ToolSyntax::kHermes) {
     SetFormat({{"type", "triggered_tags"},
-               {"triggers", {"<tool_call>"}},
+               {"triggers", json::array{Text(kCallTag)}},
                {"tags", std::move(tags)},
                {"stop_after_first", !tools.parallel}},
               structured);

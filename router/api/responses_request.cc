@@ -248,9 +248,7 @@ std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
   MessageList list(&conversation.request);
   if (auto error = ReadInput(object, &list)) return *error;
   list.Finish();
-  FieldReader reader(object);
-  ReadThinkingBudget(&reader, &conversation.request);
-  if (reader.error().has_value()) return *reader.error();
+  if (auto error = ReadThinkingBudget(object, &conversation.request)) return *error;
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     if (error->param == "max_tokens") {
       error->param = "max_output_tokens";

@@ -36,6 +36,24 @@ class FormatCheck {
  public:
   explicit FormatCheck(std::string_view field) : field_(field) {}
 
+  StatusOr<std::string> CheckTag(std::string_view text) {
+    json::value root;
+    StrictJsonError error;
+    if (!ParseStrictJson(text, &root, &error, kMaxStructuralTagDepth))
+      return Bad(StrCat("not valid JSON: ", error.message));
+    json::value* format = root.is_object() ? root.get_object().if_contains("format") : nullptr;
+    if (format == nullptr)
+      return Bad(R"(must be an object {"type": "structural_tag", "format": {…}})");
+    for (const auto& [key, value] : root.get_object()) {
+      if (key != "format" && !(key == "type" && value == "structural_tag"))
+        return Bad(StrCat("'", std::string_view(key).substr(0, 64), "' beside 'format' is not ",
+                          key == "type" ? "'structural_tag'" : "supported"));
+    }
+    RETURN_IF_ERROR(Check(format));
+    return json::serialize(json::object{{"format", *format}});
+  }
+
+ private:
   // Recursion is as deep as the JSON, which is bounded.
   Status Check(json::value* format, std::string_view type = "") {
     if (!format->is_object()) return Bad("a format must be an object");
@@ -62,7 +80,6 @@ class FormatCheck {
     return OkStatus();
   }
 
- private:
   Status Bad(std::string_view what) const {
     return absl::InvalidArgumentError(StrCat(Where(), ": ", what));
   }
@@ -120,23 +137,7 @@ class FormatCheck {
 }  // namespace
 
 StatusOr<std::string> CheckStructuralTag(std::string_view text, std::string_view field) {
-  const auto bad = [&](std::string_view what) {
-    return absl::InvalidArgumentError(StrCat(field, ": ", what));
-  };
-  json::value root;
-  StrictJsonError error;
-  if (!ParseStrictJson(text, &root, &error, kMaxStructuralTagDepth))
-    return bad(StrCat("not valid JSON: ", error.message));
-  json::value* format = root.is_object() ? root.get_object().if_contains("format") : nullptr;
-  if (format == nullptr)
-    return bad(R"(must be an object {"type": "structural_tag", "format": {…}})");
-  for (const auto& [key, value] : root.get_object()) {
-    if (key != "format" && !(key == "type" && value == "structural_tag"))
-      return bad(StrCat("'", std::string_view(key).substr(0, 64), "' beside 'format' is not ",
-                        key == "type" ? "'structural_tag'" : "supported"));
-  }
-  RETURN_IF_ERROR(FormatCheck(field).Check(format));
-  return json::serialize(json::object{{"format", *format}});
+  return FormatCheck(field).CheckTag(text);
 }
 
 }  // namespace flotilla
