@@ -12,6 +12,8 @@ bool CpuHasAvx2();    // with FMA and F16C: x86-64-v3
 bool CpuHasAvx512();  // F, BW, VL and DQ
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
+// Tiles of int8, which the system must grant a process: the first call asks it to.
+bool CpuHasAmxInt8();
 
 // What --isa takes on this machine, best first; empty below x86-64-v3.
 std::vector<std::string> SupportedIsaNames();

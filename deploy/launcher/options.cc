@@ -80,7 +80,7 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app->add_option("--isa", o->isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &o->dtype);
   AddFlag(app, kKvCacheDtypeFlag, &o->kv_cache_dtype);

@@ -54,7 +54,7 @@ class Load:
 def machine():
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     name = next((row.split(": ", 1)[1] for row in cpu.splitlines() if row.startswith("model name")), "?")
-    isa = "AVX-512 VNNI" if "avx512_vnni" in cpu else "AVX2"
+    isa = "AMX" if "amx_int8" in cpu else "AVX-512 VNNI" if "avx512_vnni" in cpu else "AVX2"
     return f"commit {commit()}, {name}, {os.cpu_count()} cores, {isa}, load {os.getloadavg()[0]:.1f}"
 
 

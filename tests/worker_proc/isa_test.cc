@@ -14,7 +14,7 @@ TEST(IsaTest, EveryLevelOfThisMachineHasFloatAndIntegerKernels) {
   EXPECT_EQ(levels, SupportedIsaNames()) << "what flotilla doctor tells";
   for (const std::string& level : levels) {
     ASSERT_TRUE(SelectKernels(level).ok());
-    EXPECT_EQ((*SelectKernels(level))->name, level);
+    EXPECT_EQ((*SelectKernels(level))->name, level == "amx" ? "avx512" : level);
     ASSERT_TRUE(SelectQuantKernels(level).ok());
   }
   EXPECT_EQ(*SelectKernels("auto"), *SelectKernels(levels.front()));
@@ -29,6 +29,8 @@ TEST(IsaTest, IntegerKernelsFollowTheLevel) {
   const QuantKernelTable* expected =
       __builtin_cpu_supports("avx512vnni") ? &Avx512QuantKernels() : &Avx2QuantKernels();
   EXPECT_EQ(*SelectQuantKernels("avx512"), expected);
+  if (!SelectKernels("amx").ok()) GTEST_SKIP() << "no AMX here";
+  EXPECT_EQ(*SelectQuantKernels("amx"), &AmxQuantKernels());
 }
 
 TEST(IsaTest, AnUnknownLevelIsRefusedWithWhatThereIs) {

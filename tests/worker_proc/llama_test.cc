@@ -12,6 +12,7 @@
 #include "tests/worker_proc/naive_llama.h"
 #include "tests/worker_proc/plan_driver.h"
 #include "tests/worker_proc/rank_threads.h"
+#include "tests/worker_proc/tiles_emulated.h"
 #include "worker_proc/cpu/sampler_kernels.h"
 
 namespace flotilla {
@@ -180,6 +181,8 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   for (const std::string& isa : cpu::SupportedIsas()) {
     for (uint32_t tp = 1; tp <= 3; ++tp) cases.push_back({tp, tp == 2 ? 16u : 50u, tp, 16, isa});
   }
+  cases.push_back({1, 512, 8, 16, "tiles"});
+  cases.push_back({2, 50, 6, 16, "tiles", 2});
   cases.push_back({2, 3, 6, 5, "auto"});
   cases.push_back({3, 1, 2, 1, "auto"});
   cases.push_back({4, 20, 4, 16, "auto"});  // of models with fewer kv heads too
@@ -197,7 +200,8 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
                         c.last_tokens, " draft ", c.draft_tokens));
     RankThreadsOptions options = Options(c.tp);
     options.threads = c.threads;
-    options.isa = c.isa;
+    options.isa = c.isa == "tiles" ? "avx2" : c.isa;
+    if (c.isa == "tiles") options.quant_kernels = &cpu::testing::EmulatedTileKernels();
     options.page_size = c.page_size;
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tests/worker_proc/kernel_cases.h"
+#include "tests/worker_proc/tiles_emulated.h"
 #include "worker_proc/cpu/isa.h"
 #include "worker_proc/cpu/quant_kernels.h"
 #include "worker_proc/cpu/quant_pack.h"
@@ -80,8 +82,31 @@ inline std::vector<ActBlock> RandomActs(uint32_t tokens, uint32_t in, uint64_t s
   return acts;
 }
 
+// Activations as a table takes them besides: as tiles, or not.
+class PackedTokens {
+ public:
+  PackedTokens(const QuantKernelTable& table, const QuantFormat& format,
+               const std::vector<ActBlock>& x, uint32_t tokens, uint32_t in) {
+    const uint32_t tiled = TiledTokens(format, tokens);
+    if (table.pack_tokens == nullptr || tiled == 0) return;
+    const size_t bytes = PackedTokensBytes(tiled, in);
+    bytes_.reset(static_cast<uint8_t*>(std::aligned_alloc(64, bytes)));
+    const uint32_t tiles = (tiled + kTileTokens - 1) / kTileTokens;
+    for (uint32_t i = tiles; i-- > 0;) {  // in any order
+      table.pack_tokens({x.data(), in / kQuantBlock, tiled, in, bytes_.get(), i, i + 1});
+    }
+  }
+  const void* get() const { return bytes_.get(); }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<uint8_t, Free> bytes_;
+};
+
 inline std::vector<const QuantKernelTable*> AllQuantTables() {
-  std::vector<const QuantKernelTable*> tables;
+  std::vector<const QuantKernelTable*> tables = {&EmulatedTileKernels()};
   for (const std::string& name : SupportedIsas()) tables.push_back(*SelectQuantKernels(name));
   return tables;
 }

@@ -46,16 +46,20 @@ struct Problem {
 
   uint32_t panels() const { return (shape.out + kPanelRows - 1) / kPanelRows; }
   size_t y_stride() const { return shape.out + 1; }
-  QuantGemmArgs Args(uint32_t tokens, std::vector<float>& y) const {
+  QuantGemmArgs Args(uint32_t tokens, std::vector<float>& y, const void* tiles = nullptr) const {
     return {format, packed.data(), shape.in,   shape.out, x.data(), shape.in / kQuantBlock,
-            tokens, y.data(),      y_stride(), 0,         panels()};
+            tokens, y.data(),      y_stride(), 0,         panels(), tiles};
+  }
+  testing::PackedTokens Tiles(const QuantKernelTable& table, uint32_t tokens) const {
+    return {table, format, x, tokens, shape.in};
   }
   std::vector<float> Output(uint32_t tokens) const {
     return std::vector<float>((tokens + 1) * y_stride(), kUntouched);
   }
   std::vector<float> Run(const QuantKernelTable& table, uint32_t tokens) const {
     std::vector<float> y = Output(tokens);
-    table.gemm(Args(tokens, y));
+    const testing::PackedTokens tiles = Tiles(table, tokens);
+    table.gemm(Args(tokens, y, tiles.get()));
     return y;
   }
   // Of the first `tokens` tokens, in fp64; `sizes`: the sums of the terms without their signs.
@@ -131,12 +135,13 @@ TEST_P(QuantGemmTest, ErrorAgainstDoubleIsSmall) {
 TEST_P(QuantGemmTest, AnySplitOfThePanelsGivesTheSameBits) {
   const Problem problem(std::get<0>(GetParam()), std::get<1>(GetParam()), 9);
   for (const QuantKernelTable* table : AllQuantTables()) {
-    for (uint32_t tokens : {1u, 5u, 14u}) {
+    for (uint32_t tokens : {1u, 5u, 14u, 35u}) {
       if (table == &ReferenceQuantKernels() && tokens > 1) continue;
+      const testing::PackedTokens tiles = problem.Tiles(*table, tokens);
       const auto whole = problem.Run(*table, tokens);
       for (uint32_t share : {1u, 3u, 8u}) {
         std::vector<float> y = problem.Output(tokens);
-        QuantGemmArgs args = problem.Args(tokens, y);
+        QuantGemmArgs args = problem.Args(tokens, y, tiles.get());
         for (uint32_t end = problem.panels(); end > 0; end = args.panel_begin) {
           args.panel_end = end;
           args.panel_begin = end > share ? end - share : 0;
@@ -204,23 +209,25 @@ ActBlock ConstantAct(int8_t q, float scale) {
   return block;
 }
 
+constexpr uint32_t kExtremeTokens = 17;  // a tile, and one by vectors
+
 // Activations that are all q or, in a third of the blocks, -q: every table gives the same bits,
 // near the exact values.
 void ExpectExact(Problem* problem, int8_t q, float scale) {
   for (size_t i = 0; i < problem->x.size(); ++i) {
     problem->x[i] = ConstantAct(i % 3 == 0 ? static_cast<int8_t>(-q) : q, scale);
   }
-  const auto expected = problem->Run(ReferenceQuantKernels(), 13);
+  const auto expected = problem->Run(ReferenceQuantKernels(), kExtremeTokens);
   std::vector<double> sizes;
-  const std::vector<double> exact = problem->Exact(13, &sizes);
+  const std::vector<double> exact = problem->Exact(kExtremeTokens, &sizes);
   // A scale that is subnormal in fp32 may be half its step off, times an integer below 2^24.
   const double subnormal = problem->format.super_blocks ? 0x1p-150 * 0x1p24 * kSuperBlocks : 1e-40;
   for (size_t i = 0; i < exact.size(); ++i) {
-    const float y = expected[i % 13 * problem->y_stride() + i / 13];
+    const float y = expected[i % kExtremeTokens * problem->y_stride() + i / kExtremeTokens];
     ASSERT_NEAR(y, exact[i], 2e-6 * sizes[i] + subnormal);
   }
   for (const QuantKernelTable* table : AllQuantTables()) {
-    ASSERT_TRUE(testing::SameBits(problem->Run(*table, 13), expected)) << table->name;
+    ASSERT_TRUE(testing::SameBits(problem->Run(*table, kExtremeTokens), expected)) << table->name;
   }
 }
 
@@ -259,9 +266,9 @@ TEST_P(QuantExtremesTest, RowsOfOppositeExtremesDoNotMeet) {
   const Constant low{0x00, 0x80, 0x3c00};
   const Constant high{0xff, 0x7f, 0x3c00};
   problem.packed = ConstantWeights(GetParam(), shape, low);
-  const auto low_y = problem.Run(ReferenceQuantKernels(), 7);
+  const auto low_y = problem.Run(ReferenceQuantKernels(), kExtremeTokens);
   problem.packed = ConstantWeights(GetParam(), shape, high);
-  const auto high_y = problem.Run(ReferenceQuantKernels(), 7);
+  const auto high_y = problem.Run(ReferenceQuantKernels(), kExtremeTokens);
   const auto mixed = RandomTensor(GetParam(), shape.out, shape.in, 1);
   const size_t row_bytes = mixed->view.row_bytes();
   for (uint32_t row = 0; row < shape.out; ++row) {
@@ -270,8 +277,8 @@ TEST_P(QuantExtremesTest, RowsOfOppositeExtremesDoNotMeet) {
   }
   problem.packed = PackAll(mixed->view);
   for (const QuantKernelTable* table : AllQuantTables()) {
-    const auto y = problem.Run(*table, 7);
-    for (uint32_t t = 0; t < 7; ++t) {
+    const auto y = problem.Run(*table, kExtremeTokens);
+    for (uint32_t t = 0; t < kExtremeTokens; ++t) {
       for (uint32_t row = 0; row < shape.out; ++row) {
         const size_t i = t * problem.y_stride() + row;
         ASSERT_EQ(y[i], row % 3 == 1 ? high_y[i] : low_y[i]) << table->name << " row " << row;
@@ -282,14 +289,14 @@ TEST_P(QuantExtremesTest, RowsOfOppositeExtremesDoNotMeet) {
 
 TEST_P(QuantExtremesTest, ABlockThatIsNotFiniteSpoilsItsTokenAndNoOther) {
   Problem problem(GetParam(), {24, testing::WholeBlocks(GetParam(), 128)}, 3);
-  const auto clean = problem.Run(ReferenceQuantKernels(), 9);
+  const auto clean = problem.Run(ReferenceQuantKernels(), kExtremeTokens);
   const uint32_t blocks = problem.shape.in / kQuantBlock;
   std::vector<float> bad(kQuantBlock, 1.0f);
   bad[7] = std::numeric_limits<float>::infinity();
   ReferenceQuantKernels().quantize(bad.data(), 1, kQuantBlock, &problem.x[4 * blocks + 2]);
   for (const QuantKernelTable* table : AllQuantTables()) {
-    const auto y = problem.Run(*table, 9);
-    for (uint32_t t = 0; t < 9; ++t) {
+    const auto y = problem.Run(*table, kExtremeTokens);
+    for (uint32_t t = 0; t < kExtremeTokens; ++t) {
       for (uint32_t r = 0; r < problem.shape.out; ++r) {
         const size_t i = t * problem.y_stride() + r;
         if (t == 4) {
@@ -305,10 +312,11 @@ TEST_P(QuantExtremesTest, ABlockThatIsNotFiniteSpoilsItsTokenAndNoOther) {
 TEST_P(QuantExtremesTest, NoTokensAndNoPanelsWriteNothing) {
   const Problem problem(GetParam(), {40, testing::WholeBlocks(GetParam(), 64)}, 4);
   for (const QuantKernelTable* table : AllQuantTables()) {
-    std::vector<float> y = problem.Output(2);
+    std::vector<float> y = problem.Output(kTileTokens);
     const std::vector<float> untouched = y;
-    table->gemm(problem.Args(0, y));
-    QuantGemmArgs args = problem.Args(2, y);
+    const testing::PackedTokens tiles = problem.Tiles(*table, kTileTokens);
+    table->gemm(problem.Args(0, y, tiles.get()));
+    QuantGemmArgs args = problem.Args(kTileTokens, y, tiles.get());
     args.panel_begin = args.panel_end = 1;
     table->gemm(args);
     EXPECT_EQ(y, untouched) << table->name;

@@ -26,6 +26,7 @@ struct RankThreadsOptions {
   cpu::ComputeType dtype = cpu::ComputeType::kFloat32;
   cpu::KvType kv_cache_dtype = cpu::KvType::kFloat32;
   std::string isa = "auto";
+  const cpu::QuantKernelTable* quant_kernels = nullptr;  // null: those of `isa`
   std::string logits_dump = {};
   uint32_t page_size = 16;
   uint32_t chunked_prefill_size = 512;
@@ -95,7 +96,9 @@ class RankThreads {
     rank.collective = options_.tp == 1 ? MakeSingleRankCollective() : Attach(r);
     CpuBackendOptions cpu_options;
     cpu_options.kernels = *cpu::SelectKernels(options_.isa);
-    cpu_options.quant_kernels = *cpu::SelectQuantKernels(options_.isa);
+    cpu_options.quant_kernels = options_.quant_kernels != nullptr
+                                    ? options_.quant_kernels
+                                    : *cpu::SelectQuantKernels(options_.isa);
     cpu_options.dtype = options_.dtype;
     cpu_options.kv_cache_dtype = options_.kv_cache_dtype;
     cpu_options.threads.threads = options_.threads;

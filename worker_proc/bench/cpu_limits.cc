@@ -49,6 +49,29 @@ double Seconds(std::chrono::steady_clock::time_point start) {
   "vpmaddubsw %%ymm15, %%ymm15, %%ymm14\nvpmaddwd %%ymm15, %%ymm14, %%ymm14\nvpaddd %%ymm14," \
   "%%ymm" #i ", %%ymm" #i "\n"
 
+// Products of tiles of 16 tokens and 16 rows, 32 of K, as the kernels multiply them. One takes the
+// time of a good many steps, and counts as that many.
+constexpr int kTileSteps = 32;
+constexpr uint32_t kTileMacs = 16 * 16 * 32;
+void TileLoop(int64_t n) {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t zeros[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 8};
+  };
+  static constexpr Config kConfig;
+  int64_t fours = n * kLoopSteps / kTileSteps / 4;
+  asm volatile(
+      "ldtilecfg %1\n1:\n"
+      "tdpbssd %%tmm5, %%tmm4, %%tmm0\ntdpbssd %%tmm5, %%tmm4, %%tmm1\n"
+      "tdpbssd %%tmm5, %%tmm4, %%tmm2\ntdpbssd %%tmm5, %%tmm4, %%tmm3\n"
+      "dec %0\njnz 1b\ntilerelease"
+      : "+r"(fours)
+      : "m"(kConfig)
+      : "cc");
+}
+
 // Reads every line of [data, data + bytes) once, in four streams.
 void ReadPiece(const std::byte* data, size_t bytes) {
   const size_t stream = bytes / 4 / 64 * 64;
@@ -95,11 +118,12 @@ PeakLoops LoopsOf(std::string_view isa) {
   loops.int4 = {LOOP(TEN(PAIRS16)), 32};
   loops.int8 = {LOOP(TEN(PAIRS32)), 32};
   loops.fp32 = {LOOP(TEN(FMA256)), 8};
-  if (isa != "avx512") return loops;
+  if (isa == "avx2") return loops;
   loops.fp32 = {LOOP(TEN(FMA512)), 16};
   if (__builtin_cpu_supports("avx512bf16")) loops.bf16 = {LOOP(TEN(BF16)), 32};
   // Without VNNI the integer kernels are AVX2's too (cpu/isa.cc).
   if (__builtin_cpu_supports("avx512vnni")) loops.int4 = loops.int8 = {LOOP(TEN(VNNI)), 64};
+  if (isa == "amx") loops.int4 = loops.int8 = {TileLoop, kTileMacs / kTileSteps};
   return loops;
 }
 

@@ -30,7 +30,7 @@ struct PeakLoops {
   Kind int4, int8, bf16, fp32;
 };
 inline constexpr int kLoopSteps = 10;
-// isa: avx2 | avx512. The CPU has it.
+// isa: avx2 | avx512 | amx. The CPU has it.
 PeakLoops LoopsOf(std::string_view isa);
 
 // Measures in passes that alternate with the kernels', and keeps the best since Begin: a neighbour

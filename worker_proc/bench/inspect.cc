@@ -211,7 +211,7 @@ void AddInspectFlags(CLI::App* app, InspectFlags* flags) {
                 "here. The flags below are for it");
   app->get_option("--json")->excludes("--executables");
   app->add_option("--isa", o.isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
       ->capture_default_str();
   AddFlag(app, kThreadsFlag, &o.threads);
   AddFlag(app, kChunkedPrefillSizeFlag, &o.padding.chunked_prefill_size);

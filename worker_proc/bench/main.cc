@@ -42,7 +42,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", o.model, "Path of a .gguf file, or 'default' (SmolLM2-135M-Instruct)")
       ->default_val("default");
   app->add_option("--isa", o.isa, "Instruction set; auto: each that this machine has")
-      ->check(CLI::IsMember({"auto", "avx2", "avx512"}))
+      ->check(CLI::IsMember({"auto", "avx2", "avx512", "amx"}))
       ->capture_default_str();
   app->add_option("--threads", o.threads, "Compute threads; 0: the cores that this process may use")
       ->check(CLI::Range(0u, 1024u))

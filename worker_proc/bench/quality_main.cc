@@ -59,7 +59,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(2u, 1u << 20))
       ->capture_default_str();
   app->add_option("--isa", o.isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
       ->capture_default_str();
   app->add_option("--threads", o.threads, "Compute threads; 0: the cores that this process may use")
       ->check(CLI::Range(0u, 1024u))

@@ -22,7 +22,7 @@ namespace flotilla::bench {
 
 struct RooflineOptions {
   std::string model;         // a path
-  std::string isa = "auto";  // auto: avx512 and avx2, what the machine has
+  std::string isa = "auto";  // auto: amx, avx512 and avx2, what the machine has
   uint32_t threads = 0;      // 0: all cores that this process may use
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";

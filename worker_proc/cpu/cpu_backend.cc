@@ -119,8 +119,10 @@ class CpuBackend final : public Backend {
 
  private:
   StatusOr<Tensor> MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8);
-  void RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
-               uint32_t panel_end);
+  // x as the kernels' tiles, which last until the next call; null if they take none of it.
+  const void* PackTokens(const CpuLinear& weight, Tensor x);
+  void RunPart(const LinearPart& part, Tensor x, const void* packed, Tensor out,
+               uint32_t panel_begin, uint32_t panel_end);
   // To the columns [begin, end), the matrix's rows.
   static void AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, Tensor out);
   // rows [begin, end) of tensor.f32 → tensor.q8, if it has both.
@@ -147,6 +149,8 @@ class CpuBackend final : public Backend {
   cpu::Arena activations_;
   std::deque<cpu::CpuTensor> tensors_;  // what Tensor::data points to
   size_t largest_gather_ = 0;           // bytes
+  size_t largest_packed_ = 0;           // bytes
+  std::byte* packed_tokens_ = nullptr;
   std::optional<cpu::ColumnGather> gather_;
   cpu::PagedAttention attention_;
 };
@@ -164,6 +168,7 @@ StatusOr<Tensor> CpuBackend::MakeTensor(uint32_t max_rows, uint32_t cols, bool f
     ASSIGN_OR_RETURN(std::byte * memory,
                      activations_.Allocate(values / kQuantBlock * sizeof(cpu::ActBlock)));
     tensor.q8 = reinterpret_cast<cpu::ActBlock*>(memory);
+    largest_packed_ = std::max(largest_packed_, cpu::PackedTokensBytes(max_rows, cols));
   }
   tensors_.push_back(tensor);
   return Tensor{&tensors_.back(), max_rows, cols};
@@ -193,6 +198,9 @@ Status CpuBackend::Warmup(const StepBounds& bounds) {
   weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
+  if (quant_.pack_tokens != nullptr) {
+    ASSIGN_OR_RETURN(packed_tokens_, activations_.Allocate(largest_packed_));
+  }
   RETURN_IF_ERROR(attention_.Warmup(&activations_, bounds.max_positions));
   activations_.Touch(&pool_, heartbeat_);
   return OkStatus();
@@ -241,15 +249,29 @@ void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weig
   });
 }
 
-void CpuBackend::RunPart(const LinearPart& part, Tensor x, Tensor out, uint32_t panel_begin,
-                         uint32_t panel_end) {
+const void* CpuBackend::PackTokens(const CpuLinear& weight, Tensor x) {
+  if (packed_tokens_ == nullptr) return nullptr;
+  uint32_t tokens = 0;
+  for (const LinearPart& part : weight.parts) {
+    if (part.quant != nullptr) tokens = std::max(tokens, cpu::TiledTokens(part.format, x.rows));
+  }
+  if (tokens == 0) return nullptr;
+  const uint32_t tiles = (tokens + cpu::kTileTokens - 1) / cpu::kTileTokens;
+  pool_.ParallelFor(tiles, 1, [&](uint32_t begin, uint32_t end, uint32_t) {
+    quant_.pack_tokens({Q8(x), x.cols / kQuantBlock, tokens, x.cols, packed_tokens_, begin, end});
+  });
+  return packed_tokens_;
+}
+
+void CpuBackend::RunPart(const LinearPart& part, Tensor x, const void* packed, Tensor out,
+                         uint32_t panel_begin, uint32_t panel_end) {
   float* const y = F32(out) + part.row_begin;
   if (part.floats != nullptr) {
     kernels_.gemm({part.type, part.floats, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols,
                    panel_begin, panel_end});
   } else {
     quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
-                 out.cols, panel_begin, panel_end});
+                 out.cols, panel_begin, panel_end, packed});
   }
 }
 
@@ -263,13 +285,15 @@ void CpuBackend::AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, 
 void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
   const auto& w = static_cast<const CpuLinear&>(weight);
   DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
+  const void* const packed = PackTokens(w, x);
   pool_.ParallelFor(w.num_panels, pool_.Grain(w.num_panels, kPanelUnit),
                     [&](uint32_t begin, uint32_t end, uint32_t) {
                       for (const LinearPart& part : w.parts) {
                         const uint32_t first = std::max(begin, part.panel_begin);
                         const uint32_t last = std::min(end, part.panel_end());
                         if (first >= last) continue;
-                        RunPart(part, x, out, first - part.panel_begin, last - part.panel_begin);
+                        RunPart(part, x, packed, out, first - part.panel_begin,
+                                last - part.panel_begin);
                         if (!w.bias.empty()) AddBias(w, part.RowOf(first), part.RowOf(last), out);
                       }
                     });
@@ -281,9 +305,10 @@ void CpuBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tens
   if (fused) {
     const LinearPart& part = w.parts[0];
     const uint32_t blocks = out.cols / kQuantBlock;
+    const void* const packed = PackTokens(w, x);
     pool_.ParallelFor(blocks, pool_.Grain(blocks), [&](uint32_t begin, uint32_t end, uint32_t) {
       quant_.gate_up({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
-                      x.rows, Q8(out), blocks, begin, end, gate.act});
+                      x.rows, Q8(out), blocks, begin, end, gate.act, packed});
     });
     return;
   }

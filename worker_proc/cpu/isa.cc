@@ -20,9 +20,11 @@ const QuantKernelTable& VnniOrAvx2QuantKernels() {
   return CpuHasAvx512Vnni() ? Avx512QuantKernels() : Avx2QuantKernels();
 }
 
-// Best first. The reference too is compiled for AVX2 (as plain loops).
-constexpr std::array<Level, 3> kLevels = {
-    {{"avx512", CpuHasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels, Avx512SamplerKernels},
+// Best first. AMX multiplies integers only; the rest is AVX-512's. The reference too is compiled
+// for AVX2 (as plain loops).
+constexpr std::array<Level, 4> kLevels = {
+    {{"amx", CpuHasAmxInt8, Avx512Kernels, AmxQuantKernels, Avx512SamplerKernels},
+     {"avx512", CpuHasAvx512, Avx512Kernels, VnniOrAvx2QuantKernels, Avx512SamplerKernels},
      {"avx2", CpuHasAvx2, Avx2Kernels, Avx2QuantKernels, Avx2SamplerKernels},
      {"reference", CpuHasAvx2, ReferenceKernels, ReferenceQuantKernels, ReferenceSamplerKernels}}};
 

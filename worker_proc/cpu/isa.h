@@ -19,7 +19,7 @@ namespace flotilla::cpu {
 // The levels this machine can run, best first; empty below x86-64-v3.
 std::vector<std::string> SupportedIsas();
 
-// name: auto | reference | avx2 | avx512.
+// name: auto | reference | avx2 | avx512 | amx.
 StatusOr<const KernelTable*> SelectKernels(std::string_view name);
 
 // The integer kernels beside it, by the same names.

@@ -99,6 +99,7 @@ struct QuantGemmArgs {
   size_t y_stride = 0;
   uint32_t panel_begin = 0;  // this call's share: panels [panel_begin, panel_end)
   uint32_t panel_end = 0;
+  const void* packed = nullptr;  // all tokens' activations, by pack_tokens; or null
 };
 
 // The weight's rows are [gate | up], each of `columns` rows (a multiple of 32):
@@ -116,6 +117,36 @@ struct GateUpArgs {
   uint32_t block_begin = 0;
   uint32_t block_end = 0;
   HiddenAct act = HiddenAct::kSilu;
+  const void* packed = nullptr;  // as QuantGemmArgs has it
+};
+
+// Activations as tiles of 16 tokens, which some instruction sets multiply faster. They hold the
+// same values, so the products have the same bits.
+inline constexpr uint32_t kTileTokens = 16;
+inline constexpr uint32_t kTileBlockBytes = kQuantBlock + 8;  // of a token and block of K
+inline constexpr size_t PackedTokensBytes(uint64_t tokens, uint64_t in_features) {
+  return (tokens + kTileTokens - 1) / kTileTokens * kTileTokens * (in_features / kQuantBlock) *
+         kTileBlockBytes;
+}
+
+// How many of `tokens` tokens go through tiles, the first ones: vectors take their time by the
+// token, a tile does not. Q6_K's two sub-scales a block would need two products: vectors are as
+// fast.
+inline constexpr uint32_t kMinTileTokens = 13;
+inline constexpr uint32_t TiledTokens(const QuantFormat& format, uint32_t tokens) {
+  if (format.bits == 6) return 0;
+  const uint32_t rest = tokens % kTileTokens;
+  return rest < kMinTileTokens ? tokens - rest : tokens;
+}
+
+struct PackTokensArgs {
+  const ActBlock* x = nullptr;
+  size_t x_stride = 0;
+  uint32_t tokens = 0;
+  uint32_t in_features = 0;
+  void* packed = nullptr;   // PackedTokensBytes, aligned to 64
+  uint32_t tile_begin = 0;  // this call's share
+  uint32_t tile_end = 0;
 };
 
 // As RmsNormArgs; `out` is [rows, cols / 32]. The normed value is rounded to fp32, then quantised.
@@ -136,10 +167,13 @@ struct QuantKernelTable {
   void (*rms_norm)(const RmsNormQuantArgs&);
   // rows × cols floats, dense → [rows, cols / 32] blocks.
   void (*quantize)(const float* x, uint32_t rows, uint32_t cols, ActBlock* out);
+  // Null where no kernel reads packed tokens.
+  void (*pack_tokens)(const PackTokensArgs&) = nullptr;
 };
 
 const QuantKernelTable& ReferenceQuantKernels();  // plain loops: the oracle
 const QuantKernelTable& Avx2QuantKernels();
 const QuantKernelTable& Avx512QuantKernels();  // needs VNNI
+const QuantKernelTable& AmxQuantKernels();     // VNNI's, and tiles: needs CpuHasAmxInt8
 
 }  // namespace flotilla::cpu

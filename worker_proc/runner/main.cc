@@ -59,7 +59,7 @@ struct WorkerFlags {
 
 void AddDeviceFlags(CLI::App* app, DeviceFlags* flags) {
   AddFlag(app, kDeviceFlag, &flags->device);
-  app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2 or avx512")
+  app->add_option("--isa", flags->cpu.isa, "Instruction set: auto, reference, avx2, avx512 or amx")
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &flags->cpu.dtype);
   AddFlag(app, kKvCacheDtypeFlag, &flags->cpu.kv_cache_dtype);

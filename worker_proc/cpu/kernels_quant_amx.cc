@@ -1,0 +1,65 @@
+// Integer kernels for AMX's tiles of int8 beside AVX-512 with VNNI; called only where the CPU has
+// both and the system lets the process use tiles (CpuHasAmxInt8).
+#include <immintrin.h>
+
+#include "worker_proc/cpu/quant_kernels.h"
+
+namespace flotilla::cpu {
+namespace {
+
+#include "worker_proc/cpu/simd_avx512.inc"
+
+#include "worker_proc/cpu/simd_quant_avx512.inc"
+
+struct T {
+  // What ldtilecfg reads. Tiles 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights.
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, kQuantBlock, kQuantBlock, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, kQuantBlock / 4, kQuantBlock / 4};
+  };
+  static_assert(sizeof(Config) == 64);
+
+  static void Begin() {
+    static constexpr Config kConfig;
+    _tile_loadconfig(&kConfig);
+  }
+  static void End() { _tile_release(); }
+
+  // A product is stored after three more have begun: none waits for what was just begun. (A macro,
+  // as the intrinsics take only literals; the barrier, as GCC does not know that they read memory.)
+#define FLOTILLA_STEP(b, sum, token, weight)                                  \
+  if ((b) >= 4 && (b)-4 < count) _tile_stored(sum, sums + ((b)-4) * 256, 64); \
+  if ((b) < count) {                                                          \
+    _tile_loadd(token, q + (b)*step, kQuantBlock);                            \
+    _tile_loadd(weight, w + (b)*step, 64);                                    \
+    _tile_zero(sum);                                                          \
+    _tile_dpbssd(sum, token, weight);                                         \
+  }
+  static void Dots(const int8_t* q, const int8_t* w, size_t step, size_t count, int32_t* sums) {
+    asm volatile("" ::: "memory");
+    for (size_t b = 0; b < count + 4; b += 4) {
+      FLOTILLA_STEP(b, 0, 4, 6)
+      FLOTILLA_STEP(b + 1, 1, 5, 7)
+      FLOTILLA_STEP(b + 2, 2, 4, 6)
+      FLOTILLA_STEP(b + 3, 3, 5, 7)
+    }
+    asm volatile("" ::: "memory");
+  }
+#undef FLOTILLA_STEP
+
+  static const QuantKernelTable& Few() { return Avx512QuantKernels(); }
+};
+
+#include "worker_proc/cpu/simd_quant_tiles.inc"
+
+}  // namespace
+
+const QuantKernelTable& AmxQuantKernels() {
+  static const QuantKernelTable kTable = TileTable("amx-int8");
+  return kTable;
+}
+
+}  // namespace flotilla::cpu
