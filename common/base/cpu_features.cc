@@ -7,7 +7,8 @@
 namespace flotilla {
 namespace {
 
-// Linux 5.16 and later; it refuses where its state would not be saved.
+// Linux 5.16 and later. Refused where the CPU has none, by sandboxes, and where a thread's
+// alternate signal stack is too small for their state.
 bool TilesGranted() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
@@ -40,6 +41,8 @@ bool CpuHasAmxInt8() {
   }();
   return has;
 }
+
+std::vector<std::string> IsaChoices() { return {"auto", "reference", "avx2", "avx512", "amx"}; }
 
 std::vector<std::string> SupportedIsaNames() {
   std::vector<std::string> names;

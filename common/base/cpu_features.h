@@ -15,7 +15,9 @@ bool CpuHasAvx512Bf16();
 // Tiles of int8, which the system must grant a process: the first call asks it to.
 bool CpuHasAmxInt8();
 
-// What --isa takes on this machine, best first; empty below x86-64-v3.
+// What --isa takes anywhere …
+std::vector<std::string> IsaChoices();
+// … and beside "auto" on this machine, best first; empty below x86-64-v3.
 std::vector<std::string> SupportedIsaNames();
 
 }  // namespace flotilla

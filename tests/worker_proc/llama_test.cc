@@ -183,6 +183,7 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
   }
   cases.push_back({1, 512, 8, 16, "tiles"});
   cases.push_back({2, 50, 6, 16, "tiles", 2});
+  cases.push_back({3, 50, 6, 16, "tiles"});
   cases.push_back({2, 3, 6, 5, "auto"});
   cases.push_back({3, 1, 2, 1, "auto"});
   cases.push_back({4, 20, 4, 16, "auto"});  // of models with fewer kv heads too
@@ -201,7 +202,8 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
     RankThreadsOptions options = Options(c.tp);
     options.threads = c.threads;
     options.isa = c.isa == "tiles" ? "avx2" : c.isa;
-    if (c.isa == "tiles") options.quant_kernels = &cpu::testing::EmulatedTileKernels();
+    if (c.isa == "tiles") options.quant_kernels = cpu::testing::EmulatedTilesAvx2().table;
+    const uint64_t products = *cpu::testing::EmulatedTilesAvx2().products;
     options.page_size = c.page_size;
     RankThreads ranks(checkpoint_.get(), options);
     std::vector<DriverRequest> requests = Requests();
@@ -225,6 +227,11 @@ TEST_P(LlamaSetupTest, SameBitsForAnyTpThreadsChunkBatchPageSizeAndIsa) {
                       });
     driver.Run(&requests);
     EXPECT_EQ(accepted > 0, c.draft_tokens > 0);
+    if (c.isa == "tiles") {
+      const bool ran = *cpu::testing::EmulatedTilesAvx2().products > products;
+      EXPECT_EQ(ran,
+                GetParam().dtype != kFloat && GetParam().name != "Int8WithoutAQuantisedMatrix");
+    }
     testing::ExpectWithinMasks(requests[3]);
     if (expected.empty()) {
       expected = requests;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/cpu_features.h"
 #include "tests/worker_proc/kernel_cases.h"
 #include "tests/worker_proc/tiles_emulated.h"
 #include "worker_proc/cpu/isa.h"
@@ -105,8 +106,16 @@ class PackedTokens {
   std::unique_ptr<uint8_t, Free> bytes_;
 };
 
+// Of the vectors that this machine has.
+inline std::vector<const EmulatedTiles*> AllEmulatedTiles() {
+  std::vector<const EmulatedTiles*> all = {&EmulatedTilesAvx2()};
+  if (CpuHasAvx512Vnni()) all.push_back(&EmulatedTilesAvx512());
+  return all;
+}
+
 inline std::vector<const QuantKernelTable*> AllQuantTables() {
-  std::vector<const QuantKernelTable*> tables = {&EmulatedTileKernels()};
+  std::vector<const QuantKernelTable*> tables;
+  for (const EmulatedTiles* tiles : AllEmulatedTiles()) tables.push_back(tiles->table);
   for (const std::string& name : SupportedIsas()) tables.push_back(*SelectQuantKernels(name));
   return tables;
 }

@@ -118,7 +118,7 @@ PeakLoops LoopsOf(std::string_view isa) {
   loops.int4 = {LOOP(TEN(PAIRS16)), 32};
   loops.int8 = {LOOP(TEN(PAIRS32)), 32};
   loops.fp32 = {LOOP(TEN(FMA256)), 8};
-  if (isa == "avx2") return loops;
+  if (isa != "avx512" && isa != "amx") return loops;
   loops.fp32 = {LOOP(TEN(FMA512)), 16};
   if (__builtin_cpu_supports("avx512bf16")) loops.bf16 = {LOOP(TEN(BF16)), 32};
   // Without VNNI the integer kernels are AVX2's too (cpu/isa.cc).

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
+#include "common/base/cpu_features.h"
 #include "common/base/cpus.h"
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
@@ -211,7 +212,7 @@ void AddInspectFlags(CLI::App* app, InspectFlags* flags) {
                 "here. The flags below are for it");
   app->get_option("--json")->excludes("--executables");
   app->add_option("--isa", o.isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
+      ->check(CLI::IsMember(IsaChoices()))
       ->capture_default_str();
   AddFlag(app, kThreadsFlag, &o.threads);
   AddFlag(app, kChunkedPrefillSizeFlag, &o.padding.chunked_prefill_size);

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "common/base/clock.h"
+#include "common/base/cpu_features.h"
 #include "common/base/default_model.h"
 #include "common/base/flags.h"
 #include "common/base/log.h"
@@ -59,7 +60,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(2u, 1u << 20))
       ->capture_default_str();
   app->add_option("--isa", o.isa, "Instruction set of the CPU backend")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512", "amx"}))
+      ->check(CLI::IsMember(IsaChoices()))
       ->capture_default_str();
   app->add_option("--threads", o.threads, "Compute threads; 0: the cores that this process may use")
       ->check(CLI::Range(0u, 1024u))

@@ -198,7 +198,7 @@ Status CpuBackend::Warmup(const StepBounds& bounds) {
   weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
-  if (quant_.pack_tokens != nullptr) {
+  if (quant_.pack_tokens != nullptr && largest_packed_ > 0) {
     ASSIGN_OR_RETURN(packed_tokens_, activations_.Allocate(largest_packed_));
   }
   RETURN_IF_ERROR(attention_.Warmup(&activations_, bounds.max_positions));
@@ -256,6 +256,7 @@ const void* CpuBackend::PackTokens(const CpuLinear& weight, Tensor x) {
     if (part.quant != nullptr) tokens = std::max(tokens, cpu::TiledTokens(part.format, x.rows));
   }
   if (tokens == 0) return nullptr;
+  DCHECK(cpu::PackedTokensBytes(tokens, x.cols) <= largest_packed_);
   const uint32_t tiles = (tokens + cpu::kTileTokens - 1) / cpu::kTileTokens;
   pool_.ParallelFor(tiles, 1, [&](uint32_t begin, uint32_t end, uint32_t) {
     quant_.pack_tokens({Q8(x), x.cols / kQuantBlock, tokens, x.cols, packed_tokens_, begin, end});

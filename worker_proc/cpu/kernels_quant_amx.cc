@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "worker_proc/cpu/quant_kernels.h"
+#include "worker_proc/cpu/tile_blocks.h"
 
 namespace flotilla::cpu {
 namespace {
@@ -28,17 +29,20 @@ struct T {
   }
   static void End() { _tile_release(); }
 
-  // A product is stored after three more have begun: none waits for what was just begun. (A macro,
-  // as the intrinsics take only literals; the barrier, as GCC does not know that they read memory.)
-#define FLOTILLA_STEP(b, sum, token, weight)                                  \
-  if ((b) >= 4 && (b)-4 < count) _tile_stored(sum, sums + ((b)-4) * 256, 64); \
-  if ((b) < count) {                                                          \
-    _tile_loadd(token, q + (b)*step, kQuantBlock);                            \
-    _tile_loadd(weight, w + (b)*step, 64);                                    \
-    _tile_zero(sum);                                                          \
-    _tile_dpbssd(sum, token, weight);                                         \
+  // A product is stored after three more have begun: none waits for what was just begun, which
+  // takes a third longer. (A macro, as the intrinsics take only literals; the barriers, as GCC does
+  // not know that they read memory.)
+#define FLOTILLA_STEP(b, sum, token, weight)                              \
+  if ((b) >= 4 && (b)-4 < count) _tile_stored(sum, sums[(b)-4], kStride); \
+  if ((b) < count) {                                                      \
+    _tile_loadd(token, x[b].q, kQuantBlock);                              \
+    _tile_loadd(weight, w[b].w, kStride);                                 \
+    _tile_zero(sum);                                                      \
+    _tile_dpbssd(sum, token, weight);                                     \
   }
-  static void Dots(const int8_t* q, const int8_t* w, size_t step, size_t count, int32_t* sums) {
+  static void Dots(const TokenBlock* x, const PanelBlock* w, size_t count,
+                   int32_t (*sums)[kTileSums]) {
+    constexpr size_t kStride = kPanelRows * 4;
     asm volatile("" ::: "memory");
     for (size_t b = 0; b < count + 4; b += 4) {
       FLOTILLA_STEP(b, 0, 4, 6)
@@ -50,7 +54,7 @@ struct T {
   }
 #undef FLOTILLA_STEP
 
-  static const QuantKernelTable& Few() { return Avx512QuantKernels(); }
+  static const QuantKernelTable& Vectors() { return Avx512QuantKernels(); }
 };
 
 #include "worker_proc/cpu/simd_quant_tiles.inc"

@@ -99,7 +99,7 @@ struct QuantGemmArgs {
   size_t y_stride = 0;
   uint32_t panel_begin = 0;  // this call's share: panels [panel_begin, panel_end)
   uint32_t panel_end = 0;
-  const void* packed = nullptr;  // all tokens' activations, by pack_tokens; or null
+  const void* token_tiles = nullptr;  // by pack_tokens, of the first TiledTokens; or null
 };
 
 // The weight's rows are [gate | up], each of `columns` rows (a multiple of 32):
@@ -117,7 +117,7 @@ struct GateUpArgs {
   uint32_t block_begin = 0;
   uint32_t block_end = 0;
   HiddenAct act = HiddenAct::kSilu;
-  const void* packed = nullptr;  // as QuantGemmArgs has it
+  const void* token_tiles = nullptr;  // as QuantGemmArgs has them
 };
 
 // Activations as tiles of 16 tokens, which some instruction sets multiply faster. They hold the
@@ -142,10 +142,10 @@ inline constexpr uint32_t TiledTokens(const QuantFormat& format, uint32_t tokens
 struct PackTokensArgs {
   const ActBlock* x = nullptr;
   size_t x_stride = 0;
-  uint32_t tokens = 0;
+  uint32_t tokens = 0;  // TiledTokens of all
   uint32_t in_features = 0;
-  void* packed = nullptr;   // PackedTokensBytes, aligned to 64
-  uint32_t tile_begin = 0;  // this call's share
+  void* token_tiles = nullptr;  // PackedTokensBytes, aligned to 64
+  uint32_t tile_begin = 0;      // this call's share
   uint32_t tile_end = 0;
 };
 

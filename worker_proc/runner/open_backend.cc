@@ -30,8 +30,9 @@ StatusOr<OpenedBackend> OpenCpu(const CpuFlags& flags, const RankPlace& place) {
   opened.backend = MakeCpuBackend(options);
   opened.spin_ns = options.threads.spin_ns;
   opened.available_memory = [] { return AvailableMemoryBytes(); };
-  Log().info("backend {} {} {} {}", Kv("name", opened.backend->name()),
-             Kv("isa", options.kernels->name), Kv("threads", options.threads.threads),
+  Log().info("backend {} {} {} {} {}", Kv("name", opened.backend->name()),
+             Kv("isa", options.kernels->name), Kv("integers", options.quant_kernels->name),
+             Kv("threads", options.threads.threads),
              Kv("spin_us", options.threads.spin_ns / kNsPerUs));
   return opened;
 }
