@@ -88,6 +88,12 @@ function(flotilla_label_targets labels)
   endforeach()
 endfunction()
 
+# How the vector kernels are compiled, and what tests make of them. GCC 12 takes the deliberately undefined
+# operand of its own AVX-512 intrinsics for a mistake.
+set(FLOTILLA_AVX2_OPTIONS -O3 -mavx2 -mfma -mf16c)
+set(FLOTILLA_AVX512_OPTIONS -O3 -mavx512f -mfma -Wno-uninitialized -Wno-maybe-uninitialized)
+set(FLOTILLA_VNNI_OPTIONS ${FLOTILLA_AVX512_OPTIONS} -mavx512bw -mavx512vl -mavx512vnni)
+
 # flotilla_fewer_checks(target): code whose templates are mostly Asio's, gRPC's or GoogleTest's compiles in two thirds
 # of the time without UBSan's checks of each pointer. ASan's stay, and the fuzz targets compile router's and scheduler's
 # parsers with all.

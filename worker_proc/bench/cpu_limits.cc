@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker_proc/cpu/tile_blocks.h"
+
 namespace flotilla::bench {
 namespace {
 
@@ -49,26 +51,19 @@ double Seconds(std::chrono::steady_clock::time_point start) {
   "vpmaddubsw %%ymm15, %%ymm15, %%ymm14\nvpmaddwd %%ymm15, %%ymm14, %%ymm14\nvpaddd %%ymm14," \
   "%%ymm" #i ", %%ymm" #i "\n"
 
-// Products of tiles of 16 tokens and 16 rows, 32 of K, as the kernels multiply them. One takes the
-// time of a good many steps, and counts as that many.
+// Products of tiles as the kernels multiply them. One takes the time of a good many steps, and
+// counts as that many.
 constexpr int kTileSteps = 32;
-constexpr uint32_t kTileMacs = 16 * 16 * 32;
+constexpr uint32_t kTileMacs = cpu::kTileSums * cpu::kQuantBlock;
 void TileLoop(int64_t n) {
-  struct alignas(64) Config {
-    uint8_t palette = 1;
-    uint8_t zeros[15] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 8};
-  };
-  static constexpr Config kConfig;
   int64_t fours = n * kLoopSteps / kTileSteps / 4;
   asm volatile(
       "ldtilecfg %1\n1:\n"
-      "tdpbssd %%tmm5, %%tmm4, %%tmm0\ntdpbssd %%tmm5, %%tmm4, %%tmm1\n"
-      "tdpbssd %%tmm5, %%tmm4, %%tmm2\ntdpbssd %%tmm5, %%tmm4, %%tmm3\n"
+      "tdpbssd %%tmm6, %%tmm4, %%tmm0\ntdpbssd %%tmm6, %%tmm4, %%tmm1\n"
+      "tdpbssd %%tmm6, %%tmm4, %%tmm2\ntdpbssd %%tmm6, %%tmm4, %%tmm3\n"
       "dec %0\njnz 1b\ntilerelease"
       : "+r"(fours)
-      : "m"(kConfig)
+      : "m"(cpu::kTileConfig)
       : "cc");
 }
 

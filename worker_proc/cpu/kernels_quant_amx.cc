@@ -13,20 +13,7 @@ namespace {
 #include "worker_proc/cpu/simd_quant_avx512.inc"
 
 struct T {
-  // What ldtilecfg reads. Tiles 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights.
-  struct alignas(64) Config {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, kQuantBlock, kQuantBlock, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, kQuantBlock / 4, kQuantBlock / 4};
-  };
-  static_assert(sizeof(Config) == 64);
-
-  static void Begin() {
-    static constexpr Config kConfig;
-    _tile_loadconfig(&kConfig);
-  }
+  static void Begin() { _tile_loadconfig(&kTileConfig); }
   static void End() { _tile_release(); }
 
   // A product is stored after three more have begun: none waits for what was just begun, which

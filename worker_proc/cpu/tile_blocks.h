@@ -24,4 +24,15 @@ struct alignas(64) PanelBlock {
   float min[kPanelRows];
 };
 
+// What ldtilecfg reads, for AMX: tiles 0 to 3 hold sums, 4 and 5 tokens, 6 and 7 weights.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, kQuantBlock, kQuantBlock, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, kQuantBlock / 4, kQuantBlock / 4};
+};
+static_assert(sizeof(TileConfig) == 64);
+inline constexpr TileConfig kTileConfig;
+
 }  // namespace flotilla::cpu
