@@ -35,9 +35,12 @@ ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choi
   if (name == "none") return ToolSyntax::kNone;
   if (name == "hermes") return ToolSyntax::kHermes;
   if (name == "llama3_json") return ToolSyntax::kLlama3;
-  // Qwen3-Coder's and functionary's calls, which aren't read: <function=f>… in <tool_call> or
-  // alone.
-  if (Has(chat_template, "<function=")) return ToolSyntax::kNone;
+  if (name == "qwen3_coder") return ToolSyntax::kQwen3Coder;
+  // Functionary's are not read: <function=f>{…}</function>.
+  if (Has(chat_template, kFunctionTag)) {
+    const bool coder = Has(chat_template, kCallTag) && Has(chat_template, kParameterTag);
+    return coder ? ToolSyntax::kQwen3Coder : ToolSyntax::kNone;
+  }
   if (Has(chat_template, kCallTag)) return ToolSyntax::kHermes;
   const bool llama = Has(chat_template, "<|python_tag|>") ||
                      (Has(chat_template, "<|eot_id|>") && Has(chat_template, "\"parameters\""));

@@ -33,12 +33,12 @@ size_t CallScanner::Push(std::string_view text, std::string* arguments) {
   return used;
 }
 
-void CallScanner::Take(char c, std::string* arguments) {
+void JsonCallScanner::Take(char c, std::string* arguments) {
   if (at_ == At::kValue && (depth_ > 0 || in_string_ || scalar_)) {
     // A number ends at what follows it.
     if (scalar_ && (c == ',' || c == '}' || IsJsonSpace(c))) {
       EndValue(arguments);
-      if (!IsJsonSpace(c) && state_ == State::kOpen) Take(c, arguments);
+      if (!IsJsonSpace(c) && state() == State::kOpen) Take(c, arguments);
     } else {
       TakeValue(c, arguments);
     }
@@ -55,7 +55,7 @@ void CallScanner::Take(char c, std::string* arguments) {
   if (IsJsonSpace(c)) return;
   if (at_ == At::kValue) {
     BeginValue(c);
-    if (state_ == State::kOpen) TakeValue(c, arguments);
+    if (state() == State::kOpen) TakeValue(c, arguments);
   } else if (c == '}' && (at_ == At::kFirstKey || at_ == At::kComma)) {
     EndObject(arguments);
   } else {
@@ -64,7 +64,7 @@ void CallScanner::Take(char c, std::string* arguments) {
 }
 
 // What stands between keys and values.
-void CallScanner::TakeStructure(char c) {
+void JsonCallScanner::TakeStructure(char c) {
   if (at_ == At::kBegin && c == '{') {
     at_ = At::kFirstKey;
   } else if ((at_ == At::kFirstKey || at_ == At::kKey) && c == '"') {
@@ -79,7 +79,7 @@ void CallScanner::TakeStructure(char c) {
   }
 }
 
-void CallScanner::BeginValue(char c) {
+void JsonCallScanner::BeginValue(char c) {
   const std::string key = StringOf(key_);
   is_arguments_ = (key == "arguments" || key == "parameters") && !has_arguments_;
   if (is_arguments_ && c != '{') Fail();
@@ -89,7 +89,7 @@ void CallScanner::BeginValue(char c) {
   value_.clear();
 }
 
-void CallScanner::TakeValue(char c, std::string* arguments) {
+void JsonCallScanner::TakeValue(char c, std::string* arguments) {
   if (is_arguments_ && !name_.empty()) {
     Begin();
     arguments->push_back(c);
@@ -109,7 +109,7 @@ void CallScanner::TakeValue(char c, std::string* arguments) {
   if (depth_ == 0 && !in_string_ && !scalar_) EndValue(arguments);
 }
 
-void CallScanner::EndValue(std::string* arguments) {
+void JsonCallScanner::EndValue(std::string* arguments) {
   at_ = At::kComma;
   scalar_ = false;
   if (is_arguments_) {
@@ -130,14 +130,14 @@ void CallScanner::EndValue(std::string* arguments) {
   arguments->append(arguments_);
 }
 
-void CallScanner::EndObject(std::string* arguments) {
+void JsonCallScanner::EndObject(std::string* arguments) {
   if (name_.empty()) {
     Fail();
     return;
   }
   Begin();
   if (!has_arguments_) arguments->append("{}");
-  state_ = State::kDone;
+  Done();
 }
 
 void CallScanner::Begin() {

@@ -1,4 +1,5 @@
-// One tool call as models write it, {"name": "f", "arguments": {…}}, from pieces of its text.
+// One tool call as models write it, from pieces of its text; JsonCallScanner: {"name": "f",
+// "arguments": {…}}.
 //
 // The arguments are passed on as they come, in the model's own bytes; what they say is the
 // client's to judge. "parameters" is another name for "arguments"; other keys are skipped; a call
@@ -18,13 +19,15 @@ class CallScanner {
  public:
   enum class State { kOpen, kDone, kFailed };
 
-  // `names`: what may be called; null: anything. Must outlive the scanner.
-  explicit CallScanner(const std::vector<std::string>* names) : names_(names) {}
+  virtual ~CallScanner() = default;
 
-  // Takes what of `text` belongs to the object, whose { comes first but for white space, and
-  // returns how many bytes that was. The byte that it fails at is not taken: it may begin a tag.
-  // Appends to *arguments once the call is known to be one (begun()).
+  // Takes what of `text` belongs to the call, which comes first but for white space, and returns
+  // how many bytes that was. The byte that it fails at is not taken: it may begin a tag. Appends to
+  // *arguments once the call is known to be one (begun()).
   size_t Push(std::string_view text, std::string* arguments);
+
+  // The output has ended: what is still told of the arguments.
+  virtual void Finish(std::string* /*arguments*/) {}
 
   State state() const { return state_; }
   bool begun() const { return begun_; }  // name() is known, and it is a call
@@ -32,25 +35,39 @@ class CallScanner {
   // All that was taken; kept until begun().
   const std::string& raw() const { return raw_; }
 
+ protected:
+  // The next byte; not after kDone. If it fails here, the byte is not taken.
+  virtual void Take(char c, std::string* arguments) = 0;
+  void Begin();
+  void Fail() { state_ = State::kFailed; }
+  void Done() { state_ = State::kDone; }
+  std::string name_;
+
+ private:
+  State state_ = State::kOpen;
+  std::string raw_;
+  bool begun_ = false;
+};
+
+class JsonCallScanner final : public CallScanner {
+ public:
+  // `names`: what may be called; null: anything. Must outlive the scanner.
+  explicit JsonCallScanner(const std::vector<std::string>* names) : names_(names) {}
+
  private:
   enum class At { kBegin, kFirstKey, kKey, kColon, kValue, kComma };
 
-  void Take(char c, std::string* arguments);
+  void Take(char c, std::string* arguments) override;
   void TakeStructure(char c);
   void TakeValue(char c, std::string* arguments);
   void BeginValue(char c);
   void EndValue(std::string* arguments);
   void EndObject(std::string* arguments);
-  void Begin();
-  void Fail() { state_ = State::kFailed; }
 
   const std::vector<std::string>* const names_;
-  State state_ = State::kOpen;
   At at_ = At::kBegin;
-  std::string raw_;
-  std::string key_;    // as JSON, with its quotes
-  std::string value_;  // the value so far, but for arguments that were passed on
-  std::string name_;
+  std::string key_;        // as JSON, with its quotes
+  std::string value_;      // the value so far, but for arguments that were passed on
   std::string arguments_;  // that came before the name
   bool in_key_ = false;
   bool in_string_ = false;
@@ -58,7 +75,6 @@ class CallScanner {
   bool scalar_ = false;  // the value is a number or a word
   bool is_arguments_ = false;
   bool has_arguments_ = false;
-  bool begun_ = false;
   int depth_ = 0;  // of the value's brackets
 };
 

@@ -1,5 +1,6 @@
 #include "router/answer/tool_call_parser.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr std::string_view kLlamaTag = "<|python_tag|>";
 
 std::string_view TagOf(ToolSyntax syntax) {
-  if (syntax == ToolSyntax::kHermes) return kCallTag;
+  if (syntax == ToolSyntax::kHermes || syntax == ToolSyntax::kQwen3Coder) return kCallTag;
   return syntax == ToolSyntax::kLlama3 ? kLlamaTag : std::string_view();
 }
 
@@ -25,6 +26,7 @@ std::string_view SeparatorsOf(ToolSyntax syntax) {
 ToolCallParser::ToolCallParser(const ToolCallOptions& options)
     : options_(options),
       tag_(TagOf(options.syntax)),
+      other_tag_(options.syntax == ToolSyntax::kQwen3Coder ? kFunctionTag : std::string_view()),
       separators_(SeparatorsOf(options.syntax)),
       mode_(separators_.empty() ? Mode::kText : Mode::kBeforeCall) {}
 
@@ -43,7 +45,12 @@ void ToolCallParser::Push(std::string_view text, AnswerText* out) {
 
 void ToolCallParser::Finish(AnswerText* out) {
   if (options_.syntax == ToolSyntax::kArguments && !call_told_) Push("", out);
-  if (call_.has_value() && !call_->begun()) TellText(StrCat(opener_, call_->raw()), out);
+  if (call_ != nullptr && call_told_) {
+    std::string arguments;
+    call_->Finish(&arguments);
+    TellCall(std::move(arguments), out);
+  }
+  if (call_ != nullptr && !call_->begun()) TellText(StrCat(opener_, call_->raw()), out);
   const bool between = mode_ == Mode::kAfterTag || mode_ == Mode::kBeforeCall;
   if (!between || num_calls_ == 0) TellText(pending_, out);
   if (num_calls_ == 0) out->content.append(space_);
@@ -75,16 +82,19 @@ bool ToolCallParser::StepText(AnswerText* out) {
     mode_ = Mode::kOnlyText;
     return true;
   }
-  const size_t at = tag_.empty() ? std::string::npos : pending_.find(tag_);
+  const size_t tagged = FindTag(tag_), untagged = FindTag(other_tag_);
+  const size_t at = std::min(tagged, untagged);
   if (at == std::string::npos) {
-    const size_t tell = pending_.size() - HeldSuffix(pending_, tag_);
+    const size_t held = std::max(HeldSuffix(pending_, tag_), HeldSuffix(pending_, other_tag_));
+    const size_t tell = pending_.size() - held;
     TellText(std::string_view(pending_).substr(0, tell), out);
     pending_.erase(0, tell);
     return false;
   }
+  const std::string_view opener = at == tagged ? tag_ : std::string_view();
   TellText(std::string_view(pending_).substr(0, at), out);
-  pending_.erase(0, at + tag_.size());
-  BeginCall(tag_);
+  pending_.erase(0, at + opener.size());
+  BeginCall(opener);
   return true;
 }
 
@@ -116,7 +126,7 @@ bool ToolCallParser::StepCall(AnswerText* out) {
   if (call_->state() == CallScanner::State::kOpen) return false;
   if (call_->begun()) {
     space_.clear();
-    mode_ = options_.syntax == ToolSyntax::kHermes ? Mode::kAfterTag : Mode::kBeforeCall;
+    mode_ = separators_.empty() ? Mode::kAfterTag : Mode::kBeforeCall;
   } else {
     TellText(StrCat(opener_, call_->raw()), out);
     mode_ = Mode::kText;
@@ -138,7 +148,14 @@ bool ToolCallParser::StepAfterTag() {
 
 void ToolCallParser::BeginCall(std::string_view opener) {
   opener_ = opener;
-  call_.emplace(options_.syntax == ToolSyntax::kHermes ? nullptr : &options_.names);
+  // Behind a tag anything is a call.
+  const bool any = opener == kCallTag;
+  const std::vector<std::string>* const names = any ? nullptr : &options_.names;
+  if (options_.syntax == ToolSyntax::kQwen3Coder) {
+    call_ = std::make_unique<TaggedCallScanner>(names, options_.parameters);
+  } else {
+    call_ = std::make_unique<JsonCallScanner>(names);
+  }
   call_told_ = false;
   mode_ = Mode::kCall;
 }
@@ -150,7 +167,7 @@ void ToolCallParser::TellCall(std::string arguments, AnswerText* out) {
   piece.arguments = std::move(arguments);
   piece.at = out->content.size();
   if (!std::exchange(call_told_, true))
-    piece.name = call_.has_value() ? call_->name() : options_.names[0];
+    piece.name = call_ != nullptr ? call_->name() : options_.names[0];
   else if (piece.arguments.empty())
     return;
   out->calls.push_back(std::move(piece));

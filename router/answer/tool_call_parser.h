@@ -8,13 +8,14 @@
 // parsers.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "router/answer/answer_text.h"
 #include "router/answer/call_scanner.h"
+#include "router/answer/tagged_call_scanner.h"
 
 namespace flotilla {
 
@@ -27,14 +28,16 @@ enum class ToolSyntax {
   kHermes,  // <tool_call>{"name": "f", "arguments": {…}}</tool_call>, anywhere
   kLlama3,  // {"name": "f", "parameters": {…}}, first thing or after <|python_tag|>; more after ;
   kArguments,  // the output is the arguments of the only tool there is
-  kList        // [{"name": "f", "parameters": {…}}, …]
+  kList,       // [{"name": "f", "parameters": {…}}, …]
+  kQwen3Coder  // <tool_call><function=f><parameter=a>…</parameter></function></tool_call>, anywhere
 };
 
 struct ToolCallOptions {
   ToolSyntax syntax = ToolSyntax::kNone;
   std::vector<std::string> names = {};  // of the tools there are
   size_t max_calls = SIZE_MAX;
-  bool first = false;      // calls come first thing: after any text there are none
+  ToolParameterTypes parameters = {};  // of kQwen3Coder
+  bool first = false;                  // calls come first thing: after any text there are none
   bool short_ids = false;  // what calls are named by: 9 letters and digits, as Mistral's templates
 };
 
@@ -54,6 +57,9 @@ class ToolCallParser {
 
   bool Step(AnswerText* out);
   bool StepText(AnswerText* out);
+  size_t FindTag(std::string_view tag) const {
+    return tag.empty() ? std::string::npos : pending_.find(tag);
+  }
   bool StepBeforeCall();
   bool StepCall(AnswerText* out);
   bool StepAfterTag();
@@ -63,11 +69,12 @@ class ToolCallParser {
 
   const ToolCallOptions& options_;
   const std::string_view tag_;         // that a call follows; empty: none
+  const std::string_view other_tag_;   // that a call begins with where tag_ was forgotten
   const std::string_view separators_;  // between calls that follow no tag of their own
   Mode mode_;
   std::string pending_;  // not looked at yet, or too short to tell
   std::string space_;    // white space at the end of the text so far
-  std::optional<CallScanner> call_;
+  std::unique_ptr<CallScanner> call_;
   std::string_view opener_;  // the tag before call_, if one was there
   bool call_told_ = false;
   bool after_call_ = false;  // nothing but white space since

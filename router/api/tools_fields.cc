@@ -88,6 +88,76 @@ json::object ListSchema(const ToolSet& tools) {
   return list;
 }
 
+constexpr size_t kMaxSchemaDepth = 16;
+
+// What "#/$defs/a" names in the root; null: nothing.
+const json::value* Referred(const json::object& root, const json::value& reference) {
+  const json::string* text = reference.if_string();
+  if (text == nullptr || !text->starts_with("#/")) return nullptr;
+  std::string_view path = std::string_view(*text).substr(2);
+  const json::object* object = &root;
+  while (true) {
+    const size_t slash = path.find('/');
+    const json::value* next = object->if_contains(path.substr(0, slash));
+    if (next == nullptr || slash == path.npos) return next;
+    object = next->if_object();
+    if (object == nullptr) return nullptr;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+// What values a schema takes.
+struct Kinds {
+  bool text = false;
+  bool null = false;
+  bool other = false;
+
+  void Add(const json::value& type) {
+    (type == "string" ? text : type == "null" ? null : other) = true;
+  }
+};
+
+// Of a schema within `root`, whose definitions it may name. References may go round: `depth` ends
+// it.
+void AddKinds(const json::object& root, const json::value& schema, size_t depth, Kinds* kinds) {
+  if (!schema.is_object() || depth == 0) return;
+  const auto add_value = [&](const json::value& one) {
+    (one.is_string() ? kinds->text : one.is_null() ? kinds->null : kinds->other) = true;
+  };
+  for (const auto& [key, value] : schema.get_object()) {
+    if (key == "type" && value.is_array()) {
+      for (const json::value& type : value.get_array()) kinds->Add(type);
+    } else if (key == "type") {
+      kinds->Add(value);
+    } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+      for (const json::value& inner : value.get_array()) AddKinds(root, inner, depth - 1, kinds);
+    } else if (key == "enum" && value.is_array()) {
+      for (const json::value& one : value.get_array()) add_value(one);
+    } else if (key == "const") {
+      add_value(value);
+    } else if (key == "$ref") {
+      const json::value* named = Referred(root, value);
+      if (named == nullptr) kinds->other = true;
+      if (named != nullptr) AddKinds(root, *named, depth - 1, kinds);
+    } else if (key == "properties" || key == "items") {
+      kinds->other = true;
+    }
+  }
+}
+
+ParameterTypes TypesOfParameters(const json::object& schema) {
+  ParameterTypes types;
+  const json::value* properties = schema.if_contains("properties");
+  if (properties == nullptr || !properties->is_object()) return types;
+  for (const auto& [name, property] : properties->get_object()) {
+    Kinds kinds;
+    AddKinds(schema, property, kMaxSchemaDepth, &kinds);
+    if (kinds.other) types.emplace(name, ParameterType::kJson);
+    if (!kinds.other && kinds.null) types.emplace(name, ParameterType::kTextOrNull);
+  }
+  return types;
+}
+
 // The grammar of a choice that has to be made.
 void Demand(const ToolSet& tools, CompletionRequest* request) {
   ToolCallOptions* read = &request->syntax.tools;
@@ -225,6 +295,14 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
                         "'tools': this model's chat template knows none. Ask for a call by "
                         "'tool_choice', 'required' or a function; or see --tool-call-parser.");
   const bool asks = request->params.has_structured();
+  if (read->syntax == ToolSyntax::kQwen3Coder) {
+    if (asks)
+      return NotBuiltYet("tools", StrCat("'tools' beside '", request->structured_field,
+                                         "' is not built for calls as this model writes them."));
+    for (const ToolSet::Tool& tool : tools.tools)
+      read->parameters.emplace(tool.name, TypesOfParameters(tool.parameters));
+    return std::nullopt;
+  }
   if (!asks && std::ranges::none_of(tools.tools, &ToolSet::Tool::strict)) return std::nullopt;
   if (!request->model->structural_tags) {
     if (!asks) return std::nullopt;

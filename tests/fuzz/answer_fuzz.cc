@@ -3,7 +3,7 @@
 // as it is.
 //
 // The first byte says how the model writes (syntax, reasoning, one call only, calls first), the
-// second how long the pieces are.
+// second how long the pieces are (and whether it writes calls as Qwen3-Coder).
 #include <string>
 
 #include "common/base/check.h"
@@ -47,8 +47,8 @@ AnswerText Parse(const AnswerSyntax& syntax, std::string_view text, size_t piece
   return all;
 }
 
-size_t Bytes(const AnswerText& text) {
-  size_t bytes = text.reasoning.size() + text.content.size();
+size_t BytesOfArguments(const AnswerText& text) {
+  size_t bytes = 0;
   for (const ToolCallPiece& call : text.calls) bytes += call.arguments.size();
   return bytes;
 }
@@ -60,11 +60,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flotilla;
   fuzz::FuzzInput input(data, size);
   const uint8_t how = input.Get<uint8_t>();
-  const uint8_t piece = input.Get<uint8_t>();
+  const uint8_t second = input.Get<uint8_t>();
+  const uint8_t piece = second & 0x7f;
   const fuzz::Piece rest = input.Rest();
   AnswerSyntax syntax;
   syntax.tools.syntax = static_cast<ToolSyntax>(how % 5);
+  if (second & 0x80) syntax.tools.syntax = ToolSyntax::kQwen3Coder;
   syntax.tools.names = {"f", "get_weather"};
+  syntax.tools.parameters["f"] = {{"j", ParameterType::kJson}, {"n", ParameterType::kTextOrNull}};
   if (how & 0x80) syntax.tools.max_calls = 1;
   syntax.tools.first = (how & 0x40) != 0;
   syntax.reasoning = static_cast<ReasoningStart>(how / 5 % 4);
@@ -77,8 +80,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(whole.calls[i].arguments == pieces.calls[i].arguments);
     CHECK(whole.calls[i].at == pieces.calls[i].at);
   }
-  // "{}" stands for arguments that a call does not have.
-  CHECK(Bytes(whole) <= rest.view().size() + 2 * whole.calls.size());
+  // "{}" stands for arguments that a call does not have. Values between tags get JSON's escapes.
+  const size_t escapes = syntax.tools.syntax == ToolSyntax::kQwen3Coder ? 6 : 1;
+  const size_t text = whole.reasoning.size() + whole.content.size();
+  CHECK(text <= rest.view().size());
+  CHECK(BytesOfArguments(whole) <= (rest.view().size() - text) * escapes + 2 * whole.calls.size());
   const bool plain =
       syntax.tools.syntax == ToolSyntax::kNone && syntax.reasoning == ReasoningStart::kNone;
   if (plain) CHECK(whole.content == rest.view());

@@ -219,6 +219,77 @@ TEST(AnswerParserTest, WhatIsThoughtCallsNothing) {
         "R[a <tool_call>{\"name\":\"f\"}</tool_call>]0:g({})");
 }
 
+AnswerSyntax Qwen3Coder() {
+  AnswerSyntax syntax = Tools(ToolSyntax::kQwen3Coder);
+  syntax.tools.parameters["f"] = {
+      {"n", ParameterType::kJson}, {"o", ParameterType::kTextOrNull}, {"b", ParameterType::kJson}};
+  return syntax;
+}
+
+TEST(AnswerParserTest, Qwen3CodersParametersBecomeJson) {
+  Check(Qwen3Coder(),
+        "I look.\n<tool_call>\n<function=f>\n<parameter=city>\nParis \"here\"\n</parameter>\n"
+        "<parameter=n>\n 3 \n</parameter>\n<parameter=b>True</parameter>\n</function>\n</tool_call>"
+        "\n<tool_call>\n<function=g>\n</function>\n</tool_call>\nx",
+        R"(T[I look.x]0:f({"city": "Paris \"here\"", "n": 3, "b": true})1:g({}))");
+}
+
+// Text that looks like a number or like tags is text; what should be JSON and is none is text, too.
+TEST(AnswerParserTest, Qwen3CodersValuesAreWhatTheSchemaSays) {
+  const auto call = [](const std::string& parameters) {
+    return StrCat("<tool_call>\n<function=f>\n", parameters, "</function>\n</tool_call>");
+  };
+  Check(Qwen3Coder(), call("<parameter=zip>\n01234\n</parameter>\n"), R"(0:f({"zip": "01234"}))");
+  Check(Qwen3Coder(), call("<parameter=code>\n\nif (a < b) {}\n\n</parameter>\n"),
+        R"(0:f({"code": "\nif (a < b) {}\n"}))");
+  Check(Qwen3Coder(), call("<parameter=code><function=g></function></parameter>"),
+        R"(0:f({"code": "<function=g></function>"}))");
+  Check(Qwen3Coder(), call("<parameter=n>\n{\"a\": [1, null]}\n</parameter>\n"),
+        R"(0:f({"n": {"a": [1, null]}}))");
+  Check(Qwen3Coder(), call("<parameter=n>\nthree\n</parameter>\n"), R"(0:f({"n": "three"}))");
+  Check(Qwen3Coder(), call("<parameter=o>null</parameter><parameter=p>null</parameter>"),
+        R"(0:f({"o": null, "p": "null"}))");
+}
+
+// Strict readers take no name twice, and no JSON that is too deep.
+TEST(AnswerParserTest, Qwen3CodersArgumentsCanBeRead) {
+  Check(Qwen3Coder(),
+        "<tool_call><function=f><parameter=a>1</parameter>x<parameter=a>2</parameter>"
+        "<parameter=b>false</parameter></function></tool_call>",
+        R"(0:f({"a": "1", "b": false}))");
+  const std::string deep = StrCat(std::string(32, '['), std::string(32, ']'));
+  Check(Qwen3Coder(),
+        StrCat("<tool_call><function=f><parameter=n>", deep, "</parameter></function>"),
+        StrCat("0:f({\"n\": \"", deep, "\"})"));
+}
+
+// What models forget, and what is no call.
+TEST(AnswerParserTest, Qwen3CodersCallsMayLackTags) {
+  Check(Qwen3Coder(),
+        "Well. <function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        R"(T[Well.]0:f({"a": "1"}))");
+  Check(Qwen3Coder(), "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call> y",
+        R"(T[y]0:f({"a": "1"}))");
+  const std::string told = "<function=f>\n<parameter=a>\n1\n";
+  Check(Qwen3Coder(), StrCat("<tool_call>\n", told, "</function>\n</tool_call>\nDone."),
+        R"(T[Done.]0:f({"a": "1"}))");
+  Check(Qwen3Coder(),
+        StrCat("<tool_call>\n", told, "</tool_call>\n<tool_call>\n", told,
+               "<parameter=b>2</parameter></function></tool_call>"),
+        R"(0:f({"a": "1"})1:f({"a": "1", "b": 2}))");
+  Check(Qwen3Coder(), StrCat("<tool_call>\n", told, "</parameter>\n"), R"(0:f({"a": "1"}))");
+  Check(Qwen3Coder(), "<tool_call><function=\"f\" ><parameter= a >1</parameter></function>",
+        R"(0:f({"a": "1"}))");
+  Check(Qwen3Coder(), "The tag `<function=f>` opens a call.\n\nMore.",
+        "T[The tag `<function=f>` opens a call.\n\nMore.]");
+  Check(Qwen3Coder(), "<tool_call><function=f>\nI think <parameter=a>",
+        "T[<tool_call><function=f>\nI think <parameter=a>]");
+  Check(Qwen3Coder(), "as in <function=other> or <func", "T[as in <function=other> or <func]");
+  Check(Qwen3Coder(), "<tool_call>{\"name\": \"f\"}</tool_call>",
+        "T[<tool_call>{\"name\": \"f\"}</tool_call>]");
+  Check(Qwen3Coder(), "<tool_call><function=f><parameter=a>1", "0:f({)");
+}
+
 TEST(AnswerParserTest, TheTemplateTellsTheSyntax) {
   const std::string qwen = "{{ '<tool_call>' }}",
                     llama = "<|eot_id|>{\"name\": n, \"parameters\": p}";
@@ -229,7 +300,8 @@ TEST(AnswerParserTest, TheTemplateTellsTheSyntax) {
   const std::string functionary = llama + "<|python_tag|><function=f>{}</function>",
                     qwen_coder = qwen + "<function=f>\n<parameter=a>";
   EXPECT_EQ(ToolSyntaxOf(functionary, {}), ToolSyntax::kNone);
-  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {}), ToolSyntax::kNone);
+  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {}), ToolSyntax::kQwen3Coder);
+  EXPECT_EQ(ToolSyntaxOf(qwen, {.tool_call_parser = "qwen3_coder"}), ToolSyntax::kQwen3Coder);
   EXPECT_EQ(ToolSyntaxOf(qwen_coder, {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
   EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
   EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "llama3_json"}), ToolSyntax::kLlama3);

@@ -266,7 +266,8 @@ class TemplateTest : public ::testing::Test {
  protected:
   std::variant<CompletionRequest, ApiError> Parse(const char* chat_template,
                                                   const std::string& messages = "",
-                                                  const std::string& fields = "\"user\":\"u\"") {
+                                                  const std::string& fields = "\"user\":\"u\"",
+                                                  const std::string& tools = kTools) {
     auto model = std::make_shared<ModelHandle>();
     model->name = "m";
     model->max_model_len = 1024;
@@ -274,7 +275,7 @@ class TemplateTest : public ::testing::Test {
     model->vocab_size = model->tokenizer->vocab_size();
     model->chat_format = ChatFormat::Create(chat_template, {}, {});
     return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
-                            "],", fields, ",", kTools, "}"),
+                            "],", fields, ",", tools, "}"),
                      {{"m", model}});
   }
 };
@@ -285,6 +286,33 @@ TEST_F(TemplateTest, ShowsTheToolsAsTheClientWroteThem) {
   EXPECT_THAT(request.prompts[0].text,
               HasSubstr(R"({"type": "function", "function": {"name": "g"}})"));
   EXPECT_EQ(request.syntax.tools.syntax, ToolSyntax::kHermes);
+}
+
+// Qwen3-Coder writes all arguments as texts: which of them are JSON, the schema says.
+TEST_F(TemplateTest, TellsWhichParametersAreJson) {
+  constexpr const char* kCoder = "{{ '<tool_call><function=f><parameter=a>' }}{{ tools }}";
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f",
+      "parameters":{"type":"object","properties":{"text":{"type":"string"},"any":{},
+      "count":{"type":"integer"},"maybe":{"type":["string","null"]},
+      "either":{"anyOf":[{"type":"string"},{"type":"number"}]},"unit":{"enum":["a","b"]},
+      "level":{"enum":[1,2]},"place":{"$ref":"#/$defs/p"},"grade":{"$ref":"#/$defs/g"},
+      "round":{"$ref":"#/$defs/r"},"nowhere":{"$ref":"#/$defs/q"},"five":{"const":5}},
+      "$defs":{"p":{"type":"object"},"g":{"type":"string","enum":["1","2"]},
+      "r":{"$ref":"#/$defs/r"}}}}}])";
+  const auto parsed = Parse(kCoder, "", R"("user":"u")", tools);
+  ASSERT_TRUE(std::holds_alternative<CompletionRequest>(parsed));
+  const ToolCallOptions& read = std::get<CompletionRequest>(parsed).syntax.tools;
+  EXPECT_EQ(read.syntax, ToolSyntax::kQwen3Coder);
+  EXPECT_EQ(read.parameters.at("f"), (ParameterTypes{{"count", ParameterType::kJson},
+                                                     {"either", ParameterType::kJson},
+                                                     {"five", ParameterType::kJson},
+                                                     {"level", ParameterType::kJson},
+                                                     {"maybe", ParameterType::kTextOrNull},
+                                                     {"nowhere", ParameterType::kJson},
+                                                     {"place", ParameterType::kJson}}));
+  const auto refused = Parse(kCoder, "", R"("guided_json":{})", tools);
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).param, "tools");
 }
 
 // A router may be updated before its replicas, as the handle of this model is of one.
