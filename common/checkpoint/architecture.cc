@@ -1,18 +1,33 @@
 #include "common/checkpoint/architecture.h"
 
+#include <algorithm>
 #include <map>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "common/checkpoint/gguf_cursor.h"
 
 namespace flotilla::internal {
 namespace {
 
 constexpr Architecture kArchitectures[] = {
+    // A GGUF of Mistral and one of Mixtral, with experts, say "llama", too.
     {.gguf = "llama", .hf = "LlamaForCausalLM", .gguf_permutes_qk = true},
-    // A GGUF of Mistral says "llama".
+    {.gguf = "llama",
+     .hf = "MixtralForCausalLM",
+     .experts = true,
+     .gguf_permutes_qk = true,
+     .finish_gguf = FinishExpertsGguf,
+     .finish_hf = FinishMixtralHf},
     {.gguf = "", .hf = "MistralForCausalLM", .finish_hf = FinishMistralHf},
     {.gguf = "qwen2", .hf = "Qwen2ForCausalLM", .qkv_bias = true, .finish_hf = FinishQwenHf},
     {.gguf = "qwen3", .hf = "Qwen3ForCausalLM", .qk_norm = true, .finish_hf = FinishQwenHf},
+    {.gguf = "qwen3moe",
+     .hf = "Qwen3MoeForCausalLM",
+     .qk_norm = true,
+     .experts = true,
+     .finish_gguf = FinishExpertsGguf,
+     .finish_hf = FinishQwen3MoeHf},
     {.gguf = "smollm3",
      .hf = "SmolLM3ForCausalLM",
      .gguf_permutes_qk = true,
@@ -49,14 +64,21 @@ constexpr Architecture kArchitectures[] = {
      .finish_hf = FinishGemma3Hf},
 };
 
+// The first of them that has experts or not, as asked, or else the first.
 StatusOr<const Architecture*> FindBy(std::string_view Architecture::*key, std::string_view field,
-                                     std::string_view name) {
+                                     std::string_view name, bool experts) {
   std::string known;
+  std::string_view last;
+  const Architecture* found = nullptr;
   for (const Architecture& architecture : kArchitectures) {
-    if ((architecture.*key).empty()) continue;
-    if (architecture.*key == name) return &architecture;
-    StrAppend(&known, known.empty() ? "" : ", ", architecture.*key);
+    const std::string_view own = architecture.*key;
+    if (own.empty()) continue;
+    if (own == name && architecture.experts == experts) return &architecture;
+    if (own == name && found == nullptr) found = &architecture;
+    if (own != last) StrAppend(&known, known.empty() ? "" : ", ", own);
+    last = own;
   }
+  if (found != nullptr) return found;
   return absl::InvalidArgumentError(StrCat(field, " is ", Quote(name), "; supported: ", known));
 }
 
@@ -66,9 +88,16 @@ struct Shape {
 };
 using Shapes = std::map<std::string, Shape>;
 
-void AddLayer(const ModelConfig& config, const std::string& prefix, Shapes* expected) {
+void AddFeedForward(const ModelConfig& config, const std::string& prefix, Shapes* expected) {
   const uint64_t hidden = config.hidden_size;
   const uint64_t inner = config.intermediate_size;
+  (*expected)[prefix + "gate_proj.weight"] = {inner, hidden};
+  (*expected)[prefix + "up_proj.weight"] = {inner, hidden};
+  (*expected)[prefix + "down_proj.weight"] = {hidden, inner};
+}
+
+void AddLayer(const ModelConfig& config, const std::string& prefix, Shapes* expected) {
+  const uint64_t hidden = config.hidden_size;
   const uint64_t q = uint64_t{config.num_attention_heads} * config.head_dim;
   const uint64_t kv = uint64_t{config.num_key_value_heads} * config.head_dim;
   const auto add = [&](const char* name, uint64_t rows, uint64_t cols) {
@@ -93,9 +122,23 @@ void AddLayer(const ModelConfig& config, const std::string& prefix, Shapes* expe
     add("self_attn.q_norm.weight", 1, config.head_dim);
     add("self_attn.k_norm.weight", 1, config.head_dim);
   }
-  add("mlp.gate_proj.weight", inner, hidden);
-  add("mlp.up_proj.weight", inner, hidden);
-  add("mlp.down_proj.weight", hidden, inner);
+  if (config.num_experts == 0) return AddFeedForward(config, prefix + "mlp.", expected);
+  add("mlp.gate.weight", config.num_experts, hidden);
+  for (uint32_t i = 0; i < config.num_experts; ++i)
+    AddFeedForward(config, StrCat(prefix, "mlp.experts.", i, "."), expected);
+}
+
+// GGUF has the experts' matrices of a kind in one tensor. parent: "model.layers.3.mlp.experts." Of
+// other layers than there are no names are made: there might be any number.
+bool IsOfAllExperts(const ModelConfig& config, std::string_view parent, const TensorView& view) {
+  constexpr std::string_view kLayers = "model.layers.", kExperts = ".mlp.experts.";
+  uint32_t layer = 0;
+  if (config.num_experts == 0 || view.rows % config.num_experts != 0) return false;
+  if (!parent.starts_with(kLayers) || !parent.ends_with(kExperts)) return false;
+  const std::string_view number =
+      parent.substr(kLayers.size(), parent.size() - kLayers.size() - kExperts.size());
+  return absl::SimpleAtoi(absl::string_view(number.data(), number.size()), &layer) &&
+         layer < config.num_hidden_layers;
 }
 
 Shapes ExpectedTensors(const ModelConfig& config) {
@@ -112,12 +155,20 @@ Shapes ExpectedTensors(const ModelConfig& config) {
 
 }  // namespace
 
-StatusOr<const Architecture*> FindGgufArchitecture(std::string_view name) {
-  return FindBy(&Architecture::gguf, "metadata general.architecture", name);
+StatusOr<const Architecture*> FindGgufArchitecture(std::string_view name, bool experts) {
+  return FindBy(&Architecture::gguf, "metadata general.architecture", name, experts);
 }
 
 StatusOr<const Architecture*> FindHfArchitecture(std::string_view name) {
-  return FindBy(&Architecture::hf, "config.json: architectures[0]", name);
+  return FindBy(&Architecture::hf, "config.json: architectures[0]", name, false);
+}
+
+std::string ModelTensorName(const ModelConfig& config, std::string_view name) {
+  if (config.architecture != "MixtralForCausalLM") return std::string(name);
+  return absl::StrReplaceAll({name.data(), name.size()}, {{".block_sparse_moe.", ".mlp."},
+                                                          {".w1.", ".gate_proj."},
+                                                          {".w2.", ".down_proj."},
+                                                          {".w3.", ".up_proj."}});
 }
 
 std::vector<NamedTensor> SplitFused(const ModelConfig& config, std::string name,
@@ -135,24 +186,36 @@ std::vector<NamedTensor> SplitFused(const ModelConfig& config, std::string name,
     parts = {{"gate_proj", inner}, {"up_proj", inner}};
   uint64_t rows = 0;
   for (const auto& [part, size] : parts) rows += size;
-  if (!config.fused_projections || parts.empty() || rows != view.rows) {
-    std::vector<NamedTensor> one;
-    one.push_back({std::move(name), view});
-    return one;
-  }
   std::vector<NamedTensor> split;
-  uint64_t row = 0;
-  for (const auto& [part, size] : parts) {
+  const auto take = [&](std::string part, uint64_t size) {
     TensorView rows_of = view;
     rows_of.rows = size;
-    rows_of.data = view.data.subspan(row * view.row_bytes(), size * view.row_bytes());
-    split.push_back({StrCat(whole.substr(0, leaf), part, ".weight"), rows_of});
-    row += size;
+    rows_of.data = view.data.subspan(rows * view.row_bytes(), size * view.row_bytes());
+    split.push_back({std::move(part), rows_of});
+    rows += size;
+  };
+  if (config.fused_projections && !parts.empty() && rows == view.rows) {
+    rows = 0;
+    for (const auto& [part, size] : parts)
+      take(StrCat(whole.substr(0, leaf), part, ".weight"), size);
+  } else if (IsOfAllExperts(config, whole.substr(0, leaf), view)) {
+    rows = 0;
+    for (uint32_t i = 0; i < config.num_experts; ++i)
+      take(StrCat(whole.substr(0, leaf), i, ".", of), view.rows / config.num_experts);
+  } else {
+    split.push_back({std::move(name), view});
   }
   return split;
 }
 
 Status CheckTensors(const ModelConfig& config, const std::vector<TensorView>& tensors) {
+  // Before as many names are made.
+  const uint64_t of_experts = uint64_t{3} * config.num_experts * config.num_hidden_layers;
+  if (of_experts > tensors.size()) {
+    return absl::InvalidArgumentError(StrCat(
+        "there are ", tensors.size(), " tensors, but ", config.num_experts, " experts in ",
+        config.num_hidden_layers, " layers need ", of_experts, "; download the model again"));
+  }
   Shapes missing = ExpectedTensors(config);
   for (const TensorView& tensor : tensors) {
     const auto it = missing.find(std::string(tensor.name));

@@ -21,7 +21,7 @@ class GgufCheckpoint final : public Checkpoint {
     const GgufFile& gguf = shards.gguf;
     ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.architecture"));
     ASSIGN_OR_RETURN(const internal::Architecture* architecture,
-                     internal::FindGgufArchitecture(name));
+                     internal::FindGgufArchitecture(name, internal::HasExperts(gguf, name)));
     ASSIGN_OR_RETURN(ModelConfig config, internal::ReadGgufConfig(gguf, *architecture));
     std::unique_ptr<GgufCheckpoint> checkpoint(
         new GgufCheckpoint(std::move(shards.files), std::move(config)));

@@ -13,6 +13,24 @@ constexpr ConfigField kValueLength = {"attention.value_length", ""};
 constexpr ConfigField kRopeDim = {"rope.dimension_count", ""};
 constexpr ConfigField kEpsilon = {"attention.layer_norm_rms_epsilon", "rms_norm_eps"};
 
+constexpr ConfigField kWidth = {"feed_forward_length", "intermediate_size"};
+constexpr ConfigField kExpertWidth = {"expert_feed_forward_length", "moe_intermediate_size"};
+constexpr ConfigField kExpertsPerToken = {"expert_used_count", "num_experts_per_tok"};
+
+// config.json's name of the count is an architecture's own, or another's by transformers.
+Status ReadExperts(const ConfigSource& source, ModelConfig* config) {
+  constexpr ConfigField kNames[] = {{"expert_count", "num_experts"}, {"", "num_local_experts"}};
+  const ConfigField& count =
+      source.Has(kNames[1]) && !source.Has(kNames[0]) ? kNames[1] : kNames[0];
+  ASSIGN_OR_RETURN(config->num_experts, source.Count(count, kMaxExperts));
+  ASSIGN_OR_RETURN(config->num_experts_per_tok,
+                   source.Count(kExpertsPerToken, config->num_experts));
+  if (uint64_t{config->num_experts} * config->num_hidden_layers <= kMaxExpertsOfAll)
+    return OkStatus();
+  return source.Error(count, StrCat("is ", config->num_experts, " in ", config->num_hidden_layers,
+                                    " layers; at most ", kMaxExpertsOfAll, " of all layers"));
+}
+
 Status ReadHeads(const ConfigSource& source, ModelConfig* config) {
   ASSIGN_OR_RETURN(config->num_attention_heads, source.Count(kHeads, kMaxHeads));
   const uint32_t heads = config->num_attention_heads;
@@ -88,8 +106,10 @@ Status ReadCommonConfig(const ConfigSource& source, const Architecture& architec
   ASSIGN_OR_RETURN(config->max_position_embeddings,
                    source.Count({"context_length", "max_position_embeddings"}, kMaxContext));
   ASSIGN_OR_RETURN(config->hidden_size, source.Count(kHidden, kMaxWidth));
+  if (architecture.experts) RETURN_IF_ERROR(ReadExperts(source, config));
+  const bool own_width = architecture.experts && source.Has(kExpertWidth);
   ASSIGN_OR_RETURN(config->intermediate_size,
-                   source.Count({"feed_forward_length", "intermediate_size"}, kMaxWidth));
+                   source.Count(own_width ? kExpertWidth : kWidth, kMaxWidth));
   RETURN_IF_ERROR(ReadHeads(source, config));
   config->query_pre_attn_scalar = static_cast<float>(config->head_dim);
   ASSIGN_OR_RETURN(const double epsilon, source.Float(kEpsilon));

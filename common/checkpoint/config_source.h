@@ -17,6 +17,8 @@ struct Architecture;
 inline constexpr uint64_t kMaxLayers = 1024;
 inline constexpr uint64_t kMaxHeads = 4096;
 inline constexpr uint64_t kMaxWidth = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxExperts = 1024;
+inline constexpr uint64_t kMaxExpertsOfAll = uint64_t{1} << 16;
 inline constexpr uint64_t kMaxVocab = uint64_t{1} << 24;
 inline constexpr uint64_t kMaxContext = uint64_t{1} << 24;
 

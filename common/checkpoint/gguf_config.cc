@@ -105,8 +105,10 @@ Status ReadRopeScaling(const GgufFile& gguf, const GgufSource& source, ModelConf
   return ReadFactors(gguf, kRopeFactorsTensor, half, &config->rope_divisors);
 }
 
+constexpr ConfigField kExperts = {"expert_count", ""};
+
 // What would change the mathematics and is not implemented is refused, not ignored.
-Status RefuseUnsupported(const GgufFile& gguf, const GgufSource& source) {
+Status RefuseUnsupported(const GgufFile& gguf, const GgufSource& source, bool experts_allowed) {
   constexpr ConfigField kCausal = {"attention.causal", ""};
   if (source.Has(kCausal)) {
     ASSIGN_OR_RETURN(const bool causal, gguf.GetBool(source.Key(kCausal)));
@@ -116,11 +118,12 @@ Status RefuseUnsupported(const GgufFile& gguf, const GgufSource& source) {
                           "embeddings do, are not supported");
     }
   }
-  constexpr ConfigField kExperts = {"expert_count", ""};
-  if (!source.Has(kExperts)) return OkStatus();
+  if (experts_allowed || !source.Has(kExperts)) return OkStatus();
   ASSIGN_OR_RETURN(const uint64_t experts, source.Uint(kExperts));
   if (experts == 0) return OkStatus();
-  return source.Error(kExperts, StrCat("is ", experts, "; mixtures of experts are not supported"));
+  return source.Error(kExperts, StrCat("is ", experts,
+                                       "; experts are not supported in this architecture, but in "
+                                       "llama (Mixtral) and qwen3moe"));
 }
 
 // The embedding's rows decide; what the metadata says must agree.
@@ -153,9 +156,14 @@ Status ReadVocab(const GgufFile& gguf, const GgufSource& source, ModelConfig* co
 
 }  // namespace
 
+bool HasExperts(const GgufFile& gguf, std::string_view architecture) {
+  const StatusOr<uint64_t> experts = GgufSource(gguf, architecture).Uint(kExperts);
+  return experts.ok() && *experts > 0;
+}
+
 StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const Architecture& architecture) {
   const GgufSource source(gguf, architecture.gguf);
-  RETURN_IF_ERROR(RefuseUnsupported(gguf, source));
+  RETURN_IF_ERROR(RefuseUnsupported(gguf, source, architecture.experts));
   ModelConfig config;
   if (const auto name = gguf.GetString("general.name"); name.ok()) config.name = std::string(*name);
   RETURN_IF_ERROR(ReadCommonConfig(source, architecture, &config));

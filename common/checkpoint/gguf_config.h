@@ -21,6 +21,8 @@ inline bool IsRopeFactors(std::string_view tensor) {
          tensor == kLongRopeFactorsTensor;
 }
 
+// Whether the metadata of such an architecture names any.
+bool HasExperts(const GgufFile& gguf, std::string_view architecture);
 StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const Architecture& architecture);
 
 }  // namespace flotilla::internal

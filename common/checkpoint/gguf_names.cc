@@ -23,7 +23,7 @@ constexpr std::array<NamePair, 3> kSandwichNames{{
     {"post_ffw_norm", "post_feedforward_layernorm"},
 }};
 
-constexpr std::array<NamePair, 12> kLayerNames{{
+constexpr std::array<NamePair, 16> kLayerNames{{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -36,6 +36,10 @@ constexpr std::array<NamePair, 12> kLayerNames{{
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
 }};
 
 template <size_t kSize>

@@ -150,7 +150,7 @@ class HfCheckpoint final : public Checkpoint {
         }
       }
       if (IsIgnored(config_, view.name)) continue;
-      for (auto& part : SplitFused(config_, std::string(view.name), view)) {
+      for (auto& part : SplitFused(config_, ModelTensorName(config_, view.name), view)) {
         tensors_.push_back(part.view);
         tensors_.back().name = names_.emplace_back(std::move(part.name));
       }

@@ -14,7 +14,7 @@ struct ModelConfig {
   std::string name;          // general.name, for people
   uint32_t vocab_size = 0;
   uint32_t hidden_size = 0;
-  uint32_t intermediate_size = 0;
+  uint32_t intermediate_size = 0;  // of a feed-forward: of one expert where there are any
   uint32_t num_hidden_layers = 0;
   uint32_t num_attention_heads = 0;
   uint32_t num_key_value_heads = 0;
@@ -23,6 +23,12 @@ struct ModelConfig {
   float rms_norm_eps = 0;
   bool tie_word_embeddings = false;  // lm_head is the embedding
   HiddenAct hidden_act = HiddenAct::kSilu;
+
+  // Mixtures of experts: each layer has so many feed-forwards, of which a router chooses some for
+  // each token; 0: one for all.
+  uint32_t num_experts = 0;
+  uint32_t num_experts_per_tok = 0;
+  bool norm_topk_prob = false;  // the weights of a token's experts sum to 1
 
   // Which tensors a layer has besides those of every model.
   bool qkv_bias = false;

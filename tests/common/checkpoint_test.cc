@@ -120,6 +120,74 @@ TEST_F(CheckpointTest, TinyLlamaOpensInEveryType) {
   }
 }
 
+TinyLlamaOptions WithExperts(const std::string& architecture) {
+  TinyLlamaOptions options;
+  options.architecture = architecture;
+  options.num_experts = 3;
+  return options;
+}
+
+TEST_F(CheckpointTest, ATensorOfAllExpertsIsOneMatrixForEach) {
+  for (const char* architecture : {"llama", "qwen3moe"}) {
+    SCOPED_TRACE(architecture);
+    const auto checkpoint = Open(TinyLlamaBytes(WithExperts(architecture)));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const ModelConfig& config = (*checkpoint)->config();
+    EXPECT_EQ(config.architecture,
+              *architecture == 'l' ? "MixtralForCausalLM" : "Qwen3MoeForCausalLM");
+    EXPECT_EQ(config.num_experts, 3u);
+    EXPECT_EQ(config.num_experts_per_tok, 2u);
+    EXPECT_EQ(config.intermediate_size, 160u);
+    EXPECT_TRUE(config.norm_topk_prob);
+    EXPECT_EQ((*checkpoint)->Find("model.layers.0.mlp.gate.weight")->rows, 3u);
+    const TensorView* first = (*checkpoint)->Find("model.layers.1.mlp.experts.0.up_proj.weight");
+    const TensorView* last = (*checkpoint)->Find("model.layers.1.mlp.experts.2.up_proj.weight");
+    ASSERT_TRUE(first != nullptr && last != nullptr);
+    EXPECT_EQ(first->rows, 160u);
+    EXPECT_EQ(first->cols, 96u);
+    EXPECT_EQ(last->data.data(), first->data.data() + 2 * 160 * first->row_bytes());
+    EXPECT_EQ(last->data.size(), 160 * first->row_bytes());
+    EXPECT_EQ((*checkpoint)->Find("model.layers.0.mlp.experts.up_proj.weight"), nullptr);
+  }
+}
+
+TEST_F(CheckpointTest, ExpertsThatAreNotThereOrComputedOtherwiseAreRefused) {
+  const auto error = [&](const char* architecture, const char* key, uint32_t value) {
+    GgufBuilder gguf = TinyLlama(WithExperts(architecture));
+    gguf.AddUint32(key, value);
+    return ErrorOf(gguf.Build());
+  };
+  EXPECT_THAT(error("qwen3moe", "qwen3moe.expert_gating_func", 2),
+              HasSubstr("metadata qwen3moe.expert_gating_func is 2; only 1, softmax"));
+  GgufBuilder scaled = TinyLlama(WithExperts("llama")), unscaled = TinyLlama(WithExperts("llama"));
+  scaled.AddFloat32("llama.expert_weights_scale", 2.5f);
+  EXPECT_THAT(ErrorOf(scaled.Build()), HasSubstr("metadata llama.expert_weights_scale is 2.5"));
+  unscaled.AddFloat32("llama.expert_weights_scale", 1.0f);
+  unscaled.AddBool("llama.expert_weights_norm", false);
+  const auto plain = Open(unscaled.Build());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE((*plain)->config().norm_topk_prob);
+  EXPECT_THAT(error("llama", "llama.expert_shared_count", 1),
+              HasSubstr("metadata llama.expert_shared_count is 1"));
+  EXPECT_THAT(ErrorOf(TinyLlamaBytes(WithExperts("qwen2"))),
+              HasSubstr("metadata qwen2.expert_count is 3; experts are not supported"));
+  Hyperparameters many;
+  many.counts["llama.expert_count"] = 1024;
+  many.counts["llama.expert_used_count"] = 2;
+  EXPECT_THAT(ErrorOf(Model(many, SmallTensors())),
+              HasSubstr("1024 experts in 1 layers need 3072"));
+  many.counts["llama.block_count"] = 65;
+  EXPECT_THAT(ErrorOf(Model(many, SmallTensors())),
+              HasSubstr("llama.expert_count is 1024 in 65 layers; at most 65536"));
+  std::vector<Matrix> tensors = SmallTensors();
+  tensors.insert(tensors.begin(), {"blk.7.ffn_up_exps.weight", 8, 8});
+  many.counts["llama.block_count"] = 1;
+  many.counts["llama.expert_count"] = 2;
+  EXPECT_THAT(ErrorOf(Model(many, tensors)),
+              HasSubstr("'model.layers.7.mlp.experts.up_proj.weight'"))
+      << "it stays one tensor, of no layer";
+}
+
 TEST_F(CheckpointTest, DigestIsTheFilesSha256FromAnyThread) {
   const std::string bytes = TinyLlamaBytes();
   const auto checkpoint = Open(bytes);
@@ -207,7 +275,8 @@ TEST_F(CheckpointTest, EveryHyperparameterIsChecked) {
                                    Case{"llama.rope.dimension_count", 3},
                                    Case{"llama.rope.dimension_count", 6},
                                    Case{"llama.vocab_size", 6},
-                                   Case{"llama.expert_count", 8}}) {
+                                   Case{"llama.expert_count", 8},  // expert_used_count is missing
+                                   Case{"llama.expert_count", 1025}}) {
     Hyperparameters parameters;
     parameters.counts[key] = value;
     EXPECT_THAT(ErrorOf(Model(parameters, SmallTensors())), HasSubstr("metadata llama."))

@@ -254,6 +254,51 @@ TEST(HfConfigTest, Granite) {
   }
 }
 
+TEST(HfConfigTest, MixtralsExpertsAreAsWideAsItsFeedForward) {
+  json::object json = Of("MixtralForCausalLM");
+  json["num_local_experts"] = 8;
+  json["num_experts_per_tok"] = 2;
+  const ModelConfig config = Config(json);
+  EXPECT_EQ(config.num_experts, 8u);
+  EXPECT_EQ(config.num_experts_per_tok, 2u);
+  EXPECT_EQ(config.intermediate_size, 96u);
+  EXPECT_TRUE(config.norm_topk_prob);
+  EXPECT_FALSE(config.qk_norm || config.is_sliding(0));
+  EXPECT_EQ(config.rope_theta, 500000.0f);
+  json.erase("rope_theta");
+  EXPECT_EQ(Config(json).rope_theta, 1e6f);
+  json["sliding_window"] = 24;
+  EXPECT_TRUE(Config(json).is_sliding(2));
+  json["num_experts_per_tok"] = 9;
+  EXPECT_THAT(ErrorOf(json),
+              HasSubstr("config.json: num_experts_per_tok is 9; it must be in 1..8"));
+  json.erase("num_local_experts");
+  EXPECT_THAT(ErrorOf(json), HasSubstr("config.json: num_experts is missing"));
+}
+
+TEST(HfConfigTest, Qwen3MoesExpertsHaveAWidthOfTheirOwn) {
+  json::object json = Of("Qwen3MoeForCausalLM");
+  json["num_experts"] = 128;
+  json["num_experts_per_tok"] = 8;
+  json["moe_intermediate_size"] = 32;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = json::array();
+  const ModelConfig config = Config(json);
+  EXPECT_EQ(config.num_experts, 128u);
+  EXPECT_EQ(config.intermediate_size, 32u);
+  EXPECT_FALSE(config.norm_topk_prob);
+  EXPECT_TRUE(config.qk_norm);
+  EXPECT_TRUE(Config(With(json, "norm_topk_prob", "true")).norm_topk_prob);
+  EXPECT_THAT(ErrorOf(With(json, "decoder_sparse_step", "2")),
+              HasSubstr("config.json: decoder_sparse_step is 2"));
+  EXPECT_THAT(ErrorOf(With(json, "mlp_only_layers", "[0]")),
+              HasSubstr("config.json: mlp_only_layers"));
+  EXPECT_THAT(ErrorOf(With(json, "num_experts", "100000")),
+              HasSubstr("config.json: num_experts is 100000; it must be in 1..1024"));
+  EXPECT_THAT(ErrorOf(With(json, "moe_intermediate_size", "0")),
+              HasSubstr("config.json: moe_intermediate_size"));
+}
+
 TEST(HfConfigTest, EveryFieldIsChecked) {
   struct Case {
     const char *key, *value;

@@ -94,6 +94,8 @@ struct TinyLlamaOptions {
   DType embedding_dtype = DType::kQ8_0;  // of token_embd and output
   // Instead of matrix_dtype, for matrices with this in their name ("attn_v", "blk.0.ffn_down").
   std::vector<std::pair<std::string, DType>> other_dtypes = {};
+  uint32_t num_experts = 0;  // llama, qwen3moe
+  uint32_t num_experts_per_tok = 2;
   uint32_t sliding_window = 20;  // gemma2, gemma3
   float softcap = 0;             // the same, of scores and of logits
   float rope_scale = 0;          // linear scaling's factor; 0: none

@@ -103,6 +103,13 @@ void AddHyperparameters(GgufBuilder* builder, const TinyLlamaOptions& options) {
   builder->AddUint32(key("context_length"), options.max_position_embeddings);
   builder->AddUint32(key("embedding_length"), options.hidden_size);
   builder->AddUint32(key("feed_forward_length"), options.intermediate_size);
+  if (options.num_experts > 0) {
+    builder->AddUint32(key("expert_count"), options.num_experts);
+    builder->AddUint32(key("expert_used_count"), options.num_experts_per_tok);
+  }
+  if (options.architecture == "qwen3moe") {
+    builder->AddUint32(key("expert_feed_forward_length"), options.intermediate_size);
+  }
   builder->AddUint32(key("attention.head_count"), options.num_attention_heads);
   builder->AddUint32(key("attention.head_count_kv"), options.num_key_value_heads);
   builder->AddUint32(key("attention.key_length"), options.head_dim);
@@ -143,18 +150,37 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
   const uint64_t inner = options.intermediate_size;
   const uint64_t q = uint64_t{options.num_attention_heads} * options.head_dim;
   const uint64_t kv = uint64_t{options.num_key_value_heads} * options.head_dim;
-  const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols, DType dtype) {
-    // Uniform with variance 1 / cols keeps activations of order one.
-    const float scale = std::sqrt(3.0f / static_cast<float>(cols));
+  // Uniform with variance 1 / cols keeps activations of order one.
+  const auto values = [&](uint64_t rows, uint64_t cols) {
+    return RandomValues(&random, rows * cols, std::sqrt(3.0f / static_cast<float>(cols)), 0.0f);
+  };
+  const auto type_of = [&](const std::string& name, DType dtype) {
     for (const auto& [part, other] : options.other_dtypes) {
       if (name.find(part) != std::string::npos) dtype = other;
     }
-    builder->AddMatrix(name, rows, cols, dtype, RandomValues(&random, rows * cols, scale, 0.0f));
+    return dtype;
+  };
+  const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols, DType dtype) {
+    builder->AddMatrix(name, rows, cols, type_of(name, dtype), values(rows, cols));
+  };
+  const auto matrices = [&](const std::string& name, uint64_t count, uint64_t rows, uint64_t cols) {
+    const DType dtype = type_of(name, options.matrix_dtype);
+    builder->AddTensor(name, {cols, rows, count}, static_cast<uint32_t>(dtype),
+                       Quantize(dtype, values(count * rows, cols)));
   };
   const auto vector = [&](const std::string& name, uint64_t size, float offset) {
     builder->AddMatrix(name, 0, size, DType::kF32, RandomValues(&random, size, 0.2f, offset));
   };
   const auto norm = [&](const std::string& name) { vector(name, hidden, 1.0f); };
+  // The router's logits are far apart, so that arithmetic of 8 bits mostly chooses as doubles do.
+  const auto add_experts = [&](const std::string& prefix) {
+    const uint64_t experts = options.num_experts;
+    builder->AddMatrix(prefix + "ffn_gate_inp.weight", experts, hidden, DType::kF32,
+                       RandomValues(&random, experts * hidden, 1.0f, 0.0f));
+    matrices(prefix + "ffn_gate_exps.weight", experts, inner, hidden);
+    matrices(prefix + "ffn_up_exps.weight", experts, inner, hidden);
+    matrices(prefix + "ffn_down_exps.weight", experts, hidden, inner);
+  };
   matrix("token_embd.weight", TinyLlamaVocabSize(), hidden, options.embedding_dtype);
   for (uint32_t layer = 0; layer < options.num_hidden_layers; ++layer) {
     const std::string prefix = StrCat("blk.", layer, ".");
@@ -173,12 +199,16 @@ void AddWeights(GgufBuilder* builder, const TinyLlamaOptions& options) {
       vector(prefix + "attn_k.bias", kv, 0.0f);
       vector(prefix + "attn_v.bias", kv, 0.0f);
     }
-    if (options.architecture == "qwen3" || options.architecture == "gemma3") {
+    if (options.architecture.starts_with("qwen3") || options.architecture == "gemma3") {
       vector(prefix + "attn_q_norm.weight", options.head_dim, 1.0f);
       vector(prefix + "attn_k_norm.weight", options.head_dim, 1.0f);
     }
     if (IsGemma(options)) norm(prefix + "post_attention_norm.weight");
     norm(prefix + "ffn_norm.weight");
+    if (options.num_experts > 0) {
+      add_experts(prefix);
+      continue;
+    }
     if (!fused) matrix(prefix + "ffn_gate.weight", inner, hidden, options.matrix_dtype);
     matrix(prefix + "ffn_up.weight", inner * (fused ? 2 : 1), hidden, options.matrix_dtype);
     matrix(prefix + "ffn_down.weight", hidden, inner, options.matrix_dtype);

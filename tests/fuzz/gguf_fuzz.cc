@@ -86,6 +86,7 @@ void CheckModel(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
   CHECK(config.num_attention_heads % config.num_key_value_heads == 0);
   CHECK(config.head_dim % 2 == 0 && config.rope_dim <= config.head_dim);
+  CHECK(config.num_experts_per_tok <= config.num_experts && config.num_experts <= 1024);
   CHECK(checkpoint.tensors().size() >= 2 + 9 * size_t{config.num_hidden_layers});
   CHECK(checkpoint.Find("model.norm.bias") == nullptr);
   std::vector<float> row;

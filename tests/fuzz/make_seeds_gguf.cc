@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,8 @@ void AddHyperparameters(GgufBuilder* gguf, const std::map<std::string, uint32_t>
 
 // A whole model of one layer, two wide. Those of super-blocks are the larger ones: no floats in
 // them.
-void AddTensors(GgufBuilder* gguf, DType dtype, bool tied, uint32_t hidden = kHidden) {
+void AddTensors(GgufBuilder* gguf, DType dtype, bool tied, uint32_t hidden = kHidden,
+                uint32_t experts = 0) {
   const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols, DType type) {
     gguf->AddMatrix(name, rows, cols, type, std::vector<float>(std::max<uint64_t>(rows, 1) * cols));
   };
@@ -54,9 +56,13 @@ void AddTensors(GgufBuilder* gguf, DType dtype, bool tied, uint32_t hidden = kHi
     matrix(StrCat("blk.0.", name, ".weight"), 2, hidden, dtype);
   matrix("blk.0.attn_output.weight", hidden, 2, DType::kF16);
   matrix("blk.0.ffn_norm.weight", 0, hidden, norm);
-  matrix("blk.0.ffn_gate.weight", 1, hidden, dtype);
-  matrix("blk.0.ffn_up.weight", 1, hidden, dtype);
-  matrix("blk.0.ffn_down.weight", hidden, 1, wide ? DType::kF16 : DType::kF32);
+  const std::string all = experts > 0 ? "_exps" : "";
+  const uint32_t times = std::max(experts, 1u);
+  matrix(StrCat("blk.0.ffn_gate", all, ".weight"), times, hidden, dtype);
+  matrix(StrCat("blk.0.ffn_up", all, ".weight"), times, hidden, dtype);
+  matrix(StrCat("blk.0.ffn_down", all, ".weight"), times * hidden, 1,
+         wide ? DType::kF16 : DType::kF32);
+  if (experts > 0) matrix("blk.0.ffn_gate_inp.weight", experts, hidden, DType::kF32);
   matrix("output_norm.weight", 0, hidden, norm);
   if (!tied) matrix("output.weight", kVocab, hidden, dtype);
 }
@@ -133,6 +139,17 @@ void MakeGguf() {
     AddHyperparameters(&gguf, {{"llama.embedding_length", hidden}});
     AddTensors(&gguf, dtype, dtype != DType::kQ8_0, hidden);
     Save("gguf", Traits(dtype).name, gguf.Build());
+  }
+  const std::tuple<const char*, uint32_t, uint32_t> experts[] = {
+      {"experts", 1, 0}, {"wrong-gating", 2, 0}, {"wrong-shared", 1, 1}};
+  for (const auto& [name, gating, shared] : experts) {
+    GgufBuilder gguf;
+    AddHyperparameters(&gguf, {{"llama.expert_count", 2}});
+    gguf.AddUint32("llama.expert_used_count", 1);
+    gguf.AddUint32("llama.expert_gating_func", gating);
+    gguf.AddUint32("llama.expert_shared_count", shared);
+    AddTensors(&gguf, DType::kQ4_0, true, kHidden, 2);
+    Save("gguf", name, gguf.Build());
   }
   GgufBuilder types;
   AddOneOfEachType(&types);

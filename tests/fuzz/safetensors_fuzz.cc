@@ -57,6 +57,7 @@ void FuzzConfig(std::string_view text) {
   CHECK(config->num_attention_heads % config->num_key_value_heads == 0);
   CHECK(uint64_t{config->num_attention_heads} * config->head_dim <= uint64_t{1} << 20);
   CHECK(config->head_dim % 2 == 0);
+  CHECK(config->num_experts_per_tok <= config->num_experts && config->num_experts <= 1024);
   CHECK(config->rope_dim % 2 == 0 && config->rope_dim <= config->head_dim && config->rope_dim > 0);
   CHECK(config->rope_theta >= 1 && config->vocab_size > 0);
   CHECK(config->query_pre_attn_scalar > 0);

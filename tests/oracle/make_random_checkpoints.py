@@ -55,6 +55,16 @@ def checkpoints():
             torch.float32, "5GB"),
         "qwen3_fp8": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.bfloat16, "5GB"),
         "qwen3": (t.Qwen3ForCausalLM, t.Qwen3Config(**SHAPE, head_dim=32), torch.float32, "5GB"),
+        "qwen3_moe": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(
+            **SHAPE, head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64,
+            norm_topk_prob=True), torch.bfloat16, "100KB"),
+        "qwen3_moe_plain": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(
+            **SHAPE, head_dim=32, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+            norm_topk_prob=False), torch.float32, "5GB"),
+        "mixtral": (t.MixtralForCausalLM, t.MixtralConfig(
+            **SHAPE, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False), torch.float32, "5GB"),
+        "mixtral_window": (t.MixtralForCausalLM, t.MixtralConfig(
+            **SHAPE, num_local_experts=4, num_experts_per_tok=2, sliding_window=24), torch.bfloat16, "60KB"),
         "smollm3": (t.SmolLM3ForCausalLM, t.SmolLM3Config(**smollm3), torch.bfloat16, "5GB"),
         "smollm3_window": (t.SmolLM3ForCausalLM, t.SmolLM3Config(
             **smollm3, no_rope_layers=[1, 0, 0, 1, 0], use_sliding_window=True, sliding_window=24),
@@ -94,7 +104,7 @@ def randomise(model, generator):
             elif "embed_tokens" in name:
                 parameter.copy_(0.3 * noise)
             else:
-                parameter.copy_(noise / parameter.shape[1]**0.5)
+                parameter.copy_(noise / parameter.shape[-1]**0.5)
 
 
 FP8_BLOCK = (32, 48)  # of a factor; some at the edges are smaller

@@ -83,6 +83,37 @@ inline void AddOtherArchitectures(std::vector<Setup>* setups) {
   setups->push_back({"FloatGemma3OverInt8", kFloat, kKv8, 0.1, gemma});
 }
 
+// Experts, Mixtral's and Qwen3's. Where a token is nearly between two of them, arithmetic of 8 bits
+// may choose the other one: errors are small for all only where each token goes to all experts.
+inline void AddExperts(std::vector<Setup>* setups) {
+  const auto add = [&](const char* name, cpu::ComputeType dtype, double error,
+                       const TinyLlamaOptions& model) {
+    setups->push_back({name, dtype, dtype == kFloat ? kKv32 : kKv16, error, model});
+  };
+  TinyLlamaOptions mixtral = Model();
+  mixtral.num_experts = 5;
+  mixtral.num_experts_per_tok = 2;
+  add("FloatMixtral", kFloat, 2e-5, mixtral);
+  add("Int8Mixtral", kInt8, 1, mixtral);
+  mixtral.num_experts = mixtral.num_experts_per_tok = 4;
+  add("Int8MixtralAllExperts", kInt8, 0.2, mixtral);
+  TinyLlamaOptions qwen = Model();
+  qwen.architecture = "qwen3moe";
+  qwen.num_experts = 12;
+  qwen.num_experts_per_tok = 4;
+  add("FloatQwen3Moe", kFloat, 2e-5, qwen);
+  add("Int8Qwen3Moe", kInt8, 0.5, qwen);
+  TinyLlamaOptions other = qwen;
+  other.matrix_dtype = DType::kBF16;
+  add("Int8OfFloatsQwen3Moe", cpu::ComputeType::kInt8OfFloats, 0.5, other);
+  other = qwen;
+  other.other_dtypes = {{"ffn_up_exps", DType::kQ8_0}, {"blk.1.ffn_down_exps", DType::kF16}};
+  add("Int8ExpertsOfSeveralTypes", kInt8, 0.5, other);
+  other.other_dtypes = {{"exps", DType::kF32}};
+  other.intermediate_size = 72;  // no whole blocks
+  add("Int8WithFloatExperts", kInt8, 1, other);
+}
+
 inline std::vector<Setup> Setups() {
   std::vector<Setup> setups;
   const auto add = [&](const char* name, cpu::ComputeType dtype, cpu::KvType kv, double error,
@@ -155,6 +186,7 @@ inline std::vector<Setup> Setups() {
   add("Int8OfFloatsOddInnerWidth", kOfFloats, kKv16, 0.2, odd_floats);
   AddSharedKvHeads(&setups);
   AddOtherArchitectures(&setups);
+  AddExperts(&setups);
   return setups;
 }
 

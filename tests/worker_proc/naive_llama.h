@@ -1,9 +1,11 @@
-// A dense decoder's forward in double precision, as short as it can be written: no cache, no batch,
+// A decoder's forward in double precision, as short as it can be written: no cache, no batch,
 // no ranks. The oracle of the model tests on small random checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -120,6 +122,31 @@ class NaiveLlama {
   static double SoftCap(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
 
   Rows FeedForward(const Rows& x, const std::string& prefix) const {
+    if (config_.num_experts == 0) return OneFeedForward(x, prefix);
+    const Rows logits = Linear(x, prefix + "gate");
+    std::vector<Rows> experts;
+    for (uint32_t e = 0; e < config_.num_experts; ++e)
+      experts.push_back(OneFeedForward(x, StrCat(prefix, "experts.", e, ".")));
+    Rows out;
+    for (size_t t = 0; t < x.size(); ++t) {
+      std::vector<std::pair<double, uint32_t>> order;  // the most likely first
+      double all = 0, chosen = 0;
+      for (uint32_t e = 0; e < config_.num_experts; ++e) {
+        order.emplace_back(-std::exp(logits[t][e]), e);
+        all += std::exp(logits[t][e]);
+      }
+      std::sort(order.begin(), order.end());
+      order.resize(config_.num_experts_per_tok);
+      for (const auto& [weight, e] : order) chosen -= weight;
+      out.emplace_back(x[t].size(), 0.0);
+      for (const auto& [weight, e] : order) {
+        for (size_t i = 0; i < x[t].size(); ++i)
+          out[t][i] -= weight / (config_.norm_topk_prob ? chosen : all) * experts[e][t][i];
+      }
+    }
+    return out;
+  }
+  Rows OneFeedForward(const Rows& x, const std::string& prefix) const {
     Rows gate = Linear(x, prefix + "gate_proj");
     const Rows up = Linear(x, prefix + "up_proj");
     for (size_t t = 0; t < gate.size(); ++t) {

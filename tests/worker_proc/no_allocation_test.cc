@@ -205,11 +205,16 @@ std::vector<Case> Cases() {
   gemma.num_hidden_layers = 6;
   testing::TinyLlamaOptions straddling;  // attention's output is quantised from whole rows
   straddling.num_key_value_heads = 6;
+  testing::TinyLlamaOptions experts;
+  experts.architecture = "qwen3moe";
+  experts.num_experts = 8;
   return {{"Int8", 1, 2, testing::kInt8, {}},
           {"Int8OfTwoRanks", 2, 2, testing::kInt8, {}},
           {"Float", 1, 1, testing::kFloat, {}},
           {"Gemma", 1, 2, testing::kInt8, gemma},
-          {"Straddling", 2, 1, testing::kInt8, straddling}};
+          {"Straddling", 2, 1, testing::kInt8, straddling},
+          {"Experts", 1, 2, testing::kInt8, experts},
+          {"FloatExpertsOfTwoRanks", 2, 1, testing::kFloat, experts}};
 }
 
 // Steps of one rank are counted alone.

@@ -50,6 +50,10 @@ std::string ModelReportText(const ModelReport& report, uint64_t kv_cache_memory)
   line("parameters", absl::StrFormat("%.1f million", static_cast<double>(all.parameters) * 1e-6));
   line("layers", StrCat(config.num_hidden_layers, ", hidden size ", config.hidden_size,
                         ", intermediate size ", config.intermediate_size));
+  if (config.num_experts > 0) {
+    line("experts",
+         StrCat(config.num_experts, " a layer, ", config.num_experts_per_tok, " for each token"));
+  }
   line("attention", StrCat(config.num_attention_heads, " query and ", config.num_key_value_heads,
                            " kv heads of ", config.head_dim));
   line("vocabulary",
@@ -90,6 +94,8 @@ boost::json::object ModelReportJson(const ModelReport& report) {
       {"num_hidden_layers", config.num_hidden_layers},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},
+      {"num_experts", config.num_experts},
+      {"num_experts_per_tok", config.num_experts_per_tok},
       {"num_attention_heads", config.num_attention_heads},
       {"num_key_value_heads", config.num_key_value_heads},
       {"head_dim", config.head_dim},

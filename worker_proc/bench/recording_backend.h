@@ -18,14 +18,28 @@
 
 namespace flotilla::bench {
 
-enum class Op : size_t { kEmbed, kNorm, kLinear, kGateUp, kRope, kAttention, kSelect, kGather };
-inline constexpr std::array<const char*, 8> kOpNames = {"embed",   "norm",      "linear", "gate_up",
-                                                        "rope+kv", "attention", "select", "gather"};
+enum class Op : size_t {
+  kEmbed,
+  kNorm,
+  kLinear,
+  kGateUp,
+  kRoute,
+  kExperts,
+  kRope,
+  kAttention,
+  kSelect,
+  kGather
+};
+inline constexpr std::array<const char*, 10> kOpNames = {
+    "embed",   "norm",    "linear",    "gate_up", "route",
+    "experts", "rope+kv", "attention", "select",  "gather"};
 
 // One op as the model called it: enough to call it again, with as many rows as its tensors have.
 struct RecordedOp {
   Op op = Op::kLinear;
   const LinearWeight* linear = nullptr;
+  const ExpertsWeight* experts = nullptr;
+  uint32_t top_k = 0;                // of experts
   HiddenAct act = HiddenAct::kSilu;  // of kGateUp
   const VectorWeight* norm = nullptr;
   const RopeTable* rope = nullptr;
@@ -65,6 +79,7 @@ class RecordingBackend final : public Backend {
   }
   // Of a matrix that was loaded through this.
   const MatrixSource& SourceOf(const LinearWeight* weight) const { return sources_.at(weight); }
+  uint64_t BytesOf(const ExpertsWeight* weight) const { return expert_bytes_.at(weight); }
   // Rows that a tensor has room for, however many the op used.
   uint32_t MaxRows(const Tensor& tensor) const { return max_rows_.at(tensor.data); }
 
@@ -85,6 +100,17 @@ class RecordingBackend final : public Backend {
     }
     return weight;
   }
+  StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts) override {
+    const uint64_t before = inner_.memory().step_weights;
+    auto weight = inner_.LoadExperts(experts);
+    if (weight.ok()) expert_bytes_[weight->get()] = inner_.memory().step_weights - before;
+    return weight;
+  }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
+    return inner_.LoadRouter(view);
+  }
+  uint64_t RouterBytes(const TensorView& view) const override { return inner_.RouterBytes(view); }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return inner_.LoadVector(view, change);
@@ -101,6 +127,10 @@ class RecordingBackend final : public Backend {
   StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
                             uint32_t rank) override {
     return Note(inner_.NewShard(use, max_rows, cols, rank));
+  }
+  StatusOr<ExpertRoutes*> NewExpertRoutes(const ExpertRouting& routing,
+                                          const ExpertBounds& bounds) override {
+    return inner_.NewExpertRoutes(routing, bounds);
   }
   Status Warmup(const StepBounds& bounds) override { return inner_.Warmup(bounds); }
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
@@ -146,6 +176,19 @@ class RecordingBackend final : public Backend {
          .other = gate_up});
     Timed(Op::kGateUp, [&] { inner_.LinearActMul(gate, x, gate_up, out); });
   }
+  void RouteTokens(const LinearWeight& router, Tensor x, ExpertRoutes* routes) override {
+    Timed(Op::kRoute, [&] { inner_.RouteTokens(router, x, routes); });
+  }
+  void ExpertsActMul(const ExpertsGateUp& gate, ExpertRoutes* routes, Tensor x, Tensor gate_up,
+                     Tensor out) override {
+    Add({.op = Op::kExperts, .experts = &gate.weight, .top_k = routes->routing.top_k});
+    Timed(Op::kExperts, [&] { inner_.ExpertsActMul(gate, routes, x, gate_up, out); });
+  }
+  void ExpertsLinear(const ExpertsWeight& weight, ExpertRoutes* routes, Tensor x,
+                     Tensor out) override {
+    Add({.op = Op::kExperts, .experts = &weight, .top_k = routes->routing.top_k});
+    Timed(Op::kExperts, [&] { inner_.ExpertsLinear(weight, routes, x, out); });
+  }
   void SoftCap(float cap, Tensor x) override {
     Timed(Op::kLinear, [&] { inner_.SoftCap(cap, x); });
   }
@@ -182,6 +225,7 @@ class RecordingBackend final : public Backend {
   bool recording_ = false;
   std::vector<RecordedOp> ops_;
   std::map<const LinearWeight*, MatrixSource> sources_;
+  std::map<const ExpertsWeight*, uint64_t> expert_bytes_;
   std::map<const void*, uint32_t> max_rows_;
   std::array<double, kOpNames.size()> seconds_{};
 };

@@ -1,8 +1,10 @@
 // Whole steps, and attention alone.
 #include <algorithm>
+#include <cmath>
 
 #include "worker_proc/bench/bench_batches.h"
 #include "worker_proc/bench/bench_model.h"
+#include "worker_proc/cpu/cpu_tensor.h"
 
 namespace flotilla::bench {
 namespace {
@@ -21,6 +23,16 @@ struct StepCase {
   std::vector<Sequences> steps;
 };
 
+// Of a layer's experts; as many are read as tokens find that choose by chance.
+Work ExpertWork(BenchModel* model, const RecordedOp& op, double tokens) {
+  const auto& weight = static_cast<const cpu::CpuExperts&>(*op.experts);
+  const double share = double{1} * op.top_k / weight.num_experts;
+  Work work = model->TokenWork(weight.of(0)) * (tokens * op.top_k);
+  work.bytes = static_cast<double>(model->recorder().BytesOf(op.experts)) *
+               (1 - std::pow(1 - share, tokens));
+  return work;
+}
+
 // What a step computes and reads: every matrix, the head for who samples, all KV.
 Work StepWork(BenchModel* model, const Sequences& sequences) {
   Work work;
@@ -32,6 +44,8 @@ Work StepWork(BenchModel* model, const Sequences& sequences) {
       Work matrix = model->TokenWork(*op.linear) * tokens;
       matrix.bytes = static_cast<double>(model->recorder().SourceOf(op.linear).bytes);
       work += matrix;
+    } else if (op.experts != nullptr) {
+      work += ExpertWork(model, op, TokensOf(sequences));
     } else if (op.op == Op::kAttention) {
       work += AttentionWorkOf(model->ShapeOf(op.layer), sequences);
     }

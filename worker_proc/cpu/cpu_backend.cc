@@ -11,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "worker_proc/cpu/buffer.h"
+#include "worker_proc/cpu/cpu_experts.h"
 #include "worker_proc/cpu/cpu_gather.h"
 #include "worker_proc/cpu/cpu_tensor.h"
 #include "worker_proc/cpu/cpu_weights.h"
@@ -24,13 +25,10 @@ using cpu::CpuLinear;
 using cpu::F32;
 using cpu::F32Row;
 using cpu::kQuantBlock;
-using cpu::LinearPart;
 using cpu::Q8;
 using cpu::Q8Row;
 
 constexpr size_t kActivationChunk = size_t{2} << 20;
-constexpr uint32_t kRowsAPiece = 8;  // of ops that take well under a microsecond a row
-constexpr uint32_t kPanelUnit = 4;   // panels that a kernel computes side by side
 
 std::string Name(const CpuBackendOptions& options) {
   const char* const kv = options.kv_cache_dtype == cpu::KvType::kInt8       ? "int8"
@@ -47,6 +45,8 @@ class CpuBackend final : public Backend {
         name_(Name(options)),
         heartbeat_(options.heartbeat),
         pool_(options.threads),
+        products_(kernels_, quant_, &pool_),
+        experts_(&pool_, &products_),
         weights_(options.dtype, &pool_, options.heartbeat, options.pack_cache),
         activations_("activations", kActivationChunk),
         attention_(kernels_, quant_, options.kv_cache_dtype, &pool_) {}
@@ -61,6 +61,16 @@ class CpuBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     return weights_.LoadLinear(rows);
   }
+  StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts) override {
+    return weights_.LoadExperts(experts);
+  }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
+    return weights_.LoadRouter(view);
+  }
+  uint64_t RouterBytes(const TensorView& view) const override {
+    return view.rows * view.cols * sizeof(float);
+  }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return weights_.LoadVector(view, change);
@@ -74,6 +84,8 @@ class CpuBackend final : public Backend {
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
   StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
                             uint32_t rank) override;
+  StatusOr<ExpertRoutes*> NewExpertRoutes(const ExpertRouting& routing,
+                                          const ExpertBounds& bounds) override;
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
     return attention_.PageBytes(shape);
@@ -93,14 +105,30 @@ class CpuBackend final : public Backend {
                   Tensor out) override {
     Norm(x, &residual, weight, eps, out);
   }
-  void Linear(const LinearWeight& weight, Tensor x, Tensor out) override;
+  void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
+    products_.Linear(static_cast<const CpuLinear&>(weight), x, out);
+  }
   void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
                       Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override {
     attention_.Attend(layer, context, qkv, out);
   }
-  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override;
+  void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
+    products_.LinearActMul(static_cast<const CpuLinear&>(gate.weight), gate.act, x, gate_up, out);
+  }
+  void RouteTokens(const LinearWeight& router, Tensor x, ExpertRoutes* routes) override {
+    experts_.Route(static_cast<const CpuLinear&>(router), x, Get(routes));
+  }
+  void ExpertsActMul(const ExpertsGateUp& gate, ExpertRoutes* routes, Tensor x, Tensor gate_up,
+                     Tensor out) override {
+    experts_.ActMul(static_cast<const cpu::CpuExperts&>(gate.weight), gate.act, Get(routes), x,
+                    gate_up, out);
+  }
+  void ExpertsLinear(const ExpertsWeight& weight, ExpertRoutes* routes, Tensor x,
+                     Tensor out) override {
+    experts_.Linear(static_cast<const cpu::CpuExperts&>(weight), Get(routes), x, out);
+  }
   void SoftCap(float cap, Tensor x) override;
   void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) override;
   Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols, Tensor local,
@@ -118,13 +146,8 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  static cpu::CpuRoutes* Get(ExpertRoutes* routes) { return static_cast<cpu::CpuRoutes*>(routes); }
   StatusOr<Tensor> MakeTensor(uint32_t max_rows, uint32_t cols, bool f32, bool q8);
-  // x as the kernels' tiles, which last until the next call; null if they take none of it.
-  const void* PackTokens(const CpuLinear& weight, Tensor x);
-  void RunPart(const LinearPart& part, Tensor x, const void* packed, Tensor out,
-               uint32_t panel_begin, uint32_t panel_end);
-  // To the columns [begin, end), the matrix's rows.
-  static void AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, Tensor out);
   // rows [begin, end) of tensor.f32 → tensor.q8, if it has both.
   void QuantizeRows(Tensor tensor, uint32_t begin, uint32_t end) {
     if (Q8(tensor) == nullptr) return;
@@ -133,11 +156,9 @@ class CpuBackend final : public Backend {
   void Norm(Tensor x, const Tensor* residual, const VectorWeight& weight, float eps, Tensor out);
   // Of one token's row of qkv.
   void NormHeads(const AttentionLayer& layer, const HeadNorms& norms, float* q) const;
-  // f(begin, end) over the rows of an op that takes little time a row.
   template <typename F>
   void ForRows(uint32_t rows, const F& f) {
-    pool_.ParallelFor(rows, std::max(kRowsAPiece, pool_.Grain(rows)),
-                      [&](uint32_t begin, uint32_t end, uint32_t) { f(begin, end); });
+    products_.ForRows(rows, f);
   }
 
   const cpu::KernelTable& kernels_;
@@ -145,12 +166,13 @@ class CpuBackend final : public Backend {
   const std::string name_;
   const Heartbeat heartbeat_;
   cpu::ThreadPool pool_;
+  cpu::CpuProducts products_;
+  cpu::ExpertRunner experts_;
   cpu::WeightStore weights_;
   cpu::Arena activations_;
   std::deque<cpu::CpuTensor> tensors_;  // what Tensor::data points to
   size_t largest_gather_ = 0;           // bytes
-  size_t largest_packed_ = 0;           // bytes
-  std::byte* packed_tokens_ = nullptr;
+  std::vector<std::unique_ptr<cpu::CpuRoutes>> routes_;
   std::optional<cpu::ColumnGather> gather_;
   cpu::PagedAttention attention_;
 };
@@ -168,18 +190,32 @@ StatusOr<Tensor> CpuBackend::MakeTensor(uint32_t max_rows, uint32_t cols, bool f
     ASSIGN_OR_RETURN(std::byte * memory,
                      activations_.Allocate(values / kQuantBlock * sizeof(cpu::ActBlock)));
     tensor.q8 = reinterpret_cast<cpu::ActBlock*>(memory);
-    largest_packed_ = std::max(largest_packed_, cpu::PackedTokensBytes(max_rows, cols));
+    products_.Expect(max_rows, cols, !routes_.empty());
   }
   tensors_.push_back(tensor);
   return Tensor{&tensors_.back(), max_rows, cols};
 }
 
 StatusOr<Tensor> CpuBackend::NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) {
-  if (use == TensorUse::kGateUp) {
+  if (use == TensorUse::kGateUp || use == TensorUse::kExpertsGateUp) {
     return MakeTensor(max_rows, cols, weights_.has_float() || weights_.has_split(), false);
   }
-  const bool q8 = use == TensorUse::kLinearInput && weights_.has_quant() && cols % kQuantBlock == 0;
-  return MakeTensor(max_rows, cols, !q8 || weights_.has_float(), q8);
+  const bool for_router = use == TensorUse::kRouterInput;
+  const bool q8 = (use == TensorUse::kLinearInput || for_router) && weights_.has_quant() &&
+                  cols % kQuantBlock == 0;
+  return MakeTensor(max_rows, cols, !q8 || weights_.has_float() || for_router, q8);
+}
+
+StatusOr<ExpertRoutes*> CpuBackend::NewExpertRoutes(const ExpertRouting& routing,
+                                                    const ExpertBounds& bounds) {
+  ASSIGN_OR_RETURN(const Tensor logits,
+                   NewTensor(TensorUse::kLogits, bounds.tokens, routing.num_experts));
+  ASSIGN_OR_RETURN(const Tensor x, NewTensor(TensorUse::kLinearInput, bounds.tokens * routing.top_k,
+                                             bounds.in_features));
+  products_.Expect(x.rows, x.cols, true);
+  ASSIGN_OR_RETURN(auto routes, experts_.NewRoutes(routing, logits, x, &activations_));
+  routes_.push_back(std::move(routes));
+  return routes_.back().get();
 }
 
 // Ranks must agree on what travels, so all of them look at everyone's columns.
@@ -198,9 +234,7 @@ Status CpuBackend::Warmup(const StepBounds& bounds) {
   weights_.Finish();
   ASSIGN_OR_RETURN(std::byte * staging, activations_.Allocate(largest_gather_));
   gather_.emplace(&pool_, &quant_, staging);
-  if (quant_.pack_tokens != nullptr && largest_packed_ > 0) {
-    ASSIGN_OR_RETURN(packed_tokens_, activations_.Allocate(largest_packed_));
-  }
+  RETURN_IF_ERROR(products_.Warmup(&activations_));
   RETURN_IF_ERROR(attention_.Warmup(&activations_, bounds.max_positions));
   activations_.Touch(&pool_, heartbeat_);
   return OkStatus();
@@ -246,82 +280,6 @@ void CpuBackend::Norm(Tensor x, const Tensor* residual, const VectorWeight& weig
     }
     kernels_.rms_norm({F32Row(x, begin), to, w, eps, end - begin, x.cols, F32Row(out, begin)});
     QuantizeRows(out, begin, end);
-  });
-}
-
-const void* CpuBackend::PackTokens(const CpuLinear& weight, Tensor x) {
-  if (packed_tokens_ == nullptr) return nullptr;
-  uint32_t tokens = 0;
-  for (const LinearPart& part : weight.parts) {
-    if (part.quant != nullptr) tokens = std::max(tokens, cpu::TiledTokens(part.format, x.rows));
-  }
-  if (tokens == 0) return nullptr;
-  DCHECK(cpu::PackedTokensBytes(tokens, x.cols) <= largest_packed_);
-  const uint32_t tiles = (tokens + cpu::kTileTokens - 1) / cpu::kTileTokens;
-  pool_.ParallelFor(tiles, 1, [&](uint32_t begin, uint32_t end, uint32_t) {
-    quant_.pack_tokens({Q8(x), x.cols / kQuantBlock, tokens, x.cols, packed_tokens_, begin, end});
-  });
-  return packed_tokens_;
-}
-
-void CpuBackend::RunPart(const LinearPart& part, Tensor x, const void* packed, Tensor out,
-                         uint32_t panel_begin, uint32_t panel_end) {
-  float* const y = F32(out) + part.row_begin;
-  if (part.floats != nullptr) {
-    kernels_.gemm({part.type, part.floats, part.rows, x.cols, F32(x), x.cols, x.rows, y, out.cols,
-                   panel_begin, panel_end});
-  } else {
-    quant_.gemm({part.format, part.quant, x.cols, part.rows, Q8(x), x.cols / kQuantBlock, x.rows, y,
-                 out.cols, panel_begin, panel_end, packed});
-  }
-}
-
-void CpuBackend::AddBias(const CpuLinear& weight, uint32_t begin, uint32_t end, Tensor out) {
-  for (uint32_t t = 0; t < out.rows; ++t) {
-    float* const row = F32Row(out, t);
-    for (uint32_t c = begin; c < end; ++c) row[c] += weight.bias[c];
-  }
-}
-
-void CpuBackend::Linear(const LinearWeight& weight, Tensor x, Tensor out) {
-  const auto& w = static_cast<const CpuLinear&>(weight);
-  DCHECK(x.cols == w.in_features && out.cols == w.out_features && x.rows == out.rows);
-  const void* const packed = PackTokens(w, x);
-  pool_.ParallelFor(w.num_panels, pool_.Grain(w.num_panels, kPanelUnit),
-                    [&](uint32_t begin, uint32_t end, uint32_t) {
-                      for (const LinearPart& part : w.parts) {
-                        const uint32_t first = std::max(begin, part.panel_begin);
-                        const uint32_t last = std::min(end, part.panel_end());
-                        if (first >= last) continue;
-                        RunPart(part, x, packed, out, first - part.panel_begin,
-                                last - part.panel_begin);
-                        if (!w.bias.empty()) AddBias(w, part.RowOf(first), part.RowOf(last), out);
-                      }
-                    });
-}
-
-void CpuBackend::LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) {
-  const auto& w = static_cast<const CpuLinear&>(gate.weight);
-  const bool fused = w.parts.size() == 1 && w.parts[0].quant != nullptr && F32(out) == nullptr;
-  if (fused) {
-    const LinearPart& part = w.parts[0];
-    const uint32_t blocks = out.cols / kQuantBlock;
-    const void* const packed = PackTokens(w, x);
-    pool_.ParallelFor(blocks, pool_.Grain(blocks), [&](uint32_t begin, uint32_t end, uint32_t) {
-      quant_.gate_up({part.format, part.quant, x.cols, out.cols, Q8(x), x.cols / kQuantBlock,
-                      x.rows, Q8(out), blocks, begin, end, gate.act, packed});
-    });
-    return;
-  }
-  Linear(gate.weight, x, gate_up);
-  const auto act_mul = gate.act == HiddenAct::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
-  ForRows(x.rows, [&](uint32_t begin, uint32_t end) {
-    for (uint32_t t = begin; t < end; ++t) {
-      float* const row = F32Row(gate_up, t);
-      float* const result = F32(out) != nullptr ? F32Row(out, t) : row;  // in place of the gate
-      act_mul(row, 1, out.cols, result);
-      if (Q8(out) != nullptr) quant_.quantize(result, 1, out.cols, Q8Row(out, t));
-    }
   });
 }
 

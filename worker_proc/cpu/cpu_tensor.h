@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "worker_proc/cpu/kernels.h"
@@ -54,6 +55,21 @@ struct CpuLinear final : LinearWeight {
   std::vector<LinearPart> parts;
   uint32_t num_panels = 0;
   std::vector<float> bias;  // [out_features], or none
+
+  // The row that a panel begins with; out_features for num_panels.
+  uint32_t RowOf(uint32_t panel) const {
+    for (const LinearPart& part : parts) {
+      if (panel < part.panel_end()) return part.RowOf(panel);
+    }
+    return out_features;
+  }
+};
+
+struct CpuExperts final : ExpertsWeight {
+  std::vector<std::unique_ptr<LinearWeight>> experts;
+  const CpuLinear& of(uint32_t expert) const {
+    return static_cast<const CpuLinear&>(*experts[expert]);
+  }
 };
 
 struct CpuVector final : VectorWeight {

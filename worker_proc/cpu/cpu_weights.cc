@@ -173,6 +173,34 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const 
   return std::unique_ptr<LinearWeight>(std::move(weight));
 }
 
+StatusOr<std::unique_ptr<ExpertsWeight>> WeightStore::LoadExperts(
+    std::span<const std::vector<WeightRows>> experts) {
+  auto all = std::make_unique<CpuExperts>();
+  for (const std::vector<WeightRows>& rows : experts) {
+    ASSIGN_OR_RETURN(all->experts.emplace_back(), LoadLinear(rows));
+  }
+  all->num_experts = static_cast<uint32_t>(experts.size());
+  all->in_features = all->of(0).in_features;
+  all->out_features = all->of(0).out_features;
+  return std::unique_ptr<ExpertsWeight>(std::move(all));
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadRouter(const TensorView& view) {
+  const WeightRows all[] = {{&view, 0, view.rows}};
+  LinearPart part;
+  part.rows = static_cast<uint32_t>(view.rows);
+  const uint64_t bytes = NumPanels(part.rows) * kPanelRows * view.cols * sizeof(float);
+  ASSIGN_OR_RETURN(part.floats,
+                   Panels(all, DType::kF32,
+                          {HashOf(all), FormatNumber(DType::kF32), part.rows, view.cols, bytes}));
+  auto router = std::make_unique<CpuLinear>();
+  router->in_features = static_cast<uint32_t>(view.cols);
+  router->out_features = part.rows;
+  router->num_panels = NumPanels(part.rows);
+  router->parts.push_back(part);
+  return std::unique_ptr<LinearWeight>(std::move(router));
+}
+
 Status WeightStore::LoadPart(std::span<const WeightRows> rows, CpuLinear* weight) {
   const uint64_t k = weight->in_features;
   LinearPart part;

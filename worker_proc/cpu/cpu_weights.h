@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "worker_proc/cpu/buffer.h"
 #include "worker_proc/cpu/cpu_tensor.h"
@@ -31,6 +32,10 @@ class WeightStore {
   // As Backend's.
   uint64_t WeightBytes(const TensorView& view) const;
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
+  StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts);
+  // In float.
+  StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view);
   std::unique_ptr<VectorWeight> LoadVector(const TensorView& view, const VectorChange& change);
   // Before the matrices: it reads its rows from the one that packs the same tensor whole.
   std::unique_ptr<EmbeddingWeight> LoadEmbedding(const TensorView& view);

@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "shm/futex.h"
 #include "worker_proc/cuda/cuda_attention.h"
+#include "worker_proc/cuda/cuda_experts.h"
 #include "worker_proc/cuda/cuda_gather.h"
 #include "worker_proc/cuda/cuda_graphs.h"
 #include "worker_proc/cuda/cuda_products.h"
@@ -33,6 +34,7 @@ class CudaBackend final : public Backend {
                      ElementName(options.kv_cache_dtype), options_.batch_invariant ? "" : "-gemv")),
         weights_(device_.get(), options.dtype, options.keep_packed, options.heartbeat),
         products_(device_.get(), options.dtype, options.batch_invariant),
+        experts_(device_.get(), options.dtype),
         attention_(device_.get(), options.kv_cache_dtype),
         gather_(
             device_.get(),
@@ -44,7 +46,7 @@ class CudaBackend final : public Backend {
     return {weights_.matrix_bytes() + weights_.other_bytes(), weights_.matrix_bytes(),
             weights_.matrix_bytes(),
             activation_bytes_ + metadata_.bytes() + graphs_.bytes() + attention_.plan_bytes() +
-                gather_.bytes() + products_.bytes() +
+                gather_.bytes() + products_.bytes() + experts_.bytes() +
                 (last_tokens_ == nullptr ? 0 : last_tokens_->bytes()) +
                 (sampler_ == nullptr ? 0 : sampler_->bytes()),
             attention_.cache_bytes()};
@@ -57,6 +59,14 @@ class CudaBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) override {
     return weights_.LoadLinear(rows);
   }
+  StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts) override {
+    return weights_.LoadExperts(experts);
+  }
+  StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
+    return weights_.LoadRouter(view);
+  }
+  uint64_t RouterBytes(const TensorView& view) const override { return weights_.RouterBytes(view); }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return weights_.LoadVector(view, change);
@@ -70,6 +80,10 @@ class CudaBackend final : public Backend {
   StatusOr<Tensor> NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) override;
   StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows, std::span<const uint32_t> cols,
                             uint32_t rank) override;
+  StatusOr<ExpertRoutes*> NewExpertRoutes(const ExpertRouting& routing,
+                                          const ExpertBounds& bounds) override {
+    return experts_.NewRoutes(routing, bounds);
+  }
   Status Warmup(const StepBounds& bounds) override;
   uint64_t KvPageBytes(const KvCacheShape& shape) const override {
     return attention_.PageBytes(shape);
@@ -106,6 +120,17 @@ class CudaBackend final : public Backend {
                             Tensor qkv, Tensor out) override;
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
     products_.LinearActMul(static_cast<const CudaLinear&>(gate.weight), gate.act, x, gate_up, out);
+  }
+  void RouteTokens(const LinearWeight& router, Tensor x, ExpertRoutes* routes) override {
+    experts_.Route(router, x, routes);
+  }
+  void ExpertsActMul(const ExpertsGateUp& gate, ExpertRoutes* routes, Tensor x, Tensor /*gate_up*/,
+                     Tensor out) override {
+    experts_.ActMul(gate, routes, x, out);
+  }
+  void ExpertsLinear(const ExpertsWeight& weight, ExpertRoutes* routes, Tensor x,
+                     Tensor out) override {
+    experts_.Linear(weight, routes, x, out);
   }
   void SoftCap(float cap, Tensor x) override {
     kernels_.soft_cap({Floats(x), x.rows, x.cols, cap}, stream_);
@@ -150,8 +175,8 @@ class CudaBackend final : public Backend {
 
  private:
   Element ElementOf(TensorUse use) const {
-    const bool narrow = use == TensorUse::kLinearInput || use == TensorUse::kGateUp;
-    return narrow ? options_.dtype : Element::kFloat32;
+    const bool wide = use == TensorUse::kHidden || use == TensorUse::kLogits;
+    return wide ? Element::kFloat32 : options_.dtype;
   }
   // The two largest activations.
   CudaGather::Room RoomBetweenSteps() const;
@@ -166,6 +191,7 @@ class CudaBackend final : public Backend {
   const std::string name_;
   WeightStore weights_;
   CudaProducts products_;
+  CudaExperts experts_;
   DeviceBuffer metadata_;  // of a step that the graph runner does not run
   std::vector<std::byte> packed_metadata_;
   CudaAttention attention_;
@@ -192,7 +218,8 @@ class CudaBackend final : public Backend {
 
 StatusOr<Tensor> CudaBackend::NewTensor(TensorUse use, uint32_t max_rows, uint32_t cols) {
   const Element type = ElementOf(use);
-  const uint64_t bytes = uint64_t{max_rows} * cols * ElementBytes(type);
+  const bool is_fused = use == TensorUse::kExpertsGateUp;
+  const uint64_t bytes = is_fused ? 0 : uint64_t{max_rows} * cols * ElementBytes(type);
   ASSIGN_OR_RETURN(DeviceBuffer buffer, device_->Allocate(bytes));
   activation_bytes_ += bytes;
   tensors_.push_back({buffer.data(), type});

@@ -50,6 +50,10 @@ struct CudaLinear final : LinearWeight {
   SharedMatrix matrix;
   DeviceBuffer bias;  // floats [out_features], or none
 };
+// Never packed.
+struct CudaExpertsWeight final : ExpertsWeight {
+  DeviceBuffer matrices;  // [num_experts, out_features, in_features], elements
+};
 struct CudaVector final : VectorWeight {
   DeviceBuffer values;  // floats
 };

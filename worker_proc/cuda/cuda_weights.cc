@@ -91,10 +91,10 @@ StatusOr<SharedMatrix> WeightStore::WholeMatrix(const TensorView& view) {
   return matrix;
 }
 
-StatusOr<DeviceBuffer> WeightStore::Floats(std::span<const float> values) {
+StatusOr<DeviceBuffer> WeightStore::Floats(std::span<const float> values, uint64_t* bytes) {
   ASSIGN_OR_RETURN(DeviceBuffer buffer, device_.Allocate(values.size_bytes()));
   device_.Upload(values.data(), values.size_bytes(), buffer.data());
-  other_bytes_ += values.size_bytes();
+  *bytes += values.size_bytes();
   return buffer;
 }
 
@@ -113,9 +113,45 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadLinear(std::span<const 
   const bool whole = rows.size() == 1 && rows[0].begin == 0 && rows[0].end == rows[0].view->rows;
   ASSIGN_OR_RETURN(weight->matrix, whole ? WholeMatrix(*rows[0].view) : Matrix(rows));
   if (!bias.empty()) {
-    ASSIGN_OR_RETURN(weight->bias, Floats(bias));
+    ASSIGN_OR_RETURN(weight->bias, Floats(bias, &other_bytes_));
   }
   return std::unique_ptr<LinearWeight>(std::move(weight));
+}
+
+StatusOr<std::unique_ptr<ExpertsWeight>> WeightStore::LoadExperts(
+    std::span<const std::vector<WeightRows>> experts) {
+  auto all = std::make_unique<CudaExpertsWeight>();
+  all->num_experts = static_cast<uint32_t>(experts.size());
+  all->in_features = static_cast<uint32_t>(experts[0][0].view->cols);
+  for (const WeightRows& part : experts[0]) {
+    all->out_features += static_cast<uint32_t>(part.end - part.begin);
+  }
+  const uint64_t row_bytes = uint64_t{all->in_features} * ElementBytes(element_);
+  const uint64_t bytes = experts.size() * all->out_features * row_bytes;
+  ASSIGN_OR_RETURN(all->matrices, device_.Allocate(bytes));
+  std::byte* to = all->matrices.data();
+  for (const std::vector<WeightRows>& rows : experts) {
+    for (const WeightRows& part : rows) {
+      CHECK(part.bias == nullptr && IsExperts(*part.view));
+      RETURN_IF_ERROR(UploadRows(part, false, to));
+      to += (part.end - part.begin) * row_bytes;
+    }
+  }
+  CHECK(to == all->matrices.data() + bytes);
+  matrix_bytes_ += bytes;
+  return std::unique_ptr<ExpertsWeight>(std::move(all));
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightStore::LoadRouter(const TensorView& view) {
+  std::vector<float> values(view.rows * view.cols);
+  DequantizeRows(view, 0, view.rows, values.data());
+  auto matrix = std::make_shared<CudaMatrix>();
+  ASSIGN_OR_RETURN(matrix->buffer, Floats(values, &matrix_bytes_));
+  auto router = std::make_unique<CudaLinear>();
+  router->in_features = static_cast<uint32_t>(view.cols);
+  router->out_features = static_cast<uint32_t>(view.rows);
+  router->matrix = std::move(matrix);
+  return std::unique_ptr<LinearWeight>(std::move(router));
 }
 
 StatusOr<std::unique_ptr<VectorWeight>> WeightStore::LoadVector(const TensorView& view,
@@ -125,7 +161,7 @@ StatusOr<std::unique_ptr<VectorWeight>> WeightStore::LoadVector(const TensorView
   for (float& value : values) value = change.Of(value);
   auto weight = std::make_unique<CudaVector>();
   weight->size = static_cast<uint32_t>(view.cols);
-  ASSIGN_OR_RETURN(weight->values, Floats(values));
+  ASSIGN_OR_RETURN(weight->values, Floats(values, &other_bytes_));
   return std::unique_ptr<VectorWeight>(std::move(weight));
 }
 
@@ -146,7 +182,7 @@ StatusOr<std::unique_ptr<RopeTable>> WeightStore::MakeRope(const RopeSpec& spec)
     RopeAngles(frequencies, position, spec.magnitude,
                table.data() + static_cast<size_t>(position) * spec.dim);
   }
-  ASSIGN_OR_RETURN(rope->table, Floats(table));
+  ASSIGN_OR_RETURN(rope->table, Floats(table, &other_bytes_));
   return std::unique_ptr<RopeTable>(std::move(rope));
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "worker_proc/cuda/cuda_tensor.h"
@@ -30,6 +31,12 @@ class WeightStore {
     return view.rows * RowBytes(view, MayStayPacked(view));
   }
   StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows);
+  StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts);
+  StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view);
+  static uint64_t RouterBytes(const TensorView& view) {
+    return view.rows * view.cols * sizeof(float);
+  }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change);
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view);
@@ -39,8 +46,12 @@ class WeightStore {
   uint64_t other_bytes() const { return other_bytes_; }
 
  private:
+  // The kernels for experts read elements.
+  static bool IsExperts(const TensorView& view) {
+    return view.name.find(".mlp.experts.") != std::string::npos;
+  }
   bool MayStayPacked(const TensorView& view) const {
-    return keep_packed_ && (IsQuantised(view.dtype) || MayBeFloat8Blocks(view));
+    return keep_packed_ && !IsExperts(view) && (IsQuantised(view.dtype) || MayBeFloat8Blocks(view));
   }
   static uint64_t PackedRowBytes(const TensorView& view) {
     return view.dtype == DType::kF8E4M3 ? Float8RowBytes(view) : view.row_bytes();
@@ -56,7 +67,8 @@ class WeightStore {
   // Rows [begin, end) as the device gets them, until the next call.
   StatusOr<const void*> BlocksOf(const TensorView& view, uint64_t begin, uint64_t end);
   const void* ElementsOf(const TensorView& view, uint64_t begin, uint64_t end);
-  StatusOr<DeviceBuffer> Floats(std::span<const float> values);
+  // Counted in `bytes`.
+  StatusOr<DeviceBuffer> Floats(std::span<const float> values, uint64_t* bytes);
 
   Device& device_;
   const Element element_;

@@ -36,10 +36,12 @@ struct Tensor {
 };
 
 enum class TensorUse : uint32_t {
-  kHidden,       // residual stream and outputs of Linear
-  kLinearInput,  // written by norms, LinearActMul, attention; read only by Linear and gathers
-  kGateUp,       // workspace of LinearActMul; may have no memory where that op is fused
-  kLogits,       // float, readable through ReadLogits
+  kHidden,         // residual stream and outputs of Linear
+  kLinearInput,    // written by norms, LinearActMul, attention; read only by Linear and gathers
+  kRouterInput,    // kLinearInput that RouteTokens reads, too
+  kGateUp,         // workspace of LinearActMul; may have no memory where that op is fused
+  kExpertsGateUp,  // the same of ExpertsActMul
+  kLogits,         // float, readable through ReadLogits
 };
 
 // Weights as the backend stores them. A LinearWeight may have a bias.
@@ -57,6 +59,13 @@ struct VectorChange {
 struct VectorWeight {
   virtual ~VectorWeight() = default;
   uint32_t size = 0;
+};
+// One matrix for each expert, all of one shape.
+struct ExpertsWeight {
+  virtual ~ExpertsWeight() = default;
+  uint32_t num_experts = 0;
+  uint32_t in_features = 0;
+  uint32_t out_features = 0;
 };
 struct EmbeddingWeight {
   virtual ~EmbeddingWeight() = default;
@@ -131,6 +140,32 @@ struct GateUp {
   HiddenAct act = HiddenAct::kSilu;
 };
 
+// How tokens find their experts: the top_k of num_experts with the highest logits, of equal ones
+// the first; what is no number is the lowest. Their weights are the softmax over all logits,
+// divided by their sum if `renormalize`.
+struct ExpertRouting {
+  uint32_t num_experts = 0;
+  uint32_t top_k = 0;
+  bool renormalize = false;
+};
+// Of a step at most, and of this rank.
+struct ExpertBounds {
+  uint32_t tokens = 0;
+  uint32_t in_features = 0;   // of experts
+  uint32_t out_features = 0;  // of ExpertsLinear, here
+};
+// What RouteTokens has found for a step's tokens, in a form of the backend's. The tokens' top_k
+// rows each are in an order of its own, which all ranks have.
+struct ExpertRoutes {
+  virtual ~ExpertRoutes() = default;
+  ExpertRouting routing;
+};
+// As GateUp, of each expert.
+struct ExpertsGateUp {
+  const ExpertsWeight& weight;
+  HiddenAct act = HiddenAct::kSilu;
+};
+
 // A step's metadata where the device reads it (requirement 004's attention context, passed
 // explicitly). Made by BeginStep, valid until the next; the fields are ForwardBatch's.
 struct AttentionContext {
@@ -186,6 +221,13 @@ class Backend {
   virtual uint64_t EmbeddingBytes(const TensorView& /*view*/) const { return 0; }
   // The concatenation of `rows` of tensors of any types as one matrix [out, in].
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadLinear(std::span<const WeightRows> rows) = 0;
+  // experts[e]: as LoadLinear's rows.
+  virtual StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
+      std::span<const std::vector<WeightRows>> experts) = 0;
+  // [experts, in], as precise as the file has it, whatever other products are made in: a small
+  // error would choose another expert.
+  virtual StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) = 0;
+  virtual uint64_t RouterBytes(const TensorView& view) const = 0;
   virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                              const VectorChange& change) = 0;
   // May keep reading `view`, which lives as long as the checkpoint.
@@ -196,6 +238,9 @@ class Backend {
   // This rank's part of a tensor that ranks gather: cols[r] columns are rank r's.
   virtual StatusOr<Tensor> NewShard(TensorUse use, uint32_t max_rows,
                                     std::span<const uint32_t> cols, uint32_t rank) = 0;
+  // The backend owns it. After all weights.
+  virtual StatusOr<ExpertRoutes*> NewExpertRoutes(const ExpertRouting& routing,
+                                                  const ExpertBounds& bounds) = 0;
   // Scratch of all ops for steps within these bounds; touches every buffer, so that the memory a
   // step needs is known (and there) before the KV cache is sized.
   struct StepBounds {
@@ -246,6 +291,16 @@ class Backend {
                                     Tensor qkv, Tensor out) = 0;
   // out = act(gate x) * (up x). gate_up: of use kGateUp.
   virtual void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) = 0;
+  // x: of use kRouterInput.
+  virtual void RouteTokens(const LinearWeight& router, Tensor x, ExpertRoutes* routes) = 0;
+  // LinearActMul of x's rows by each of their experts: x.rows * top_k rows of gate_up, which is of
+  // use kExpertsGateUp, and out.
+  virtual void ExpertsActMul(const ExpertsGateUp& gate, ExpertRoutes* routes, Tensor x,
+                             Tensor gate_up, Tensor out) = 0;
+  // out = for each token the weighted sum of Linear of its top_k rows of x, in the order of the
+  // experts.
+  virtual void ExpertsLinear(const ExpertsWeight& weight, ExpertRoutes* routes, Tensor x,
+                             Tensor out) = 0;
   // x = cap * tanh(x / cap), in place; x of use kLogits.
   virtual void SoftCap(float cap, Tensor x) = 0;
   virtual void SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) = 0;

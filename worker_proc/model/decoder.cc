@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker_proc/model/feed_forward.h"
+
 namespace flotilla {
 namespace {
 
@@ -24,8 +26,7 @@ struct DecoderLayer {
   std::unique_ptr<LinearWeight> o_proj;
   std::unique_ptr<VectorWeight> attention_out_norm;  // null: none
   std::unique_ptr<VectorWeight> feedforward_norm;
-  std::unique_ptr<LinearWeight> gate_up_proj;
-  std::unique_ptr<LinearWeight> down_proj;
+  FeedForwardWeights feed_forward;
   std::unique_ptr<VectorWeight> feedforward_out_norm;  // null: none
 };
 
@@ -49,8 +50,8 @@ class Decoder final : public Model {
         backend_(*env.backend),
         attention_cols_(Sizes(env.partition.heads, config_.head_dim)),
         hidden_cols_(Sizes(env.partition.hidden, 1)),
-        intermediate_cols_(Sizes(env.partition.intermediate, 1)),
-        vocab_cols_(Sizes(env.partition.vocab, 1)) {}
+        vocab_cols_(Sizes(env.partition.vocab, 1)),
+        feed_forward_(env_) {}
 
   std::span<const PackedModule> packed_modules_mapping() const override { return kPackedModules; }
   Status LoadWeights(WeightLoader* loader) override;
@@ -74,7 +75,6 @@ class Decoder final : public Model {
   StatusOr<DecoderLayer> LoadLayer(uint32_t index, WeightLoader* loader) const;
   Status AllocateShards();
   Status Attention(const DecoderLayer& layer, const AttentionContext& context);
-  Status FeedForward(const DecoderLayer& layer, uint32_t tokens);
   Status AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
                        uint32_t tokens);
   // All ranks' columns of `local` side by side; with one rank `full` is `local` already.
@@ -88,7 +88,8 @@ class Decoder final : public Model {
   const DecoderSpec spec_;
   Backend& backend_;
   // Columns of each rank in what ranks exchange.
-  const std::vector<uint32_t> attention_cols_, hidden_cols_, intermediate_cols_, vocab_cols_;
+  const std::vector<uint32_t> attention_cols_, hidden_cols_, vocab_cols_;
+  FeedForward feed_forward_;
 
   std::unique_ptr<EmbeddingWeight> embed_tokens_;
   std::vector<std::unique_ptr<RopeTable>> ropes_;
@@ -100,8 +101,7 @@ class Decoder final : public Model {
   // Buffers of a step. *_local: this rank's columns; the same memory as the whole if it is alone.
   Tensor residual_, normed_, qkv_;
   Tensor attention_local_, attention_;  // attention's output = o_proj's input
-  Tensor projected_local_, projected_;  // output of o_proj and of down_proj
-  Tensor gate_up_, activated_local_, activated_;
+  Tensor projected_local_, projected_;  // output of o_proj and of the feed-forward
   Tensor head_input_, logits_local_, logits_;
   Tensor pooled_residual_, pooled_;  // in and out of HiddenStates
 };
@@ -158,20 +158,13 @@ Status Decoder::LoadNorms(const std::string& prefix, WeightLoader* loader,
 }
 
 StatusOr<DecoderLayer> Decoder::LoadLayer(uint32_t index, WeightLoader* loader) const {
-  const TpPartition& tp = env_.partition;
   const std::string prefix = StrCat("model.layers.", index, ".");
-  const RowRange ffn = tp.my(tp.intermediate);
   DecoderLayer layer;
   layer.attention = AttentionOf(index);
   layer.rope = ropes_[spec_.layers[index].rope].get();
   RETURN_IF_ERROR(LoadNorms(prefix, loader, &layer));
   RETURN_IF_ERROR(LoadAttention(prefix + "self_attn.", loader, &layer));
-  const Shard gate_up[] = {{config_.intermediate_size, ffn}, {config_.intermediate_size, ffn}};
-  ASSIGN_OR_RETURN(layer.gate_up_proj,
-                   loader->Linear(prefix + "mlp.gate_up_proj", gate_up, {config_.hidden_size}));
-  const Shard out[] = {{config_.hidden_size, tp.my(tp.hidden)}};
-  ASSIGN_OR_RETURN(layer.down_proj,
-                   loader->Linear(prefix + "mlp.down_proj", out, {config_.intermediate_size}));
+  ASSIGN_OR_RETURN(layer.feed_forward, feed_forward_.LoadWeights(prefix + "mlp.", loader));
   return layer;
 }
 
@@ -206,14 +199,12 @@ Status Decoder::AllocateBuffers() {
     return backend_.NewTensor(use, rows, cols);
   };
   ASSIGN_OR_RETURN(residual_, make(TensorUse::kHidden, tokens, hidden));
-  ASSIGN_OR_RETURN(normed_, make(TensorUse::kLinearInput, tokens, hidden));
+  ASSIGN_OR_RETURN(normed_, make(feed_forward_.input_use(), tokens, hidden));
   ASSIGN_OR_RETURN(qkv_, make(TensorUse::kHidden, tokens, layers_[0].attention.qkv_cols()));
-  ASSIGN_OR_RETURN(gate_up_, make(TensorUse::kGateUp, tokens, 2 * intermediate_cols_[tp.rank]));
   ASSIGN_OR_RETURN(head_input_, make(TensorUse::kLinearInput, env_.max_logits_rows, hidden));
   ASSIGN_OR_RETURN(attention_, make(TensorUse::kLinearInput, tokens,
                                     config_.num_attention_heads * config_.head_dim));
   ASSIGN_OR_RETURN(projected_, make(TensorUse::kHidden, tokens, hidden));
-  ASSIGN_OR_RETURN(activated_, make(TensorUse::kLinearInput, tokens, config_.intermediate_size));
   ASSIGN_OR_RETURN(pooled_residual_, make(TensorUse::kHidden, env_.max_logits_rows, hidden));
   ASSIGN_OR_RETURN(pooled_, make(TensorUse::kLogits, env_.max_logits_rows, hidden));
   if (tp.rank == 0) {
@@ -221,8 +212,8 @@ Status Decoder::AllocateBuffers() {
   }
   attention_local_ = attention_;
   projected_local_ = projected_;
-  activated_local_ = activated_;
   logits_local_ = logits_;
+  RETURN_IF_ERROR(feed_forward_.AllocateBuffers());
   return tp.size == 1 ? OkStatus() : AllocateShards();
 }
 
@@ -233,7 +224,6 @@ Status Decoder::AllocateShards() {
   };
   ASSIGN_OR_RETURN(attention_local_, make(TensorUse::kLinearInput, tokens, attention_cols_));
   ASSIGN_OR_RETURN(projected_local_, make(TensorUse::kHidden, tokens, hidden_cols_));
-  ASSIGN_OR_RETURN(activated_local_, make(TensorUse::kLinearInput, tokens, intermediate_cols_));
   ASSIGN_OR_RETURN(logits_local_, make(TensorUse::kLogits, env_.max_logits_rows, vocab_cols_));
   return OkStatus();
 }
@@ -252,15 +242,6 @@ Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& con
   backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
   RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
   backend_.Linear(*layer.o_proj, attention_.First(n), projected_local_.First(n));
-  return OkStatus();
-}
-
-// normed_ → projected_local_
-Status Decoder::FeedForward(const DecoderLayer& layer, uint32_t n) {
-  backend_.LinearActMul({*layer.gate_up_proj, config_.hidden_act}, normed_.First(n),
-                        gate_up_.First(n), activated_local_.First(n));
-  RETURN_IF_ERROR(AllGather(intermediate_cols_, activated_local_.First(n), activated_.First(n)));
-  backend_.Linear(*layer.down_proj, activated_.First(n), projected_local_.First(n));
   return OkStatus();
 }
 
@@ -292,7 +273,7 @@ StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
     const DecoderLayer& layer = layers_[i];
     RETURN_IF_ERROR(Attention(layer, context));
     RETURN_IF_ERROR(AddToResidual(layer.attention_out_norm.get(), *layer.feedforward_norm, n));
-    RETURN_IF_ERROR(FeedForward(layer, n));
+    RETURN_IF_ERROR(feed_forward_.Run(layer.feed_forward, normed, projected_local_.First(n)));
     const VectorWeight& next_norm =
         i + 1 < layers_.size() ? *layers_[i + 1].attention_norm : last_norm;
     RETURN_IF_ERROR(AddToResidual(layer.feedforward_out_norm.get(), next_norm, n));

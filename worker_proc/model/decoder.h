@@ -1,6 +1,6 @@
-// The skeleton of dense decoders: pre-normed blocks of grouped-query attention with RoPE and a
-// gated feed-forward. A model says by a DecoderSpec how it differs from Llama (llama.cc, qwen.cc,
-// gemma.cc); the forward itself is written once, in decoder.cc.
+// The skeleton of decoders: pre-normed blocks of grouped-query attention with RoPE and a gated
+// feed-forward, or experts (feed_forward.h). A model says by a DecoderSpec how it differs from
+// Llama (llama.cc, qwen.cc, gemma.cc); the forward itself is written once, in decoder.cc.
 //
 // Threads, ownership, errors: as Model. Source: "LLaMA: Open and Efficient Foundation Language
 // Models", arXiv 2302.13971; names as in HF.

@@ -40,9 +40,9 @@ void WeightLoader::Finish(const TensorView& view, uint64_t rows) {
   if (progress_) progress_(bytes_read_, total_bytes_);
 }
 
-StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& module,
-                                                             std::span<const Shard> shards,
-                                                             const LinearShape& shape) {
+StatusOr<std::vector<WeightRows>> WeightLoader::RowsOf(const std::string& module,
+                                                       std::span<const Shard> shards,
+                                                       const LinearShape& shape) {
   // "a.b.qkv_proj" → parent "a.b." and leaf "qkv_proj"
   const size_t dot = module.rfind('.');
   const size_t leaf_at = dot == std::string::npos ? 0 : dot + 1;
@@ -67,8 +67,40 @@ StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& 
     }
     rows.push_back(part);
   }
+  return rows;
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Linear(const std::string& module,
+                                                             std::span<const Shard> shards,
+                                                             const LinearShape& shape) {
+  ASSIGN_OR_RETURN(const std::vector<WeightRows> rows, RowsOf(module, shards, shape));
   ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> weight, backend_->LoadLinear(rows));
   for (const WeightRows& part : rows) Finish(*part.view, part.end - part.begin);
+  return weight;
+}
+
+StatusOr<std::unique_ptr<ExpertsWeight>> WeightLoader::Experts(const std::string& prefix,
+                                                               uint32_t num_experts,
+                                                               const std::string& leaf,
+                                                               std::span<const Shard> shards,
+                                                               const LinearShape& shape) {
+  std::vector<std::vector<WeightRows>> experts;
+  for (uint32_t i = 0; i < num_experts; ++i) {
+    ASSIGN_OR_RETURN(experts.emplace_back(), RowsOf(StrCat(prefix, i, ".", leaf), shards, shape));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertsWeight> weight, backend_->LoadExperts(experts));
+  for (const std::vector<WeightRows>& rows : experts) {
+    for (const WeightRows& part : rows) Finish(*part.view, part.end - part.begin);
+  }
+  return weight;
+}
+
+StatusOr<std::unique_ptr<LinearWeight>> WeightLoader::Router(const std::string& module,
+                                                             uint32_t num_experts,
+                                                             uint32_t in_features) {
+  ASSIGN_OR_RETURN(const TensorView* view, Find(module + ".weight", num_experts, in_features));
+  ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> weight, backend_->LoadRouter(*view));
+  Finish(*view, view->rows);
   return weight;
 }
 

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "worker_proc/model/backend.h"
 #include "worker_proc/model/partition.h"
@@ -52,6 +53,14 @@ class WeightLoader {
   StatusOr<std::unique_ptr<LinearWeight>> Linear(const std::string& module,
                                                  std::span<const Shard> shards,
                                                  const LinearShape& shape);
+  // prefix: "model.layers.0.mlp.experts."; each expert's module is its number and `leaf`, with
+  // shards as Linear's.
+  StatusOr<std::unique_ptr<ExpertsWeight>> Experts(const std::string& prefix, uint32_t num_experts,
+                                                   const std::string& leaf,
+                                                   std::span<const Shard> shards,
+                                                   const LinearShape& shape);
+  StatusOr<std::unique_ptr<LinearWeight>> Router(const std::string& module, uint32_t num_experts,
+                                                 uint32_t in_features);
   StatusOr<std::unique_ptr<VectorWeight>> Vector(const std::string& module, uint32_t size,
                                                  const VectorChange& change = {});
   StatusOr<std::unique_ptr<EmbeddingWeight>> Embedding(const std::string& module, uint32_t rows,
@@ -64,6 +73,9 @@ class WeightLoader {
 
  private:
   StatusOr<const TensorView*> Find(const std::string& name, uint64_t rows, uint64_t cols);
+  // The tensors that make up a module, and what this rank takes of them.
+  StatusOr<std::vector<WeightRows>> RowsOf(const std::string& module, std::span<const Shard> shards,
+                                           const LinearShape& shape);
   void Finish(const TensorView& view, uint64_t rows);
 
   const Checkpoint* const checkpoint_;

@@ -10,6 +10,11 @@ std::unique_ptr<Model> MakeQwen2ForCausalLM(const ModelEnv& env) {
   return MakeDecoder(env, MakeDecoderSpec(env));
 }
 
+std::unique_ptr<Model> MakeQwen3MoeForCausalLM(const ModelEnv& env) {
+  CHECK(env.config->qk_norm && env.config->num_experts > 0);
+  return MakeDecoder(env, MakeDecoderSpec(env));
+}
+
 std::unique_ptr<Model> MakeQwen3ForCausalLM(const ModelEnv& env) {
   CHECK(env.config->qk_norm);
   return MakeDecoder(env, MakeDecoderSpec(env));

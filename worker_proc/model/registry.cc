@@ -17,8 +17,10 @@ struct Entry {
 constexpr Entry kModels[] = {
     {"LlamaForCausalLM", MakeLlamaForCausalLM},  // Llama, SmolLM2
     {"MistralForCausalLM", MakeLlamaForCausalLM},
+    {"MixtralForCausalLM", MakeLlamaForCausalLM},
     {"Qwen2ForCausalLM", MakeQwen2ForCausalLM},  // Qwen2.5 too
     {"Qwen3ForCausalLM", MakeQwen3ForCausalLM},
+    {"Qwen3MoeForCausalLM", MakeQwen3MoeForCausalLM},
     {"SmolLM3ForCausalLM", MakeLlamaForCausalLM},
     {"Phi3ForCausalLM", MakeLlamaForCausalLM},  // Phi-4 too
     {"GraniteForCausalLM", MakeLlamaForCausalLM},

@@ -103,6 +103,10 @@ StatusOr<OpenedBackend> OpenCuda(const DeviceFlags& flags, const RankPlace& plac
   };
   Log().info("backend {} {} {} {}", Kv("name", opened.backend->name()), Kv("gpu", flags.gpu),
              Kv("free", free_at_start), Kv("weights", options.keep_packed ? "packed" : "expanded"));
+  if (options.keep_packed && place.checkpoint->config().num_experts > 0) {
+    Log().warn(
+        "experts are expanded: they can't stay packed on a GPU yet, and take 16 bits a weight");
+  }
   return opened;
 }
 

@@ -17,9 +17,13 @@ inline uint64_t WeightBytesOfRank(const Checkpoint& checkpoint, const Backend& b
   uint64_t shared = 0;
   uint64_t own = 0;
   for (const TensorView& view : checkpoint.tensors()) {
+    if (view.name.ends_with(".mlp.gate.weight")) {  // each rank has all of a router
+      own += backend.RouterBytes(view);
+      continue;
+    }
     const bool embedding = view.name == "model.embed_tokens.weight";
     if (!untied || !embedding) shared += backend.WeightBytes(view);
-    if (embedding && (untied || ranks > 1)) own = backend.EmbeddingBytes(view);
+    if (embedding && (untied || ranks > 1)) own += backend.EmbeddingBytes(view);
   }
   return shared / ranks + own;
 }

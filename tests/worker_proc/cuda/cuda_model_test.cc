@@ -38,6 +38,25 @@ TinyLlamaOptions Model(const std::string& architecture, DType dtype = DType::kBF
   return options;
 }
 
+// Mixtral's and Qwen3's experts, and of widths that the tensor cores don't take.
+void AddExperts(std::vector<ModelSetup>* setups) {
+  const auto add = [&](const std::string& name, const TinyLlamaOptions& model) {
+    setups->push_back({"Float32" + name, Element::kFloat32, Element::kFloat32, 2e-5, model});
+    setups->push_back({"BFloat16" + name, Element::kBFloat16, Element::kBFloat16, 0.1, model});
+  };
+  TinyLlamaOptions mixtral = Model("llama");
+  mixtral.num_experts = 5;
+  mixtral.num_experts_per_tok = 2;
+  add("Mixtral", mixtral);
+  TinyLlamaOptions qwen = Model("qwen3moe");
+  qwen.num_experts = 12;
+  qwen.num_experts_per_tok = 4;
+  add("Qwen3Moe", qwen);
+  qwen.hidden_size = 100;
+  qwen.intermediate_size = 37;
+  setups->push_back({"BFloat16OddQwen3Moe", Element::kBFloat16, Element::kBFloat16, 0.1, qwen});
+}
+
 std::vector<ModelSetup> Setups() {
   constexpr auto k32 = Element::kFloat32;
   constexpr auto kB16 = Element::kBFloat16;
@@ -76,6 +95,7 @@ std::vector<ModelSetup> Setups() {
   setups.push_back({"BFloat16Heads64", kB16, kB16, 0.1, wide});
   wide.head_dim = 128;
   setups.push_back({"Float16Heads128", Element::kFloat16, Element::kFloat16, 0.02, wide});
+  AddExperts(&setups);
   return setups;
 }
 

@@ -130,6 +130,7 @@ inline float AddRounded(float a, float b) { return a + b; }
 
 inline uint32_t FloatBits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t CountBits(uint32_t bits) { return static_cast<uint32_t>(std::popcount(bits)); }
 inline void AtomicAdd64(uint64_t* address, uint64_t value) { atomicAdd(address, value); }
 
 // The device's queue starts kernels early whether they say so or not (launch_queue.h).

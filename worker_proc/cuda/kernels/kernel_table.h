@@ -8,12 +8,14 @@
 
 #include "worker_proc/cuda/kernels/act_mul.h"
 #include "worker_proc/cuda/kernels/embedding.h"
+#include "worker_proc/cuda/kernels/expert_gemm.h"
 #include "worker_proc/cuda/kernels/gather.h"
 #include "worker_proc/cuda/kernels/gemv.h"
 #include "worker_proc/cuda/kernels/norm.h"
 #include "worker_proc/cuda/kernels/packed_gemm.h"
 #include "worker_proc/cuda/kernels/paged_attention.h"
 #include "worker_proc/cuda/kernels/rope_kv.h"
+#include "worker_proc/cuda/kernels/route.h"
 #include "worker_proc/cuda/kernels/rows.h"
 #include "worker_proc/cuda/kernels/sample.h"
 #include "worker_proc/cuda/kernels/skinny_gemm.h"
@@ -31,6 +33,9 @@ struct KernelTable {
   void (*packed_gemm)(const PackedGemmArgs&, Stream);
   void (*expand)(const ExpandArgs&, Stream);
   void (*packed_embedding)(const PackedEmbeddingArgs&, Stream);
+  void (*route_tokens)(const RouteArgs&, Stream);
+  void (*expert_gemm)(const ExpertGemmArgs&, Stream);
+  void (*combine_experts)(const CombineArgs&, Stream);
   void (*select_rows)(const SelectRowsArgs&, Stream);
   void (*soft_cap)(const SoftCapArgs&, Stream);
   void (*gather_columns)(const GatherArgs&, Stream);

@@ -19,6 +19,9 @@ void ResidentGemm(const SkinnyGemmArgs& args, Stream stream);  // for SkinnyGemm
 void PackedGemm(const PackedGemmArgs& args, Stream stream);
 void Expand(const ExpandArgs& args, Stream stream);
 void PackedEmbedding(const PackedEmbeddingArgs& args, Stream stream);
+void RouteTokens(const RouteArgs& args, Stream stream);
+void ExpertGemm(const ExpertGemmArgs& args, Stream stream);
+void CombineExperts(const CombineArgs& args, Stream stream);
 void SelectRows(const SelectRowsArgs& args, Stream stream);
 void SoftCap(const SoftCapArgs& args, Stream stream);
 void GatherColumns(const GatherArgs& args, Stream stream);

@@ -70,6 +70,9 @@ __device__ __forceinline__ float AddRounded(float a, float b) { return __fadd_rn
 
 __device__ __forceinline__ uint32_t FloatBits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t CountBits(uint32_t bits) {
+  return static_cast<uint32_t>(__popc(bits));
+}
 __device__ __forceinline__ void AtomicAdd64(uint64_t* address, uint64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
   atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
