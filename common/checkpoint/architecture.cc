@@ -1,6 +1,5 @@
 #include "common/checkpoint/architecture.h"
 
-#include <algorithm>
 #include <map>
 
 #include "absl/strings/numbers.h"
@@ -184,22 +183,21 @@ std::vector<NamedTensor> SplitFused(const ModelConfig& config, std::string name,
   if (of == "qkv_proj.weight") parts = {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}};
   if (of == "gate_up_proj.weight" || of == "up_proj.weight")
     parts = {{"gate_proj", inner}, {"up_proj", inner}};
-  uint64_t rows = 0;
-  for (const auto& [part, size] : parts) rows += size;
+  uint64_t fused_rows = 0;
+  for (const auto& [part, size] : parts) fused_rows += size;
   std::vector<NamedTensor> split;
+  uint64_t row = 0;
   const auto take = [&](std::string part, uint64_t size) {
     TensorView rows_of = view;
     rows_of.rows = size;
-    rows_of.data = view.data.subspan(rows * view.row_bytes(), size * view.row_bytes());
+    rows_of.data = view.data.subspan(row * view.row_bytes(), size * view.row_bytes());
     split.push_back({std::move(part), rows_of});
-    rows += size;
+    row += size;
   };
-  if (config.fused_projections && !parts.empty() && rows == view.rows) {
-    rows = 0;
+  if (config.fused_projections && !parts.empty() && fused_rows == view.rows) {
     for (const auto& [part, size] : parts)
       take(StrCat(whole.substr(0, leaf), part, ".weight"), size);
   } else if (IsOfAllExperts(config, whole.substr(0, leaf), view)) {
-    rows = 0;
     for (uint32_t i = 0; i < config.num_experts; ++i)
       take(StrCat(whole.substr(0, leaf), i, ".", of), view.rows / config.num_experts);
   } else {

@@ -63,4 +63,8 @@ void SetSlidingLayers(ModelConfig* config, uint32_t window, const F& is_sliding)
     config->sliding_layers[i] = is_sliding(i);
 }
 
+inline void SetWindowOfAllLayers(uint32_t window, ModelConfig* config) {
+  SetSlidingLayers(config, window, [](uint32_t) { return true; });
+}
+
 }  // namespace flotilla::internal

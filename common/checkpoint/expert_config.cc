@@ -47,10 +47,7 @@ Status FinishExpertsGguf(const GgufFile& gguf, ModelConfig* config) {
 Status FinishMixtralHf(const JsonObject& json, ModelConfig* config) {
   config->norm_topk_prob = true;
   if (!json.Has("rope_theta") && !json.Has("rope_parameters")) config->rope_theta = 1e6f;
-  if (!json.Has("sliding_window")) return OkStatus();
-  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
-  SetSlidingLayers(config, window, [](uint32_t) { return true; });
-  return OkStatus();
+  return ReadWindowOfAllLayers(json, config);
 }
 
 Status FinishQwen3MoeHf(const JsonObject& json, ModelConfig* config) {

@@ -55,7 +55,7 @@ Status FinishMistralHf(const JsonObject& json, ModelConfig* config) {
     if (!json.Has("sliding_window")) return OkStatus();
     ASSIGN_OR_RETURN(window, ReadWindow(json));
   }
-  SetSlidingLayers(config, window, [](uint32_t) { return true; });
+  SetWindowOfAllLayers(window, config);
   return OkStatus();
 }
 

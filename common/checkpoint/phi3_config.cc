@@ -4,13 +4,6 @@
 #include "common/checkpoint/rope_config.h"
 
 namespace flotilla::internal {
-namespace {
-
-void SetWindow(uint32_t window, ModelConfig* config) {
-  SetSlidingLayers(config, window, [](uint32_t) { return true; });
-}
-
-}  // namespace
 
 // 0 is none.
 Status FinishPhi3Gguf(const GgufFile& gguf, ModelConfig* config) {
@@ -21,15 +14,12 @@ Status FinishPhi3Gguf(const GgufFile& gguf, ModelConfig* config) {
     return absl::InvalidArgumentError(
         StrCat("metadata ", kKey, " is ", window, "; it must be in 0..", kMaxContext));
   }
-  if (window > 0) SetWindow(static_cast<uint32_t>(window), config);
+  if (window > 0) SetWindowOfAllLayers(static_cast<uint32_t>(window), config);
   return OkStatus();
 }
 
 Status FinishPhi3Hf(const JsonObject& json, ModelConfig* config) {
-  if (!json.Has("sliding_window")) return OkStatus();
-  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
-  SetWindow(window, config);
-  return OkStatus();
+  return ReadWindowOfAllLayers(json, config);
 }
 
 }  // namespace flotilla::internal

@@ -161,6 +161,13 @@ StatusOr<uint32_t> ReadWindow(const JsonObject& json) {
   return json.Error(kKey, StrCat("is ", window, "; it must be in 1..", kMaxContext));
 }
 
+Status ReadWindowOfAllLayers(const JsonObject& json, ModelConfig* config) {
+  if (!json.Has("sliding_window")) return OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t window, ReadWindow(json));
+  SetWindowOfAllLayers(window, config);
+  return OkStatus();
+}
+
 StatusOr<std::vector<bool>> ReadSlidingLayers(const JsonObject& json, uint32_t num_layers) {
   ASSIGN_OR_RETURN(const std::vector<std::string_view> types, json.Strings("layer_types"));
   if (types.size() != num_layers) {

@@ -24,6 +24,8 @@ Status ReadRope(const JsonObject& json, const Architecture& architecture, ModelC
 Status ReadLocalRope(const JsonObject& json, float fallback, ModelConfig* config);
 // sliding_window, which must be there.
 StatusOr<uint32_t> ReadWindow(const JsonObject& json);
+// The same on all layers; without it there is no window.
+Status ReadWindowOfAllLayers(const JsonObject& json, ModelConfig* config);
 // layer_types: which layers are "sliding_attention"; the others must be "full_attention".
 StatusOr<std::vector<bool>> ReadSlidingLayers(const JsonObject& json, uint32_t num_layers);
 

@@ -91,19 +91,11 @@ json::object ListSchema(const ToolSet& tools) {
 constexpr size_t kMaxSchemaDepth = 16;
 
 // What "#/$defs/a" names in the root; null: nothing.
-const json::value* Referred(const json::object& root, const json::value& reference) {
+const json::value* Referred(const json::value& root, const json::value& reference) {
   const json::string* text = reference.if_string();
+  boost::system::error_code unknown;
   if (text == nullptr || !text->starts_with("#/")) return nullptr;
-  std::string_view path = std::string_view(*text).substr(2);
-  const json::object* object = &root;
-  while (true) {
-    const size_t slash = path.find('/');
-    const json::value* next = object->if_contains(path.substr(0, slash));
-    if (next == nullptr || slash == path.npos) return next;
-    object = next->if_object();
-    if (object == nullptr) return nullptr;
-    path.remove_prefix(slash + 1);
-  }
+  return root.find_pointer(std::string_view(*text).substr(1), unknown);
 }
 
 // What values a schema takes.
@@ -119,7 +111,7 @@ struct Kinds {
 
 // Of a schema within `root`, whose definitions it may name. References may go round: `depth` ends
 // it.
-void AddKinds(const json::object& root, const json::value& schema, size_t depth, Kinds* kinds) {
+void AddKinds(const json::value& root, const json::value& schema, size_t depth, Kinds* kinds) {
   if (!schema.is_object() || depth == 0) return;
   const auto add_value = [&](const json::value& one) {
     (one.is_string() ? kinds->text : one.is_null() ? kinds->null : kinds->other) = true;
@@ -145,9 +137,10 @@ void AddKinds(const json::object& root, const json::value& schema, size_t depth,
   }
 }
 
-ParameterTypes TypesOfParameters(const json::object& schema) {
+ParameterTypes TypesOfParameters(json::object parameters) {
   ParameterTypes types;
-  const json::value* properties = schema.if_contains("properties");
+  const json::value schema = std::move(parameters);
+  const json::value* properties = schema.get_object().if_contains("properties");
   if (properties == nullptr || !properties->is_object()) return types;
   for (const auto& [name, property] : properties->get_object()) {
     Kinds kinds;
@@ -299,8 +292,8 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
     if (asks)
       return NotBuiltYet("tools", StrCat("'tools' beside '", request->structured_field,
                                          "' is not built for calls as this model writes them."));
-    for (const ToolSet::Tool& tool : tools.tools)
-      read->parameters.emplace(tool.name, TypesOfParameters(tool.parameters));
+    for (ToolSet::Tool& tool : tools.tools)
+      read->parameters.emplace(tool.name, TypesOfParameters(std::move(tool.parameters)));
     return std::nullopt;
   }
   if (!asks && std::ranges::none_of(tools.tools, &ToolSet::Tool::strict)) return std::nullopt;

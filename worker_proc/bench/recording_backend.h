@@ -110,7 +110,6 @@ class RecordingBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
     return inner_.LoadRouter(view);
   }
-  uint64_t RouterBytes(const TensorView& view) const override { return inner_.RouterBytes(view); }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return inner_.LoadVector(view, change);

@@ -68,9 +68,6 @@ class CpuBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
     return weights_.LoadRouter(view);
   }
-  uint64_t RouterBytes(const TensorView& view) const override {
-    return view.rows * view.cols * sizeof(float);
-  }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return weights_.LoadVector(view, change);

@@ -66,7 +66,6 @@ class CudaBackend final : public Backend {
   StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) override {
     return weights_.LoadRouter(view);
   }
-  uint64_t RouterBytes(const TensorView& view) const override { return weights_.RouterBytes(view); }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change) override {
     return weights_.LoadVector(view, change);

@@ -34,9 +34,6 @@ class WeightStore {
   StatusOr<std::unique_ptr<ExpertsWeight>> LoadExperts(
       std::span<const std::vector<WeightRows>> experts);
   StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view);
-  static uint64_t RouterBytes(const TensorView& view) {
-    return view.rows * view.cols * sizeof(float);
-  }
   StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                      const VectorChange& change);
   StatusOr<std::unique_ptr<EmbeddingWeight>> LoadEmbedding(const TensorView& view);

@@ -227,7 +227,10 @@ class Backend {
   // [experts, in], as precise as the file has it, whatever other products are made in: a small
   // error would choose another expert.
   virtual StatusOr<std::unique_ptr<LinearWeight>> LoadRouter(const TensorView& view) = 0;
-  virtual uint64_t RouterBytes(const TensorView& view) const = 0;
+  // Float.
+  static uint64_t RouterBytes(const TensorView& view) {
+    return view.rows * view.cols * sizeof(float);
+  }
   virtual StatusOr<std::unique_ptr<VectorWeight>> LoadVector(const TensorView& view,
                                                              const VectorChange& change) = 0;
   // May keep reading `view`, which lives as long as the checkpoint.

@@ -18,7 +18,7 @@ inline uint64_t WeightBytesOfRank(const Checkpoint& checkpoint, const Backend& b
   uint64_t own = 0;
   for (const TensorView& view : checkpoint.tensors()) {
     if (view.name.ends_with(".mlp.gate.weight")) {  // each rank has all of a router
-      own += backend.RouterBytes(view);
+      own += Backend::RouterBytes(view);
       continue;
     }
     const bool embedding = view.name == "model.embed_tokens.weight";
