@@ -35,12 +35,12 @@ run_clang_tidy() {
 }
 
 # run_fuzz FULL: each fuzz target's seeds, then a minute for all (FULL: ten), and the seeds' coverage. It takes no longer
-# than asan's tests.
+# than asan's tests, and about as long as tsan's.
 run_fuzz() {
   local full=$1 seconds=60 count
   [[ -n $full ]] && seconds=600
   count=$(grep -c '^flotilla_fuzz(' "$root/tests/fuzz/CMakeLists.txt")
-  has_time "${asan_seconds:-0}" "$count" "fuzz targets" || return 0
+  has_time "${asan_seconds:-${tsan_seconds:-0}}" "$count" "fuzz targets" || return 0
   need_packages fuzz "${fuzz_packages[@]}"
   configure fuzz any
   build fuzz fuzz_targets
@@ -68,12 +68,19 @@ has_time() {
   return 1
 }
 
+# count_tests PRESET LABEL: in a build that is configured.
+count_tests() { (cd "$root/build/$1" && ctest -N -L "^$2\$" | sed -n 's/^Total Tests: //p'); }
+
+# With AddressSanitizer there is two and a half times as much to compile as with ThreadSanitizer, right before it.
+has_time_for_asan() {
+  [[ -z ${tsan_seconds:-} ]] ||
+    has_time "$((5 * tsan_seconds / 2))" "$(count_tests release asan)" "tests labelled asan"
+}
+
 # What speaks HTTP or gRPC (the router, the load generator) takes up to two and a half times as long under AddressSanitizer
 # as all else with the label asan (on a Zen 3; as long on a Zen 4).
 test_asan_network() {
-  local count
-  count=$(cd "$root/build/asan" && ctest -N -L '^asan_network$' | sed -n 's/^Total Tests: //p')
-  has_time "$((5 * asan_seconds / 2))" "$count" "tests labelled asan_network" || return 0
+  has_time "$((5 * asan_seconds / 2))" "$(count_tests asan asan_network)" "tests labelled asan_network" || return 0
   test_preset asan asan_network asan_network
 }
 
@@ -104,7 +111,7 @@ summarise() {
 }
 
 command_test() {
-  local label= preset= full= faults= minutes= asan_seconds= begin presets=() select=()
+  local label= preset= full= faults= minutes= tsan_seconds= asan_seconds= begin presets=() select=()
   while (($#)); do
     case $1 in
       --label) label=${2:?--label needs a name}; shift 2 ;;
@@ -148,8 +155,10 @@ command_test() {
     if [[ $preset == fuzz ]]; then run_fuzz "$full"; continue; fi
     local only=$label
     [[ -z $only && -z $full && $preset != release ]] && only=$preset
+    if [[ $preset == asan ]]; then has_time_for_asan || continue; fi
     begin=$SECONDS
     test_preset "$preset" "$only" "$preset" "${select[@]}"
+    if [[ $preset == tsan && $only == tsan && -z $label ]]; then tsan_seconds=$((SECONDS - begin)); fi
     if [[ $preset == asan && $only == asan && -z $label ]]; then asan_seconds=$((SECONDS - begin)); fi
   done
   # Last, since it is what a slow machine may have no time for.

@@ -285,7 +285,7 @@ class BootstrapTest(unittest.TestCase):
         self.assertIn("5 passed, 1 failed, 1 skipped (release 5, tsan 2)", run.stderr)
         self.assertIn("cases left out within tests of tsan: 1 of pytest IsaTest.Amx", run.stderr)
 
-    def test_a_slow_machine_leaves_the_asan_tests_of_networks_out_and_counts_them(self):
+    def test_a_slow_machine_leaves_tests_out_and_counts_them(self):
         (self.tree / "build/asan").mkdir(parents=True)
         self.program(self.bin / "ctest", "#!/bin/bash\necho 'Total Tests: 43'\n")
         script = ("test_preset() { echo \"ran $*\"; }; failed_presets=(); SECONDS=3000 minutes=%s asan_seconds=1200; "
@@ -302,6 +302,15 @@ class BootstrapTest(unittest.TestCase):
         run = self.shell("failed_presets=(); SECONDS=3000 minutes=60 asan_seconds=900; run_fuzz ''; summarise fuzz")
         self.assertIn("left out: 2 fuzz targets, since 50 of 60 minutes are gone", run.stderr)
         self.assertIn("0 passed, 0 failed, 2 skipped", run.stderr)
+        (self.tree / "build/release").mkdir(parents=True)
+        script = "failed_presets=(); SECONDS=3000 minutes=%s tsan_seconds=600; %s; summarise asan"
+        run = self.shell(script % (75, "has_time_for_asan && echo ran"))
+        self.assertEqual(run.stdout, "ran\n", run.stderr)
+        run = self.shell(script % (74, "has_time_for_asan || run_fuzz ''"))
+        self.assertEqual(run.stdout, "")
+        self.assertIn("left out: 43 tests labelled asan, since 50 of 74 minutes are gone", run.stderr)
+        run = self.shell(script % (55, "has_time_for_asan || run_fuzz ''"))
+        self.assertIn("0 passed, 0 failed, 45 skipped", run.stderr)
         for minutes in ("", "soon", "0", "-5"):
             run = self.shell(f"command_test --minutes '{minutes}'")
             self.assertEqual(run.returncode, 1)

@@ -22,10 +22,17 @@ std::atomic<uint64_t>& ProcessSeed() {
   return seed;
 }
 
-// What a thread draws by.
+// What a thread draws by: splitmix64 (Steele, Lea, Flood), since a draw comes with each switch.
 struct Random {
   uint64_t seed = ProcessSeed().load();
-  std::minstd_rand engine{static_cast<std::minstd_rand::result_type>(seed)};
+  uint64_t state = seed;
+
+  uint32_t Next() {
+    uint64_t z = state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return static_cast<uint32_t>(z >> 32);
+  }
 };
 thread_local Random t_random;
 thread_local std::vector<std::function<void()>>* t_capture = nullptr;
@@ -38,7 +45,9 @@ void RunKernel(const LaunchShape& shape, const std::function<void()>& thread, La
 
 }  // namespace
 
-uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(t_random.engine() % below); }
+uint32_t Draw(uint32_t below) {
+  return static_cast<uint32_t>(uint64_t{t_random.Next()} * below >> 32);
+}
 
 void Launch(const LaunchShape& shape, const std::function<void()>& thread, LaunchQueue* queue) {
   if (t_capture == nullptr) return RunKernel(shape, thread, queue);
@@ -55,8 +64,7 @@ void Enqueue(std::function<void()> work) {
 
 void SetSeed(uint64_t seed) {
   ProcessSeed().store(seed);
-  t_random.seed = seed;
-  t_random.engine.seed(static_cast<std::minstd_rand::result_type>(seed));
+  t_random = {.seed = seed, .state = seed};
 }
 uint64_t Seed() { return t_random.seed; }
 

@@ -1,6 +1,10 @@
 // What block.h and launch_queue.h run kernels with: the fibers, shared memory and barriers of one
 // block at a time. Kernels reach the one that runs them by t_runner.
 //
+// A fiber runs one thread after another, of this block and of those that come; as many fibers are
+// made as threads stood in the middle of something at once. A thread that must wait goes on
+// straight to the next one's fiber.
+//
 // Units, threads, errors: as block.h. A runner's fibers go on where they were stopped, on the same
 // thread.
 #pragma once
@@ -9,8 +13,10 @@
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -53,9 +59,11 @@ inline void ForgetFrames(const ctx::stack_context& /*stack*/) {}
 
 struct Fiber {
   ctx::stack_context stack;
-  ctx::fiber inside;   // what resuming this fiber continues
-  ctx::fiber outside;  // what it returns to
+  ctx::fiber inside;  // what resuming it continues; none while it runs
+  // AddressSanitizer's.
   void* fake_stack = nullptr;
+  const void* bottom = nullptr;
+  size_t size = 0;
 };
 
 // Where a lane waits for others of its warp.
@@ -80,7 +88,9 @@ class BlockRunner {
  public:
   BlockRunner() = default;
   ~BlockRunner() {
+    end_ = true;
     for (Fiber& fiber : fibers_) {
+      SwitchTo(&fiber);
       ForgetFrames(fiber.stack);
       stacks_.deallocate(fiber.stack);
     }
@@ -212,10 +222,6 @@ class BlockRunner {
     if (shape.grid.x == 0 || shape.grid.x > INT32_MAX) Fail("blocks along x", shape.grid.x, 0);
     shape_ = shape;
     thread_ = std::move(thread);
-    while (fibers_.size() < shape.block) {
-      fibers_.emplace_back();
-      fibers_.back().stack = stacks_.allocate();
-    }
   }
 
   uint64_t num_blocks() const { return uint64_t{shape_.grid.x} * shape_.grid.y * shape_.grid.z; }
@@ -240,21 +246,19 @@ class BlockRunner {
     shared_bytes_ = shape_.shared_bytes;
     CheckSharedBytes();
     dynamic_.assign(shape_.shared_bytes, std::byte{0xff});
-    for (uint32_t i = 0; i < shape_.block; ++i) {
-      Start(&fibers_[i]);
-      ready_.push_back(i);
-    }
+    fiber_of_.assign(shape_.block, nullptr);
+    ready_.resize(shape_.block);
+    std::iota(ready_.begin(), ready_.end(), 0u);
   }
 
   // Until no thread can go on; false: those in Relax may.
   bool Drive() {
-    while (!ready_.empty()) {
-      const size_t pick = Draw(static_cast<uint32_t>(ready_.size()));
-      std::swap(ready_[pick], ready_.back());
-      const uint32_t next = ready_.back();
-      ready_.pop_back();
-      Resume(next);
-    }
+    BlockRunner* const outer = std::exchange(t_runner, this);
+    blockIdx = block_;
+    blockDim = {shape_.block, 1, 1};
+    gridDim = shape_.grid;
+    if (Fiber* const next = Next(); next != &driver_) SwitchTo(next);
+    t_runner = outer;
     ready_.swap(relaxing_);
     return ready_.empty();
   }
@@ -268,42 +272,63 @@ class BlockRunner {
     if (must_wait_ && !waited_) Fail("a block does not wait for the kernel before", 0, 0);
   }
 
-  void Start(Fiber* fiber) {
-    fiber->fake_stack = nullptr;
+  // Where to go on: with a thread that can, drawn at random, or in Drive. Not inlined, nor is what
+  // switches: a fiber's frames outlive the thread that they began on, and so must not hold where
+  // the variables of a thread are.
+  [[gnu::noinline]] Fiber* Next() {
+    if (ready_.empty()) return &driver_;
+    std::swap(ready_[Draw(static_cast<uint32_t>(ready_.size()))], ready_.back());
+    current_ = ready_.back();
+    ready_.pop_back();
+    threadIdx = {current_, 0, 0};
+    Fiber*& fiber = fiber_of_[current_];
+    if (fiber == nullptr) {
+      if (idle_.empty()) idle_.push_back(MakeFiber());
+      fiber = idle_.back();
+      idle_.pop_back();
+    }
+    return fiber;
+  }
+
+  Fiber* MakeFiber() {
+    Fiber* const fiber = &fibers_.emplace_back();
+    fiber->stack = stacks_.allocate();
+    fiber->size = fiber->stack.size;
+    fiber->bottom = static_cast<std::byte*>(fiber->stack.sp) - fiber->size;
     fiber->inside = ctx::fiber(std::allocator_arg,
                                ctx::preallocated(fiber->stack.sp, fiber->stack.size, fiber->stack),
-                               NoStack(), [this, fiber](ctx::fiber&& outside) {
-                                 FinishSwitch(nullptr, &outside_bottom_, &outside_size_);
-                                 fiber->outside = std::move(outside);
-                                 thread_();
-                                 --live_;
-                                 if (live_ > 0 && at_barrier_ == live_) ReleaseBarrier();
-                                 StartSwitch(nullptr, outside_bottom_, outside_size_);
-                                 return std::move(fiber->outside);
+                               NoStack(), [this, fiber](ctx::fiber&& from) {
+                                 Arrive(fiber, std::move(from));
+                                 while (!end_) RunThread(fiber);
+                                 left_ = fiber;
+                                 StartSwitch(nullptr, driver_.bottom, driver_.size);
+                                 return std::move(driver_.inside);
                                });
+    return fiber;
   }
 
-  void Resume(uint32_t index) {
-    current_ = index;
-    threadIdx = {index, 0, 0};
-    blockIdx = block_;
-    blockDim = {shape_.block, 1, 1};
-    gridDim = shape_.grid;
-    BlockRunner* const outer = std::exchange(t_runner, this);
-    Fiber& fiber = fibers_[index];
-    void* fake_stack = nullptr;
-    StartSwitch(&fake_stack, static_cast<std::byte*>(fiber.stack.sp) - fiber.stack.size,
-                fiber.stack.size);
-    fiber.inside = std::move(fiber.inside).resume();
-    FinishSwitch(fake_stack, nullptr, nullptr);
-    t_runner = outer;
+  [[gnu::noinline]] void RunThread(Fiber* fiber) {
+    thread_();
+    --live_;
+    if (live_ > 0 && at_barrier_ == live_) ReleaseBarrier();
+    idle_.push_back(fiber);
+    if (Fiber* const next = Next(); next != fiber) SwitchTo(next);
   }
 
-  void Yield() {
-    Fiber& fiber = fibers_[current_];
-    StartSwitch(&fiber.fake_stack, outside_bottom_, outside_size_);
-    fiber.outside = std::move(fiber.outside).resume();
-    FinishSwitch(fiber.fake_stack, &outside_bottom_, &outside_size_);
+  void Yield() { SwitchTo(Next()); }
+
+  // Until somebody switches back.
+  [[gnu::noinline]] void SwitchTo(Fiber* next) {
+    Fiber* const self = left_ = running_;
+    StartSwitch(&self->fake_stack, next->bottom, next->size);
+    ctx::fiber from = std::move(next->inside).resume();
+    Arrive(self, std::move(from));
+  }
+  // On `self`, from the fiber that was left for it; `from` continues that.
+  void Arrive(Fiber* self, ctx::fiber&& from) {
+    FinishSwitch(self->fake_stack, &left_->bottom, &left_->size);
+    left_->inside = std::move(from);
+    running_ = self;
   }
 
   void ReleaseBarrier() {
@@ -315,9 +340,12 @@ class BlockRunner {
   LaunchShape shape_;
   std::function<void()> thread_;
   ctx::protected_fixedsize_stack stacks_{kStackBytes};
-  std::vector<Fiber> fibers_;
-  const void* outside_bottom_ = nullptr;
-  size_t outside_size_ = 0;
+  Fiber driver_;              // who called Drive
+  std::deque<Fiber> fibers_;  // stay where they are
+  Fiber* running_ = &driver_;
+  Fiber* left_ = nullptr;  // from it we came
+  std::vector<Fiber*> idle_;
+  bool end_ = false;  // fibers return
 
   bool must_wait_ = false;
   bool early_ = false;  // the kernel before is not done
@@ -329,7 +357,8 @@ class BlockRunner {
   // Of the block that runs.
   Index block_;
   bool waited_ = false;
-  std::vector<uint32_t> held_;  // that wait for the kernel before
+  std::vector<Fiber*> fiber_of_;  // by thread; null: it has not begun
+  std::vector<uint32_t> held_;    // that wait for the kernel before
   uint32_t current_ = 0;
   uint32_t live_ = 0;
   uint32_t at_barrier_ = 0;
