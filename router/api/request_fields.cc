@@ -153,13 +153,11 @@ void ReadStream(FieldReader* reader, CompletionRequest* request, MaybeError* err
 }  // namespace
 
 std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
-                                    json::value* root, CompletionRequest* request,
-                                    ModelField model_field) {
+                                    json::value* root, CompletionRequest* request) {
   if (auto error = ParseJson(body, root)) return error;
   if (!root->is_object()) return InvalidField("", "The body must be a JSON object.");
   FieldReader reader(root->get_object());
   const std::optional<std::string_view> name = reader.String("model");
-  if (!name.has_value() && model_field == ModelField::kRequired) reader.Fail("model", "is missing");
   if (!name.has_value() && models.size() > 1)
     reader.Fail("model", StrCat("is missing, and there are ", NamesOf(models)));
   if (reader.error().has_value()) return reader.error();

@@ -15,13 +15,10 @@
 
 namespace flotilla {
 
-// Whether a body must name its model where there is only one.
-enum class ModelField { kRequired, kOptional };
-
-// Parses the body, which must be an object, into `root`; sets the model that it names.
+// Parses the body, which must be an object, into `root`; sets the model that it names. Where there
+// is only one, it need not.
 std::optional<ApiError> OpenRequest(std::string_view body, const ModelTable& models,
-                                    boost::json::value* root, CompletionRequest* request,
-                                    ModelField model_field = ModelField::kRequired);
+                                    boost::json::value* root, CompletionRequest* request);
 
 // All common fields but max_tokens and logprobs, which each form spells in its own way. `reader`
 // reads `body` and may have failed before.

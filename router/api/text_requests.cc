@@ -43,7 +43,7 @@ MaybeError EncodePrompt(const json::object& body, CompletionRequest* request) {
 TextAnswer Tokenize(std::string_view body, const ModelTable& models, const ParserChoice& parsers) {
   json::value root;
   CompletionRequest request;
-  if (auto error = OpenRequest(body, models, &root, &request, ModelField::kOptional)) return *error;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   const json::object& object = root.get_object();
   FieldReader reader(object);
   const bool with_texts = reader.Bool("return_token_strs").value_or(false);
@@ -67,7 +67,7 @@ TextAnswer Tokenize(std::string_view body, const ModelTable& models, const Parse
 TextAnswer Detokenize(std::string_view body, const ModelTable& models, const ParserChoice&) {
   json::value root;
   CompletionRequest request;
-  if (auto error = OpenRequest(body, models, &root, &request, ModelField::kOptional)) return *error;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   FieldReader reader(root.get_object());
   // Whatever came in the body is held in memory already; this is a matter of sense.
   const size_t most = request.model->max_model_len;
@@ -84,7 +84,7 @@ TextAnswer ApplyTemplate(std::string_view body, const ModelTable& models,
                          const ParserChoice& parsers) {
   json::value root;
   CompletionRequest request;
-  if (auto error = OpenRequest(body, models, &root, &request, ModelField::kOptional)) return *error;
+  if (auto error = OpenRequest(body, models, &root, &request)) return *error;
   if (auto error = RenderBody(root.get_object(), parsers, &request)) return *error;
   std::string out = "{\"prompt\":";
   AppendJsonString(request.prompts[0].text, &out);

@@ -1,15 +1,18 @@
 // A GPU to measure kernels on: memory with random numbers in it, and the time of launches in a
-// graph, as steps have them.
+// graph, as steps have them; a row of a table for it.
 //
 // Units: bytes, microseconds. Threads: one. Ownership: buffers must not outlive it. Errors: CHECK.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,10 +22,11 @@
 namespace flotilla::cuda {
 
 class BenchDevice {
- protected:
+ public:
   static constexpr uint32_t kLaunches = 32;  // of a graph
 
-  BenchDevice() {
+  // filter: what rows must have in their names.
+  explicit BenchDevice(std::string_view filter) : filter_(filter) {
     auto device = OpenDevice(0);
     CHECK_OK(device.status());
     device_ = std::move(*device);
@@ -90,8 +94,30 @@ class BenchDevice {
     return best;
   }
 
+  bool IsWanted(const std::string& what) const { return what.find(filter_) != std::string::npos; }
+  // A line of the table: what launch(0) … take, beside what the device could do at most.
+  void Row(const std::string& what, double bytes, double flops,
+           const std::function<void(uint32_t)>& launch) {
+    if (!IsWanted(what)) return;
+    const double us = Microseconds(launch);
+    const double by_bytes = bytes / bytes_a_us_;
+    const double by_flops = flops / flops_a_us_;
+    std::printf("| %s | %.1f | %.0f GB/s | %.1f TFLOP/s | %.0f %% of the %s |\n", what.c_str(), us,
+                bytes / us * 1e-3, flops / us * 1e-6, 100 * std::max(by_bytes, by_flops) / us,
+                by_bytes > by_flops ? "bandwidth" : "arithmetic");
+    std::fflush(stdout);
+  }
+  Device* device() const { return device_.get(); }
+
+ protected:
   std::unique_ptr<Device> device_;
   std::minstd_rand rng_{7};
+  // The device's limits, once they are measured.
+  double bytes_a_us_ = 1e30;
+  double flops_a_us_ = 1e30;
+
+ private:
+  const std::string filter_;
 };
 
 }  // namespace flotilla::cuda

@@ -4,9 +4,9 @@
 //
 //   build/cuda/bench/gpu_kernels [filter]        about 20 seconds; Markdown on stdout
 // Shapes are Qwen3-0.6B's: 1,024 wide, 16 heads over 8 of keys, of 128 dimensions, 3,072 in the
-// feed-forward layer, 151,936 tokens, bfloat16. Weights and caches are taken from so many places
-// that no cache of the GPU holds them, as in a step. What a kernel reads of its inputs again is not
-// counted.
+// feed-forward layer, 151,936 tokens, bfloat16; experts are Qwen3-30B-A3B's. Weights and caches are
+// taken from so many places that no cache of the GPU holds them, as in a step. What a kernel reads
+// of its inputs again is not counted.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/bench/gpu_bench_device.h"
+#include "tests/bench/gpu_expert_kernels.h"
 #include "worker_proc/cuda/attention_plan.h"
 #include "worker_proc/cuda/device.h"
 #include "worker_proc/runner/logits_scan.h"
@@ -29,9 +30,9 @@ constexpr uint32_t kHidden = 1024, kHeads = 16, kKvHeads = 8, kDim = 128, kFfn =
 constexpr uint32_t kPageSize = 16;
 constexpr uint64_t kPoolBytes = uint64_t{2} << 30;
 
-class Bench : BenchDevice {
+class Bench : public BenchDevice {
  public:
-  explicit Bench(std::string_view filter) : filter_(filter) {
+  explicit Bench(std::string_view filter) : BenchDevice(filter) {
     weights_ = Filled(kPoolBytes, 0.02f);
     cache_ = Filled(kPoolBytes, 1.0f);
     x_ = Filled(uint64_t{64} << 20, 1.0f);
@@ -49,22 +50,10 @@ class Bench : BenchDevice {
     Small();
     Layers();
     Sampling();
+    ExpertRows(this);
   }
 
  private:
-  // ---- Rows.
-  void Row(const std::string& what, double bytes, double flops,
-           const std::function<void(uint32_t)>& launch) {
-    if (what.find(filter_) == std::string::npos) return;
-    const double us = Microseconds(launch);
-    const double by_bytes = bytes / bytes_a_us_;
-    const double by_flops = flops / flops_a_us_;
-    std::printf("| %s | %.1f | %.0f GB/s | %.1f TFLOP/s | %.0f %% of the %s |\n", what.c_str(), us,
-                bytes / us * 1e-3, flops / us * 1e-6, 100 * std::max(by_bytes, by_flops) / us,
-                by_bytes > by_flops ? "bandwidth" : "arithmetic");
-    std::fflush(stdout);
-  }
-
   void Limits() {
     // All weights are read once; what is written is nothing beside them.
     constexpr uint32_t kRows = kPoolBytes / 2 / kHidden;
@@ -384,10 +373,7 @@ class Bench : BenchDevice {
     }
   }
 
-  const std::string filter_;
   DeviceBuffer weights_, cache_, x_, floats_, more_floats_, out_;
-  double bytes_a_us_ = 1e30;
-  double flops_a_us_ = 1e30;
 };
 
 }  // namespace

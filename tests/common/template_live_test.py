@@ -58,6 +58,10 @@ def assert_same(cases, reference):
         found[0], indent=1, ensure_ascii=False)
 
 
+# With FLOTILLA_TEMPLATES=all (--full) more of each.
+ALL = os.environ.get("FLOTILLA_TEMPLATES") == "all"
+
+
 @pytest.fixture(scope="module")
 def reference():
     return template_reference.Reference()
@@ -74,16 +78,16 @@ def test_templates_of_models(reference, templates):
     for family in ("SmolLM2", "Qwen2.5", "Qwen3", "Llama-3", "gemma-4", "gemma-2", "gemma3", "Mistral",
                    "Phi-3", "DeepSeek", "gpt-oss"):
         assert any(family in name for name in templates), family
-    count = 0
+    count, conversations = 0, 100 if ALL else 30
     for name, template in templates.items():
         cases = [*template_cases.cases(template),
                  *({"template": template, **made} for made in
-                   template_conversations.conversations(100))]
+                   template_conversations.conversations(conversations))]
         found, texts = compare(cases, reference)
         assert not found, f"{name}: {len(found)} of {len(cases)}, the first:\n" + json.dumps(
             {key: value if key != "case" else {**value, "template": "…"}
              for key, value in found[0].items()}, indent=1, ensure_ascii=False)
-        assert texts >= 20, f"{name}: only {texts} conversations were no error"
+        assert texts >= conversations / 5, f"{name}: only {texts} conversations were no error"
         count += texts
     print(f"{len(templates)} templates, {count} texts equal")
 
@@ -107,6 +111,8 @@ def test_every_character(reference):
         pytest.skip("our tables are those of Python 3.11 (make_unicode_tables.py)")
     characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     blocks = ["".join(characters[i:i + 512]) for i in range(0, len(characters), 512)]
+    if not ALL:  # those that have letters with case, and a sample of the rest
+        blocks = blocks[:256] + blocks[256::16]
     # A plain letter between them: what surrounds a capital sigma decides about its lower case.
     expressions = ["x|upper", "x|lower", "x.title()", "x.swapcase()", "x.split()", "x.splitlines()",
                    "x.strip()", "[x]", "x|tojson", "x|tojson(ensure_ascii=true)", "x|title",

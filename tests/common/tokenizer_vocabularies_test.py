@@ -80,7 +80,7 @@ class Case:
             golden_tokenizer.write_vocabulary(source, self.path, pre)
         self.reference = golden_tokenizer.Reference(str(self.path), pre or None)
         self.tool = Tool(str(self.path))
-        self.lines = lines_of_this_machine(self.reference)
+        self.lines = lines_of_this_machine(self.reference)[::1 if ALL else 3]
         added = self.reference.special_tokens() + self.reference.user_defined_tokens()
         if self.reference.rstrip:
             added.append("</s>")
@@ -112,7 +112,7 @@ def test_plain_lines_come_back(case):
     ids = case.tool.encode(case.plain_lines)
     for line, text in zip(case.plain_lines, case.tool.decode(ids)):
         assert text == case.reference.normalized(line)
-    assert len(ids) > 500  # of 10,000: Gemma 3 has a token of its own for every line end
+    assert len(ids) > len(case.lines) / 20  # Gemma 3 has a token of its own for every line end
 
 
 def test_sentencepiece_itself(case):

@@ -245,11 +245,19 @@ TEST_F(BadRequestsTest, Models) {
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(ErrorField(unknown, "code"), "model_not_found");
   EXPECT_EQ(ErrorField(unknown, "param"), "model");
-  for (const char* body : {R"({"prompt":"Hi"})", R"({"model":"","prompt":"Hi"})",
-                           R"({"model":5,"prompt":"Hi"})", R"({"model":null,"prompt":"Hi"})"}) {
+  for (const char* body : {R"({"model":"","prompt":"Hi"})", R"({"model":5,"prompt":"Hi"})"}) {
     const HttpAnswer answer = harness_->Complete(body);
     EXPECT_EQ(answer.status, 400) << body;
     EXPECT_EQ(ErrorField(answer, "param"), "model") << body;
+  }
+}
+
+TEST_F(BadRequestsTest, TheOnlyModelNeedNotBeNamed) {
+  for (const char* body :
+       {R"({"prompt":"Hi","max_tokens":1})", R"({"model":null,"prompt":"Hi","max_tokens":1})"}) {
+    const HttpAnswer answer = harness_->Complete(body);
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(ParseOrFail(answer.body).at("model"), "smol");
   }
 }
 

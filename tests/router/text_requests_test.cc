@@ -75,7 +75,8 @@ TEST(TextRequestsOfSeveralTest, TheModelMustBeNamed) {
   options.models = {"smol", "large"};
   RouterHarness harness(options);
   harness.WaitAllReady();
-  for (const char* path : {"/tokenize", "/detokenize", "/apply-template"}) {
+  for (const char* path : {"/tokenize", "/detokenize", "/apply-template", "/v1/completions",
+                           "/v1/chat/completions", "/v1/embeddings", "/v1/responses"}) {
     const HttpAnswer answer = Post(harness.port(), path, R"({"prompt":"Hi"})");
     EXPECT_EQ(answer.status, 400) << answer.body;
     EXPECT_EQ(ErrorField(answer, "param"), "model");
