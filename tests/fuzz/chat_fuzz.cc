@@ -92,6 +92,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto chat = ParseChat(body, *models);
   fuzz::CheckParsed(chat);
   CheckGrpc(body, *models, chat);
+  // Calls whose arguments' types their tools' schemas say.
+  fuzz::CheckParsed(ParseChat(body, *models, {.tool_call_parser = "qwen3_coder"}));
   fuzz::CheckParsed(ParseResponses(body, *models, {}));
   const auto message = ParseMessages(body, *models, {});
   const auto count = CountTokens(body, *models, {});

@@ -1,4 +1,4 @@
-// Runs a kernel's thread blocks on the CPU: a fiber a thread, one block after another, on the
+// Runs a kernel's thread blocks on the CPU: each thread on a fiber, a block after another, on the
 // caller's thread. What a GPU leaves open is drawn at random: which of the threads that can go on
 // does so next. So a kernel that lacks a barrier computes something else now and then, and the seed
 // that shows it can be given again.
