@@ -18,6 +18,9 @@ import template_conversations
 import template_generator
 import template_reference
 
+# With FLOTILLA_TEMPLATES=all (--full) more of each.
+ALL = os.environ.get("FLOTILLA_TEMPLATES") == "all"
+
 
 def need(variable, how):
     value = os.environ.get(variable, "")
@@ -56,10 +59,6 @@ def assert_same(cases, reference):
     found, _ = compare(cases, reference)
     assert not found, f"{len(found)} of {len(cases)}, the first:\n" + json.dumps(
         found[0], indent=1, ensure_ascii=False)
-
-
-# With FLOTILLA_TEMPLATES=all (--full) more of each.
-ALL = os.environ.get("FLOTILLA_TEMPLATES") == "all"
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def complaints_about(cell, bodies, retractions, cached, steps):
     if cell["cache"] == "off" and cached > 0:
         found.append(f"{cached:.0f} tokens read from a cache that is off")
     in_prompts = sum(len(body["prompt"]) for body in bodies)
-    if cell["cache"] == "warm" and cell["pool"] == "large" and cached < 0.7 * in_prompts:
+    if cell["cache"] == "warm" and cell["pool"] == "large" and cached < 0.75 * in_prompts:
         found.append(f"only {cached:.0f} of {in_prompts} tokens read from a warm cache")
     chunks = (in_prompts - cached) / cell["chunk"]
     if steps["prefill"] + steps["mixed"] < chunks:

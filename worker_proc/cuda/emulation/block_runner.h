@@ -148,14 +148,14 @@ class BlockRunner {
     waited_ = true;
     if (!early_) return;
     held_.push_back(current_);
-    Yield();
+    GoOn();
   }
 
   void TouchNothing() { waited_ = true; }
 
   void Relax() {
     relaxing_.push_back(current_);
-    Yield();
+    GoOn();
   }
 
   void BlockBarrier() {
@@ -164,7 +164,7 @@ class BlockRunner {
       ReleaseBarrier();
     } else {
       barrier_.push_back(current_);
-      Yield();
+      GoOn();
     }
   }
 
@@ -178,7 +178,7 @@ class BlockRunner {
     warp.lanes[self].operation = finish;
     warp.waiting |= 1u << self;
     if ((warp.waiting & mask) != mask) {
-      Yield();
+      GoOn();
       return warp.lanes[self].result;
     }
     finish(&warp, mask);
@@ -257,7 +257,7 @@ class BlockRunner {
     blockIdx = block_;
     blockDim = {shape_.block, 1, 1};
     gridDim = shape_.grid;
-    if (Fiber* const next = Next(); next != &driver_) SwitchTo(next);
+    GoOn();
     t_runner = outer;
     ready_.swap(relaxing_);
     return ready_.empty();
@@ -312,10 +312,13 @@ class BlockRunner {
     --live_;
     if (live_ > 0 && at_barrier_ == live_) ReleaseBarrier();
     idle_.push_back(fiber);
-    if (Fiber* const next = Next(); next != fiber) SwitchTo(next);
+    GoOn();
   }
 
-  void Yield() { SwitchTo(Next()); }
+  // Until it is this fiber's turn again.
+  void GoOn() {
+    if (Fiber* const next = Next(); next != running_) SwitchTo(next);
+  }
 
   // Until somebody switches back.
   [[gnu::noinline]] void SwitchTo(Fiber* next) {
