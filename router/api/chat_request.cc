@@ -47,7 +47,8 @@ MaybeError ReadMessage(const json::value& value, const std::string& field, v1::C
 }
 
 // Wishes of chat alone that no code fulfils yet.
-constexpr std::array<const char*, 4> kNotBuilt = {"functions", "audio", "documents", "echo"};
+constexpr std::array<const char*, 5> kNotBuilt = {"functions", "audio", "documents", "echo",
+                                                  "add_special_tokens"};
 
 MaybeError CheckChatNotBuilt(const json::object& body) {
   const auto wishes = [&](const char* name, const json::value& not_wished) {
@@ -124,23 +125,27 @@ MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std
 
 namespace {
 
-// What the template is given besides the messages. reasoning_effort is a variable of those that
-// know it; "none" is said to the others in their own way.
-MaybeError ReadTemplateKwargs(FieldReader* reader, v1::ChatRequest* out) {
-  const json::object* given = reader->Object("chat_template_kwargs");
-  const std::optional<std::string_view> effort = reader->String("reasoning_effort");
-  if (reader->error().has_value()) return reader->error();
-  if (given == nullptr && !effort.has_value()) return std::nullopt;
-  json::object kwargs = given == nullptr ? json::object() : *given;
-  if (effort.has_value()) {
-    kwargs.emplace("reasoning_effort", json::string(effort->data(), effort->size()));
-    if (*effort == "none") kwargs.emplace("enable_thinking", false);
-  }
-  out->set_template_kwargs_json(json::serialize(kwargs));
-  return std::nullopt;
+MaybeError ReadChatKwargs(FieldReader* reader, v1::ChatRequest* out) {
+  json::object own;
+  if (const auto effort = reader->String("reasoning_effort")) AddEffort(*effort, &own);
+  return ReadTemplateKwargs(reader, std::move(own), out);
 }
 
 }  // namespace
+
+MaybeError ReadTemplateKwargs(FieldReader* reader, json::object own, v1::ChatRequest* out) {
+  const json::object* given = reader->Object("chat_template_kwargs");
+  if (reader->error().has_value()) return reader->error();
+  json::object kwargs = given == nullptr ? json::object() : *given;
+  for (auto& [name, value] : own) kwargs.emplace(name, std::move(value));
+  if (!kwargs.empty()) out->set_template_kwargs_json(json::serialize(kwargs));
+  return std::nullopt;
+}
+
+void AddEffort(std::string_view effort, json::object* kwargs) {
+  kwargs->emplace("reasoning_effort", json::string(effort.data(), effort.size()));
+  if (effort == "none") kwargs->emplace("enable_thinking", false);
+}
 
 MaybeError ReadThinkingBudget(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
@@ -167,8 +172,7 @@ MaybeError ReadConversation(const json::object& body, v1::ChatRequest* out) {
   out->set_continue_final_message(reader.Bool("continue_final_message").value_or(false));
   if (reader.error().has_value()) return reader.error();
   if (auto error = ReadThinkingBudget(body, out)) return error;
-  if (auto error = ReadTemplateKwargs(&reader, out)) return error;
-  return reader.error();
+  return ReadChatKwargs(&reader, out);
 }
 
 std::variant<CompletionPrompt, ApiError> ChatPrompt(const v1::ChatRequest& request,

@@ -18,6 +18,7 @@
 #include "flotilla/v1/inference.pb.h"
 #include "router/api/completions_request.h"
 #include "router/api/tools_fields.h"
+#include "router/base/json_reader.h"
 
 namespace flotilla {
 
@@ -30,6 +31,14 @@ struct Conversation {
   ToolSet tools;
   std::string field = "messages";  // the client's name for what the prompt is made of
 };
+// What the template is given besides the messages: vLLM's chat_template_kwargs, and of `own`, which
+// the API says otherwise, what they don't have.
+std::optional<ApiError> ReadTemplateKwargs(FieldReader* reader, boost::json::object own,
+                                           v1::ChatRequest* out);
+// reasoning_effort is a variable of the templates that know it; "none" is said to the others in
+// their own way.
+void AddEffort(std::string_view effort, boost::json::object* kwargs);
+
 // vLLM's thinking_token_budget.
 std::optional<ApiError> ReadThinkingBudget(const boost::json::object& body, v1::ChatRequest* out);
 

@@ -17,7 +17,7 @@
 
 namespace flotilla {
 
-inline constexpr size_t kMaxInputsPerRequest = 512;  // each is a request to a replica
+inline constexpr size_t kMaxInputsPerRequest = 2048;  // OpenAI's
 
 struct EmbeddingsRequest {
   std::shared_ptr<const ModelHandle> model;

@@ -13,6 +13,15 @@ void AppendLine(const std::string& line, std::string* text) {
   text->append(line);
 }
 
+void AppendParagraph(const std::string& text, std::string* to) {
+  if (!to->empty() && !text.empty()) to->append("\n\n");
+  to->append(text);
+}
+
+bool IsSystem(const v1::ChatMessage& message) {
+  return message.role() == "system" || message.role() == "developer";
+}
+
 std::string JoinArrays(const std::string& a, const std::string& b) {
   if (a.empty() || b.empty()) return a + b;
   return a.substr(0, a.size() - 1) + "," + b.substr(1);
@@ -84,6 +93,38 @@ v1::ChatMessage* MessageList::Assistant() {
   v1::ChatMessage* message = out_.add_messages();
   message->set_role("assistant");
   return message;
+}
+
+void FoldSystemTurns(v1::ChatRequest* request) {
+  auto* messages = request->mutable_messages();
+  int kept = 0;
+  std::string held;             // what was said behind an assistant's turn
+  const auto keep_held = [&] {  // where one that was folded lay
+    v1::ChatMessage* message = messages->Mutable(kept++);
+    message->Clear();
+    message->set_role("user");
+    message->set_content(std::exchange(held, {}));
+  };
+  for (int i = 0; i < messages->size(); ++i) {
+    v1::ChatMessage& message = *messages->Mutable(i);
+    if (kept > 0 && IsSystem(message)) {
+      v1::ChatMessage& last = *messages->Mutable(kept - 1);
+      AppendParagraph(message.content(),
+                      last.role() == "assistant" ? &held : last.mutable_content());
+      continue;
+    }
+    if (!held.empty() && message.role() == "assistant") keep_held();
+    if (!held.empty() && message.role() == "tool")
+      AppendParagraph(std::exchange(held, {}), message.mutable_content());
+    if (!held.empty()) {
+      AppendParagraph(message.content(), &held);
+      message.set_content(std::exchange(held, {}));
+    }
+    if (kept != i) messages->SwapElements(kept, i);
+    ++kept;
+  }
+  if (!held.empty()) keep_held();
+  messages->DeleteSubrange(kept, messages->size() - kept);
 }
 
 void CombineTurns(v1::ChatRequest* request) {

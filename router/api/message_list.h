@@ -35,6 +35,12 @@ class MessageList {
   bool open_ = false;         // the last message is an assistant's that may go on
 };
 
+// A client may speak as the system (or developer) between the turns. Many templates refuse that,
+// and what is put in front of all turns changes what the prefix cache has of them. So it is added
+// to the turn before, the user's or a tool's result, behind an assistant's to the next, and where
+// there is none becomes a user's. Those at the beginning become one.
+void FoldSystemTurns(v1::ChatRequest* request);
+
 // Turns of one role behind each other, the user's or the assistant's, become one: many templates
 // refuse two.
 void CombineTurns(v1::ChatRequest* request);

@@ -1,6 +1,6 @@
 #include "router/api/messages_request.h"
 
-#include <array>
+#include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <utility>
 
@@ -47,6 +47,30 @@ MaybeError ReadToolResult(const json::object& block, const std::string& field, M
   return std::nullopt;
 }
 
+void AppendLine(std::string_view line, std::string* text) {
+  if (!text->empty()) text->push_back('\n');
+  text->append(line);
+}
+
+// A text file. Others would be read by the server's own tools.
+MaybeError ReadDocument(const json::object& block, const std::string& field, std::string* text) {
+  FieldReader reader(block, field + ".");
+  const auto title = reader.String("title");
+  const json::object* source = reader.Object("source");
+  if (source == nullptr) return Missing(reader, field + ".source");
+  FieldReader fields(*source, field + ".source.");
+  const auto type = fields.String("type"), data = fields.String("data");
+  if (type != "text")
+    return InvalidField(field + ".source.type",
+                        StrCat("'", field,
+                               ".source.type' must be text: this model takes no other "
+                               "files."));
+  if (!data.has_value()) return Missing(fields, field + ".source.data");
+  if (title.has_value()) AppendLine(*title, text);
+  AppendLine(*data, text);
+  return std::nullopt;
+}
+
 // One block of a message. Text is collected, since a message's texts are one for the template.
 MaybeError ReadBlock(const json::object& block, const std::string& field, std::string* text,
                      MessageList* list) {
@@ -55,6 +79,7 @@ MaybeError ReadBlock(const json::object& block, const std::string& field, std::s
   if (!type.has_value()) return Missing(reader, field + ".type");
   if (*type == "tool_use") return ReadToolUse(block, field, list);
   if (*type == "tool_result") return ReadToolResult(block, field, list);
+  if (*type == "document") return ReadDocument(block, field, text);
   if (*type == "redacted_thinking") return std::nullopt;
   if (*type == "thinking") {
     const auto thinking = reader.String("thinking");
@@ -65,12 +90,25 @@ MaybeError ReadBlock(const json::object& block, const std::string& field, std::s
   if (*type != "text")
     return InvalidField(field + ".type",
                         StrCat("'", field,
-                               ".type' must be text, thinking, tool_use or tool_result: this model "
-                               "takes no images or files."));
+                               ".type' must be text, thinking, tool_use, tool_result or document: "
+                               "this model takes no images."));
   const auto piece = reader.String("text");
   if (!piece.has_value()) return Missing(reader, field + ".text");
-  if (!text->empty()) text->push_back('\n');
-  text->append(*piece);
+  AppendLine(*piece, text);
+  return std::nullopt;
+}
+
+// Claude Code's, another one in each request: a cached prefix would end in front of it.
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+
+MaybeError ReadSystem(const json::value& content, const std::string& field, MessageList* list) {
+  std::string text;
+  if (auto error = ReadText(content, field, kTextPart, &text)) return error;
+  if (text.starts_with(kBillingHeader)) {
+    text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+    if (text.empty()) return std::nullopt;
+  }
+  list->AddText("system", text);
   return std::nullopt;
 }
 
@@ -80,10 +118,12 @@ MaybeError ReadTurn(const json::value& value, const std::string& field, MessageL
   FieldReader reader(value.get_object(), field + ".");
   const auto role = reader.String("role");
   if (!role.has_value()) return Missing(reader, field + ".role");
-  if (*role != "user" && *role != "assistant")
-    return InvalidField(field + ".role", StrCat("'", field, ".role' must be user or assistant."));
+  if (*role != "user" && *role != "assistant" && *role != "system")
+    return InvalidField(field + ".role",
+                        StrCat("'", field, ".role' must be user, assistant or system."));
   const json::value* content = reader.Find("content");
   if (content == nullptr) return Missing(reader, field + ".content");
+  if (*role == "system") return ReadSystem(*content, field + ".content", list);
   if (content->is_string()) {
     list->AddText(*role, {content->get_string().data(), content->get_string().size()});
     return std::nullopt;
@@ -108,9 +148,7 @@ MaybeError ReadTurn(const json::value& value, const std::string& field, MessageL
 MaybeError ReadMessages(const json::object& body, MessageList* list) {
   FieldReader reader(body);
   if (const json::value* system = reader.Find("system")) {
-    std::string text;
-    if (auto error = ReadText(*system, "system", kTextPart, &text)) return error;
-    list->AddText("system", text);
+    if (auto error = ReadSystem(*system, "system", list)) return error;
   }
   const json::value* messages = reader.Find("messages");
   if (messages == nullptr) return Missing(reader, "messages");
@@ -165,7 +203,7 @@ MaybeError ReadAnthropicTools(const json::object& body, ToolSet* out) {
 
 // {"type": "enabled" | "disabled"} becomes what templates call enable_thinking; with "adaptive" the
 // model thinks as much as it finds right. "budget_tokens" is what a thought may have at most.
-MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
+MaybeError ReadThinking(const json::object& body, json::object* kwargs, v1::ChatRequest* out) {
   FieldReader reader(body);
   const json::object* thinking = reader.Object("thinking");
   if (reader.error().has_value() || thinking == nullptr) return reader.error();
@@ -175,11 +213,24 @@ MaybeError ReadThinking(const json::object& body, v1::ChatRequest* out) {
   if (*type == "adaptive") return std::nullopt;
   if (*type != "disabled" && *type != "enabled")
     return InvalidField("thinking.type", "'thinking.type' must be enabled, disabled or adaptive.");
-  out->set_template_kwargs_json(
-      StrCat("{\"enable_thinking\":", *type == "enabled" ? "true}" : "false}"));
+  kwargs->emplace("enable_thinking", *type == "enabled");
   if (auto budget = fields.Int("budget_tokens", 1, INT32_MAX))
     out->set_thinking_token_budget(static_cast<int32_t>(*budget));
   return fields.error();
+}
+
+// What the template is told of thoughts, by three fields.
+MaybeError ReadMessageKwargs(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  json::object own;
+  if (auto error = ReadThinking(body, &own, out)) return error;
+  const json::object* config = reader.Object("output_config");
+  if (config != nullptr) {
+    FieldReader fields(*config, "output_config.");
+    if (const auto effort = fields.String("effort")) AddEffort(*effort, &own);
+    if (fields.error().has_value()) return fields.error();
+  }
+  return ReadTemplateKwargs(&reader, std::move(own), out);
 }
 
 MaybeError ReadMessageFields(const json::object& body, CompletionRequest* request) {
@@ -200,7 +251,7 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
   }
   reader.Object("metadata");
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
-  for (const char* name : {"container", "context_management", "mcp_servers"}) {
+  for (const char* name : {"container", "mcp_servers"}) {
     const json::value* value = reader.Find(name);
     if (value != nullptr && !IsNeutral(*value))
       return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
@@ -217,10 +268,11 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
 
 MaybeError ReadMessagesConversation(const json::object& body, Conversation* out) {
   if (auto error = ReadAnthropicTools(body, &out->tools)) return error;
-  if (auto error = ReadThinking(body, &out->request)) return error;
+  if (auto error = ReadMessageKwargs(body, &out->request)) return error;
   MessageList list(&out->request);
   if (auto error = ReadMessages(body, &list)) return error;
   list.Finish();
+  FoldSystemTurns(&out->request);
   CombineTurns(&out->request);
   const auto& turns = out->request.messages();
   out->request.set_continue_final_message(!turns.empty() && turns.rbegin()->role() == "assistant");

@@ -53,7 +53,7 @@ PromptField ReadPromptField(const char* name, size_t max_prompts, FieldReader* r
     return out;
   }
   if (!single && array->size() > max_prompts) {
-    reader->Fail(name, StrCat("may have at most ", max_prompts, " prompts, not ", array->size()));
+    reader->Fail(name, StrCat("may have at most ", max_prompts, " entries, not ", array->size()));
     return out;
   }
   out.are_texts = array == nullptr || array->front().is_string();

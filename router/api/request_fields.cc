@@ -17,19 +17,32 @@ namespace {
 using MaybeError = std::optional<ApiError>;
 
 // Known wishes that no code fulfils yet, if they are no neutral values.
-constexpr std::array<const char*, 13> kFieldsNotBuilt = {"suffix",
-                                                         "logprob_token_ids",
-                                                         "guided_whitespace_pattern",
-                                                         "vllm_xargs",
-                                                         "use_beam_search",
-                                                         "bad_words",
-                                                         "allowed_token_ids",
-                                                         "logits_processors",
-                                                         "truncate_prompt_tokens",
-                                                         "cache_salt",
-                                                         "prompt_embeds",
-                                                         "kv_transfer_params",
-                                                         "return_hidden_states"};
+constexpr std::array<const char*, 25> kFieldsNotBuilt = {
+    // OpenAI's and vLLM's
+    "suffix", "logprob_token_ids", "guided_whitespace_pattern", "vllm_xargs", "use_beam_search",
+    "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "cache_salt",
+    "prompt_embeds", "kv_transfer_params", "return_hidden_states", "repetition_detection",
+    // SGLang's
+    "stop_regex", "lora_path", "custom_logit_processor",
+    // llama.cpp's
+    "samplers", "lora", "n_probs", "mirostat", "dry_multiplier", "xtc_probability",
+    "dynatemp_range", "t_max_predict_ms"};
+
+// The same of numbers whose neutral value is another than 0.
+struct NeutralNumber {
+  const char* name;
+  double neutral;
+};
+constexpr NeutralNumber kNumbersNotBuilt[] = {
+    {"length_penalty", 1},  // of beams, which are none here
+    {"typical_p", 1},
+    {"tfs_z", 1},
+    {"top_n_sigma", -1},  // llama.cpp's
+};
+
+ApiError NotBuilt(const char* name) {
+  return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
+}
 
 // {"<token id>": number}, as OpenAI's. Ranges are generate_check's business.
 void ReadLogitBias(FieldReader* reader, v1::SamplingParams* out) {
@@ -92,6 +105,13 @@ void ReadSession(FieldReader* reader, v1::GenerateRequest* out) {
   out->set_session(session.size() <= kMaxSessionBytes ? std::string(session) : Sha256Hex(session));
 }
 
+// -1 is llama.cpp's and vLLM's word for any.
+void ReadSeed(FieldReader* reader, v1::SamplingParams* out) {
+  const json::value* value = reader->Find("seed");
+  if (value != nullptr && AsInt(*value, -1, -1).has_value()) return;
+  if (auto v = reader->Uint64("seed")) out->set_seed(*v);
+}
+
 void ReadSampling(FieldReader* reader, v1::SamplingParams* out) {
   if (auto v = reader->Number("temperature")) out->set_temperature(static_cast<float>(*v));
   if (auto v = reader->Number("top_p")) out->set_top_p(static_cast<float>(*v));
@@ -101,10 +121,11 @@ void ReadSampling(FieldReader* reader, v1::SamplingParams* out) {
     out->set_presence_penalty(static_cast<float>(*v));
   if (auto v = reader->Number("frequency_penalty"))
     out->set_frequency_penalty(static_cast<float>(*v));
-  if (auto v = reader->Number("repetition_penalty"))
-    out->set_repetition_penalty(static_cast<float>(*v));
+  for (const char* name : {"repeat_penalty", "repetition_penalty"}) {  // llama.cpp's, vLLM's
+    if (auto v = reader->Number(name)) out->set_repetition_penalty(static_cast<float>(*v));
+  }
   ReadLogitBias(reader, out);
-  if (auto v = reader->Uint64("seed")) out->set_seed(*v);
+  ReadSeed(reader, out);
   if (auto v = reader->Int("n", INT32_MIN, INT32_MAX)) out->set_n(static_cast<int>(*v));
   if (auto v = reader->Int("best_of", INT32_MIN, INT32_MAX)) out->set_best_of(static_cast<int>(*v));
 }
@@ -113,7 +134,9 @@ void ReadStopping(FieldReader* reader, v1::StopParams* out) {
   if (auto v = reader->Int("min_tokens", INT32_MIN, INT32_MAX))
     out->set_min_tokens(static_cast<int>(*v));
   if (auto v = reader->Bool("ignore_eos")) out->set_ignore_eos(*v);
-  if (auto v = reader->Bool("include_stop_str_in_output")) out->set_include_stop_str_in_output(*v);
+  for (const char* name : {"no_stop_trim", "include_stop_str_in_output"}) {  // SGLang's, vLLM's
+    if (auto v = reader->Bool(name)) out->set_include_stop_str_in_output(*v);
+  }
   if (auto v = reader->Ints("stop_token_ids", kMaxStopTokenIds, INT32_MIN, INT32_MAX))
     out->mutable_stop_token_ids()->Add(v->begin(), v->end());
   ReadStopStrings(reader, out);
@@ -173,18 +196,18 @@ std::optional<ApiError> CheckNotBuilt(const json::object& body,
                                       std::span<const char* const> names) {
   for (const char* name : names) {
     const json::value* value = body.if_contains(name);
-    if (value != nullptr && !IsNeutral(*value))
-      return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
+    if (value != nullptr && !IsNeutral(*value)) return NotBuilt(name);
   }
   return std::nullopt;
 }
 
 std::optional<ApiError> CheckCommonNotBuilt(const json::object& body) {
-  // Of beams, which are none here; 1 is the default of those who have them.
-  const json::value* length_penalty = body.if_contains("length_penalty");
-  if (length_penalty != nullptr && !IsNeutral(*length_penalty) &&
-      !(length_penalty->is_number() && length_penalty->to_number<double>() == 1))
-    return NotBuiltYet("length_penalty", "'length_penalty' is not built yet; leave it out.");
+  for (const NeutralNumber& number : kNumbersNotBuilt) {
+    const json::value* value = body.if_contains(number.name);
+    if (value == nullptr || IsNeutral(*value)) continue;
+    if (!value->is_number() || value->to_number<double>() != number.neutral)
+      return NotBuilt(number.name);
+  }
   if (const json::value* n_predict = body.if_contains("n_predict");
       n_predict && !n_predict->is_null())
     return InvalidField("n_predict", "'n_predict' is called 'max_tokens' here.");

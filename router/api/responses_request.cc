@@ -23,37 +23,42 @@ namespace {
 
 using MaybeError = std::optional<ApiError>;
 
-// What needs something stored, or is not built. Absent, null, false and empty mean "not wished".
-constexpr std::array<const char*, 9> kResponsesNotBuilt = {
-    "store",   "previous_response_id", "conversation", "background",        "prompt",
-    "include", "max_tool_calls",       "top_logprobs", "context_management"};
+constexpr std::array<const char*, 6> kResponsesNotBuilt = {
+    "conversation", "background", "prompt", "max_tool_calls", "top_logprobs", "context_management"};
 
-bool IsWished(const json::value& value) {
-  if (value.is_null() || (value.is_bool() && !value.get_bool())) return false;
-  if (value.is_int64() && value.get_int64() == 0) return false;
-  return !value.is_array() || !value.get_array().empty();
-}
-
+// `include` and `store` ask for more than there ever is here (results of the server's own tools, a
+// response to come back to), so that most have no effect.
 MaybeError CheckResponseWishes(const json::object& body) {
-  for (const char* name : kResponsesNotBuilt) {
-    const json::value* value = body.if_contains(name);
-    if (value == nullptr || !IsWished(*value)) continue;
-    const char* why =
-        std::string_view(name) == "store" || std::string_view(name) == "previous_response_id"
-            ? "': responses are not stored here; send the whole conversation."
-            : "' is not built yet; leave it out.";
-    return NotBuiltYet(name, StrCat("'", name, why));
-  }
+  if (auto error = CheckNotBuilt(body, kResponsesNotBuilt)) return error;
   FieldReader reader(body);
+  if (reader.Find("previous_response_id") != nullptr)
+    return NotBuiltYet("previous_response_id",
+                       "'previous_response_id': responses are not stored here; send the whole "
+                       "conversation.");
   if (reader.String("truncation").value_or("disabled") != "disabled")
     return NotBuiltYet("truncation", "'truncation' other than 'disabled' is not built yet.");
-  if (const json::object* reasoning = reader.Object("reasoning")) {
-    for (const auto& [name, value] : *reasoning) {
-      if (!value.is_null())
-        return NotBuiltYet("reasoning", "'reasoning' is not built yet; leave it out.");
-    }
-  }
+  reader.Bool("store");
+  const json::value* include = reader.Find("include");
+  if (include != nullptr && !include->is_array())
+    return InvalidField("include", "'include' must be an array.");
+  if (include != nullptr &&
+      std::ranges::count(include->get_array(), "message.output_text.logprobs") > 0)
+    return NotBuiltYet("include",
+                       "'include': log-probabilities are not built here; "
+                       "/v1/chat/completions has them.");
   return reader.error();
+}
+
+// How much to think is said to the template. A summary of it is not made.
+MaybeError ReadEffort(const json::object& body, v1::ChatRequest* out) {
+  FieldReader reader(body);
+  json::object own;
+  if (const json::object* reasoning = reader.Object("reasoning")) {
+    FieldReader fields(*reasoning, "reasoning.");
+    if (const auto effort = fields.String("effort")) AddEffort(*effort, &own);
+    if (fields.error().has_value()) return fields.error();
+  }
+  return ReadTemplateKwargs(&reader, std::move(own), out);
 }
 
 MaybeError ReadMessageItem(const json::object& item, const std::string& field, MessageList* list) {
@@ -144,16 +149,15 @@ MaybeError ReadInput(const json::object& body, MessageList* list) {
   return std::nullopt;
 }
 
-// {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's.
+// {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's. Agents
+// offer tools of the server's own, like web_search, whether it has them or not: the model is shown
+// the others.
 MaybeError ReadFlatTool(const json::object& tool, const std::string& field, ToolSet* out) {
   FieldReader fields(tool, field + ".");
   const auto type = fields.String("type");
+  if (!type.has_value()) fields.Fail("type", "is missing");
   if (fields.error().has_value()) return fields.error();
-  if (type != "function")
-    return NotBuiltYet(field + ".type",
-                       StrCat("'", field,
-                              ".type' must be 'function': this server has no tools "
-                              "of its own."));
+  if (type != "function") return std::nullopt;
   if (auto error = AddFunction(tool, field, out)) return error;
   out->shown.push_back(ShownTool(tool, "parameters"));
   return std::nullopt;
@@ -224,7 +228,11 @@ json::object Repeated(const json::object& body, const CompletionRequest& request
   copy("top_p", sampling.has_top_p() ? Shown(sampling.top_p()) : 1.0);
   out["background"] = false;
   out["previous_response_id"] = nullptr;
-  out["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
+  const json::value* reasoning = body.if_contains("reasoning");
+  const json::value* effort = reasoning == nullptr || !reasoning->is_object()
+                                  ? nullptr
+                                  : reasoning->get_object().if_contains("effort");
+  out["reasoning"] = {{"effort", effort == nullptr ? nullptr : *effort}, {"summary", nullptr}};
   out["store"] = false;
   out["truncation"] = "disabled";
   out["model"] = request.model->name;
@@ -248,7 +256,10 @@ std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
   MessageList list(&conversation.request);
   if (auto error = ReadInput(object, &list)) return *error;
   list.Finish();
+  FoldSystemTurns(&conversation.request);
+  CombineTurns(&conversation.request);
   if (auto error = ReadThinkingBudget(object, &conversation.request)) return *error;
+  if (auto error = ReadEffort(object, &conversation.request)) return *error;
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     if (error->param == "max_tokens") {
       error->param = "max_output_tokens";

@@ -25,8 +25,12 @@ MaybeError RenderBody(const json::object& body, const ParserChoice& parsers,
 
 MaybeError EncodePrompt(const json::object& body, CompletionRequest* request) {
   FieldReader reader(body);
-  const bool add_special = reader.Bool("add_special_tokens").value_or(true);
-  const auto text = reader.String("prompt");
+  bool add_special = reader.Bool("add_special_tokens").value_or(true);
+  auto text = reader.String("prompt");
+  if (!text.has_value()) {  // llama.cpp's
+    text = reader.String("content");
+    if (text.has_value()) add_special = reader.Bool("add_special").value_or(false);
+  }
   if (!reader.error().has_value() && !text.has_value())
     reader.Fail("prompt", "is missing, and so are 'messages'");
   if (reader.error().has_value()) return reader.error();

@@ -1,8 +1,10 @@
 #include "router/handlers/embeddings_handler.h"
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "router/base/random.h"
 #include "router/base/request_timeout.h"
 
@@ -10,6 +12,7 @@ namespace flotilla {
 namespace {
 
 constexpr uint64_t kElementBytes = 16;  // its float, and its digits in the answer
+constexpr size_t kMaxInFlight = 512;    // of one request's inputs
 
 }  // namespace
 
@@ -41,9 +44,11 @@ EmbeddingsHandler::~EmbeddingsHandler() { context_.metrics->InFlight(-1); }
 void EmbeddingsHandler::Start(HttpRequest request) {
   traceparent_ = std::move(request.head.traceparent);
   exchange_->set_on_disconnect([self = shared_from_this()] { self->OnDisconnect(); });
-  if (const auto error = ReadRequestTimeout(request.head.request_timeout,
-                                            context_.dispatcher->max_request_ms(), &timeout_ms_))
+  const int64_t max_ms = context_.dispatcher->max_request_ms();
+  int64_t timeout_ms = 0;
+  if (const auto error = ReadRequestTimeout(request.head.request_timeout, max_ms, &timeout_ms))
     return OnError(*error);
+  end_ns_ = RealClock::Now() + (timeout_ms > 0 ? timeout_ms : max_ms) * kNsPerMs;
   std::shared_ptr<const ModelTable> models = context_.dispatcher->models();
   if (request.body.size() <= kParseOffThreadBytes) {
     OnParsed(ParseEmbeddings(request.body, *models));
@@ -64,23 +69,27 @@ void EmbeddingsHandler::OnParsed(Parsed parsed) {
     return;
   }
   request_ = std::move(std::get<EmbeddingsRequest>(parsed));
-  if (timeout_ms_ > 0) request_.params.set_deadline_ms(timeout_ms_);
   answer_.id = StrCat("embd-", RandomHex128());
   answer_.created = std::time(nullptr);
   answer_.data.resize(request_.inputs.size());
-  for (size_t i = 0; i < request_.inputs.size() && !ended_; ++i) {
-    v1::GenerateRequest request = request_.params;
-    request.set_request_id(exchange_->request_id());
-    const std::vector<int32_t>& ids = request_.inputs[i].ids;
-    request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
-    auto submitted =
-        context_.dispatcher->SubmitEmbed(std::move(request), request_.embed, request_.model,
-                                         std::make_shared<Sink>(shared_from_this(), i));
-    if (auto* error = std::get_if<ApiError>(&submitted))
-      OnError(*error);
-    else
-      handles_.push_back(std::get<uint64_t>(submitted));
-  }
+  for (size_t i = 0; i < kMaxInFlight; ++i) SubmitNext();
+}
+
+void EmbeddingsHandler::SubmitNext() {
+  const size_t input = handles_.size();
+  if (ended_ || input == request_.inputs.size()) return;
+  v1::GenerateRequest request = request_.params;
+  request.set_request_id(exchange_->request_id());
+  request.set_deadline_ms(std::max<int64_t>(1, (end_ns_ - RealClock::Now()) / kNsPerMs));
+  const std::vector<int32_t>& ids = request_.inputs[input].ids;
+  request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  auto submitted =
+      context_.dispatcher->SubmitEmbed(std::move(request), request_.embed, request_.model,
+                                       std::make_shared<Sink>(shared_from_this(), input));
+  if (auto* error = std::get_if<ApiError>(&submitted))
+    OnError(*error);
+  else
+    handles_.push_back(std::get<uint64_t>(submitted));
 }
 
 void EmbeddingsHandler::OnDelta(size_t input, v1::Delta&& delta) {
@@ -98,7 +107,10 @@ void EmbeddingsHandler::OnDelta(size_t input, v1::Delta&& delta) {
   v1::Usage* usage = &answer_.usage;
   usage->set_prompt_tokens(usage->prompt_tokens() + delta.usage().prompt_tokens());
   usage->set_cached_tokens(usage->cached_tokens() + delta.usage().cached_tokens());
-  if (++finished_ < request_.inputs.size()) return;
+  if (++finished_ < request_.inputs.size()) {
+    boost::asio::post(*context_.io, [self = shared_from_this()] { self->SubmitNext(); });
+    return;
+  }
   ended_ = true;
   exchange_->Reply(200, "application/json", EmbeddingsJson(request_, answer_));
 }

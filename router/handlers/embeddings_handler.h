@@ -1,4 +1,5 @@
-// One POST /v1/embeddings: parse, submit each input, answer once all are embedded.
+// One POST /v1/embeddings: parse, submit each input, answer once all are embedded. Each is a
+// request to a replica; the later ones wait for the earlier ones.
 //
 // A body over 64 KiB is parsed and tokenised on the pool for large texts.
 // Threads: the io thread (parsing may run on the pool, on its own copy). Ownership: kept alive by
@@ -26,6 +27,7 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   using Parsed = std::variant<EmbeddingsRequest, ApiError>;
 
   void OnParsed(Parsed parsed);
+  void SubmitNext();  // if there is one
   void OnDelta(size_t input, v1::Delta&& delta);
   void OnError(const ApiError& error);
   void OnDisconnect();
@@ -34,12 +36,12 @@ class EmbeddingsHandler : public std::enable_shared_from_this<EmbeddingsHandler>
   const HandlerContext context_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::string traceparent_;
-  int64_t timeout_ms_ = 0;  // 0: it has none
+  int64_t end_ns_ = 0;  // of RealClock: when all must be embedded
   EmbeddingsRequest request_;
   EmbeddingsAnswer answer_;
   const std::shared_ptr<AnswerRoom> room_;
-  uint64_t kept_bytes_ = 0;  // that it is for
-  std::vector<uint64_t> handles_;
+  uint64_t kept_bytes_ = 0;        // that it is for
+  std::vector<uint64_t> handles_;  // of the inputs that were submitted, the first ones
   size_t finished_ = 0;
   bool ended_ = false;
 };

@@ -294,7 +294,7 @@ def test_responses_with_functions(client, model):
     assert after.output_text
 
 
-@pytest.mark.parametrize("field,value", [("previous_response_id", "resp_1"), ("store", True), ("background", True)])
+@pytest.mark.parametrize("field,value", [("previous_response_id", "resp_1"), ("background", True)])
 def test_responses_that_would_be_stored_are_refused(client, model, field, value):
     with pytest.raises(openai.APIStatusError) as error:
         client.responses.create(model=model, input="x", **{field: value})

@@ -136,6 +136,11 @@ const Case kCases[] = {
     // What a later part builds says so.
     {R"("cache_salt":"mine")", "cache_salt", 400, "unsupported_parameter"},
     {R"("length_penalty":1.5)", "length_penalty", 400, "unsupported_parameter"},
+    {R"("typical_p":0.5)", "typical_p", 400, "unsupported_parameter"},
+    {R"("top_n_sigma":1)", "top_n_sigma", 400, "unsupported_parameter"},
+    {R"("mirostat":2)", "mirostat", 400, "unsupported_parameter"},
+    {R"("samplers":["top_k"])", "samplers", 400, "unsupported_parameter"},
+    {R"("stop_regex":"a+")", "stop_regex", 400, "unsupported_parameter"},
     {R"("truncate_prompt_tokens":-1)", "truncate_prompt_tokens", 400, "unsupported_parameter"},
     {R"("suffix":"end")", "suffix", 400, "unsupported_parameter"},
     {R"("use_beam_search":true)", "use_beam_search", 400, "unsupported_parameter"},
@@ -171,6 +176,7 @@ TEST_F(BadRequestsTest, NeutralValuesAndUnknownFieldsPass) {
        R"("response_format":{"type":"text"},"structured_outputs":{"json":null},"stop":[],"stop_token_ids":[],"seed":null)",
        R"("temperature":null,"stream":false,"stream_options":null,"echo":false,"top_k":-1)",
        R"("length_penalty":1.0,"cache_salt":"","regex":null)",
+       R"("typical_p":1.0,"top_n_sigma":-1,"tfs_z":1,"mirostat":0,"dry_multiplier":0.0,"lora":[])",
        R"("unknown":{"deep":[1,2,{"x":null}]},"guided_json":null,"use_beam_search":false)"}) {
     EXPECT_EQ(With(fields).status, 200) << fields;
   }

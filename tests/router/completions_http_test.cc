@@ -94,6 +94,18 @@ TEST_F(CompletionsHttpTest, SetsTheSeedIfThereIsNone) {
   EXPECT_NE(submits[1].request().sampling().seed(), submits[2].request().sampling().seed());
 }
 
+TEST_F(CompletionsHttpTest, TakesOtherServersNames) {
+  Json(R"({"model":"smol","prompt":"Hi","repeat_penalty":1.5,"no_stop_trim":true,"seed":-1})");
+  Json(R"({"model":"smol","prompt":"Hi","seed":-1})");
+  Json(R"({"model":"smol","prompt":"Hi","seed":-2})");
+  const auto submits = harness_.engine().submits();
+  EXPECT_FLOAT_EQ(submits[0].request().sampling().repetition_penalty(), 1.5f);
+  EXPECT_TRUE(submits[0].request().stopping().include_stop_str_in_output());
+  EXPECT_NE(submits[0].request().sampling().seed(), submits[1].request().sampling().seed())
+      << "-1 is any seed";
+  EXPECT_EQ(submits[2].request().sampling().seed(), static_cast<uint64_t>(-2));
+}
+
 TEST_F(CompletionsHttpTest, StreamsTheSameText) {
   const HttpAnswer answer = harness_.Complete(
       R"({"model":"smol","prompt":"Hello","max_tokens":20,"seed":3,"stream":true,

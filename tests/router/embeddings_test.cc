@@ -128,6 +128,43 @@ TEST_F(EmbeddingsTest, BadFieldsAreNamed) {
   EXPECT_TRUE(harness_.engine().submits().empty());
 }
 
+// LangChain's clients send a thousand texts at a time.
+TEST_F(EmbeddingsTest, LaterInputsWaitForTheFirstOnes) {
+  constexpr int kInputs = 700, kInFlight = 512;
+  std::string inputs;
+  for (int i = 0; i < kInputs; ++i) inputs += StrCat(i > 0 ? "," : "", "[", i + 1, "]");
+  harness_.engine().Hold();
+  auto answer = std::async(std::launch::async, [&] {
+    return Embed(StrCat(R"({"model":"smol","input":[)", inputs, "]}"));
+  });
+  ASSERT_TRUE(harness_.engine().WaitForSubmits(kInFlight));
+  EXPECT_EQ(harness_.engine().submits().size(), size_t{kInFlight});
+  harness_.engine().RunFreely();
+  const json::value root = ParseOrFail(answer.get().body);
+  const json::array& data = root.at("data").as_array();
+  ASSERT_EQ(data.size(), size_t{kInputs});
+  for (int i = 0; i < kInputs; ++i) {
+    const std::vector<int32_t> ids = {i + 1};
+    EXPECT_EQ(Floats(data[static_cast<size_t>(i)].at("embedding")),
+              FakeEngineService::Embedding(ids, false));
+  }
+  inputs.clear();
+  for (int i = 0; i <= 2048; ++i) inputs += StrCat(i > 0 ? "," : "", "[1]");
+  const HttpAnswer refused = Embed(StrCat(R"({"model":"smol","input":[)", inputs, "]}"));
+  EXPECT_EQ(ErrorField(refused, "message"), "'input' may have at most 2048 entries, not 2049.");
+}
+
+TEST_F(EmbeddingsTest, ADeadlineIsThatOfAllInputs) {
+  harness_.engine().Hold();
+  HttpConnection connection(harness_.port());
+  connection.Send(PostText("/v1/embeddings", R"({"model":"smol","input":["a"]})",
+                           "X-Request-Timeout-Ms: 60000\r\n"));
+  ASSERT_TRUE(harness_.engine().WaitForSubmits(1));
+  const int64_t deadline = harness_.engine().submits()[0].request().deadline_ms();
+  EXPECT_GT(deadline, 0);
+  EXPECT_LE(deadline, 60000);
+}
+
 TEST_F(EmbeddingsTest, AClientThatLeavesEndsAll) {
   harness_.engine().Hold();
   {

@@ -155,6 +155,78 @@ TEST(CombineTurnsTest, CallsAndThoughtsOfTwoTurnsAreThoseOfOne) {
   EXPECT_EQ(calls.at(1).at("function").at("name"), "g");
 }
 
+// Claude Code says something as the system behind nearly every turn.
+TEST_F(MessagesTest, WhatTheSystemSaysBetweenTurnsChangesNothingBefore) {
+  const std::string first = R"({"role":"user","content":"a"},{"role":"system","content":"s1"},
+      {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42"}]},
+      {"role":"system","content":[{"type":"text","text":"9 tokens left"}]})";
+  const auto ask = [&](std::string_view more) {
+    Ask(StrCat(R"("max_tokens":1,"system":"s","messages":[)", first, more, "]"));
+    return Prompt();
+  };
+  const std::string prompt = ask("");
+  EXPECT_EQ(prompt,
+            "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\n\ns1<|im_end|>\n<|im_start|>"
+            "assistant\n<|im_end|>\n<|im_start|>tool\n42\n\n9 tokens left<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  const std::string_view turns = std::string_view(prompt).substr(0, prompt.rfind("<|im_start|>"));
+  EXPECT_TRUE(ask(R"(,{"role":"assistant","content":"b"},{"role":"system","content":"s2"},
+                      {"role":"user","content":"c"})")
+                  .starts_with(turns));
+}
+
+TEST_F(MessagesTest, AHeaderThatChangesWithEachRequestIsLeftOut) {
+  const auto prompt = [&](std::string_view system) {
+    Ask(StrCat(kUser, R"(,"max_tokens":1,"system":)", system));
+    return Prompt();
+  };
+  const std::string without = prompt(R"("Be brief.")");
+  EXPECT_EQ(prompt(R"([{"type":"text","text":"x-anthropic-billing-header: cch=1;"},
+                       {"type":"text","text":"Be brief."}])"),
+            without);
+  EXPECT_EQ(prompt(R"("x-anthropic-billing-header: cch=2;\nBe brief.")"), without);
+  EXPECT_EQ(prompt(R"("x-anthropic-billing-header: cch=3;")").find("cch"), std::string::npos);
+}
+
+TEST(FoldSystemTurnsTest, EveryPlaceHasItsRule) {
+  // A word is a message: its role's first letter, then its text.
+  const auto fold = [](std::vector<std::string> words) {
+    v1::ChatRequest request;
+    for (const std::string& word : words) {
+      const char role = word[0];
+      v1::ChatMessage* message = request.add_messages();
+      message->set_role(role == 's'   ? "system"
+                        : role == 'd' ? "developer"
+                        : role == 'u' ? "user"
+                        : role == 't' ? "tool"
+                                      : "assistant");
+      message->set_content(word.substr(1));
+    }
+    FoldSystemTurns(&request);
+    std::string out;
+    for (const v1::ChatMessage& message : request.messages())
+      out += StrCat(out.empty() ? "" : " ", message.role().substr(0, 1), message.content());
+    return out;
+  };
+  EXPECT_EQ(fold({"s1", "d2", "u3"}), "s1\n\n2 u3");
+  EXPECT_EQ(fold({"u1", "s2", "s3", "a4"}), "u1\n\n2\n\n3 a4");
+  EXPECT_EQ(fold({"u1", "a2", "s3", "u4"}), "u1 a2 u3\n\n4");
+  EXPECT_EQ(fold({"u1", "a2", "s3", "s4", "t5", "t6"}), "u1 a2 t5\n\n3\n\n4 t6");
+  EXPECT_EQ(fold({"u1", "a2", "s3", "a4", "u5"}), "u1 a2 u3 a4 u5");
+  EXPECT_EQ(fold({"u1", "a2", "s3"}), "u1 a2 u3");
+  EXPECT_EQ(fold({"u1", "a2", "s", "u3"}), "u1 a2 u3");
+  EXPECT_EQ(fold({"s1"}), "s1");
+  EXPECT_EQ(fold({}), "");
+}
+
+TEST_F(MessagesTest, ATextFileIsText) {
+  Ask(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"document","title":"n.txt",
+      "source":{"type":"text","media_type":"text/plain","data":"two"}},
+      {"type":"text","text":"Sum it up."}]}])");
+  EXPECT_NE(Prompt().find("user\nn.txt\ntwo\nSum it up.<|im_end|>"), std::string::npos) << Prompt();
+}
+
 TEST_F(MessagesTest, ThinkingMayBeLeftToTheModel) {
   EXPECT_EQ(Write("x", R"("thinking":{"type":"adaptive"})").status, 200);
 }
@@ -178,7 +250,10 @@ TEST_F(MessagesTest, AThoughtHasABudget) {
 }
 
 TEST_F(MessagesTest, AnOutputFormatIsAGrammar) {
-  EXPECT_EQ(Write("x", R"("output_config":{},"context_management":{})").status, 200);
+  EXPECT_EQ(Write("x", R"("output_config":{"effort":"low"},"context_management":
+                           {"edits":[{"type":"clear_thinking_20251015","keep":"all"}]})")
+                .status,
+            200);
   EXPECT_FALSE(harness_.engine().submits().back().request().has_structured());
   Write("x", R"("output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}})");
   EXPECT_EQ(SchemaBehindThought(harness_.engine().submits().back().request()),
@@ -214,7 +289,12 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
   Refuses(kUser, "'max_tokens'");
   Refuses(R"("max_tokens":1)", "'messages'");
   Refuses(R"("max_tokens":1,"messages":[])", "'messages'");
-  Refuses(R"("max_tokens":1,"messages":[{"role":"system","content":"x"}])", "'messages[0].role'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"tool","content":"x"}])", "'messages[0].role'");
+  Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"document",
+             "source":{"type":"base64","data":"x"}}]}])",
+          "'messages[0].content[0].source.type'");
+  Refuses(with(R"("output_config":{"effort":1})"), "'output_config.effort'");
+  Refuses(with(R"("chat_template_kwargs":1)"), "'chat_template_kwargs'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user"}])", "'messages[0].content'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}])",
           "'messages[0].content[0].type'");

@@ -134,6 +134,31 @@ TEST_F(ResponsesTest, ItemsBecomeTheConversation) {
             "<|im_start|>assistant\n");
 }
 
+// What agents send, whatever the server can do.
+TEST_F(ResponsesTest, AgentsWishesThatChangeNothingPass) {
+  const HttpAnswer answer = Ask(R"("max_output_tokens":1,"store":true,"prompt_cache_key":"k",
+      "include":["reasoning.encrypted_content"],"reasoning":{"effort":"low","summary":"auto"},
+      "client_metadata":{"a":"b"},"tool_choice":"auto","parallel_tool_calls":false,
+      "tools":[{"type":"web_search"},{"type":"function","name":"f","parameters":{"type":"object"}},
+               {"type":"custom","name":"apply_patch","format":{"type":"grammar"}}],"input":"x")");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  const json::value root = ParseOrFail(answer.body);
+  EXPECT_EQ(root.at("store"), false);
+  EXPECT_EQ(root.at("reasoning").at("effort"), "low");
+  EXPECT_EQ(root.at("tools").as_array().size(), 3u);
+}
+
+TEST_F(ResponsesTest, DevelopersAndTurnsOfOneRoleFitAnyTemplate) {
+  Ask(R"("max_output_tokens":1,"instructions":"i","input":[{"role":"developer","content":"d"},
+      {"role":"user","content":"a"},{"role":"user","content":"b"},
+      {"role":"assistant","content":"c"},{"role":"developer","content":"now"},
+      {"role":"user","content":"e"}])");
+  EXPECT_EQ(Prompt(),
+            "<|im_start|>system\ni\n\nd<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n"
+            "<|im_start|>assistant\nc<|im_end|>\n<|im_start|>user\nnow\n\ne<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
 TEST_F(ResponsesTest, ATextFormatIsAGrammar) {
   Write("{}", R"("text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}})");
   EXPECT_EQ(SchemaBehindThought(harness_.engine().submits().back().request()),
@@ -178,12 +203,15 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("input":"x","metadata":{"a":1})"), "metadata");
   EXPECT_EQ(Refused(StrCat(R"("input":"x","metadata":{"a":")", std::string(513, 'v'), "\"}")),
             "metadata");
-  EXPECT_EQ(Refused(R"("input":"x","store":true)", 400), "store");
   EXPECT_EQ(Refused(R"("input":"x","previous_response_id":"resp_1")", 400), "previous_response_id");
   EXPECT_EQ(Refused(R"("input":"x","background":true)", 400), "background");
   EXPECT_EQ(Refused(R"("input":"x","truncation":"auto")", 400), "truncation");
-  EXPECT_EQ(Refused(R"("input":"x","reasoning":{"effort":"low"})", 400), "reasoning");
-  EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"web_search"}])", 400), "tools[0].type");
+  EXPECT_EQ(Refused(R"("input":"x","reasoning":{"effort":1})"), "reasoning.effort");
+  EXPECT_EQ(Refused(R"("input":"x","include":["message.output_text.logprobs"])", 400), "include");
+  EXPECT_EQ(Refused(R"("input":"x","store":1)"), "store");
+  EXPECT_EQ(Refused(R"("input":"x","tools":[{"name":"f"}])"), "tools[0].type");
+  EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"web_search"}],"tool_choice":"required")"),
+            "tool_choice");
   EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"function"}])"), "tools[0].name");
   EXPECT_EQ(
       Refused(StrCat(R"("input":"x",)", kTool, R"(,"tool_choice":{"type":"function","name":"g"})")),

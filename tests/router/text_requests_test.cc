@@ -60,6 +60,14 @@ TEST_F(TextRequestsTest, AConversationIsWhatChatMakesOfIt) {
       *GetTestModel().tokenizer->Encode(kPrompt, {.parse_special = true, .add_special = false}));
 }
 
+TEST_F(TextRequestsTest, TakesLlamaCppsContent) {
+  const HttpAnswer ours =
+      Post(harness_.port(), "/tokenize", R"({"prompt":"Hi you","add_special_tokens":false})");
+  const HttpAnswer theirs = Post(harness_.port(), "/tokenize", R"({"content":"Hi you"})");
+  EXPECT_EQ(theirs.status, 200);
+  EXPECT_EQ(theirs.body, ours.body);
+}
+
 TEST_F(TextRequestsTest, TheOnlyModelNeedNotBeNamed) {
   EXPECT_EQ(Post(harness_.port(), "/tokenize", R"({"prompt":"Hi"})").status, 200);
   EXPECT_EQ(Post(harness_.port(), "/detokenize", R"({"tokens":[5],"model":null})").status, 200);
