@@ -5,6 +5,7 @@
 #include "common/base/flag_checks.h"
 #include "common/base/flags.h"
 #include "common/base/tcp_address.h"
+#include "common/cli/json_flag.h"
 #include "common/tls/tls_flags.h"
 
 namespace flotilla {
@@ -209,6 +210,8 @@ void AddRouterFlags(CLI::App* app, RouterFlags* flags) {
   AddFlag(app, kLogSlowMsFlag, &router.dispatcher.log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &router.parsers.tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &router.parsers.reasoning_parser);
+  AddFlag(app, kDefaultChatTemplateKwargsFlag, &router.parsers.default_chat_template_kwargs)
+      ->check(JsonObjectFlag());
   AddFlag(app, kSamplingDefaultsFlag, &flags->sampling_defaults);
   app->add_option("--notify-fd", flags->notify_fd,
                   "Descriptor that gets \"READY http=PORT grpc=PORT\" when requests are taken, and "

@@ -181,6 +181,10 @@ inline constexpr SharedText kPackCacheDirFlag = {
 inline constexpr SharedText kChatTemplateFlag = {
     "--chat-template",
     "File with a chat template (Jinja) to be used instead of the model's own. None: the model's"};
+inline constexpr SharedText kDefaultChatTemplateKwargsFlag = {
+    "--default-chat-template-kwargs",
+    "Variables for the chat template of every request that does not set them itself, as a JSON "
+    "object, such as {\"enable_thinking\": false}"};
 inline constexpr SharedText kApiKeysFileFlag = {
     "--api-keys-file",
     "File with a line a key: a tenant, the key's SHA-256, limits (docs/api_keys.md). Read again "

@@ -222,6 +222,8 @@ std::vector<std::string> RouterArgv(const ResolvedOptions& r, const RouterWiring
   if (!o.otlp_traces_endpoint.empty())
     argv.Flag(kOtlpTracesEndpointFlag.name, o.otlp_traces_endpoint)
         .Flag("--trace-sample-ratio", o.trace_sample_ratio);
+  if (!o.default_chat_template_kwargs.empty())
+    argv.Flag(kDefaultChatTemplateKwargsFlag.name, o.default_chat_template_kwargs);
   return argv.Flag("--policy", o.policy)
       .Flag(kSseKeepaliveFlag.name, o.sse_keepalive)
       .Flag(kUiFlag.name, o.ui)

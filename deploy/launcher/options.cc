@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "common/base/cpu_features.h"
 #include "common/base/flag_checks.h"
+#include "common/cli/json_flag.h"
 #include "common/tls/tls_flags.h"
 #include "shm/replica_control.h"
 
@@ -224,6 +225,8 @@ void AddServeFlags(CLI::App* app, ServeOptions* o) {
   AddFlag(app, kLogSlowMsFlag, &o->log_slow_ms);
   AddFlag(app, kToolCallParserFlag, &o->tool_call_parser);
   AddFlag(app, kReasoningParserFlag, &o->reasoning_parser);
+  AddFlag(app, kDefaultChatTemplateKwargsFlag, &o->default_chat_template_kwargs)
+      ->check(JsonObjectFlag());
   AddFlag(app, kSamplingDefaultsFlag, &o->sampling_defaults);
   AddModelFlags(app, o);
   AddSchedulerFlags(app, o);

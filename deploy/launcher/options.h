@@ -39,6 +39,7 @@ struct ServeOptions {
   uint32_t log_slow_ms = 2500;
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
+  std::string default_chat_template_kwargs;  // a JSON object; empty: none
   std::string sampling_defaults = "model";
 
   // Several hosts a replica: on the head …

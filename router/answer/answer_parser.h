@@ -40,6 +40,7 @@ class AnswerParser {
 struct ParserChoice {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
+  std::string default_chat_template_kwargs = {};  // a JSON object; empty: none
 };
 
 // How a model with this chat template writes calls, if it knows tools at all.

@@ -142,6 +142,19 @@ MaybeError ReadTemplateKwargs(FieldReader* reader, json::object own, v1::ChatReq
   return std::nullopt;
 }
 
+void AddDefaultKwargs(const ParserChoice& parsers, v1::ChatRequest* request) {
+  if (parsers.default_chat_template_kwargs.empty()) return;
+  const std::string& said = request->template_kwargs_json();
+  json::value defaults, kwargs = json::object();
+  // What is wrong with a request's own, RenderChat says.
+  if (ParseJson(parsers.default_chat_template_kwargs, &defaults).has_value() ||
+      (!said.empty() && ParseJson(said, &kwargs).has_value()) || !kwargs.is_object())
+    return;
+  for (auto& [name, value] : defaults.as_object())
+    kwargs.get_object().emplace(name, std::move(value));
+  request->set_template_kwargs_json(json::serialize(kwargs));
+}
+
 void AddEffort(std::string_view effort, json::object* kwargs) {
   kwargs->emplace("reasoning_effort", json::string(effort.data(), effort.size()));
   if (effort == "none") kwargs->emplace("enable_thinking", false);
@@ -234,6 +247,7 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
   if (auto error = ApplyTools(std::move(conversation.tools), chat_template, parsers, request,
                               &conversation.request))
     return *error;
+  AddDefaultKwargs(parsers, &conversation.request);
   auto prompt = ChatPrompt(conversation.request, model, CallArguments::kObjects);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     if (error->param == "messages") error->param = conversation.field;

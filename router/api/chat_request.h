@@ -35,6 +35,8 @@ struct Conversation {
 // the API says otherwise, what they don't have.
 std::optional<ApiError> ReadTemplateKwargs(FieldReader* reader, boost::json::object own,
                                            v1::ChatRequest* out);
+// --default-chat-template-kwargs, where the request doesn't say otherwise.
+void AddDefaultKwargs(const ParserChoice& parsers, v1::ChatRequest* request);
 // reasoning_effort is a variable of the templates that know it; "none" is said to the others in
 // their own way.
 void AddEffort(std::string_view effort, boost::json::object* kwargs);

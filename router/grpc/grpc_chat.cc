@@ -69,7 +69,9 @@ MaybeError ReadAsHttp(const v1::ChatRequest& chat, Conversation* conversation) {
 MaybeError SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parsers,
                          CompletionRequest* request) {
   if (AsksAsHttp(chat) == nullptr) {
-    auto prompt = ChatPrompt(chat, *request->model, CallArguments::kAsTheyAre);
+    v1::ChatRequest shown = chat;
+    AddDefaultKwargs(parsers, &shown);
+    auto prompt = ChatPrompt(shown, *request->model, CallArguments::kAsTheyAre);
     if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
     request->prompts.push_back(std::move(std::get<CompletionPrompt>(prompt)));
     return std::nullopt;

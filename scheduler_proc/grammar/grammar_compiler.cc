@@ -21,6 +21,13 @@ Status Busy() {
       "structured: too many grammars wait to be compiled; try again later");
 }
 
+// What takes so long most often.
+std::string_view WayOut(std::string_view text) {
+  const bool counts =
+      text.find("\"maxLength\"") != text.npos || text.find("\"maxItems\"") != text.npos;
+  return counts ? "; leave large 'maxLength' and 'maxItems' out, and say 'max_tokens'" : "";
+}
+
 const std::vector<double> kSeconds = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5};
 
 prometheus::Counter& Compilations(prometheus::Registry* registry, const char* result) {
@@ -157,8 +164,8 @@ GrammarCompiler::Entry GrammarCompiler::CompileNow(const Job& job) {
     metrics_.compiled.Increment();
   } else if (absl::IsDeadlineExceeded(status)) {
     metrics_.timeout.Increment();
-    status = absl::InvalidArgumentError(
-        StrCat("too complex: compiling it takes more than ", time_ms, " ms"));
+    status = absl::InvalidArgumentError(StrCat("too complex: compiling it takes more than ",
+                                               time_ms, " ms", WayOut(job.spec.text)));
   } else if (absl::IsUnavailable(status)) {
     metrics_.busy.Increment();  // the machine's
   } else {

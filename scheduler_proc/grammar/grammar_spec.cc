@@ -118,28 +118,32 @@ class SchemaCheck {
   // Recursion is as deep as the JSON, which ParseStrictJson bounds.
   Status Check(json::value* schema) {
     if (schema->is_bool()) return OkStatus();
-    if (!schema->is_object()) return Bad(field_, "a schema must be an object or a boolean");
+    if (!schema->is_object()) return Refuse("a schema must be an object or a boolean");
     json::object& object = schema->get_object();
+    if (json::value* names = Find(&object, "propertyNames")) AddTypeOfNames(names);
     RETURN_IF_ERROR(CheckKeywords(object));
     for (std::string_view key : kMapsOfSchemas) {
       json::value* map = Find(&object, key);
       if (map == nullptr) continue;
-      if (!map->is_object()) return Bad(field_, StrCat("'", key, "' must be an object"));
-      for (auto& [name, inner] : map->get_object()) RETURN_IF_ERROR(Check(&inner));
+      if (!map->is_object()) return Refuse(StrCat("'", key, "' must be an object"));
+      for (auto& [name, inner] : map->get_object())
+        RETURN_IF_ERROR(CheckAt(StrCat(key, "/", std::string_view(name).substr(0, 64)), &inner));
     }
     for (std::string_view key : kSchemas) {
       json::value* inner = Find(&object, key);
-      if (inner != nullptr) RETURN_IF_ERROR(Check(inner));
+      if (inner != nullptr) RETURN_IF_ERROR(CheckAt(key, inner));
     }
     for (std::string_view key : kListsOfSchemas) {
       json::value* list = Find(&object, key);
       if (list == nullptr) continue;
       if (!list->is_array() || list->get_array().empty())
-        return Bad(field_, StrCat("'", key, "' must be an array with at least one schema"));
-      for (json::value& inner : list->get_array()) RETURN_IF_ERROR(Check(&inner));
+        return Refuse(StrCat("'", key, "' must be an array with at least one schema"));
+      size_t i = 0;
+      for (json::value& inner : list->get_array())
+        RETURN_IF_ERROR(CheckAt(StrCat(key, "/", i++), &inner));
     }
     const StatusOr<bool> added = required_keys_.AddTo(&object);
-    if (!added.ok()) return Bad(field_, std::string(added.status().message()));
+    if (!added.ok()) return Refuse(std::string(added.status().message()));
     rewritten_ = RewriteShortString(&object) || *added || rewritten_;
     RewriteOneOf(&object);
     return OkStatus();
@@ -148,26 +152,50 @@ class SchemaCheck {
   bool rewritten() const { return rewritten_; }
 
  private:
+  // What is `step` further inside.
+  Status CheckAt(std::string_view step, json::value* schema) {
+    const size_t around = path_.size();
+    StrAppend(&path_, "/", step);
+    RETURN_IF_ERROR(Check(schema));
+    path_.resize(around);
+    return OkStatus();
+  }
+
+  // With the place, as a reference would name it.
+  Status Refuse(std::string_view what) const {
+    return Bad(field_, path_.empty() ? std::string(what) : StrCat(what, " (at #", path_, ")"));
+  }
+
+  // A key is a string, and says so to xgrammar.
+  void AddTypeOfNames(json::value* names) {
+    if (!names->is_object() || Find(names->get_object(), "type") != nullptr ||
+        HasAny(names->get_object(), kAlone))
+      return;
+    names->get_object().emplace("type", "string");
+    rewritten_ = true;
+  }
+
   Status CheckKeywords(const json::object& object) const {
     for (std::string_view key : kNotSupported) {
-      if (Find(object, key) != nullptr) return Bad(field_, StrCat("'", key, "' is not supported"));
+      if (Find(object, key) != nullptr) return Refuse(StrCat("'", key, "' is not supported"));
     }
     const json::value* unique = Find(object, "uniqueItems");
     if (unique != nullptr && !(unique->is_bool() && !unique->get_bool()))
-      return Bad(field_, "'uniqueItems' is not supported");
+      return Refuse("'uniqueItems' is not supported");
     const json::value* pattern = Find(object, "pattern");
     if (pattern != nullptr && pattern->is_string() &&
         NeedsEscapes({pattern->get_string().data(), pattern->get_string().size()}))
-      return Bad(field_,
-                 "'pattern' with quotes, backslashes or control characters is not supported");
-    if (pattern != nullptr && Find(object, "format") != nullptr)
-      return Bad(field_, "'pattern' beside 'format' is not supported");
+      return Refuse("'pattern' with quotes, backslashes or control characters is not supported");
+    for (std::string_view other : {"format", "minLength", "maxLength"}) {
+      if (pattern != nullptr && Find(object, other) != nullptr)
+        return Refuse(StrCat("'pattern' beside '", other, "' is not supported"));
+    }
     RETURN_IF_ERROR(CheckType(object));
     for (std::string_view key : kAlone) {
       if (Find(object, key) == nullptr) continue;
       for (std::string_view other : kRestricts) {
         if (other != key && Find(object, other) != nullptr)
-          return Bad(field_, StrCat("'", other, "' beside '", key, "' is not supported"));
+          return Refuse(StrCat("'", other, "' beside '", key, "' is not supported"));
       }
     }
     return OkStatus();
@@ -182,12 +210,12 @@ class SchemaCheck {
       };
       if (needs(kNeedType) || (needs(kNeedObject) && !is_object) ||
           (needs(kNeedArray) && (is_object || !is_array)))
-        return Bad(field_, "a schema with keywords of one type must state its 'type'");
+        return Refuse("a schema with keywords of one type must state its 'type'");
       return OkStatus();
     }
     for (std::string_view key : {"$ref", "anyOf", "oneOf", "allOf"}) {
       if (Find(object, key) != nullptr)
-        return Bad(field_, StrCat("'type' beside '", key, "' is not supported"));
+        return Refuse(StrCat("'type' beside '", key, "' is not supported"));
     }
     const json::value* constant = Find(object, "const");
     const json::value* values = Find(object, "enum");
@@ -195,7 +223,7 @@ class SchemaCheck {
     if ((constant != nullptr && !is_of_type(*constant)) ||
         (values != nullptr && values->is_array() &&
          !std::ranges::all_of(values->get_array(), is_of_type)))
-      return Bad(field_, "'const' or 'enum' has a value that is not of its 'type'");
+      return Refuse("'const' or 'enum' has a value that is not of its 'type'");
     return OkStatus();
   }
 
@@ -210,6 +238,7 @@ class SchemaCheck {
   }
 
   const std::string_view field_;
+  std::string path_;  // of the schema that is checked, "/properties/a"
   DisjointSchemas disjoint_;
   RequiredKeys required_keys_;
   bool rewritten_ = false;

@@ -31,7 +31,9 @@ std::string FirstLine(std::string_view what) {
     if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
   }
   what = what.substr(0, what.find('\n'));
-  what = what.substr(0, what.find("; falling back"));  // as it would; here it is refused
+  // As it would go on; here it is refused.
+  for (std::string_view way : {"; falling back", "; ignoring", " and is ignored"})
+    what = what.substr(0, what.find(way));
   return std::string(what.substr(0, 300));
 }
 

@@ -231,9 +231,9 @@ TEST_F(FlagSourcesDeathTest, ErrorsNameTheirSource) {
   expect({"serve", "--config", "/no/such.yaml"}, HasSubstr("can't read /no/such.yaml"));
   expect({"serve"}, HasSubstr("--model"));
   expect({"serve", "--model=m", "--max-model-len", "10"},
-         HasSubstr("serve has no flag --max-model-len\n"));
+         HasSubstr("serve has no flag --max-model-len; see"));
   expect({"serve", "--modell", "m"}, HasSubstr("did you mean --model?"));
-  expect({"--prot"}, HasSubstr("flotilla has no flag --prot\n"));
+  expect({"--prot"}, HasSubstr("flotilla has no flag --prot; see 'flotilla --help'"));
   Set("FLOTILLA_KV_CACHE_MEMORY", "lots");
   expect({"serve", "--model=m"},
          AllOf(HasSubstr("'lots' is not a size"), HasSubstr("(from FLOTILLA_KV_CACHE_MEMORY)")));

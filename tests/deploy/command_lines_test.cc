@@ -92,6 +92,11 @@ TEST(CommandLinesTest, Router) {
   EXPECT_THAT(line, HasSubstr("--sse-keepalive 15"));
   EXPECT_THAT(line, HasSubstr("--ui on --ui-requests 64"));
   EXPECT_THAT(line, Not(HasSubstr("--api-keys-file")));
+  EXPECT_THAT(line, Not(HasSubstr("--default-chat-template-kwargs")));
+  ResolvedOptions kwargs = Resolved();
+  kwargs.options.default_chat_template_kwargs = R"({"a": 1})";
+  EXPECT_THAT(absl::StrJoin(RouterArgv(kwargs, {80, 90, {}, 4}), " "),
+              HasSubstr(R"(--default-chat-template-kwargs {"a": 1})"));
 }
 
 TEST(CommandLinesTest, ARoutersDrainMayBeSaidByItsOwnFlags) {

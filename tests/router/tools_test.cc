@@ -5,6 +5,8 @@
 #include <boost/json.hpp>
 
 #include "router/api/chat_request.h"
+#include "router/api/messages_request.h"
+#include "router/api/responses_request.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/router/router_harness.h"
 
@@ -268,16 +270,21 @@ class TemplateTest : public ::testing::Test {
                                                   const std::string& messages = "",
                                                   const std::string& fields = "\"user\":\"u\"",
                                                   const std::string& tools = kTools) {
+    return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
+                            "],", fields, ",", tools, "}"),
+                     Models(chat_template), parsers_);
+  }
+  static ModelTable Models(const char* chat_template) {
     auto model = std::make_shared<ModelHandle>();
     model->name = "m";
     model->max_model_len = 1024;
     model->tokenizer = std::make_shared<testing::ByteVocabulary>();
     model->vocab_size = model->tokenizer->vocab_size();
     model->chat_format = ChatFormat::Create(chat_template, {}, {});
-    return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
-                            "],", fields, ",", tools, "}"),
-                     {{"m", model}});
+    return {{"m", model}};
   }
+
+  ParserChoice parsers_;
 };
 
 TEST_F(TemplateTest, ShowsTheToolsAsTheClientWroteThem) {
@@ -388,6 +395,26 @@ TEST_F(TemplateTest, KnowsHowMuchIsToBeThought) {
   EXPECT_EQ(shown(R"("reasoning_effort":"none")"), "<tool_call>none|False");
   EXPECT_EQ(shown(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})"),
             "<tool_call>none|True");
+  parsers_.default_chat_template_kwargs = R"({"enable_thinking":false,"reasoning_effort":"low"})";
+  EXPECT_EQ(shown(R"("user":"u")"), "<tool_call>low|False");
+  EXPECT_EQ(shown(R"("reasoning_effort":"high","chat_template_kwargs":{"enable_thinking":true})"),
+            "<tool_call>high|True");
+}
+
+TEST_F(TemplateTest, KnowsItFromEveryApi) {
+  const ModelTable models = Models("{{ reasoning_effort }}|{{ enable_thinking }}|{{ own }}");
+  const auto text = [](const std::variant<CompletionRequest, ApiError>& parsed) {
+    const auto* request = std::get_if<CompletionRequest>(&parsed);
+    return request == nullptr ? std::get<ApiError>(parsed).message : request->prompts[0].text;
+  };
+  parsers_.default_chat_template_kwargs = R"({"own":1})";
+  EXPECT_EQ(text(ParseResponses(R"({"input":"x","reasoning":{"effort":"low"}})", models, parsers_)),
+            "low||1");
+  EXPECT_EQ(text(ParseMessages(R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}],
+                                   "thinking":{"type":"disabled"},"output_config":{"effort":"max"},
+                                   "chat_template_kwargs":{"own":2}})",
+                               models, parsers_)),
+            "max|False|2");
 }
 
 TEST_F(TemplateTest, SeesNoCallsWhereTheListIsEmpty) {

@@ -98,6 +98,7 @@ TEST(GrammarSpecTest, KeywordsWithoutEffectAreRefusedWhereverTheyStand) {
            R"({"type":"string","pattern":"[a\\n]"})",
            R"({"type":"string","pattern":"[^a]\\t"})",
            R"({"type":"string","pattern":"a","format":"date"})",
+           R"({"type":"string","pattern":"a+","maxLength":3})",
            R"({"pattern":"a"})",
            R"({"maxLength":3})",
            R"({"minimum":3})",
@@ -118,6 +119,28 @@ TEST(GrammarSpecTest, KeywordsWithoutEffectAreRefusedWhereverTheyStand) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << schema;
     EXPECT_THAT(std::string(status.message()), StartsWith("structured.json_schema: ")) << schema;
   }
+}
+
+TEST(GrammarSpecTest, RefusalsNameThePlace) {
+  const auto place = [](const char* schema) {
+    const std::string message(Schema(schema).status().message());
+    const size_t at = message.find(" (at ");
+    return at == std::string::npos ? std::string() : message.substr(at);
+  };
+  EXPECT_EQ(place(R"({"type":"array","uniqueItems":true})"), "");
+  EXPECT_EQ(place(R"({"properties":{"b":{"type":"null"},"a":{"items":{"maxLength":3}}}})"),
+            " (at #/properties/a/items)");
+  EXPECT_EQ(place(R"({"$defs":{"f":{"anyOf":[{"type":"null"},{"not":{}}]}},"type":"null"})"),
+            " (at #/$defs/f/anyOf/1)");
+  EXPECT_EQ(place(R"({"properties":{"a":{"required":["x"],"additionalProperties":false}}})"),
+            " (at #/properties/a)");
+}
+
+TEST(GrammarSpecTest, NamesOfPropertiesAreStrings) {
+  EXPECT_EQ(Schema(R"({"type":"object","propertyNames":{"pattern":"^a$"}})")->text,
+            R"({"type":"object","propertyNames":{"pattern":"^a$","type":"string"}})");
+  EXPECT_EQ(Schema(R"({"type":"object","propertyNames":{"enum":["a"]}})")->text,
+            R"({"type":"object","propertyNames":{"enum":["a"]}})");
 }
 
 TEST(GrammarSpecTest, NamesAndValuesAreNoKeywords) {
@@ -150,7 +173,6 @@ TEST(GrammarSpecTest, ShortStringsBecomePatterns) {
            R"({"type":"string","minLength":3})",
            R"({"type":"string","minLength":3,"maxLength":2})",
            R"({"type":"string","minLength":-1,"maxLength":2})",
-           R"({"type":"string","maxLength":3,"pattern":"a"})",
            R"({"type":["string","null"],"maxLength":3})",
            R"({"enum":[{"type":"string","maxLength":3}]})",
        }) {
