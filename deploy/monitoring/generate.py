@@ -20,6 +20,10 @@ WIDTH, HEIGHT = 8, 8  # of a panel, in Grafana's grid of 24 columns
 HEADER = "# Made from rules/*.yaml by generate.py; change those.\n"
 
 
+# Requests that clients make, as rules/*.yaml have it: without probes, what browsers of /ui ask, and what no route takes.
+NO_CLIENTS = 'other|/health.*|/ping|/version|/ui/.*'
+
+
 def rate(metric, matchers="", by=""):
     by = f" by ({by})" if by else ""
     return f'sum{by} (rate({metric}{{instance=~"$instance"{matchers}}}[$__rate_interval]))'
@@ -56,8 +60,8 @@ CPU = "process_cpu_seconds_total"
 # File → title and panels: title, unit, what it shows, [(expression, legend)].
 DASHBOARDS = {
     "fleet": ("Flotilla: fleet", [
-        ("Requests", "reqps", "By route and status code.",
-         [(rate(f"{ROUTER}_requests_total", by="route, code"), "{{route}} {{code}}")]),
+        ("Requests", "reqps", "Clients', by route and status code.",
+         [(rate(f"{ROUTER}_requests_total", f', route!~"{NO_CLIENTS}"', "route, code"), "{{route}} {{code}}")]),
         ("In flight", "short", "Requests that wait for their answer or its end.",
          [(gauge(f"{ROUTER}_requests_in_flight", "instance"), "{{instance}}")]),
         ("Refused", "reqps", "Why requests were turned away; docs/limits.md says by which limit.",
@@ -86,6 +90,8 @@ DASHBOARDS = {
          [(rate(f"{ROUTER}_client_disconnects_total", by="instance"), "{{instance}}")]),
         ("Requests of each replica", "short", "As the routers have given them out.",
          [(gauge(f"{ROUTER}_backend_requests_active", "replica"), "{{replica}}")]),
+        ("Probes and the like", "reqps", "Requests that are no client's: of kubelets, of the page /ui, at unknown paths.",
+         [(rate(f"{ROUTER}_requests_total", f', route=~"{NO_CLIENTS}"', "route, code"), "{{route}} {{code}}")]),
         ("Versions", "short", "Processes by version and commit.",
          [(gauge("flotilla_build_info", "version, revision", "count"), "{{version}} {{revision}}")]),
     ]),
@@ -130,7 +136,7 @@ DASHBOARDS = {
          [(mean(f"{SCHEDULER}_request_{stage}_time_seconds"), stage) for stage in ("queue", "prefill", "decode")]),
         ("End to end", "s", "Arrival to last token, at the scheduler.",
          quantiles(f"{SCHEDULER}_e2e_request_latency_seconds")),
-        ("Whole request", "s", "At the router.", quantiles(f"{ROUTER}_request_duration_seconds")),
+        ("Whole request", "s", "At the router; probes are among them.", quantiles(f"{ROUTER}_request_duration_seconds")),
         ("Queue", "s", "Arrival to first scheduled.", quantiles(f"{SCHEDULER}_request_queue_time_seconds")),
         ("Prefill", "s", "First scheduled to first token.", quantiles(f"{SCHEDULER}_request_prefill_time_seconds")),
         ("Decode", "s", "First token to last.", quantiles(f"{SCHEDULER}_request_decode_time_seconds")),

@@ -20,6 +20,9 @@ import monitoring  # noqa: E402
 
 MONITORING = monitoring.MONITORING
 TARGET_LABELS = {"instance", "job", "le", "namespace"}
+# A look at requests, and whether it wants clients' (!~) or all others (=~).
+REQUESTS = re.compile(r"flotilla_router_requests_total(?:\{([^}]*)\})?")
+NO_CLIENTS = re.compile(r'route(!~|=~)"([^"]*)"')
 # What makes one sample of many, and no "by (namespace" behind it; or takes the namespace away.
 MIXED = re.compile(r"(?<!:)\b(?:sum|avg|min|max|count|quantile|topk|bottomk)\b(?! by \(namespace[,)])"
                    r"|\b(?:scalar|vector)\(")
@@ -91,6 +94,34 @@ class MonitoringTest(unittest.TestCase):
             self.assertIsNone(MIXED.search(rule["expr"]), rule)
         for mixed in ("avg(up)", "sum by (model) (up)", "up or vector(0)", "up > scalar(up)", "sum by (namespaces) (up)"):
             self.assertIsNotNone(MIXED.search(mixed), mixed)
+
+    def routes_of_requests(self, expressions):
+        """Where an expression tells clients' requests from probes → how: "!~" or "=~", the routes; None: not at all."""
+        return [(where, (match[1], match[2]) if match else None) for where, expression in expressions
+                for matchers in REQUESTS.findall(expression) for match in [NO_CLIENTS.search(matchers)]]
+
+    def test_probes_are_no_clients_requests(self):
+        asked = self.routes_of_requests(monitoring.expressions())
+        self.assertGreater(len(asked), 9)
+        self.assertEqual({where for where, route in asked if route is None}, set())
+        self.assertEqual({where for where, route in asked if route[0] == "=~"}, {"fleet.json: Probes and the like"})
+        self.assertEqual(len({route[1] for _, route in asked}), 1, asked)
+        excluded = re.compile(asked[0][1][1])
+        paths = yaml.safe_load((ROOT / "docs/openapi.yaml").read_text(encoding="utf-8"))["paths"]
+        self.assertEqual({path for path in paths if excluded.fullmatch(path)},
+                         {"/health", "/health/live", "/health/ready", "/ping", "/version", "/ui/fleet.json", "/ui/{file}"})
+        self.assertTrue(excluded.fullmatch("other"))
+        self.assertFalse(excluded.fullmatch("flotilla.v1.Inference/Generate"))
+        for blind in ("rate(flotilla_router_requests_total[5m])", 'flotilla_router_requests_total{code="503"}'):
+            self.assertEqual(self.routes_of_requests([("here", blind)]), [("here", None)])
+
+    def test_http_and_grpc_count_the_same_errors(self):
+        codes, = {re.search(r'code=~"([^"]*)"', rule["expr"])[1] for rule in monitoring.rules() if "code=~" in rule["expr"]}
+        # INTERNAL and what becomes of it, UNAVAILABLE; but DEADLINE_EXCEEDED, and what bytes that are no request get.
+        for code, counts in (("500", True), ("13", True), ("503", True), ("14", True), ("504", False), ("4", False),
+                             ("505", False), ("200", False), ("0", False), ("499", False), ("1", False), ("429", False),
+                             ("8", False)):
+            self.assertEqual(bool(re.fullmatch(codes, code)), counts, code)
 
     def test_every_expression_parses(self):
         expressions = list(monitoring.expressions())

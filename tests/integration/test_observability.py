@@ -80,6 +80,7 @@ def secure(tmp_path_factory):
 def watched(secure, tmp_path_factory):
     with Cluster("--tp", "2", "--kv-cache-memory", "384MiB", disturbed=True) as cluster:
         target = urllib.parse.urlsplit(cluster.metrics_url).netloc
+        cluster.call("GET", "/health/ready")  # as a kubelet does: a panel has nothing but probes
         # A page has five seconds: it takes milliseconds, and the default is ten.
         prometheus = Prometheus([{"targets": [target, *secure]}], tmp_path_factory.mktemp("prometheus"), scrape_s=5,
                                 jobs=jobs_of_the_page())
