@@ -2,6 +2,8 @@
 
     generate.py --write   brings dashboards/*.json and prometheusrule.yaml up to date
     generate.py --check   fails if they are not
+    generate.py --output FOLDER --runbook-base URL
+        writes rules/*.yaml and prometheusrule.yaml there, whose alerts have runbook_url too: URL/docs/runbook.md#ALERT
 
 A dashboard is a table of panels below; a panel is a title, a unit, and its expressions with their legends. In
 expressions $instance is the dashboard's choice of hosts or pods, and $__rate_interval is Grafana's.
@@ -239,37 +241,67 @@ def dashboard(name):
     }
 
 
-def prometheus_rule():
-    groups = []
-    for path in sorted(HERE.glob("rules/*.yaml")):
-        groups += yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+def rule_files(runbook_base=""):
+    """Name → what a file of rules/ says; with a base each alert's page is an address as well."""
+    files = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(HERE.glob("rules/*.yaml"))}
+    for alert in [rule for file in files.values() for group in file["groups"] for rule in group["rules"] if "alert" in rule]:
+        if runbook_base:
+            alert["annotations"]["runbook_url"] = f'{runbook_base.rstrip("/")}/{alert["annotations"]["runbook"]}'
+    return files
+
+
+def prometheus_rule(files):
+    groups = [group for file in files.values() for group in file["groups"]]
     return {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
             "metadata": {"name": "flotilla", "namespace": "flotilla",
                          "labels": {"app.kubernetes.io/part-of": "flotilla"}},
             "spec": {"groups": groups}}
 
 
+def dump(header, value):
+    return header + yaml.safe_dump(value, sort_keys=False, width=120)
+
+
+def linked(folder, runbook_base):
+    """Path → text of rules for Prometheus and for its operator, with links."""
+    files = rule_files(runbook_base)
+    header = f"# Made by generate.py --runbook-base {runbook_base}.\n"
+    texts = {folder / "rules" / name: dump(header, file) for name, file in files.items()}
+    return texts | {folder / "prometheusrule.yaml": dump(header, prometheus_rule(files))}
+
+
 def made():
     """Path → text of everything that is generated."""
     files = {HERE / "dashboards" / f"{name}.json": json.dumps(dashboard(name), indent=1) + "\n"
              for name in DASHBOARDS}
-    files[HERE / "prometheusrule.yaml"] = HEADER + yaml.safe_dump(prometheus_rule(), sort_keys=False, width=120)
+    files[HERE / "prometheusrule.yaml"] = dump(HEADER, prometheus_rule(rule_files()))
     return files
 
 
+def write(files):
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--write", action="store_true")
     mode.add_argument("--check", action="store_true")
-    write = parser.parse_args().write
+    mode.add_argument("--output", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--runbook-base", metavar="URL")
+    args = parser.parse_args()
+    if bool(args.output) != bool(args.runbook_base):
+        parser.error("--output and --runbook-base go together")
+    if args.output:
+        write(linked(args.output, args.runbook_base))
+        return
     files = made()
     stale = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     stale += [path for path in HERE.glob("dashboards/*.json") if path not in files]
-    if write:
-        for path, text in files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    if args.write:
+        write(files)
     elif stale:
         sys.exit("out of date, run deploy/monitoring/generate.py --write: "
                  + ", ".join(path.name for path in stale))

@@ -7,6 +7,8 @@ import functools
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 
 import yaml
@@ -38,6 +40,8 @@ def folder_beside_our_overlays():
         shutil.copytree(manifests.DEPLOY, pathlib.Path(copy, "deploy"), ignore=shutil.ignore_patterns("launcher", "package"))
         folder = pathlib.Path(copy, "deploy/overlays/of-the-page")
         folder.mkdir()
+        subprocess.run([sys.executable, manifests.DEPLOY / "monitoring/generate.py", "--output", folder, "--runbook-base",
+                        "https://git.example.com"], check=True)  # for the page that tells to
         yield folder
 
 

@@ -53,6 +53,10 @@ def watches_services(spec):
     return any(flags(container, "replica-service") for container in spec["containers"])
 
 
+def mebibytes(quantity):
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
 def matches(selector, labels):
     return all(labels.get(key) == value for key, value in selector.items())
 

@@ -32,6 +32,10 @@ def promtool(*args):
     return subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, timeout=300)
 
 
+def generate(*args):
+    return subprocess.run([sys.executable, MONITORING / "generate.py", *args], capture_output=True, text=True, timeout=60)
+
+
 def check_expressions(expressions):
     """promtool's verdict over (where, expression) pairs."""
     rules = [{"record": f"check:{number}", "expr": expression} for number, (_, expression) in enumerate(expressions)]
@@ -76,18 +80,36 @@ class MonitoringTest(unittest.TestCase):
             self.assertIn(rule["labels"]["severity"], ("page", "ticket"), name)
             self.assertEqual(rule["annotations"]["runbook"], f"docs/runbook.md#{name.lower()}")
 
-    def test_runbook_becomes_a_link_as_documented(self):
-        text = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
-        commands = set(re.findall(r"sed (?:-i )?'s#([^#]+)#([^#]+)#'", text))
-        self.assertEqual(len(commands), 1, commands)
-        (old, new), = commands
-        for path in (*MONITORING.glob("rules/*.yaml"), MONITORING / "prometheusrule.yaml"):
-            changed = yaml.safe_load(path.read_text(encoding="utf-8").replace(old, new))
-            for group in changed.get("spec", changed)["groups"]:
-                for rule in group["rules"]:
+    def test_runbook_becomes_a_link(self):
+        base = "https://git.example.com/flotilla/blob/main"
+        with tempfile.TemporaryDirectory() as folder:
+            for given in (base, base + "/"):
+                self.passes(generate("--output", folder, "--runbook-base", given))
+                made = sorted(pathlib.Path(folder).rglob("*.yaml"))
+                self.assertEqual([path.name for path in made], ["prometheusrule.yaml", "health.yaml", "slo.yaml"])
+                self.passes(promtool("check", "rules", *made[1:]))
+                operators, *files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in made]
+                self.assertEqual(operators["spec"]["groups"], [group for file in files for group in file["groups"]])
+                rules = [rule for group in operators["spec"]["groups"] for rule in group["rules"]]
+                for rule in rules:
                     if "alert" in rule:
-                        self.assertEqual(set(rule["annotations"]), {"summary", "runbook_url"}, rule["alert"])
-                        self.assertRegex(rule["annotations"]["runbook_url"], r"^https://\S+/docs/runbook\.md#\w+$")
+                        link = rule["annotations"].pop("runbook_url")
+                        self.assertEqual(link, f'{base}/docs/runbook.md#{rule["alert"].lower()}')
+                self.assertEqual(rules, monitoring.rules())  # nothing else is different
+        for wrong in (["--output", "/nowhere"], ["--check", "--runbook-base", base]):
+            self.assertEqual(generate(*wrong).returncode, 2, wrong)
+
+    def test_severities_become_critical_and_warning_as_documented(self):
+        text = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
+        fence, = re.findall(r"^```yaml\n(prometheus:\n.*?)^```$", text, re.M | re.S)
+        relabel = yaml.safe_load(fence)["prometheus"]["prometheusSpec"]["additionalAlertRelabelConfigs"]
+        became = {each["regex"]: each["replacement"] for each in relabel}
+        self.assertEqual(became, {"page": "critical", "ticket": "warning"})
+        self.assertEqual(set(became), {rule["labels"]["severity"] for rule in monitoring.alerts().values()})
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump({"alerting": {"alert_relabel_configs": relabel}}, file)
+            file.flush()
+            self.passes(promtool("check", "config", file.name))
 
     def test_fleets_of_other_namespaces_are_not_added_up(self):
         for rule in monitoring.rules():
@@ -146,8 +168,7 @@ class MonitoringTest(unittest.TestCase):
         self.assertGreater(seen, 30)
 
     def test_what_is_generated_is_up_to_date(self):
-        self.passes(subprocess.run([sys.executable, MONITORING / "generate.py", "--check"],
-                                   capture_output=True, text=True, timeout=60))
+        self.passes(generate("--check"))
 
     def test_dashboards_can_be_told_apart(self):
         boards = monitoring.dashboards()

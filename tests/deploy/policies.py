@@ -11,8 +11,8 @@ import sys
 import policies_models
 import policies_network
 import policies_tls
-from manifest_objects import (containers, flag, flags, images, matches, name_of, of_kind, pod_labels, pods, serving,
-                              watches_services)
+from manifest_objects import (containers, flag, flags, images, matches, mebibytes, name_of, of_kind, pod_labels, pods,
+                              serving, watches_services)
 
 CLUSTER_WIDE = ("Namespace",)
 PRE_STOP_MARGIN_S = 10
@@ -95,13 +95,26 @@ def containers_have_requests_and_a_memory_limit(objects):
 
 
 def engines_are_guaranteed(objects):
-    """Requests equal to limits in each container, or the pod gets neither cores nor memory of its own."""
+    """Requests equal to limits in each container, or the pod gets neither cores nor memory of its own. Disk is no part of
+    that."""
     for item in of_kind(objects, "StatefulSet"):
         for where, container in containers([item]):
             resources = container.get("resources", {})
             limits = resources.get("limits", {})
-            if resources.get("requests") != limits or not {"cpu", "memory"} <= set(limits):
+            requests = {name: value for name, value in resources.get("requests", {}).items() if name != "ephemeral-storage"}
+            if requests != limits or not {"cpu", "memory"} <= set(limits):
                 yield f"{where}: its requests are not its limits"
+
+
+def what_is_written_to_disk_is_asked_for(objects):
+    """An emptyDir is the node's disk. On a node that lacks it, pods that use more than they asked for are evicted first."""
+    for owner, spec in pods(objects):
+        disk = sum(mebibytes(volume["emptyDir"].get("sizeLimit", "0Mi")) for volume in spec.get("volumes", [])
+                   if "emptyDir" in volume and volume["emptyDir"].get("medium") != "Memory")
+        asked = sum(mebibytes(container.get("resources", {}).get("requests", {}).get("ephemeral-storage", "0Mi"))
+                    for container in spec["containers"])
+        if asked < disk:
+            yield f"{owner}: its volumes may have {disk} MiB of the node's disk, it asks for {asked}"
 
 
 def memory_volumes_have_a_size(objects):
@@ -188,6 +201,13 @@ def grpc_clients_leave_while_routers_linger(objects):
             yield f"{where}: --drain-linger-ms={linger} is less than --max-grpc-connection-age={age} s"
         elif int(linger) >= int(flag(container, "drain-grace-ms")):
             yield f"{where}: --drain-linger-ms={linger} leaves nothing of --drain-grace-ms"
+
+
+def disruption_budgets_hold_nothing_broken(objects):
+    """A pod that is not ready would keep its node from being drained, as long as it is not."""
+    for item in of_kind(objects, "PodDisruptionBudget"):
+        if item["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            yield f"{name_of(item)} keeps pods that are not ready"
 
 
 def every_workload_has_a_disruption_budget(objects):
