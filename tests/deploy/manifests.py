@@ -54,13 +54,16 @@ def kustomize(folder):
 @functools.cache
 def rendered(name):
     """The text of `overlays/cpu`, or of `components/hpa` on top of the base."""
-    if name.startswith("overlays/"):
-        return kustomize(DEPLOY / name)
+    return kustomize(DEPLOY / name) if name.startswith("overlays/") else on_the_base(name)
+
+
+def on_the_base(*components):
+    """The text of the base with these, one after the other."""
     with tempfile.TemporaryDirectory() as folder:
-        base, component = (os.path.relpath(DEPLOY / path, folder) for path in ("base", name))
+        base, *added = (os.path.relpath(DEPLOY / path, folder) for path in ("base", *components))
         pathlib.Path(folder, "kustomization.yaml").write_text(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-            f"resources: [{base}]\ncomponents: [{component}]\n")
+            f"resources: [{base}]\ncomponents: [{', '.join(added)}]\n")
         return kustomize(folder)
 
 

@@ -162,6 +162,15 @@ class ManifestsTest(unittest.TestCase):
             with self.subTest(**mistake):
                 self.assertNotEqual(list(rules[mistake["rule"]](plant(self.sets[mistake["set"]], mistake))), [])
 
+    def test_keys_and_certificates_go_together_in_either_order(self):
+        both = ["components/api-keys", "components/mtls"]
+        for order in (both, both[::-1]):
+            objects = list(yaml.safe_load_all(manifests.on_the_base(*order)))
+            router, = [spec for owner, spec in policies.pods(objects) if owner == "Deployment/router"]
+            secrets = {volume["secret"]["secretName"] for volume in router["volumes"]}
+            self.assertEqual(secrets, {"router-api-keys", "router-tls"})
+            self.assertEqual([complaint for rule in policies.RULES for complaint in rule(objects)], [], order)
+
     def test_the_checksums_are_those_of_the_downloads(self):
         """`flotilla` pins what it fetches; the volume is held to the same file."""
         pinned = dict(re.findall(r"^(\w+)_sha256=(\w{64})$", (manifests.ROOT / "flotilla").read_text(), re.M))

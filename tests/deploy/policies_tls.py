@@ -2,6 +2,8 @@
 
 from manifest_objects import containers, flag, flags, matches, name_of, of_kind, pods
 
+SECRET_FILES = ("tls-key-file", "replica-tls-key-file", "api-keys-file")  # flags
+
 
 def files_of_flags_are_mounted(objects):
     for where, container in containers(objects):
@@ -18,13 +20,28 @@ def names_in_certificates(objects, usage):
             for item in of_kind(objects, "Certificate") if usage in item["spec"].get("usages", [])}
 
 
-def secret_of(spec, path):
-    """The Secret that a container's file is of; None: of none."""
+def volume_of(spec, path):
+    """The volume that a container's file is on; empty: none."""
     for mount in spec["containers"][0].get("volumeMounts", []):
         if path and path.startswith(mount["mountPath"] + "/"):
-            volume = next(volume for volume in spec["volumes"] if volume["name"] == mount["name"])
-            return volume.get("secret", {}).get("secretName")
-    return None
+            return next(volume for volume in spec["volumes"] if volume["name"] == mount["name"])
+    return {}
+
+
+def secret_of(spec, path):
+    """The Secret that a container's file is of; None: of none."""
+    return volume_of(spec, path).get("secret", {}).get("secretName")
+
+
+def secrets_are_for_their_pod_alone(objects):
+    """Private keys, and the hashes of API keys, are of a Secret that the pod's group may read and nobody else; no pod
+    starts without it."""
+    for owner, spec in pods(objects):
+        for name in SECRET_FILES:
+            for path in flags(spec["containers"][0], name):
+                secret = volume_of(spec, path).get("secret", {})
+                if secret.get("defaultMode") != 0o440 or secret.get("optional"):
+                    yield f"{owner}: {path} of --{name} is not of a Secret with the mode 0440, or that may be missing"
 
 
 def both_sides_speak_tls_or_none(objects):
