@@ -1,10 +1,12 @@
-"""docs/openapi.yaml has every route of the router and no other, and all that it refers to.
+"""docs/openapi.yaml has every route of the router and no other, and all that it refers to. docs/migrating.md names routes
+that are not there, and others instead that are.
 
     openapi_test.py --route-list build/release/tests/route_list
 """
 
 import argparse
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -34,6 +36,21 @@ def resolves(document, reference):
     return True
 
 
+def wrong_in_migrating(page, paths):
+    """What the table of routes says amiss."""
+    table = page.partition("| not here | instead |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", table, re.M)
+    if len(rows) < 10:
+        yield f"docs/migrating.md: {len(rows)} rows of routes"
+    for gone, instead in rows:
+        for path in re.findall(r"`(/[^`]*)`", gone):
+            if path in paths:
+                yield f"docs/migrating.md: {path} is there"
+        for path in re.findall(r"`(/[^`]*)`", instead):
+            if path not in paths | {"/metrics", "/metrics/vllm"}:
+                yield f"docs/migrating.md: {path} is no route"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--route-list", type=pathlib.Path, required=True)
@@ -47,6 +64,10 @@ def main():
     wrong += [f"in docs/openapi.yaml, but the router has no such route: {route}" for route in sorted(written - served)]
     wrong += [f"docs/openapi.yaml refers to {each}, which is not there" for each in sorted(set(references(document)))
               if not resolves(document, each)]
+    page = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
+    wrong += wrong_in_migrating(page, set(document["paths"]))
+    for mistaken in (page.replace("`/slots`", "`/tokenize`"), page.replace("`/health/ready`", "`/health/generate`"), ""):
+        assert len(list(wrong_in_migrating(mistaken, set(document["paths"])))) == 1
     names = [item[method]["operationId"] for item in document["paths"].values() for method in item]
     if len(set(names)) != len(names):
         wrong.append(f"an operationId twice: {sorted(names)}")
