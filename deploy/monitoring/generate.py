@@ -138,7 +138,7 @@ DASHBOARDS = {
          [(mean(f"{SCHEDULER}_request_{stage}_time_seconds"), stage) for stage in ("queue", "prefill", "decode")]),
         ("End to end", "s", "Arrival to last token, at the scheduler.",
          quantiles(f"{SCHEDULER}_e2e_request_latency_seconds")),
-        ("Whole request", "s", "At the router; probes are among them.", quantiles(f"{ROUTER}_request_duration_seconds")),
+        ("Whole request", "s", "At the router, of HTTP's POST and gRPC.", quantiles(f"{ROUTER}_request_duration_seconds")),
         ("Queue", "s", "Arrival to first scheduled.", quantiles(f"{SCHEDULER}_request_queue_time_seconds")),
         ("Prefill", "s", "First scheduled to first token.", quantiles(f"{SCHEDULER}_request_prefill_time_seconds")),
         ("Decode", "s", "First token to last.", quantiles(f"{SCHEDULER}_request_decode_time_seconds")),

@@ -41,7 +41,8 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
                                   "--max-cache-index-pages.")),
       duration_(AddHistogram(registry,
                              {"flotilla_router_request_duration_seconds",
-                              "From the request's last byte to the answer's end."},
+                              "From the request's last byte to the answer's end, of HTTP's POST "
+                              "and gRPC."},
                              kSeconds)),
       ttft_(AddHistogram(registry,
                          {"flotilla_router_ttft_seconds",
@@ -108,8 +109,9 @@ RouterMetrics::RouterMetrics(prometheus::Registry* registry)
   }
 }
 
-void RouterMetrics::Request(const std::string& route, const std::string& code, double seconds) {
-  duration_.Observe(seconds);
+void RouterMetrics::Request(const std::string& route, const std::string& code,
+                            std::optional<double> seconds) {
+  if (seconds.has_value()) duration_.Observe(*seconds);
   const std::lock_guard lock(mutex_);
   CounterLocked(route, code).Increment();
 }

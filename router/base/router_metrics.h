@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -25,7 +26,8 @@ class RouterMetrics {
 
   // `route` is one of the router's own paths or "other"; `code` an HTTP status or the number of a
   // gRPC code.
-  void Request(const std::string& route, const std::string& code, double seconds);
+  // seconds: of what clients wait for; a probe has none.
+  void Request(const std::string& route, const std::string& code, std::optional<double> seconds);
   // `route` has a series of each of the codes, 0 as yet: a rate does not see what a series appears
   // with.
   void Expect(const std::string& route, std::initializer_list<const char*> codes);
