@@ -131,6 +131,9 @@ function(flotilla_test_headers name)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
   flotilla_test_options(${name} ${ARG_DEPS})
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h> ${ARG_HEADERS})
+  # Not by ccache: its preprocessor reads the compiled headers that this makes anew, so that what it looks up is what they
+  # were, and another checkout's, which were the same before, would be taken.
+  set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER "")
   set(FLOTILLA_TEST_HEADERS ${name} PARENT_SCOPE)
 endfunction()
 

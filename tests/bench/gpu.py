@@ -171,13 +171,17 @@ def beside_transformers(model):
             f"128 tokens and end after {figures['tokens']} more."]
 
 
-def kernel_rows(program):
+def tell_kernels(program, tell):
     program = pathlib.Path(program or ROOT / "build/cuda/bench/gpu_kernels")
     if not program.exists():
-        return ["", f"No table of kernels: {program} is not built (FLOTILLA_TESTS)."]
-    ran = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True)
-    return ["", "## Kernels", "", "Microseconds in a graph (tests/bench/gpu_kernels.cc).", ""] + \
-        ran.stdout.splitlines()
+        return tell("", f"No table of kernels: {program} is not built (FLOTILLA_TESTS).")
+    tell("", "## Kernels", "", "Microseconds in a graph (tests/bench/gpu_kernels.cc).", "")
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as ran:
+        for line in ran.stdout:
+            tell(line.rstrip("\n"))
+    if ran.returncode != 0:
+        tell("", f"It ended with status {ran.returncode}: the rest is missing.")
+    return None
 
 
 def main():
@@ -185,6 +189,7 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="a small model and few requests")
     parser.add_argument("--bin-dir", help="default: build/cuda/bin, with --device cpu build/release/bin")
+    parser.add_argument("--no-transformers", action="store_true", help="leave transformers out, which takes a minute or two")
     parser.add_argument("--kernels", help="the program gpu_kernels; default: build/cuda/bench/gpu_kernels, if it is built")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/performance-gpu.md")
     args = parser.parse_args()
@@ -195,10 +200,18 @@ def main():
         if not folder.exists():
             print(f"making {folder}", file=sys.stderr)
             make_model(folder, SMALL if args.quick else QWEN3_06B, folder == model8)
-    lines = ["# Measured on a GPU", "",
-             f"`tests/bench/gpu.py`, {datetime.date.today()}, commit {commit()}: {machine(args.device)}.",
-             "Random weights in Qwen3-0.6B's shape, bfloat16." if not args.quick else "A small model: no figures.", "",
-             "| | | wanted |", "|---|---|---|"]
+    lines = []
+
+    def tell(*more):
+        # Each row at once: whatever ends the run, what it has measured is there.
+        lines.extend(more)
+        args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(*more, sep="\n", file=sys.stderr)
+
+    tell("# Measured on a GPU", "",
+         f"`tests/bench/gpu.py`, {datetime.date.today()}, commit {commit()}: {machine(args.device)}.",
+         "Random weights in Qwen3-0.6B's shape, bfloat16." if not args.quick else "A small model: no figures.", "",
+         "| | | wanted |", "|---|---|---|")
     failed = 0
     for what, flags, limit, kind in rows_of(args):
         command = [os.path.join(bin_dir, "flotilla"), "bench", "offline", "--json", "--model",
@@ -208,13 +221,13 @@ def main():
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if ran.returncode != 0:
             failed += 1
-            lines.append(f"| {what} | failed | {limit} |")
+            tell(f"| {what} | failed | {limit} |")
             continue
-        lines.append(f"| {what} | {result_of(json.loads(ran.stdout), kind)} | {limit} |")
-        print(lines[-1], file=sys.stderr)
+        tell(f"| {what} | {result_of(json.loads(ran.stdout), kind)} | {limit} |")
     if args.device == "cuda":
-        lines += beside_transformers(model) + kernel_rows(args.kernels)
-    args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        tell_kernels(args.kernels, tell)
+        if not args.no_transformers:
+            tell(*beside_transformers(model))
     print(f"written: {args.out}", file=sys.stderr)
     sys.exit(1 if failed else 0)
 

@@ -144,21 +144,24 @@ class Bench : public BenchDevice {
     uint64_t cache_bytes = 0;
     DeviceBuffer page_table, items, counters, part_out, part_max, part_sum;
   };
-  AttentionCase MakeAttention(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
+  // in_graph: with as many items as a graph for so many sequences has, most of them empty.
+  AttentionCase MakeAttention(uint32_t seqs, uint32_t q_len, uint32_t kv_len,
+                              bool in_graph = false) {
     const uint32_t pages = CeilDiv(kv_len, kPageSize);
     std::vector<uint32_t> cu(seqs + 1), kv(seqs, kv_len), table(size_t{seqs} * pages);
     for (uint32_t s = 0; s <= seqs; ++s) cu[s] = s * q_len;
     std::iota(table.begin(), table.end(), 0u);
     std::shuffle(table.begin(), table.end(), rng_);
-    const AttentionPlanInput input = {.num_seqs = seqs,
-                                      .cu_q_lens = cu.data(),
-                                      .kv_lens = kv.data(),
-                                      .pages_per_seq = pages,
-                                      .num_kv_heads = kKvHeads,
-                                      .group = kHeads / kKvHeads,
-                                      .parallel_blocks = device_->parallel_blocks(),
-                                      .max_part_rows = 1 << 15,
-                                      .item_rows = kWideItemRows};
+    AttentionPlanInput input = {.num_seqs = seqs,
+                                .cu_q_lens = cu.data(),
+                                .kv_lens = kv.data(),
+                                .pages_per_seq = pages,
+                                .num_kv_heads = kKvHeads,
+                                .group = kHeads / kKvHeads,
+                                .parallel_blocks = device_->parallel_blocks(),
+                                .max_part_rows = 1 << 15,
+                                .item_rows = kWideItemRows};
+    if (in_graph) input.num_items = FixedItems(seqs * q_len, seqs, input);
     AttentionPlan plan;
     MakeAttentionPlan(input, &plan);
     const uint64_t parts = uint64_t{input.max_part_rows} * kKvHeads;
@@ -278,7 +281,7 @@ class Bench : public BenchDevice {
     const Tokens tokens = MakeTokens();
     for (const auto& [rows, gemv] :
          {std::pair{1u, true}, {1u, false}, {8u, false}, {64u, false}, {256u, false}}) {
-      const AttentionCase attention = MakeAttention(rows, 1, kKeys);
+      const AttentionCase attention = MakeAttention(rows, 1, kKeys, /*in_graph=*/true);
       const auto layer = [&, rows = rows, gemv = gemv](uint32_t i) {
         const std::byte* weight =
             weights_.data() + i * 2 * kWeights % (kPoolBytes - 2 * kWeights) / 256 * 256;
@@ -380,6 +383,7 @@ class Bench : public BenchDevice {
 }  // namespace flotilla::cuda
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // each row at once, also into a pipe
   flotilla::cuda::Bench(argc > 1 ? argv[1] : "").Run();
   return 0;
 }

@@ -47,12 +47,16 @@ class LtGemm::Tuning {
   };
   static constexpr int kRuns = 8;
   static constexpr int kLaunches = 3;
-  // Rows of which bits are compared, and fewer of very long ones.
+  // Rows of which bits are compared, the first and the last ones, and fewer of very long ones.
   uint32_t RowsToCompare(uint32_t rows) const {
     constexpr uint32_t kLong = 32 << 10;
     return std::min(rows, matrix_.out_features > kLong ? 1 : kSkinnyRows);
   }
-  StatusOr<std::vector<std::byte>> ResultOf(uint32_t rows, const Algo& algo) const;
+  // Of the first `count` rows in memory, those from `begin` on; the copy lies on the host.
+  StatusOr<std::vector<std::byte>> ResultsFrom(uint32_t begin, uint32_t count) const;
+  StatusOr<bool> HasOurBitsOf(uint32_t rows, const Algo& algo) const;
+  // An algorithm that failed is none of the matrix's, unless nothing works any more.
+  Status AfterFailure() const;
   Status PrepareToTime();
   // Of one product, several behind each other in a graph, as steps have them.
   StatusOr<float> MillisecondsOf(uint32_t rows, const Algo& algo);

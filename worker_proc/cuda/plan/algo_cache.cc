@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -130,8 +131,11 @@ Status AlgoCache::Save(const std::string& path) {
 
 uint32_t WeightCopies(uint64_t weight_bytes, uint64_t l2_bytes) {
   CHECK(weight_bytes > 0);
-  // Between two uses of a copy, the others take twice the cache: replacement is not exact.
-  return static_cast<uint32_t>(1 + (2 * l2_bytes + weight_bytes - 1) / weight_bytes);
+  // Between two uses of a copy, the others take twice the cache: replacement is not exact. But
+  // thousands of copies of a matrix that launches decide about take longer than all its products.
+  constexpr uint64_t kMostCopies = 256;
+  const uint64_t copies = 1 + (2 * l2_bytes + weight_bytes - 1) / weight_bytes;
+  return static_cast<uint32_t>(std::min(copies, kMostCopies));
 }
 
 }  // namespace flotilla::cuda
