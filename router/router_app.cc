@@ -21,11 +21,12 @@ constexpr int kLargeTextNice = 10;
 // What clients and replicas are told at the end of the grace goes out within so long, if they read.
 constexpr auto kTellTime = std::chrono::seconds(1);
 
-std::unique_ptr<Access> MakeAccess(const std::string& file) {
+std::unique_ptr<Access> MakeAccess(const std::string& file, prometheus::Registry* registry) {
   static const RealClock clock;
   if (file.empty()) return nullptr;
   // Keys can't be moved: they are made in their place.
-  return std::unique_ptr<Access>(new Access{ApiKeys(file), std::make_shared<TenantLimits>(&clock)});
+  return std::unique_ptr<Access>(
+      new Access{ApiKeys(file), std::make_shared<TenantLimits>(&clock, registry)});
 }
 
 std::unique_ptr<TlsFiles> MakeTls(const TlsSide& side, const TlsPaths& paths,
@@ -54,7 +55,7 @@ RouterApp::RouterApp(RouterOptions options)
       dispatcher_(Wired(options_.dispatcher, {replica_tls_.get(), options_.replica_tls_server_name},
                         options_.traces.endpoint.empty() ? nullptr : &traces_),
                   &io_, &large_pool_, &calls_, &metrics_),
-      access_(MakeAccess(options_.api_keys_file)),
+      access_(MakeAccess(options_.api_keys_file, registry_.get())),
       context_{&io_,
                &pool_,
                &large_pool_,

@@ -127,7 +127,7 @@ void AddStepFlags(CLI::App* app, ServeOptions* o) {
 }
 
 void AddSchedulerFlags(CLI::App* app, ServeOptions* o) {
-  AddFlag(app, kChatTemplateFlag, &o->chat_template);
+  AddFlag(app, kChatTemplateFlag, &o->chat_template)->check(CLI::ExistingFile);
   AddStepFlags(app, o);
   AddFlag(app, kMaxQueuedRequestsFlag, &o->max_queued_requests);
   AddFlag(app, kMaxPrefillTokensFlag, &o->max_prefill_tokens);

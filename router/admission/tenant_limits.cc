@@ -88,15 +88,36 @@ void TenantLimits::Bucket::Fill(uint32_t per_minute, int64_t now_ns) {
   filled_ns = now_ns;
 }
 
-// Full for a tenant that comes for the first time.
+TenantLimits::TenantLimits(const Clock* clock, prometheus::Registry* registry)
+    : clock_(*clock),
+      begun_(AddCounters(registry, "flotilla_router_tenant_requests_total",
+                         "Requests that began, by the tenant of their key (--api-keys-file).")),
+      refused_(AddCounters(registry, "flotilla_router_tenant_requests_refused_total",
+                           "Requests that one of the tenant's limits refused.")),
+      computed_(AddCounters(registry, "flotilla_router_tenant_tokens_total",
+                            "Tokens of prompts and output, as tokens-per-minute counts them.")),
+      in_flight_(AddGauges(registry, "flotilla_router_tenant_requests_in_flight",
+                           "Requests of the tenant at once.")) {}
+
+// Full buckets.
+TenantLimits::State TenantLimits::NewState(const Tenant& tenant) const {
+  const int64_t now_ns = clock_.NowNs();
+  const prometheus::Labels labels = {{"tenant", tenant.name}};
+  State state;
+  state.requests = {static_cast<double>(tenant.requests_per_minute), now_ns};
+  state.tokens = {static_cast<double>(tenant.tokens_per_minute), now_ns};
+  state.begun = &begun_.Add(labels);
+  state.refused = &refused_.Add(labels);
+  state.computed = &computed_.Add(labels);
+  state.in_flight = &in_flight_.Add(labels);
+  return state;
+}
+
 TenantLimits::State& TenantLimits::Find(const Tenant& tenant) {
   const int64_t now_ns = clock_.NowNs();
-  const auto [at, added] = states_.try_emplace(tenant.name);
+  auto at = states_.find(tenant.name);
+  if (at == states_.end()) at = states_.emplace(tenant.name, NewState(tenant)).first;
   State& state = at->second;
-  if (added) {
-    state.requests = {static_cast<double>(tenant.requests_per_minute), now_ns};
-    state.tokens = {static_cast<double>(tenant.tokens_per_minute), now_ns};
-  }
   state.requests.Fill(tenant.requests_per_minute, now_ns);
   state.tokens.Fill(tenant.tokens_per_minute, now_ns);
   return state;
@@ -112,33 +133,48 @@ std::optional<ApiError> TenantLimits::CheckRequests(const State& state, const Te
 std::optional<ApiError> TenantLimits::EnterText(const Tenant& tenant) {
   std::lock_guard<std::mutex> lock(mutex_);
   State& state = Find(tenant);
-  if (auto error = CheckRequests(state, tenant)) return error;
+  if (auto error = CheckRequests(state, tenant)) {
+    state.refused->Increment();
+    return error;
+  }
   if (tenant.requests_per_minute > 0) --state.requests.level;
+  return std::nullopt;
+}
+
+std::optional<ApiError> TenantLimits::Check(const State& state, const Tenant& tenant) {
+  const uint32_t tokens = tenant.tokens_per_minute;
+  if (tenant.concurrency > 0 && state.running >= tenant.concurrency)
+    return TooMany(StrCat(tenant.concurrency, " requests at once"), kNsPerSecond);
+  if (auto error = CheckRequests(state, tenant)) return error;
+  if (tokens > 0 && state.tokens.level <= 0)
+    return TooMany(StrCat(tokens, " tokens a minute"), WaitNs(1 - state.tokens.level, tokens));
   return std::nullopt;
 }
 
 std::variant<Caller, ApiError> TenantLimits::Enter(std::shared_ptr<const Tenant> tenant) {
   std::lock_guard<std::mutex> lock(mutex_);
   State& state = Find(*tenant);
-  const uint32_t requests = tenant->requests_per_minute, tokens = tenant->tokens_per_minute;
-  if (tenant->concurrency > 0 && state.running >= tenant->concurrency)
-    return TooMany(StrCat(tenant->concurrency, " requests at once"), kNsPerSecond);
-  if (auto error = CheckRequests(state, *tenant)) return *error;
-  if (tokens > 0 && state.tokens.level <= 0)
-    return TooMany(StrCat(tokens, " tokens a minute"), WaitNs(1 - state.tokens.level, tokens));
-  if (requests > 0) --state.requests.level;
-  ++state.running;
+  if (auto error = Check(state, *tenant)) {
+    state.refused->Increment();
+    return *error;
+  }
+  if (tenant->requests_per_minute > 0) --state.requests.level;
+  state.begun->Increment();
+  state.in_flight->Set(++state.running);
   return Caller(std::make_shared<Caller::Place>(shared_from_this(), std::move(tenant), true));
 }
 
 void TenantLimits::Leave(const Tenant& tenant) {
   std::lock_guard<std::mutex> lock(mutex_);
-  --Find(tenant).running;
+  State& state = Find(tenant);
+  state.in_flight->Set(--state.running);
 }
 
 void TenantLimits::Charge(const Tenant& tenant, uint64_t tokens) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (tenant.tokens_per_minute > 0) Find(tenant).tokens.level -= static_cast<double>(tokens);
+  State& state = Find(tenant);
+  state.computed->Increment(static_cast<double>(tokens));
+  if (tenant.tokens_per_minute > 0) state.tokens.level -= static_cast<double>(tokens);
 }
 
 }  // namespace flotilla

@@ -4,8 +4,11 @@
 // Each limit a minute is a bucket that holds a minute's worth and fills evenly. A request takes one
 // from the first; its tokens are taken as they are computed, so the second may fall below
 // nothing, and then no request begins until it is above again.
-// Threads: any. Ownership: a Caller keeps the limits it came from alive; a request's last Caller
-// frees its place. Errors: RESOURCE_EXHAUSTED with the time after which it may be tried again.
+// Metrics: who asked for how much, and was refused how often. A tenant is a word of the operator's,
+// so it may be a label.
+// Threads: any. Ownership: the registry outlives all; a Caller keeps the limits it came from alive;
+// a request's last Caller frees its place. Errors: RESOURCE_EXHAUSTED with the time after which it
+// may be tried again.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +21,7 @@
 #include <variant>
 
 #include "common/base/clock.h"
+#include "common/base/metrics.h"
 #include "router/admission/api_keys.h"
 
 namespace flotilla {
@@ -81,7 +85,7 @@ struct Access {
 
 class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
  public:
-  explicit TenantLimits(const Clock* clock) : clock_(*clock) {}
+  TenantLimits(const Clock* clock, prometheus::Registry* registry);
 
   // A request begins.
   std::variant<Caller, ApiError> Enter(std::shared_ptr<const Tenant> tenant);
@@ -99,13 +103,21 @@ class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
   struct State {
     Bucket requests, tokens;
     uint32_t running = 0;
+    prometheus::Counter* begun = nullptr;
+    prometheus::Counter* refused = nullptr;
+    prometheus::Counter* computed = nullptr;  // tokens
+    prometheus::Gauge* in_flight = nullptr;
   };
   State& Find(const Tenant& tenant);
+  State NewState(const Tenant& tenant) const;
+  static std::optional<ApiError> Check(const State& state, const Tenant& tenant);
   static std::optional<ApiError> CheckRequests(const State& state, const Tenant& tenant);
   void Leave(const Tenant& tenant);
   void Charge(const Tenant& tenant, uint64_t tokens);
 
   const Clock& clock_;
+  prometheus::Family<prometheus::Counter>&begun_, &refused_, &computed_;
+  prometheus::Family<prometheus::Gauge>& in_flight_;
   std::mutex mutex_;
   std::map<std::string, State> states_;  // by tenant: as many as the file of keys has
 };

@@ -8,6 +8,7 @@
 #include "deploy/launcher/metrics_merge.h"
 #include "deploy/launcher/process_metrics.h"
 #include "detokenizer_proc/detokenizer_metrics.h"
+#include "router/admission/tenant_limits.h"
 #include "router/base/router_metrics.h"
 #include "scheduler_proc/front/keyed_results.h"
 #include "scheduler_proc/grammar/grammar_compiler.h"
@@ -27,6 +28,9 @@ std::string AllMetrics() {
   router_metrics.Request("/v1/completions", "200", 0);
   router_metrics.Backend("r0", true, 0, 0);
   router_metrics.CacheIndex("r0", 0, 0);
+  const RealClock clock;
+  const auto tenants = std::make_shared<TenantLimits>(&clock, &router);
+  tenants->Enter(std::make_shared<Tenant>(Tenant{.name = "acme"}));
   CertificateExpiryMetric("router", &router)("tls-cert-file", 0);
   CertificateExpiryMetric("scheduler", &scheduler)("tls-cert-file", 0);
   const GrammarMetrics grammar_metrics(&scheduler);
@@ -35,7 +39,6 @@ std::string AllMetrics() {
   loop_metrics.OnServing(true, 1);
   AddGauge(&scheduler, RingFillRatioSpec("step"));
   const WorkerMetrics worker_metrics(&worker, 0);
-  const RealClock clock;
   const TimedCollective collective(MakeSingleRankCollective(), &clock, &worker);
   const PlanLinkMetrics plan_link(&worker, 1);
   const DetokenizerMetrics detokenizer_metrics(&detokenizer);

@@ -21,7 +21,8 @@ class TenantLimitsTest : public ::testing::Test {
   }
 
   FakeClock clock_{kNsPerSecond};
-  std::shared_ptr<TenantLimits> limits_ = std::make_shared<TenantLimits>(&clock_);
+  prometheus::Registry registry_;
+  std::shared_ptr<TenantLimits> limits_ = std::make_shared<TenantLimits>(&clock_, &registry_);
   Caller last_;
 };
 
@@ -51,6 +52,26 @@ TEST_F(TenantLimitsTest, RequestsAMinute) {
   EXPECT_EQ(Refused(tenant), 0);
   EXPECT_EQ(Refused(tenant), 0);
   EXPECT_GT(Refused(tenant), 0) << "an hour fills no more than a minute";
+}
+
+TEST_F(TenantLimitsTest, SaysWhoAskedForHowMuch) {
+  const Tenant tenant = {.name = "a", .concurrency = 1};
+  EXPECT_EQ(Refused(tenant), 0);
+  last_.Charge(70);
+  EXPECT_GT(Refused(tenant), 0);
+  EXPECT_EQ(Refused({.name = "b"}), 0);
+  const std::string page = RenderMetrics(registry_);
+  const auto has = [&](const char* metric, const char* tenant_name, int value) {
+    const std::string line =
+        StrCat("flotilla_router_tenant_", metric, "{tenant=\"", tenant_name, "\"} ", value, "\n");
+    EXPECT_NE(page.find(line), std::string::npos) << line << page;
+  };
+  has("requests_total", "a", 1);
+  has("requests_refused_total", "a", 1);
+  has("tokens_total", "a", 70);
+  has("requests_in_flight", "a", 0);  // last_ is b's now
+  has("requests_in_flight", "b", 1);
+  has("tokens_total", "b", 0);
 }
 
 TEST_F(TenantLimitsTest, TokensAMinute) {

@@ -284,8 +284,11 @@ StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
 
 StatusOr<Tensor> Decoder::ComputeLogits(Tensor hidden, std::span<const uint32_t> rows) {
   const auto n = static_cast<uint32_t>(rows.size());
-  backend_.SelectRows(hidden, rows, head_input_.First(n));
-  backend_.Linear(*lm_head_, head_input_.First(n), logits_local_.First(n));
+  uint32_t in_place = 0;  // of steps that decode alone they are the first ones
+  while (in_place < n && rows[in_place] == in_place) ++in_place;
+  const Tensor input = in_place == n ? hidden.First(n) : head_input_.First(n);
+  if (in_place < n) backend_.SelectRows(hidden, rows, input);
+  backend_.Linear(*lm_head_, input, logits_local_.First(n));
   if (spec_.final_softcap > 0) backend_.SoftCap(spec_.final_softcap, logits_local_.First(n));
   if (env_.partition.size > 1) {
     RETURN_IF_ERROR(backend_.GatherColumns(*env_.collective, vocab_cols_, logits_local_.First(n), 0,

@@ -168,21 +168,25 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   const uint32_t first_tile = keys.begin / kTile<dim>;
   const uint32_t end_tile = (keys.end + kTile<dim> - 1) / kTile<dim>;
   TileKeys<Kv, dim> next(args, item, keys);
+  uint32_t next_tile = first_tile;
+  const auto fetch_next = [&] {
+    next.Fetch(next_tile % kStages, tiles);
+    next.Find(++next_tile * kTile<dim>);
+  };
   next.Find(first_tile * kTile<dim>);
   // Keys of steps before this one are there already; this step's the kernel before writes.
-  const bool early = (first_tile + 1) * kTile<dim> <= item.keys_before;
-  if (early) next.Fetch(first_tile % kStages, tiles);
+  for (uint32_t stage = 0; stage < kStages; ++stage) {
+    if (next_tile < end_tile && (next_tile + 1) * kTile<dim> <= item.keys_before) fetch_next();
+  }
   AfterPrevious();
-  if (!early) next.Fetch(first_tile % kStages, tiles);
+  if (next_tile == first_tile) fetch_next();
   CopyCommit();
-  next.Find((first_tile + 1) * kTile<dim>);
   LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
   for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
     CopyWait<0>();
     __syncthreads();  // the tile is there, and nobody computes with the one before any more
-    if (tile + 1 < end_tile) next.Fetch((tile + 1) % kStages, tiles);
+    if (next_tile < end_tile && next_tile == tile + 1) fetch_next();
     CopyCommit();
-    next.Find((tile + 2) * kTile<dim>);
     Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
     if ((tile + 1) % kTilesASplit != 0 && tile + 1 < end_tile) continue;
     if (item.part_row == kNoPart) {
