@@ -315,6 +315,36 @@ def test_messages(claude, client, model):
     assert final.stop_reason == "end_turn" and final.usage.output_tokens == answer.usage.output_tokens
 
 
+def test_what_claude_code_says_between_turns_leaves_the_prefix_cached(claude, model):
+    story = " ".join(f"On day {day} the ship sailed {day * 7} miles." for day in range(1, 30))
+
+    def ask(number, turns):
+        return claude.messages.create(
+            model=model, max_tokens=8, extra_body=GREEDY, messages=turns,
+            system=[{"type": "text", "text": f"x-anthropic-billing-header: cch={number};"},
+                    {"type": "text", "text": "You are a helpful assistant."}])
+
+    turns = [{"role": "user", "content": story}, {"role": "system", "content": "900 tokens left"}]
+    first = ask(1, turns)
+    turns += [{"role": "assistant", "content": first.content[0].text}, {"role": "user", "content": "And then?"},
+              {"role": "system", "content": "800 tokens left"}]
+    second = ask(2, turns)
+    tokens = first.usage.input_tokens + first.usage.cache_read_input_tokens
+    assert second.usage.cache_read_input_tokens > 0.9 * tokens, (first.usage, second.usage)
+
+
+def test_what_codex_sends_is_taken(client, model):
+    answer = client.responses.create(
+        model=model, temperature=0, max_output_tokens=16, store=True, include=["reasoning.encrypted_content"],
+        reasoning={"effort": "low", "summary": "auto"}, prompt_cache_key="k", parallel_tool_calls=False,
+        instructions="You are a helpful assistant.", tools=[{"type": "web_search"}],
+        input=[{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+               {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment/>"}]},
+               {"type": "message", "role": "user",
+                "content": [{"type": "input_text", "text": "What is the capital of France?"}]}])
+    assert "Paris" in answer.output_text and answer.store is False and answer.reasoning.effort == "low"
+
+
 def test_messages_stop_at_sequences(claude, model):
     whole = claude.messages.create(model=model, max_tokens=24, extra_body=GREEDY, messages=SAY_HI).content[0].text
     stop = whole.split()[1]
