@@ -53,7 +53,7 @@ void ToolCallParser::Finish(AnswerText* out) {
   if (call_ != nullptr && !call_->begun()) TellText(StrCat(opener_, call_->raw()), out);
   const bool between = mode_ == Mode::kAfterTag || mode_ == Mode::kBeforeCall;
   if (!between || num_calls_ == 0) TellText(pending_, out);
-  if (num_calls_ == 0) out->content.append(space_);
+  if (num_calls_ == 0 && options_.syntax != ToolSyntax::kList) out->content.append(space_);
   pending_.clear();
 }
 
@@ -175,6 +175,7 @@ void ToolCallParser::TellCall(std::string arguments, AnswerText* out) {
 
 // Holds white space back: it is not told if a call comes next, or came before.
 void ToolCallParser::TellText(std::string_view text, AnswerText* out) {
+  if (options_.syntax == ToolSyntax::kList) return;
   size_t end = text.size();
   while (end > 0 && IsJsonSpace(text[end - 1])) --end;
   if (end > 0) {

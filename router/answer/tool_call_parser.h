@@ -1,11 +1,11 @@
 // Tool calls in a model's output, told apart from its text, from pieces however it is cut.
 //
 // ToolSyntax says how the model writes calls; kArguments and kList are what a grammar makes it
-// write (tools_fields.h). What looks like a call and turns out to be none is text. White space
-// beside a call is not. After max_calls further calls are dropped.
-// Threads: one at a time. Errors: none, any text is an answer. Memory: what is held back is a
-// call's text before its arguments. Source: the models' own chat templates; vLLM's names of the
-// parsers.
+// write (tools_fields.h). What looks like a call and turns out to be none is text, but not of
+// kList, where it is a piece of one. White space beside a call is not. After max_calls further
+// calls are dropped. Threads: one at a time. Errors: none, any text is an answer. Memory: what is
+// held back is a call's text before its arguments. Source: the models' own chat templates; vLLM's
+// names of the parsers.
 #pragma once
 
 #include <memory>
@@ -31,6 +31,11 @@ enum class ToolSyntax {
   kList,       // [{"name": "f", "parameters": {…}}, …]
   kQwen3Coder  // <tool_call><function=f><parameter=a>…</parameter></function></tool_call>, anywhere
 };
+
+// What a grammar makes the model write where a call is demanded of it.
+inline bool IsDemanded(ToolSyntax syntax) {
+  return syntax == ToolSyntax::kArguments || syntax == ToolSyntax::kList;
+}
 
 struct ToolCallOptions {
   ToolSyntax syntax = ToolSyntax::kNone;

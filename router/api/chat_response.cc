@@ -58,10 +58,11 @@ void AppendCalls(const std::vector<ToolCallPiece>& calls, bool indexed, std::str
   StrAppend(out, "\"tool_calls\":[", list, "]");
 }
 
-// "content":… and what there is beside it. Calls may be all that was said.
-void AppendMessage(const ChoicePiece& choice, std::string* out) {
+// "content":… and what there is beside it. Calls may be all that was said, or was to be.
+void AppendMessage(const CompletionRequest& request, const ChoicePiece& choice, std::string* out) {
   std::string fields = "\"content\":";
-  if (choice.text.empty() && !choice.calls.empty())
+  const bool only_calls = !choice.calls.empty() || IsDemanded(request.syntax.tools.syntax);
+  if (choice.text.empty() && only_calls)
     fields.append("null");
   else
     AppendJsonString(choice.text, &fields);
@@ -135,7 +136,7 @@ std::string ChatJson(const CompletionEnvelope& envelope, const CompletionRequest
   for (size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) out.push_back(',');
     StrAppend(&out, "{\"index\":", i, ",\"message\":{\"role\":\"assistant\",");
-    AppendMessage(choices[i], &out);
+    AppendMessage(request, choices[i], &out);
     out.append(",\"refusal\":null}");
     AppendChoiceTail(request, choices[i], &out);
   }

@@ -182,7 +182,21 @@ TEST(AnswerParserTest, AListOfCalls) {
   const AnswerSyntax list = Tools(ToolSyntax::kList);
   Check(list, "[{\"name\":\"f\",\"parameters\":{\"a\":1}} , {\"name\": \"g\", \"parameters\": {}}]",
         "0:f({\"a\":1})1:g({})");
-  Check(list, "[{\"name\":\"f\",\"para", "T[[{\"name\":\"f\",\"para]");
+}
+
+// A list that was cut is no answer.
+TEST(AnswerParserTest, APieceOfAListOfCallsIsNoText) {
+  const AnswerSyntax list = Tools(ToolSyntax::kList);
+  for (const char* text : {"", "[", "[ ", "[{", "[{\"name\": \"ge", "[{\"name\":\"f\",\"para"})
+    Check(list, text, "");
+  const std::string call = "[{\"name\":\"f\",\"parameters\":{\"a\":1";
+  Check(list, call, "0:f({\"a\":1)");
+  for (const char* text : {"}}", "}}, ", "}}, {", "}}, {\"name\":\"g"})
+    Check(list, call + text, "0:f({\"a\":1})");
+  AnswerSyntax thoughtful = list;
+  thoughtful.reasoning = ReasoningStart::kTagged;
+  Check(thoughtful, "<thi", "");
+  Check(thoughtful, "<think>Hm</think>\n[{\"na", "R[Hm]");
 }
 
 TEST(AnswerParserTest, OneCallIfTheyMayNotBeParallel) {
