@@ -20,8 +20,9 @@ constexpr std::array<std::string_view, 14> kEndOfTextNames = {
     "<|eot|>",         "<｜end▁of▁sentence｜>",
 };
 // What tells thoughts, calls and text apart (router/answer), some files call control tokens.
-constexpr std::array<std::string_view, 5> kAnswerTags = {"<think>", "</think>", "<tool_call>",
-                                                         "</tool_call>", "<|python_tag|>"};
+constexpr std::array<std::string_view, 10> kAnswerTags = {
+    "<think>",       "</think>",       "<tool_call>",  "</tool_call>", "<|python_tag|>",
+    "<|tool_call|>", "<|/tool_call|>", "[TOOL_CALLS]", "[CALL_ID]",    "[ARGS]"};
 
 }  // namespace
 

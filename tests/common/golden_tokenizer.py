@@ -143,7 +143,8 @@ class Reference:
 
     def hidden(self, i):
         """Is this id left out by skip_special? Tags of answers (common/text/vocabulary.cc) are not."""
-        tags = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>")
+        tags = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<|tool_call|>",
+                "<|/tool_call|>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
         return self.types[i] in (CONTROL, UNKNOWN) and self.tokens[i] not in tags
 
     def special_tokens(self):

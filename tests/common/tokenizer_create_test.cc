@@ -111,9 +111,11 @@ TEST(TokenizerCreateTest, TokensOfEachTypeAreFoundAndHidden) {
 // Whoever tells calls and thoughts apart has to see them. Prompts are encoded as the file says.
 TEST(TokenizerCreateTest, TagsOfAnswersAreNotHidden) {
   Fields fields;
-  fields.tokens.insert(fields.tokens.end(), {"<tool_call>", "</tool_call>", "<think>", "</think>",
-                                             "<|python_tag|>", "<tool_calls>"});
-  fields.types.insert(fields.types.end(), 6, 3);
+  fields.tokens.insert(
+      fields.tokens.end(),
+      {"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", "<tool_calls>",
+       "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|tool_call|>", "<|/tool_call|>"});
+  fields.types.insert(fields.types.end(), 11, 3);
   const auto created = fields.Create();
   ASSERT_TRUE(created.ok()) << created.status();
   const Tokenizer& tokenizer = **created;
@@ -121,6 +123,7 @@ TEST(TokenizerCreateTest, TagsOfAnswersAreNotHidden) {
   ASSERT_TRUE(ids.ok());
   EXPECT_THAT(*ids, ElementsAre(259, 'a', 260, 261, 262, 263));
   EXPECT_EQ(tokenizer.Decode(*ids, true), "<tool_call>a</tool_call><think></think><|python_tag|>");
+  for (TokenId id = 265; id < 270; ++id) EXPECT_FALSE(tokenizer.IsSpecial(id)) << id;
   EXPECT_TRUE(tokenizer.IsSpecial(257));
   EXPECT_TRUE(tokenizer.IsSpecial(264));
   EXPECT_EQ(tokenizer.Encode("<think>", {.parse_special = false})->size(), 7u);
