@@ -32,10 +32,11 @@ StatusOr<json::value> ParseField(std::string_view field, std::string_view text) 
   return value;
 }
 
-// What a template is given of messages with calls.
+// What a template is given of messages with calls, and of tools.
 struct CallsForm {
   CallArguments arguments;
   bool no_content_is_none;
+  bool tools_in_message;  // the system's
 };
 
 // A text that is no JSON stays as it is: a model wrote it, and may be told so.
@@ -89,6 +90,23 @@ StatusOr<json::object> Message(const v1::ChatMessage& message, const std::string
   return out;
 }
 
+// Phi-4-mini's template has no other place for them: a text of the functions alone.
+bool WantsToolsInMessage(const ChatFormat& format) {
+  return format.tool_use_source().find("message['tools']") != std::string::npos;
+}
+
+void ShowInMessage(const json::array& tools, json::array* messages) {
+  json::array functions;
+  for (const json::value& tool : tools) {
+    const json::value* function =
+        tool.is_object() ? tool.get_object().if_contains("function") : nullptr;
+    functions.push_back(function == nullptr ? tool : *function);
+  }
+  const json::object system = {{"role", "system"}, {"content", ""}};
+  if (messages->front().at("role") != "system") messages->insert(messages->begin(), system);
+  messages->front().get_object()["tools"] = json::serialize(functions);
+}
+
 StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request, const CallsForm& form) {
   const int count = request.messages_size();
   if (count == 0) return Wrong("messages", "must have at least one message");
@@ -103,11 +121,12 @@ StatusOr<ChatTemplateInput> Input(const v1::ChatRequest& request, const CallsFor
                      Message(request.messages(i), absl::StrCat("messages[", i, "]"), form));
     messages.push_back(std::move(message));
   }
-  input.messages = std::move(messages);
   if (!request.tools_json().empty()) {
     ASSIGN_OR_RETURN(input.tools, ParseField("tools_json", request.tools_json()));
     if (!input.tools.is_array()) return Wrong("tools_json", "must be an array");
+    if (form.tools_in_message) ShowInMessage(input.tools.get_array(), &messages);
   }
+  input.messages = std::move(messages);
   if (!request.template_kwargs_json().empty()) {
     ASSIGN_OR_RETURN(json::value extra,
                      ParseField("template_kwargs_json", request.template_kwargs_json()));
@@ -138,12 +157,14 @@ StatusOr<std::string> RenderAs(const CallsForm& form, const v1::ChatRequest& req
 StatusOr<std::string> RenderWhole(const v1::ChatRequest& request, const ChatFormat& format,
                                   const std::tm& now, CallArguments arguments) {
   const bool asks = format.AsksForNoContent(/*with_tools=*/!request.tools_json().empty());
-  std::vector<CallsForm> forms = {{arguments, asks}};
+  const bool in_message = WantsToolsInMessage(format);
+  std::vector<CallsForm> forms = {{arguments, asks, in_message}};
   if (HasCalls(request)) {
     // A few templates join arguments to texts, as OpenAI's clients have them; some that ask for
     // content that is none do so elsewhere than where they use it.
-    if (arguments == CallArguments::kObjects) forms.push_back({CallArguments::kText, asks});
-    if (asks) forms.push_back({arguments, false});
+    if (arguments == CallArguments::kObjects)
+      forms.push_back({CallArguments::kText, asks, in_message});
+    if (asks) forms.push_back({arguments, false, in_message});
   }
   Status first;
   for (const CallsForm& form : forms) {

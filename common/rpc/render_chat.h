@@ -3,9 +3,10 @@
 // Each message becomes what templates expect: {"role", "content", …} with name, tool_call_id,
 // tool_calls and reasoning_content (also as thinking) where given; the role "developer" becomes
 // "system", which models know. Beside calls, no content is None for templates that ask for it.
-// With continue_final_message the text ends where the last message's does.
-// Ranges are proto/flotilla/v1/inference.proto's.
-// Threads: any. Errors: InvalidArgument that begins with the field's name and a colon
+// Tools are in the system's message, too, for a template that has them from there. With
+// continue_final_message the text ends where the last message's does. Ranges are
+// proto/flotilla/v1/inference.proto's. Threads: any. Errors: InvalidArgument that begins with the
+// field's name and a colon
 // ("messages[2].role: …"); what the template says about the conversation is about "messages".
 #pragma once
 

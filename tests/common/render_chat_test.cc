@@ -101,6 +101,22 @@ TEST_F(RenderChatTest, ToolsAndVariablesReachTheTemplate) {
   EXPECT_EQ(Render(), "<s>[assistant]f[tool]42#1T2FFalse>");
 }
 
+// Phi-4-mini's template, whose system message says which tools there are.
+TEST_F(RenderChatTest, ToolsAreInTheSystemsMessageForATemplateThatLooksThere) {
+  format_ = ChatFormat::Create(
+      "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and "
+      "message['tools'] is not none %}[{{ message['content'] + '|' + message['tools'] }}]{% else %}"
+      "[{{ message['content'] }}]{% endif %}{% endfor %}",
+      {}, {});
+  Add("user", "Hi");
+  request_.set_tools_json(R"([{"type":"function","function":{"name":"f"}},{"name":"g"}])");
+  EXPECT_EQ(Render(), R"([|[{"name":"f"},{"name":"g"}]][Hi])");
+  request_.mutable_messages(0)->set_role("developer");
+  EXPECT_EQ(Render(), R"([Hi|[{"name":"f"},{"name":"g"}]])");
+  request_.clear_tools_json();
+  EXPECT_EQ(Render(), "[Hi]");
+}
+
 // As OpenAI's clients write the arguments; objects are what most templates want.
 TEST_F(RenderChatTest, ArgumentsAreTextForTemplatesThatFailWithObjects) {
   const auto calls = [](const char* arguments) {
