@@ -131,13 +131,15 @@ inline constexpr SharedChoice kSchedulePolicyFlag = {
     "priority: "
     "the highest, which also preempts who runs; vtc: the tenant that was served least",
     kSchedulePolicies};
-inline constexpr std::array kToolCallParsers = {"auto", "hermes", "llama3_json", "qwen3_coder",
-                                                "none"};
+inline constexpr std::array kToolCallParsers = {
+    "auto", "hermes", "llama3_json", "qwen3_coder", "mistral", "granite", "phi4_mini_json", "none"};
 inline constexpr SharedChoice kToolCallParserFlag = {
     "--tool-call-parser",
     "How models write tool calls. hermes: JSON between <tool_call> and </tool_call>; llama3_json: "
     "a JSON object and nothing else; qwen3_coder: <function=f> with a <parameter=a> for each "
-    "argument; auto: as the model's chat template says; none: their calls stay text",
+    "argument; mistral: [TOOL_CALLS] and a JSON list, or f[ARGS] and JSON; granite: <|tool_call|> "
+    "and a JSON list; phi4_mini_json: the same, or functools and a list; auto: as the model's chat "
+    "template says; none: their calls stay text",
     kToolCallParsers};
 inline constexpr std::array kReasoningParsers = {"auto", "think", "none"};
 inline constexpr SharedChoice kReasoningParserFlag = {

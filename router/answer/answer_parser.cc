@@ -30,26 +30,6 @@ void AnswerParser::Finish(AnswerText* out) {
   tools_.Finish(out);
 }
 
-ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice) {
-  const std::string& name = choice.tool_call_parser;
-  if (name == "none") return ToolSyntax::kNone;
-  if (name == "hermes") return ToolSyntax::kHermes;
-  if (name == "llama3_json") return ToolSyntax::kLlama3;
-  if (name == "qwen3_coder") return ToolSyntax::kQwen3Coder;
-  // Functionary's are not read: <function=f>{…}</function>.
-  if (Has(chat_template, kFunctionTag)) {
-    const bool coder = Has(chat_template, kCallTag) && Has(chat_template, kParameterTag);
-    return coder ? ToolSyntax::kQwen3Coder : ToolSyntax::kNone;
-  }
-  if (Has(chat_template, kCallTag)) return ToolSyntax::kHermes;
-  const bool llama = Has(chat_template, "<|python_tag|>") ||
-                     (Has(chat_template, "<|eot_id|>") && Has(chat_template, "\"parameters\""));
-  return llama ? ToolSyntax::kLlama3 : ToolSyntax::kNone;
-}
-
-// "Tool call IDs should be alphanumeric strings with length 9!"
-bool HasShortIds(std::string_view chat_template) { return Has(chat_template, "length 9"); }
-
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice) {
   if (!Thinks(chat_template, choice)) return ReasoningStart::kNone;

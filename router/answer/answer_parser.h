@@ -1,7 +1,7 @@
 // One choice's text → reasoning, content and tool calls, from pieces however it is cut: the two
 // parsers one after the other. What was thought is never searched for calls.
 //
-// AnswerSyntaxOf chooses by the model's chat template, unless flags name a parser.
+// The model's chat template says how it thinks, unless a flag names a parser.
 // Threads: one at a time. Errors: none, any text is an answer.
 #pragma once
 
@@ -43,10 +43,6 @@ struct ParserChoice {
   std::string default_chat_template_kwargs = {};  // a JSON object; empty: none
 };
 
-// How a model with this chat template writes calls, if it knows tools at all.
-ToolSyntax ToolSyntaxOf(std::string_view chat_template, const ParserChoice& choice);
-// Whether it takes ids of calls only if they are 9 letters and digits.
-bool HasShortIds(std::string_view chat_template);
 // `prompt`: that the output follows on.
 ReasoningStart ReasoningStartOf(std::string_view chat_template, std::string_view prompt,
                                 const ParserChoice& choice);

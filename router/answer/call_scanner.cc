@@ -33,27 +33,33 @@ size_t CallScanner::Push(std::string_view text, std::string* arguments) {
   return used;
 }
 
+bool JsonEnd::Take(char c) {
+  if (in_string_) {
+    if (std::exchange(escaped_, !escaped_ && c == '\\') || c != '"') return false;
+    in_string_ = false;
+  } else if (c == '"') {
+    in_string_ = true;
+  } else if (c == '{' || c == '[') {
+    ++depth_;
+  } else if (c == '}' || c == ']') {
+    --depth_;
+  }
+  return depth_ == 0 && !in_string_;
+}
+
 void JsonCallScanner::Take(char c, std::string* arguments) {
-  if (at_ == At::kValue && (depth_ > 0 || in_string_ || scalar_)) {
-    // A number ends at what follows it.
-    if (scalar_ && (c == ',' || c == '}' || IsJsonSpace(c))) {
-      EndValue(arguments);
-      if (!IsJsonSpace(c) && state() == State::kOpen) Take(c, arguments);
-    } else {
-      TakeValue(c, arguments);
-    }
-    return;
-  }
-  if (in_key_) {
+  if (at_ == At::kInKey) {
     key_.push_back(c);
-    if (!std::exchange(escaped_, !escaped_ && c == '\\') && c == '"') {
-      in_key_ = false;
-      at_ = At::kColon;
-    }
+    if (end_.Take(c)) at_ = At::kColon;
+  } else if (at_ == At::kInValue) {
+    // A number ends at what follows it.
+    const bool ends = scalar_ && (c == ',' || c == '}' || IsJsonSpace(c));
+    if (!ends) return TakeValue(c, arguments);
+    EndValue(arguments);
+    if (state() == State::kOpen) Take(c, arguments);
+  } else if (IsJsonSpace(c)) {
     return;
-  }
-  if (IsJsonSpace(c)) return;
-  if (at_ == At::kValue) {
+  } else if (at_ == At::kValue) {
     BeginValue(c);
     if (state() == State::kOpen) TakeValue(c, arguments);
   } else if (c == '}' && (at_ == At::kFirstKey || at_ == At::kComma)) {
@@ -69,7 +75,8 @@ void JsonCallScanner::TakeStructure(char c) {
     at_ = At::kFirstKey;
   } else if ((at_ == At::kFirstKey || at_ == At::kKey) && c == '"') {
     key_.assign(1, c);
-    in_key_ = true;
+    end_.Take(c);
+    at_ = At::kInKey;
   } else if (at_ == At::kColon && c == ':') {
     at_ = At::kValue;
   } else if (at_ == At::kComma && c == ',') {
@@ -87,6 +94,7 @@ void JsonCallScanner::BeginValue(char c) {
   if (c == '}' || c == ',' || c == ']') Fail();
   scalar_ = c != '{' && c != '[' && c != '"';
   value_.clear();
+  at_ = At::kInValue;
 }
 
 void JsonCallScanner::TakeValue(char c, std::string* arguments) {
@@ -96,22 +104,11 @@ void JsonCallScanner::TakeValue(char c, std::string* arguments) {
   } else {
     value_.push_back(c);
   }
-  if (in_string_) {
-    if (std::exchange(escaped_, !escaped_ && c == '\\') || c != '"') return;
-    in_string_ = false;
-  } else if (c == '"') {
-    in_string_ = true;
-  } else if (c == '{' || c == '[') {
-    ++depth_;
-  } else if (c == '}' || c == ']') {
-    --depth_;
-  }
-  if (depth_ == 0 && !in_string_ && !scalar_) EndValue(arguments);
+  if (!scalar_ && end_.Take(c)) EndValue(arguments);
 }
 
 void JsonCallScanner::EndValue(std::string* arguments) {
   at_ = At::kComma;
-  scalar_ = false;
   if (is_arguments_) {
     has_arguments_ = true;
     is_arguments_ = false;

@@ -15,6 +15,19 @@
 
 namespace flotilla {
 
+// Where a JSON value ends, told from its brackets and strings alone.
+class JsonEnd {
+ public:
+  // The next byte of a value that begins with a bracket or a quote. True: it was the last one, and
+  // another value may follow.
+  bool Take(char c);
+
+ private:
+  bool in_string_ = false;
+  bool escaped_ = false;
+  int depth_ = 0;  // of brackets
+};
+
 class CallScanner {
  public:
   enum class State { kOpen, kDone, kFailed };
@@ -55,7 +68,7 @@ class JsonCallScanner final : public CallScanner {
   explicit JsonCallScanner(const std::vector<std::string>* names) : names_(names) {}
 
  private:
-  enum class At { kBegin, kFirstKey, kKey, kColon, kValue, kComma };
+  enum class At { kBegin, kFirstKey, kKey, kInKey, kColon, kValue, kInValue, kComma };
 
   void Take(char c, std::string* arguments) override;
   void TakeStructure(char c);
@@ -69,13 +82,10 @@ class JsonCallScanner final : public CallScanner {
   std::string key_;        // as JSON, with its quotes
   std::string value_;      // the value so far, but for arguments that were passed on
   std::string arguments_;  // that came before the name
-  bool in_key_ = false;
-  bool in_string_ = false;
-  bool escaped_ = false;
-  bool scalar_ = false;  // the value is a number or a word
+  JsonEnd end_;            // of the key or the value
+  bool scalar_ = false;    // the value is a number or a word
   bool is_arguments_ = false;
   bool has_arguments_ = false;
-  int depth_ = 0;  // of the value's brackets
 };
 
 }  // namespace flotilla

@@ -7,7 +7,7 @@
 
 #include "common/base/strict_json.h"
 #include "router/answer/held_suffix.h"
-#include "router/answer/tool_call_parser.h"
+#include "router/answer/tool_syntax.h"
 
 namespace flotilla {
 namespace {

@@ -5,30 +5,30 @@
 
 #include "common/base/status.h"
 #include "router/answer/held_suffix.h"
+#include "router/answer/named_call_scanner.h"
 
 namespace flotilla {
 namespace {
 
-constexpr std::string_view kLlamaTag = "<|python_tag|>";
+// What is passed over between a tag and its call, and between calls and behind them, where some
+// models write a brace too many.
+bool IsBeforeCall(char c) { return IsJsonSpace(c) || c == '['; }
+bool IsAfterCall(char c) { return IsJsonSpace(c) || c == ',' || c == ';' || c == ']' || c == '}'; }
 
-std::string_view TagOf(ToolSyntax syntax) {
-  if (syntax == ToolSyntax::kHermes || syntax == ToolSyntax::kQwen3Coder) return kCallTag;
-  return syntax == ToolSyntax::kLlama3 ? kLlamaTag : std::string_view();
+size_t CountLeading(std::string_view text, bool (*is)(char)) {
+  return static_cast<size_t>(std::ranges::find_if_not(text, is) - text.begin());
 }
 
-std::string_view SeparatorsOf(ToolSyntax syntax) {
-  if (syntax == ToolSyntax::kLlama3) return ";";
-  return syntax == ToolSyntax::kList ? "[,]" : std::string_view();
+bool BeginsUntagged(ToolSyntax syntax) {
+  return syntax == ToolSyntax::kLlama3 || syntax == ToolSyntax::kList;
 }
 
 }  // namespace
 
 ToolCallParser::ToolCallParser(const ToolCallOptions& options)
     : options_(options),
-      tag_(TagOf(options.syntax)),
-      other_tag_(options.syntax == ToolSyntax::kQwen3Coder ? kFunctionTag : std::string_view()),
-      separators_(SeparatorsOf(options.syntax)),
-      mode_(separators_.empty() ? Mode::kText : Mode::kBeforeCall) {}
+      tags_(TagsOf(options.syntax)),
+      mode_(BeginsUntagged(options.syntax) ? Mode::kBeforeCall : Mode::kText) {}
 
 void ToolCallParser::Push(std::string_view text, AnswerText* out) {
   if (options_.syntax == ToolSyntax::kNone) {
@@ -50,10 +50,10 @@ void ToolCallParser::Finish(AnswerText* out) {
     call_->Finish(&arguments);
     TellCall(std::move(arguments), out);
   }
-  if (call_ != nullptr && !call_->begun()) TellText(StrCat(opener_, call_->raw()), out);
-  const bool between = mode_ == Mode::kAfterTag || mode_ == Mode::kBeforeCall;
-  if (!between || num_calls_ == 0) TellText(pending_, out);
-  if (num_calls_ == 0 && options_.syntax != ToolSyntax::kList) out->content.append(space_);
+  TellText(opener_, out);
+  if (call_ != nullptr && !call_->begun()) TellText(call_->raw(), out);
+  if (mode_ != Mode::kAfterCall) TellText(pending_, out);
+  if (num_calls_ == 0) out->content.append(space_);
   pending_.clear();
 }
 
@@ -66,8 +66,8 @@ bool ToolCallParser::Step(AnswerText* out) {
       return StepBeforeCall();
     case Mode::kCall:
       return StepCall(out);
-    case Mode::kAfterTag:
-      return StepAfterTag();
+    case Mode::kAfterCall:
+      return StepAfterCall();
     case Mode::kOnlyText:
       TellText(pending_, out);
       pending_.clear();
@@ -77,41 +77,43 @@ bool ToolCallParser::Step(AnswerText* out) {
 }
 
 bool ToolCallParser::StepText(AnswerText* out) {
-  const std::string_view rest = std::string_view(pending_).substr(LeadingSpace(pending_));
-  if (options_.first && !rest.starts_with(tag_.substr(0, rest.size()))) {
+  const std::string_view text = pending_, rest = text.substr(LeadingSpace(text));
+  const auto may_begin = [&](std::string_view tag) {
+    return rest.starts_with(tag.substr(0, rest.size()));
+  };
+  if (options_.first && std::ranges::none_of(tags_.begin, may_begin)) {
     mode_ = Mode::kOnlyText;
     return true;
   }
-  const size_t tagged = FindTag(tag_), untagged = FindTag(other_tag_);
-  const size_t at = std::min(tagged, untagged);
-  if (at == std::string::npos) {
-    const size_t held = std::max(HeldSuffix(pending_, tag_), HeldSuffix(pending_, other_tag_));
-    const size_t tell = pending_.size() - held;
-    TellText(std::string_view(pending_).substr(0, tell), out);
-    pending_.erase(0, tell);
-    return false;
-  }
-  const std::string_view opener = at == tagged ? tag_ : std::string_view();
-  TellText(std::string_view(pending_).substr(0, at), out);
-  pending_.erase(0, at + opener.size());
-  BeginCall(opener);
+  size_t at = std::string_view::npos, held = 0;
+  std::string_view found;
+  const auto look_for = [&](std::string_view tag, std::string_view opener) {
+    const size_t here = tag.empty() ? text.npos : text.find(tag);
+    if (here < at) found = opener;
+    at = std::min(at, here);
+    held = std::max(held, HeldSuffix(text, tag));
+  };
+  for (const std::string_view tag : tags_.begin) look_for(tag, tag);
+  look_for(tags_.forgotten, "");
+  const bool is_call = at != text.npos;
+  if (!is_call) at = text.size() - held;
+  TellText(text.substr(0, at), out);
+  pending_.erase(0, at + found.size());
+  if (!is_call) return false;
+  opener_ = found;
+  any_name_ = !found.empty() && options_.syntax != ToolSyntax::kLlama3;
+  mode_ = Mode::kBeforeCall;
   return true;
 }
 
-// Calls without tags of their own: at the very beginning, and after each other.
 bool ToolCallParser::StepBeforeCall() {
-  size_t at = 0;
-  while (at < pending_.size() &&
-         (IsJsonSpace(pending_[at]) || separators_.find(pending_[at]) != separators_.npos))
-    ++at;
-  if (at == pending_.size()) return false;
-  if (pending_[at] == '{') {
-    space_.append(pending_, 0, at);
-    pending_.erase(0, at);
-    BeginCall("");
-  } else {
-    mode_ = Mode::kText;
-  }
+  const size_t skipped = CountLeading(pending_, IsBeforeCall);
+  opener_.append(pending_, 0, skipped);
+  pending_.erase(0, skipped);
+  if (pending_.empty()) return false;
+  call_ = NewScanner();
+  call_told_ = false;
+  mode_ = Mode::kCall;
   return true;
 }
 
@@ -119,6 +121,7 @@ bool ToolCallParser::StepCall(AnswerText* out) {
   std::string arguments;
   const bool dropped = num_calls_ >= options_.max_calls && !call_told_;
   pending_.erase(0, call_->Push(pending_, &arguments));
+  if (call_->begun()) opener_.clear();
   if (call_->begun() && !dropped) {
     if (!call_told_) ++num_calls_;
     TellCall(std::move(arguments), out);
@@ -126,38 +129,33 @@ bool ToolCallParser::StepCall(AnswerText* out) {
   if (call_->state() == CallScanner::State::kOpen) return false;
   if (call_->begun()) {
     space_.clear();
-    mode_ = separators_.empty() ? Mode::kAfterTag : Mode::kBeforeCall;
+    mode_ = Mode::kAfterCall;
   } else {
-    TellText(StrCat(opener_, call_->raw()), out);
+    TellText(StrCat(std::exchange(opener_, ""), call_->raw()), out);
     mode_ = Mode::kText;
   }
   call_.reset();
   return true;
 }
 
-// A call of Hermes' ends with a tag, which some models forget. Others write a brace too many.
-bool ToolCallParser::StepAfterTag() {
-  size_t at = 0;
-  while (at < pending_.size() && (IsJsonSpace(pending_[at]) || pending_[at] == '}')) ++at;
-  pending_.erase(0, at);
-  if (pending_.size() < kCallEnd.size() && kCallEnd.starts_with(pending_)) return false;
-  if (pending_.starts_with(kCallEnd)) pending_.erase(0, kCallEnd.size());
-  mode_ = Mode::kText;
+// Another call may follow without a tag of its own, and models forget the tag that ends them.
+bool ToolCallParser::StepAfterCall() {
+  pending_.erase(0, CountLeading(pending_, IsAfterCall));
+  const std::string_view text = pending_, end = tags_.end;
+  if (text.empty() || (text.size() < end.size() && end.starts_with(text))) return false;
+  mode_ = text.starts_with('{') ? Mode::kBeforeCall : Mode::kText;
+  if (text.starts_with(end)) pending_.erase(0, end.size());
   return true;
 }
 
-void ToolCallParser::BeginCall(std::string_view opener) {
-  opener_ = opener;
-  // Behind a tag anything is a call.
-  const bool any = opener == kCallTag;
-  const std::vector<std::string>* const names = any ? nullptr : &options_.names;
-  if (options_.syntax == ToolSyntax::kQwen3Coder) {
-    call_ = std::make_unique<TaggedCallScanner>(names, options_.parameters);
-  } else {
-    call_ = std::make_unique<JsonCallScanner>(names);
-  }
-  call_told_ = false;
-  mode_ = Mode::kCall;
+std::unique_ptr<CallScanner> ToolCallParser::NewScanner() const {
+  const std::vector<std::string>* const names = any_name_ ? nullptr : &options_.names;
+  const bool mistral =
+      options_.syntax == ToolSyntax::kMistral || options_.syntax == ToolSyntax::kMistralNamed;
+  if (options_.syntax == ToolSyntax::kQwen3Coder)
+    return std::make_unique<TaggedCallScanner>(names, options_.parameters);
+  if (mistral && !pending_.starts_with('{')) return std::make_unique<NamedCallScanner>();
+  return std::make_unique<JsonCallScanner>(names);
 }
 
 void ToolCallParser::TellCall(std::string arguments, AnswerText* out) {

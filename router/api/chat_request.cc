@@ -257,9 +257,8 @@ MaybeError SetPrompt(Conversation conversation, const ParserChoice& parsers,
       request->prompts.emplace_back(std::move(std::get<CompletionPrompt>(prompt)));
   // Only --tool-call-parser says that the model calls tools; a call that is demanded needs no more.
   const ToolSyntax syntax = request->syntax.tools.syntax;
-  const bool chooses = syntax == ToolSyntax::kHermes || syntax == ToolSyntax::kLlama3 ||
-                       syntax == ToolSyntax::kQwen3Coder;
-  if (chooses && ToolSyntaxOf(chat_template, {}) == ToolSyntax::kNone) {
+  if (syntax != ToolSyntax::kNone && !IsDemanded(syntax) &&
+      ToolSyntaxOf(chat_template, "auto") == ToolSyntax::kNone) {
     if (auto error = CheckToolsAreShown(conversation.request, text.text, *model.chat_format))
       return error;
   }

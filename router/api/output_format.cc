@@ -94,27 +94,54 @@ void Exclude(std::string_view text, json::value* format) {
   if (excludes.is_array()) excludes.get_array().push_back(Text(text));
 }
 
-// How a call is written around its arguments, and what is between two.
+// How a call is written around its arguments, and what is between two. A list has brackets around
+// its calls, and a tag in front.
 struct CallText {
   std::string begin, after_name, end, separator;
+  bool is_list = false;
 };
 CallText TextOf(ToolSyntax syntax) {
-  if (syntax == ToolSyntax::kHermes)
-    return {StrCat(kCallTag, "\n{\"name\": \""), "\", \"arguments\": ", StrCat("}\n", kCallEnd),
-            "\n"};
-  return {"{\"name\": \"", "\", \"parameters\": ", "}", "; "};
+  const ToolTags tags = TagsOf(syntax);
+  switch (syntax) {
+    case ToolSyntax::kHermes:
+      return {StrCat(kCallTag, "\n{\"name\": \""), "\", \"arguments\": ", StrCat("}\n", kCallEnd),
+              "\n"};
+    case ToolSyntax::kMistralNamed:
+      return {std::string(tags.begin[0]), "[ARGS]", "", ""};
+    case ToolSyntax::kLlama3:
+      return {"{\"name\": \"", "\", \"parameters\": ", "}", "; "};
+    default:
+      return {"{\"name\": \"", "\", \"arguments\": ", "}", ", ", /*is_list=*/true};
+  }
 }
 
-json::array Tags(const ToolSet& tools, const CallText& text) {
+json::object Tag(std::string_view begin, json::object content, std::string_view end) {
+  return {
+      {"type", "tag"}, {"begin", Text(begin)}, {"content", std::move(content)}, {"end", Text(end)}};
+}
+
+json::object Calls(json::array tags, std::string_view separator, bool only_one) {
+  return {{"type", "tags_with_separator"},
+          {"tags", std::move(tags)},
+          {"separator", Text(separator)},
+          {"at_least_one", true},
+          {"stop_after_first", only_one}};
+}
+
+// A tag for each tool, or, of lists, for each way to begin one.
+json::array TagsOfCalls(const ToolSet& tools, ToolSyntax syntax, const CallText& text) {
   json::array tags;
   for (const ToolSet::Tool& tool : tools.tools) {
     json::object arguments = tool.strict ? AsObjectSchema(tool.parameters) : AnyObject();
-    tags.push_back({{"type", "tag"},
-                    {"begin", Text(StrCat(text.begin, tool.name, text.after_name))},
-                    {"content", OfType("json_schema", "json_schema", std::move(arguments))},
-                    {"end", Text(text.end)}});
+    tags.push_back(Tag(StrCat(text.begin, tool.name, text.after_name),
+                       OfType("json_schema", "json_schema", std::move(arguments)), text.end));
   }
-  return tags;
+  if (!text.is_list) return tags;
+  json::array lists;
+  const json::object calls = Calls(std::move(tags), text.separator, !tools.parallel);
+  for (const std::string_view begin : TagsOf(syntax).begin)
+    lists.push_back(Tag(StrCat(begin, "["), calls, "]"));
+  return lists;
 }
 
 }  // namespace
@@ -149,10 +176,12 @@ void HoldCalls(const ToolSet& tools, ToolSyntax syntax, v1::StructuredOutput* st
   std::optional<json::object> answer = FormatOf(*structured);
   if (asks && !answer.has_value()) return;
   const CallText text = TextOf(syntax);
-  json::array tags = Tags(tools, text);
-  if (!asks && syntax == ToolSyntax::kHermes) {
+  json::array tags = TagsOfCalls(tools, syntax, text);
+  if (!asks && syntax != ToolSyntax::kLlama3) {
+    json::array triggers;
+    for (const std::string_view tag : TagsOf(syntax).begin) triggers.push_back(Text(tag));
     SetFormat({{"type", "triggered_tags"},
-               {"triggers", json::array{Text(kCallTag)}},
+               {"triggers", std::move(triggers)},
                {"tags", std::move(tags)},
                {"stop_after_first", !tools.parallel}},
               structured);
@@ -163,11 +192,7 @@ void HoldCalls(const ToolSet& tools, ToolSyntax syntax, v1::StructuredOutput* st
     json::object begin = OfType("regex", "pattern", "[^{;< \\n\\r\\t]");
     answer = OfType("optional", "content", Sequence({std::move(begin), AnyText()}));
   }
-  json::object calls = {{"type", "tags_with_separator"},
-                        {"tags", std::move(tags)},
-                        {"separator", Text(text.separator)},
-                        {"at_least_one", true},
-                        {"stop_after_first", !tools.parallel}};
+  json::object calls = Calls(std::move(tags), text.separator, text.is_list || !tools.parallel);
   SetFormat(OneOf({std::move(calls), *std::move(answer)}), structured);
 }
 

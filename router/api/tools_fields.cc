@@ -151,6 +151,18 @@ ParameterTypes TypesOfParameters(json::object parameters) {
   return types;
 }
 
+// Why there is no searching the output for calls, and what can be done instead.
+ApiError NotRead(std::string_view chat_template, const ParserChoice& parsers) {
+  const bool off = parsers.tool_call_parser == "none";
+  const char* why = off ? "calls stay text here, by --tool-call-parser none"
+                    : MentionsTools(chat_template)
+                        ? "this model's chat template has calls written in a way that is not read"
+                        : "this model's chat template knows none";
+  return InvalidField("tools", StrCat("'tools': ", why,
+                                      ". Ask for a call by 'tool_choice', 'required' or a function",
+                                      off ? "." : "; or see --tool-call-parser."));
+}
+
 // The grammar of a choice that has to be made.
 void Demand(const ToolSet& tools, CompletionRequest* request) {
   ToolCallOptions* read = &request->syntax.tools;
@@ -282,11 +294,8 @@ MaybeError ApplyTools(ToolSet tools, std::string_view chat_template, const Parse
     Demand(tools, request);
     return std::nullopt;
   }
-  read->syntax = ToolSyntaxOf(chat_template, parsers);
-  if (read->syntax == ToolSyntax::kNone)
-    return InvalidField("tools",
-                        "'tools': this model's chat template knows none. Ask for a call by "
-                        "'tool_choice', 'required' or a function; or see --tool-call-parser.");
+  read->syntax = ToolSyntaxOf(chat_template, parsers.tool_call_parser);
+  if (read->syntax == ToolSyntax::kNone) return NotRead(chat_template, parsers);
   const bool asks = request->params.has_structured();
   if (read->syntax == ToolSyntax::kQwen3Coder) {
     if (asks)

@@ -2,8 +2,8 @@
 // the same order; no byte is told twice, a call begins with its name, and text without tags stays
 // as it is.
 //
-// The first byte says how the model writes (syntax, reasoning, one call only, calls first), the
-// second how long the pieces are (and whether it writes calls as Qwen3-Coder).
+// The first byte says how the model writes (syntax, reasoning, calls first, one call only), the
+// second how long the pieces are.
 #include <string>
 
 #include "common/base/check.h"
@@ -47,6 +47,8 @@ AnswerText Parse(const AnswerSyntax& syntax, std::string_view text, size_t piece
   return all;
 }
 
+constexpr int kSyntaxes = static_cast<int>(ToolSyntax::kPhi4Mini) + 1;
+
 size_t BytesOfArguments(const AnswerText& text) {
   size_t bytes = 0;
   for (const ToolCallPiece& call : text.calls) bytes += call.arguments.size();
@@ -60,17 +62,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flotilla;
   fuzz::FuzzInput input(data, size);
   const uint8_t how = input.Get<uint8_t>();
-  const uint8_t second = input.Get<uint8_t>();
-  const uint8_t piece = second & 0x7f;
+  const uint8_t piece = input.Get<uint8_t>();
   const fuzz::Piece rest = input.Rest();
   AnswerSyntax syntax;
-  syntax.tools.syntax = static_cast<ToolSyntax>(how % 5);
-  if (second & 0x80) syntax.tools.syntax = ToolSyntax::kQwen3Coder;
+  syntax.tools.syntax = static_cast<ToolSyntax>((how & 0x0f) % kSyntaxes);
   syntax.tools.names = {"f", "get_weather"};
   syntax.tools.parameters["f"] = {{"j", ParameterType::kJson}, {"n", ParameterType::kTextOrNull}};
   if (how & 0x80) syntax.tools.max_calls = 1;
   syntax.tools.first = (how & 0x40) != 0;
-  syntax.reasoning = static_cast<ReasoningStart>(how / 5 % 4);
+  syntax.reasoning = static_cast<ReasoningStart>(how >> 4 & 3);
   const AnswerText whole = Parse(syntax, rest.view(), 0);
   const AnswerText pieces = Parse(syntax, rest.view(), piece);
   CHECK(whole.reasoning == pieces.reasoning && whole.content == pieces.content);
@@ -88,5 +88,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool plain =
       syntax.tools.syntax == ToolSyntax::kNone && syntax.reasoning == ReasoningStart::kNone;
   if (plain) CHECK(whole.content == rest.view());
+  if (syntax.tools.syntax == ToolSyntax::kList) CHECK(whole.content.empty());
   return 0;
 }

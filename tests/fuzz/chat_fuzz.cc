@@ -17,6 +17,7 @@ using namespace flotilla;
 constexpr const char* kTemplate =
     "{{ bos_token }}{% if tools %}<tool_call>{{ tools | length }}{% endif %}{% for m in messages %}"
     "{{ m.role[0] }}{{ m.name }}{{ m.content }}{{ m.tool_call_id }}"
+    "{% set message = m %}{{ message['tools'] }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
     "{% if loud %}{{ raise_exception('loud') }}{% endif %}{{ extra }}"
     "{% if add_generation_prompt %}:{% endif %}{{ '<think>' if on else '</think>' if off }}";
@@ -92,8 +93,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto chat = ParseChat(body, *models);
   fuzz::CheckParsed(chat);
   CheckGrpc(body, *models, chat);
-  // Calls whose arguments' types their tools' schemas say.
-  fuzz::CheckParsed(ParseChat(body, *models, {.tool_call_parser = "qwen3_coder"}));
+  // Calls whose arguments' types their tools' schemas say, and lists of calls.
+  for (const char* parser : {"qwen3_coder", "phi4_mini_json"})
+    fuzz::CheckParsed(ParseChat(body, *models, {.tool_call_parser = parser}));
   fuzz::CheckParsed(ParseResponses(body, *models, {}));
   const auto message = ParseMessages(body, *models, {});
   const auto count = CountTokens(body, *models, {});

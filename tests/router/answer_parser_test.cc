@@ -110,6 +110,8 @@ TEST(AnswerParserTest, HermesCalls) {
         "T[Let me see.]0:f({})1:g({})");
   Check(hermes, "<tool_call>{\"arguments\": {\"a\":1}, \"id\": 7, \"name\": \"x\"}</tool_call> so",
         "T[so]0:x({\"a\":1})");
+  Check(hermes, "<tool_call>[{\"name\":\"f\"},\n{\"name\":\"g\",\"arguments\":{}}]</tool_call>",
+        "0:f({})1:g({})");
 }
 
 TEST(AnswerParserTest, HermesWithoutItsLastTag) {
@@ -164,12 +166,14 @@ TEST(AnswerParserTest, LlamaCalls) {
         "0:f({})1:g({\"n\":-1.5e3})");
   Check(llama, "<|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "0:f({})");
   Check(llama, "Yes <|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "T[Yes]0:f({})");
+  Check(llama, "[{\"name\":\"f\",\"parameters\":{}}, {\"name\":\"g\"}]", "0:f({})1:g({})");
 }
 
 TEST(AnswerParserTest, LlamasOtherObjectsAreText) {
   const AnswerSyntax llama = Tools(ToolSyntax::kLlama3);
-  for (const char* text : {"{\"name\": \"Bob\", \"age\": 7}", "{\"a\":1}", " {",
-                           "Hi {\"name\":\"f\"}", "  Hi  ", "<|python_tag|>print(1)"})
+  for (const char* text :
+       {"{\"name\": \"Bob\", \"age\": 7}", "{\"a\":1}", " {", "Hi {\"name\":\"f\"}", "  Hi  ",
+        "<|python_tag|>print(1)", "[1] says {", "[{\"name\": \"Bob\"}]"})
     Check(llama, text, StrCat("T[", text, "]"));
 }
 
@@ -304,22 +308,78 @@ TEST(AnswerParserTest, Qwen3CodersCallsMayLackTags) {
   Check(Qwen3Coder(), "<tool_call><function=f><parameter=a>1", "0:f({)");
 }
 
-TEST(AnswerParserTest, TheTemplateTellsTheSyntax) {
-  const std::string qwen = "{{ '<tool_call>' }}",
-                    llama = "<|eot_id|>{\"name\": n, \"parameters\": p}";
-  EXPECT_EQ(ToolSyntaxOf(qwen, {}), ToolSyntax::kHermes);
-  EXPECT_EQ(ToolSyntaxOf(llama, {}), ToolSyntax::kLlama3);
-  EXPECT_EQ(ToolSyntaxOf("{{ '<|python_tag|>' }}", {}), ToolSyntax::kLlama3);
-  EXPECT_EQ(ToolSyntaxOf("{{ messages }}", {}), ToolSyntax::kNone);
-  const std::string functionary = llama + "<|python_tag|><function=f>{}</function>",
-                    qwen_coder = qwen + "<function=f>\n<parameter=a>";
-  EXPECT_EQ(ToolSyntaxOf(functionary, {}), ToolSyntax::kNone);
-  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {}), ToolSyntax::kQwen3Coder);
-  EXPECT_EQ(ToolSyntaxOf(qwen, {.tool_call_parser = "qwen3_coder"}), ToolSyntax::kQwen3Coder);
-  EXPECT_EQ(ToolSyntaxOf(qwen_coder, {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
-  EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "hermes"}), ToolSyntax::kHermes);
-  EXPECT_EQ(ToolSyntaxOf("", {.tool_call_parser = "llama3_json"}), ToolSyntax::kLlama3);
-  EXPECT_EQ(ToolSyntaxOf(qwen, {.tool_call_parser = "none"}), ToolSyntax::kNone);
+constexpr ToolSyntax kMistrals[] = {ToolSyntax::kMistral, ToolSyntax::kMistralNamed};
+
+TEST(AnswerParserTest, MistralsCallsAreAList) {
+  for (const ToolSyntax syntax : kMistrals) {
+    const AnswerSyntax mistral = Tools(syntax);
+    Check(mistral,
+          R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": [1]}, "id": "123456789"}, {"name":)"
+          R"( "other", "arguments": {}}])",
+          R"(0:f({"a": [1]})1:other({}))");
+    Check(mistral, "I look.\n[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}]\n",
+          "T[I look.]0:f({})");
+    Check(mistral, R"([TOOL_CALLS] {"name":"f","arguments":{}})", "0:f({})");
+    Check(mistral, R"([TOOL_CALLS][{"arguments":{"b":2},"name":"f"}] and so, on)",
+          R"(T[and so, on]0:f({"b":2}))");
+    Check(mistral, R"([TOOL_CALLS][{"name":"f","arguments":{"a": "}])", R"(0:f({"a": "}]))");
+  }
+}
+
+TEST(AnswerParserTest, MistralsCallsHaveTheirNamesInFront) {
+  for (const ToolSyntax syntax : kMistrals) {
+    const AnswerSyntax mistral = Tools(syntax);
+    Check(mistral, R"([TOOL_CALLS]f[ARGS]{"a": "{\"}"}[TOOL_CALLS]x.y-z{"b": {}})",
+          R"(0:f({"a": "{\"}"})1:x.y-z({"b": {}}))");
+    Check(mistral, R"(Yes.[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{"a": 1}</s>)",
+          R"(T[Yes.</s>]0:f({"a": 1}))");
+    Check(mistral, "[TOOL_CALLS] f [ARGS] {}\n[TOOL_CALLS]g {}", "0:f({})1:g({})");
+    Check(mistral, R"([TOOL_CALLS]f[ARGS]{"a": )", R"(0:f({"a": ))");
+  }
+}
+
+TEST(AnswerParserTest, MistralsTextsAreNoCalls) {
+  for (const ToolSyntax syntax : kMistrals) {
+    for (const char* text :
+         {"[TOOL_CALLS", "[TOOL_CALLS]", "[TOOL_CALLS] [", "[TOOL_CALLS]f", "[TOOL_CALLS]f[AR",
+          "[TOOL_CALLS]f[ARGS]", "[TOOL_CALLS]f[ARGS] x", "[TOOL_CALLS] is a tag {}",
+          "[TOOL_CALLS]f[CALL_ID]1{}", "[TOOL_CALLS]f[CALL_ID]1 2", "[TOOL_CALLS]f[TOOL_CALLS]",
+          "[TOOL_CALLS][\"f\"]", "[TOOL_CALLS][[CALL_ID]", "[TOOL_CALLS][{\"name\": 7}]",
+          "f[ARGS]{}", "[{\"name\": \"f\", \"arguments\": {}}]"})
+      Check(Tools(syntax), text, StrCat("T[", text, "]"));
+  }
+}
+
+TEST(AnswerParserTest, GranitesCalls) {
+  const AnswerSyntax granite = Tools(ToolSyntax::kGranite);
+  constexpr const char* kList =
+      R"([{"name": "f", "arguments": {"a": 1}}, {"name": "x", "arguments": {}}])";
+  const std::string calls = R"(0:f({"a": 1})1:x({}))";
+  Check(granite, StrCat("<|tool_call|>", kList), calls);
+  Check(granite, StrCat("<tool_call>\n", kList), calls);
+  Check(granite, StrCat("I look. <tool_call>", kList, "</tool_call>"), StrCat("T[I look.]", calls));
+  Check(granite, R"(<|tool_call|>{"name": "f"})", "0:f({})");
+  for (const char* text : {"<|tool_call|>", "a < b <|tool", "<|tool_call|>[1]", "<tool_call>x"})
+    Check(granite, text, StrCat("T[", text, "]"));
+}
+
+TEST(AnswerParserTest, PhisCalls) {
+  const AnswerSyntax phi = Tools(ToolSyntax::kPhi4Mini);
+  Check(phi, R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>)",
+        R"(0:f({"a": 1}))");
+  Check(phi, R"(So: functools[{"name": "f", "arguments": {}}, {"name": "g", "parameters": {}}])",
+        "T[So:]0:f({})1:g({})");
+  Check(phi, R"(functools[{"name": "f"}]<|/tool)", "0:f({})");
+  for (const char* text : {"from functools import cache", "functools", "`functools[0]`, func",
+                           "functools[{\"a\": 1}]"})
+    Check(phi, text, StrCat("T[", text, "]"));
+}
+
+TEST(AnswerParserTest, OneCallOfAList) {
+  AnswerSyntax one = Tools(ToolSyntax::kMistral);
+  one.tools.max_calls = 1;
+  Check(one, R"([TOOL_CALLS][{"name":"f"}, {"name":"g"}] x)", "T[x]0:f({})");
+  Check(one, "[TOOL_CALLS]f{}[TOOL_CALLS]g{}", "0:f({})");
 }
 
 TEST(AnswerParserTest, TheTemplateAndThePromptTellWhereReasoningStarts) {

@@ -201,6 +201,58 @@ TEST_F(OutputFormatTest, CallsOrAnAnswerOfAForm) {
   EXPECT_FALSE(Takes(*grammar, StrCat(kCallF, "\ntrue")));
 }
 
+constexpr const char* kListOfCalls =
+    R"([{"name": "f", "arguments": {"n": 1}}, {"name": "g", "arguments": {"any": [true]}}])";
+
+TEST_F(OutputFormatTest, ListsOfCallsBehindTheirTags) {
+  struct Case {
+    ToolSyntax syntax;
+    std::vector<const char*> begin;
+  };
+  const Case cases[] = {{ToolSyntax::kMistral, {"[TOOL_CALLS]"}},
+                        {ToolSyntax::kGranite, {"<|tool_call|>", "<tool_call>"}},
+                        {ToolSyntax::kPhi4Mini, {"<|tool_call|>", "functools"}}};
+  for (const Case& c : cases) {
+    v1::StructuredOutput output, form;
+    HoldCalls(Tools(true), c.syntax, &output);
+    const auto grammar = Compile(output);
+    HoldCalls(Tools(true, /*parallel=*/false), c.syntax, &(output = {}));
+    const auto one = Compile(output);
+    form.set_json_schema(R"({"type":"boolean"})");
+    HoldCalls(Tools(true), c.syntax, &form);
+    const auto either = Compile(form);
+    ExpectFollows(*grammar, "It is [{\"name\": \"f\"}] <|tool", true);
+    ExpectFollows(*either, "true", true);
+    EXPECT_FALSE(Takes(*either, "I look."));
+    for (const char* begin : c.begin) {
+      ExpectFollows(*grammar, StrCat("I look. ", begin, kListOfCalls, "<|/tool_call|>"), true);
+      EXPECT_FALSE(Takes(*grammar, StrCat(begin, R"([{"name": "h)")));
+      EXPECT_FALSE(Takes(*grammar, StrCat(begin, R"([{"name": "f", "arguments": {"m)")));
+      ExpectFollows(*one, StrCat(begin, R"([{"name": "f", "arguments": {"n": 1}}])"), true);
+      EXPECT_FALSE(Takes(*one, StrCat(begin, R"([{"name": "f", "arguments": {"n": 1}},)")));
+      ExpectFollows(*either, StrCat(begin, kListOfCalls), true);
+      EXPECT_FALSE(Takes(*either, StrCat(begin, kListOfCalls, "t")));
+    }
+  }
+}
+
+TEST_F(OutputFormatTest, CallsWithTheirNamesInFront) {
+  v1::StructuredOutput output;
+  HoldCalls(Tools(true), ToolSyntax::kMistralNamed, &output);
+  const auto grammar = Compile(output);
+  const std::string f = R"([TOOL_CALLS]f[ARGS]{"n": 1})", g = R"([TOOL_CALLS]g[ARGS]{"a": 1})";
+  ExpectFollows(*grammar, StrCat("I look.", f, g), true);
+  EXPECT_FALSE(Takes(*grammar, "[TOOL_CALLS]h"));
+  EXPECT_FALSE(Takes(*grammar, R"([TOOL_CALLS]f[ARGS]{"m)"));
+  output = {};
+  output.set_regex("yes|no");
+  HoldCalls(Tools(true), ToolSyntax::kMistralNamed, &output);
+  const auto either = Compile(output);
+  ExpectFollows(*either, "yes", true);
+  ExpectFollows(*either, StrCat(f, g), true);
+  EXPECT_FALSE(Takes(*either, StrCat(f, "yes")));
+}
+
 TEST_F(OutputFormatTest, LlamasCallsComeFirst) {
   v1::StructuredOutput output;
   HoldCalls(Tools(true), ToolSyntax::kLlama3, &output);
