@@ -91,7 +91,8 @@ void TenantLimits::Bucket::Fill(uint32_t per_minute, int64_t now_ns) {
 TenantLimits::TenantLimits(const Clock* clock, prometheus::Registry* registry)
     : clock_(*clock),
       begun_(AddCounters(registry, "flotilla_router_tenant_requests_total",
-                         "Requests that began, by the tenant of their key (--api-keys-file).")),
+                         "Requests that began, by the tenant of their key (--api-keys-file); also "
+                         "those about texts alone.")),
       refused_(AddCounters(registry, "flotilla_router_tenant_requests_refused_total",
                            "Requests that one of the tenant's limits refused.")),
       computed_(AddCounters(registry, "flotilla_router_tenant_tokens_total",
@@ -138,6 +139,7 @@ std::optional<ApiError> TenantLimits::EnterText(const Tenant& tenant) {
     return error;
   }
   if (tenant.requests_per_minute > 0) --state.requests.level;
+  state.begun->Increment();
   return std::nullopt;
 }
 

@@ -116,7 +116,9 @@ class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
   void Charge(const Tenant& tenant, uint64_t tokens);
 
   const Clock& clock_;
-  prometheus::Family<prometheus::Counter>&begun_, &refused_, &computed_;
+  prometheus::Family<prometheus::Counter>& begun_;
+  prometheus::Family<prometheus::Counter>& refused_;
+  prometheus::Family<prometheus::Counter>& computed_;
   prometheus::Family<prometheus::Gauge>& in_flight_;
   std::mutex mutex_;
   std::map<std::string, State> states_;  // by tenant: as many as the file of keys has

@@ -10,8 +10,8 @@
 namespace flotilla {
 namespace {
 
-// What is passed over between a tag and its call, and between calls and behind them, where some
-// models write a brace too many.
+// What is passed over between a tag and its calls, a list of which Llama writes none; and between
+// calls and behind them, where some models write a brace too many.
 bool IsBeforeCall(char c) { return IsJsonSpace(c) || c == '['; }
 bool IsAfterCall(char c) { return IsJsonSpace(c) || c == ',' || c == ';' || c == ']' || c == '}'; }
 
@@ -101,13 +101,17 @@ bool ToolCallParser::StepText(AnswerText* out) {
   pending_.erase(0, at + found.size());
   if (!is_call) return false;
   opener_ = found;
+  in_list_ = found.ends_with('[');
   any_name_ = !found.empty() && options_.syntax != ToolSyntax::kLlama3;
   mode_ = Mode::kBeforeCall;
   return true;
 }
 
 bool ToolCallParser::StepBeforeCall() {
-  const size_t skipped = CountLeading(pending_, IsBeforeCall);
+  const bool may_be_list = options_.syntax != ToolSyntax::kLlama3;
+  const size_t skipped = CountLeading(pending_, may_be_list ? IsBeforeCall : IsJsonSpace);
+  in_list_ =
+      in_list_ || std::string_view(pending_).substr(0, skipped).find('[') != std::string::npos;
   opener_.append(pending_, 0, skipped);
   pending_.erase(0, skipped);
   if (pending_.empty()) return false;
@@ -138,12 +142,17 @@ bool ToolCallParser::StepCall(AnswerText* out) {
   return true;
 }
 
-// Another call may follow without a tag of its own, and models forget the tag that ends them.
+// In a list, and with Llama, another call may follow without a tag of its own; models forget the
+// tag that ends them.
 bool ToolCallParser::StepAfterCall() {
-  pending_.erase(0, CountLeading(pending_, IsAfterCall));
+  const size_t skipped = CountLeading(pending_, IsAfterCall);
+  in_list_ =
+      in_list_ && std::string_view(pending_).substr(0, skipped).find(']') == std::string::npos;
+  pending_.erase(0, skipped);
   const std::string_view text = pending_, end = tags_.end;
   if (text.empty() || (text.size() < end.size() && end.starts_with(text))) return false;
-  mode_ = text.starts_with('{') ? Mode::kBeforeCall : Mode::kText;
+  const bool more = in_list_ || options_.syntax == ToolSyntax::kLlama3;
+  mode_ = more && text.starts_with('{') ? Mode::kBeforeCall : Mode::kText;
   if (text.starts_with(end)) pending_.erase(0, end.size());
   return true;
 }

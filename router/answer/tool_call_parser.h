@@ -65,6 +65,7 @@ class ToolCallParser {
   std::string space_;      // white space at the end of the text so far
   std::string opener_;     // what stands before a call, from its tag on, while it may be text
   bool any_name_ = false;  // behind a tag anything is a call
+  bool in_list_ = false;   // the brackets around calls are open
   std::unique_ptr<CallScanner> call_;
   bool call_told_ = false;
   bool after_call_ = false;  // nothing but white space since

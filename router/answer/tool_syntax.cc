@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kMistralTag = "[TOOL_CALLS]";
 constexpr std::string_view kGraniteTag = "<|tool_call|>";  // Phi-4-mini's, too
 constexpr std::string_view kPhiEnd = "<|/tool_call|>";
-constexpr std::string_view kPhiWord = "functools";
+constexpr std::string_view kPhiWord = "functools[";  // without the bracket a word of Python's
 constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 constexpr std::array kHermesTags = {kCallTag};
@@ -24,13 +24,13 @@ struct NamedParser {
   std::string_view name;
   ToolSyntax syntax;
 };
-constexpr std::array<NamedParser, 7> kParsers = {{{"none", ToolSyntax::kNone},
-                                                  {"hermes", ToolSyntax::kHermes},
-                                                  {"llama3_json", ToolSyntax::kLlama3},
-                                                  {"qwen3_coder", ToolSyntax::kQwen3Coder},
-                                                  {"mistral", ToolSyntax::kMistral},
-                                                  {"granite", ToolSyntax::kGranite},
-                                                  {"phi4_mini_json", ToolSyntax::kPhi4Mini}}};
+constexpr auto kParsers = std::to_array<NamedParser>({{"none", ToolSyntax::kNone},
+                                                      {"hermes", ToolSyntax::kHermes},
+                                                      {"llama3_json", ToolSyntax::kLlama3},
+                                                      {"qwen3_coder", ToolSyntax::kQwen3Coder},
+                                                      {"mistral", ToolSyntax::kMistral},
+                                                      {"granite", ToolSyntax::kGranite},
+                                                      {"phi4_mini_json", ToolSyntax::kPhi4Mini}});
 
 bool Mentions(std::string_view text, std::string_view what) {
   return text.find(what) != std::string_view::npos;
@@ -39,7 +39,7 @@ bool Mentions(std::string_view text, std::string_view what) {
 ToolSyntax SyntaxOf(std::string_view chat_template) {
   const auto has = [&](std::string_view what) { return Mentions(chat_template, what); };
   if (has(kMistralTag)) return ToolSyntax::kMistral;
-  if (has("functools[") || has("<|/tool|>")) return ToolSyntax::kPhi4Mini;
+  if (has(kPhiWord) || has("<|/tool|>")) return ToolSyntax::kPhi4Mini;
   if (has(kGraniteTag)) return ToolSyntax::kGranite;
   // Functionary's are not read, <function=f>{…}</function>, and GLM's are not:
   // <tool_call>f<arg_key>….

@@ -96,35 +96,28 @@ v1::ChatMessage* MessageList::Assistant() {
 }
 
 void FoldSystemTurns(v1::ChatRequest* request) {
-  auto* messages = request->mutable_messages();
-  int kept = 0;
-  std::string held;             // what was said behind an assistant's turn
-  const auto keep_held = [&] {  // where one that was folded lay
-    v1::ChatMessage* message = messages->Mutable(kept++);
-    message->Clear();
+  google::protobuf::RepeatedPtrField<v1::ChatMessage> turns;
+  std::string held;  // what was said behind an assistant's turn
+  const auto add_held = [&] {
+    v1::ChatMessage* message = turns.Add();
     message->set_role("user");
     message->set_content(std::exchange(held, {}));
   };
-  for (int i = 0; i < messages->size(); ++i) {
-    v1::ChatMessage& message = *messages->Mutable(i);
-    if (kept > 0 && IsSystem(message)) {
-      v1::ChatMessage& last = *messages->Mutable(kept - 1);
+  for (v1::ChatMessage& message : *request->mutable_messages()) {
+    if (IsSystem(message) && !turns.empty()) {
+      v1::ChatMessage& last = *turns.rbegin();
       AppendParagraph(message.content(),
                       last.role() == "assistant" ? &held : last.mutable_content());
       continue;
     }
-    if (!held.empty() && message.role() == "assistant") keep_held();
-    if (!held.empty() && message.role() == "tool")
-      AppendParagraph(std::exchange(held, {}), message.mutable_content());
-    if (!held.empty()) {
-      AppendParagraph(message.content(), &held);
-      message.set_content(std::exchange(held, {}));
-    }
-    if (kept != i) messages->SwapElements(kept, i);
-    ++kept;
+    if (!held.empty() && message.role() == "assistant") add_held();
+    std::string* content = message.mutable_content();
+    if (message.role() == "user") content->swap(held);
+    AppendParagraph(std::exchange(held, {}), content);
+    *turns.Add() = std::move(message);
   }
-  if (!held.empty()) keep_held();
-  messages->DeleteSubrange(kept, messages->size() - kept);
+  if (!held.empty()) add_held();
+  request->mutable_messages()->Swap(&turns);
 }
 
 void CombineTurns(v1::ChatRequest* request) {

@@ -249,7 +249,7 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
                                                    stop.get_string().size());
     }
   }
-  reader.Object("metadata");
+  for (const char* name : {"metadata", "context_management"}) reader.Object(name);
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
   for (const char* name : {"container", "mcp_servers"}) {
     const json::value* value = reader.Find(name);

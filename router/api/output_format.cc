@@ -140,7 +140,8 @@ json::array TagsOfCalls(const ToolSet& tools, ToolSyntax syntax, const CallText&
   json::array lists;
   const json::object calls = Calls(std::move(tags), text.separator, !tools.parallel);
   for (const std::string_view begin : TagsOf(syntax).begin)
-    lists.push_back(Tag(StrCat(begin, "["), calls, "]"));
+    lists.push_back(
+        Tag(begin.ends_with('[') ? std::string(begin) : StrCat(begin, "["), calls, "]"));
   return lists;
 }
 

@@ -149,15 +149,22 @@ MaybeError ReadInput(const json::object& body, MessageList* list) {
   return std::nullopt;
 }
 
-// {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's. Agents
-// offer tools of the server's own, like web_search, whether it has them or not: the model is shown
-// the others.
+// Agents offer these whether the server has them or not, and the model is not shown them: tools of
+// the server's own, and of the client's those whose input is no JSON.
+constexpr std::array<std::string_view, 12> kToolsPassedOver = {
+    "web_search",       "web_search_preview",   "file_search", "code_interpreter",
+    "image_generation", "computer_use_preview", "mcp",         "namespace",
+    "tool_search",      "local_shell",          "shell",       "custom"};
+
+// {"type": "function", "name": …, "description": …, "parameters": …}: flat, unlike chat's.
 MaybeError ReadFlatTool(const json::object& tool, const std::string& field, ToolSet* out) {
   FieldReader fields(tool, field + ".");
   const auto type = fields.String("type");
   if (!type.has_value()) fields.Fail("type", "is missing");
   if (fields.error().has_value()) return fields.error();
-  if (type != "function") return std::nullopt;
+  if (std::ranges::find(kToolsPassedOver, *type) != kToolsPassedOver.end()) return std::nullopt;
+  if (type != "function")
+    return InvalidField(field + ".type", StrCat("'", field, ".type' must be 'function'."));
   if (auto error = AddFunction(tool, field, out)) return error;
   out->shown.push_back(ShownTool(tool, "parameters"));
   return std::nullopt;

@@ -69,9 +69,11 @@ MaybeError ReadAsHttp(const v1::ChatRequest& chat, Conversation* conversation) {
 MaybeError SetChatPrompt(const v1::ChatRequest& chat, const ParserChoice& parsers,
                          CompletionRequest* request) {
   if (AsksAsHttp(chat) == nullptr) {
-    v1::ChatRequest shown = chat;
-    AddDefaultKwargs(parsers, &shown);
-    auto prompt = ChatPrompt(shown, *request->model, CallArguments::kAsTheyAre);
+    std::optional<v1::ChatRequest> with_defaults;
+    if (!parsers.default_chat_template_kwargs.empty())
+      AddDefaultKwargs(parsers, &with_defaults.emplace(chat));
+    auto prompt = ChatPrompt(with_defaults.has_value() ? *with_defaults : chat, *request->model,
+                             CallArguments::kAsTheyAre);
     if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
     request->prompts.push_back(std::move(std::get<CompletionPrompt>(prompt)));
     return std::nullopt;

@@ -40,7 +40,7 @@ class EndedStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, RouterMetrics* metrics,
                                  const char* method, const grpc::Status& status) {
   metrics->Request(StrCat(kServiceName, "/", method),
-                   std::to_string(static_cast<int>(status.error_code())), 0);
+                   std::to_string(static_cast<int>(status.error_code())), std::nullopt);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status);
   return reactor;
@@ -233,7 +233,7 @@ grpc::ServerUnaryReactor* GrpcServer::Abort(grpc::CallbackServerContext* context
   boost::asio::post(*context_.io, [this, reactor, response, id = request->request_id(),
                                    caller = std::get<HandlerContext>(admitted).caller] {
     response->set_found(context_.dispatcher->AbortByRequestId(id, caller.tenant()));
-    context_.metrics->Request(StrCat(kServiceName, "/Abort"), "0", 0);
+    context_.metrics->Request(StrCat(kServiceName, "/Abort"), "0", std::nullopt);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

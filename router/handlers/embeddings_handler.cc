@@ -108,7 +108,9 @@ void EmbeddingsHandler::OnDelta(size_t input, v1::Delta&& delta) {
   usage->set_prompt_tokens(usage->prompt_tokens() + delta.usage().prompt_tokens());
   usage->set_cached_tokens(usage->cached_tokens() + delta.usage().cached_tokens());
   if (++finished_ < request_.inputs.size()) {
-    boost::asio::post(*context_.io, [self = shared_from_this()] { self->SubmitNext(); });
+    // Later, since the dispatcher is in the middle of telling this.
+    if (handles_.size() < request_.inputs.size())
+      boost::asio::post(*context_.io, [self = shared_from_this()] { self->SubmitNext(); });
     return;
   }
   ended_ = true;

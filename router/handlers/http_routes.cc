@@ -264,9 +264,9 @@ void HttpRoutes::ReplyFleet(const HttpHead& head, HttpExchange* exchange) const 
 
 void HttpRoutes::OnAnswered(const std::string& path, int status, double seconds) {
   const Route* route = FindRoute(path);
-  const bool works = route != nullptr && route->method == std::string_view("POST");
+  const bool is_post = route != nullptr && route->method == std::string_view("POST");
   context_.metrics->Request(route == nullptr ? "other" : route->path, std::to_string(status),
-                            works ? std::optional(seconds) : std::nullopt);
+                            is_post ? std::optional(seconds) : std::nullopt);
 }
 
 void HttpRoutes::OnRefused(const char* reason) { context_.metrics->Rejection(reason); }

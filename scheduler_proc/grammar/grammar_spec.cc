@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/strict_json.h"
 #include "scheduler_proc/grammar/disjoint_schemas.h"
 #include "scheduler_proc/grammar/schema_rewrites.h"
@@ -127,7 +128,7 @@ class SchemaCheck {
       if (map == nullptr) continue;
       if (!map->is_object()) return Refuse(StrCat("'", key, "' must be an object"));
       for (auto& [name, inner] : map->get_object())
-        RETURN_IF_ERROR(CheckAt(StrCat(key, "/", std::string_view(name).substr(0, 64)), &inner));
+        RETURN_IF_ERROR(CheckAt(StrCat(key, "/", Shown(name)), &inner));
     }
     for (std::string_view key : kSchemas) {
       json::value* inner = Find(&object, key);
@@ -159,6 +160,16 @@ class SchemaCheck {
     RETURN_IF_ERROR(Check(schema));
     path_.resize(around);
     return OkStatus();
+  }
+
+  // A name as a step of a JSON pointer; a long one is cut, between two characters.
+  static std::string Shown(std::string_view name) {
+    constexpr size_t kMostBytes = 64;
+    size_t end = std::min(name.size(), kMostBytes);
+    while (end < name.size() && end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80)
+      --end;
+    const std::string step = absl::StrReplaceAll(name.substr(0, end), {{"~", "~0"}, {"/", "~1"}});
+    return end < name.size() ? StrCat(step, "…") : step;
   }
 
   // With the place, as a reference would name it.

@@ -95,9 +95,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckGrpc(body, *models, chat);
   // Calls whose arguments' types their tools' schemas say, and lists of calls.
   for (const char* parser : {"qwen3_coder", "phi4_mini_json"})
-    fuzz::CheckParsed(
-        ParseChat(body, *models,
-                  {.tool_call_parser = parser, .default_chat_template_kwargs = R"({"a":1})"}));
+    fuzz::CheckParsed(ParseChat(
+        body, *models, {.tool_call_parser = parser, .default_chat_template_kwargs = R"({"a":1})"}));
   fuzz::CheckParsed(ParseResponses(body, *models, {}));
   const auto message = ParseMessages(body, *models, {});
   const auto count = CountTokens(body, *models, {});

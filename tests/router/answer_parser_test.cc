@@ -166,14 +166,13 @@ TEST(AnswerParserTest, LlamaCalls) {
         "0:f({})1:g({\"n\":-1.5e3})");
   Check(llama, "<|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "0:f({})");
   Check(llama, "Yes <|python_tag|>{\"name\":\"f\",\"parameters\":{}}", "T[Yes]0:f({})");
-  Check(llama, "[{\"name\":\"f\",\"parameters\":{}}, {\"name\":\"g\"}]", "0:f({})1:g({})");
 }
 
 TEST(AnswerParserTest, LlamasOtherObjectsAreText) {
   const AnswerSyntax llama = Tools(ToolSyntax::kLlama3);
-  for (const char* text :
-       {"{\"name\": \"Bob\", \"age\": 7}", "{\"a\":1}", " {", "Hi {\"name\":\"f\"}", "  Hi  ",
-        "<|python_tag|>print(1)", "[1] says {", "[{\"name\": \"Bob\"}]"})
+  for (const char* text : {"{\"name\": \"Bob\", \"age\": 7}", "{\"a\":1}", " {",
+                           "Hi {\"name\":\"f\"}", "  Hi  ", "<|python_tag|>print(1)", "[1] says {",
+                           "[{\"name\": \"Bob\"}]", "[{\"name\":\"f\",\"parameters\":{}}]"})
     Check(llama, text, StrCat("T[", text, "]"));
 }
 
@@ -323,6 +322,9 @@ TEST(AnswerParserTest, MistralsCallsAreAList) {
     Check(mistral, R"([TOOL_CALLS][{"arguments":{"b":2},"name":"f"}] and so, on)",
           R"(T[and so, on]0:f({"b":2}))");
     Check(mistral, R"([TOOL_CALLS][{"name":"f","arguments":{"a": "}])", R"(0:f({"a": "}]))");
+    // Behind the list a grammar holds nothing any more.
+    Check(mistral, R"([TOOL_CALLS][{"name":"f"}] {"name": "x", "arguments": {}})",
+          R"(T[{"name": "x", "arguments": {}}]0:f({}))");
   }
 }
 
@@ -335,6 +337,8 @@ TEST(AnswerParserTest, MistralsCallsHaveTheirNamesInFront) {
           R"(T[Yes.</s>]0:f({"a": 1}))");
     Check(mistral, "[TOOL_CALLS] f [ARGS] {}\n[TOOL_CALLS]g {}", "0:f({})1:g({})");
     Check(mistral, R"([TOOL_CALLS]f[ARGS]{"a": )", R"(0:f({"a": ))");
+    Check(mistral, R"([TOOL_CALLS]f[ARGS]{}{"name":"x","arguments":{}})",
+          R"(T[{"name":"x","arguments":{}}]0:f({}))");
   }
 }
 

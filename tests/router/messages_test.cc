@@ -295,6 +295,7 @@ TEST_F(MessagesTest, ErrorsNameTheFieldAndHaveTheirForm) {
           "'messages[0].content[0].source.type'");
   Refuses(with(R"("output_config":{"effort":1})"), "'output_config.effort'");
   Refuses(with(R"("chat_template_kwargs":1)"), "'chat_template_kwargs'");
+  Refuses(with(R"("context_management":1)"), "'context_management'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user"}])", "'messages[0].content'");
   Refuses(R"("max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}])",
           "'messages[0].content[0].type'");

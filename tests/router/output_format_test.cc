@@ -222,6 +222,7 @@ TEST_F(OutputFormatTest, ListsOfCallsBehindTheirTags) {
     HoldCalls(Tools(true), c.syntax, &form);
     const auto either = Compile(form);
     ExpectFollows(*grammar, "It is [{\"name\": \"f\"}] <|tool", true);
+    ExpectFollows(*grammar, "from functools import cache", true);
     ExpectFollows(*either, "true", true);
     EXPECT_FALSE(Takes(*either, "I look."));
     for (const char* begin : c.begin) {
@@ -264,6 +265,7 @@ TEST_F(OutputFormatTest, LlamasCallsComeFirst) {
   ExpectFollows(*grammar, StrCat("It is ", call), true);
   EXPECT_FALSE(Takes(*grammar, R"({"name": "f", "parameters": {"m)"));
   EXPECT_FALSE(Takes(*grammar, " {"));
+  ExpectFollows(*grammar, R"([{"name": "f"}] is a list.)", true);  // read as text, too
   for (const char* escape : {";{", "<|python_tag|>", "<think>"})
     EXPECT_FALSE(Takes(*grammar, escape));
   ASSERT_TRUE(LetThinkFirst(ReasoningStart::kTagged, 3, &output));

@@ -210,6 +210,7 @@ TEST_F(ResponsesTest, ErrorsNameTheField) {
   EXPECT_EQ(Refused(R"("input":"x","include":["message.output_text.logprobs"])", 400), "include");
   EXPECT_EQ(Refused(R"("input":"x","store":1)"), "store");
   EXPECT_EQ(Refused(R"("input":"x","tools":[{"name":"f"}])"), "tools[0].type");
+  EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"functon","name":"f"}])"), "tools[0].type");
   EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"web_search"}],"tool_choice":"required")"),
             "tool_choice");
   EXPECT_EQ(Refused(R"("input":"x","tools":[{"type":"function"}])"), "tools[0].name");

@@ -134,6 +134,10 @@ TEST(GrammarSpecTest, RefusalsNameThePlace) {
             " (at #/$defs/f/anyOf/1)");
   EXPECT_EQ(place(R"({"properties":{"a":{"required":["x"],"additionalProperties":false}}})"),
             " (at #/properties/a)");
+  EXPECT_EQ(place(R"({"properties":{"a/b~":{"not":{}}}})"), " (at #/properties/a~1b~0)");
+  const std::string name(63, 'n');
+  EXPECT_EQ(place(StrCat(R"({"properties":{")", name, R"(üx":{"not":{}}}})").c_str()),
+            StrCat(" (at #/properties/", name, "…)"));
 }
 
 TEST(GrammarSpecTest, NamesOfPropertiesAreStrings) {
