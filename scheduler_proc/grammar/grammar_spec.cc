@@ -168,7 +168,8 @@ class SchemaCheck {
     size_t end = std::min(name.size(), kMostBytes);
     while (end < name.size() && end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80)
       --end;
-    const std::string step = absl::StrReplaceAll(name.substr(0, end), {{"~", "~0"}, {"/", "~1"}});
+    const std::string step =
+        absl::StrReplaceAll(std::string(name.substr(0, end)), {{"~", "~0"}, {"/", "~1"}});
     return end < name.size() ? StrCat(step, "…") : step;
   }
 

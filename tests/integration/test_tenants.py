@@ -138,3 +138,19 @@ def test_another_tenants_request_can_not_be_cancelled(reflected):
     assert not reflected.call("Abort", abort, **authorized("umbrella")).found
     thread.join(120)
     assert finished == [300], "it went on to its end"
+
+
+def test_who_asked_for_how_much(cluster, acme, model):
+    def figures(tenant):
+        samples = cluster.metrics()
+        return {name: sum(value for key, value in samples.items()
+                          if key.startswith(f"flotilla_router_tenant_{name}{{") and f'tenant="{tenant}"' in key)
+                for name in ("requests_total", "tokens_total")}
+
+    before = {tenant: figures(tenant) for tenant in KEYS}
+    answer = acme.completions.create(model=model, prompt="One, two,", max_tokens=5, temperature=0)
+    after = {tenant: figures(tenant) for tenant in KEYS}
+    assert after["acme"]["requests_total"] == before["acme"]["requests_total"] + 1
+    grown = after["acme"]["tokens_total"] - before["acme"]["tokens_total"]
+    assert 5 <= grown <= answer.usage.total_tokens  # the last one is not computed
+    assert after["umbrella"] == before["umbrella"]

@@ -63,15 +63,15 @@ TEST_F(TenantLimitsTest, SaysWhoAskedForHowMuch) {
   const std::string page = RenderMetrics(registry_);
   const auto has = [&](const char* metric, const char* tenant_name, int value) {
     const std::string line =
-        StrCat("flotilla_router_tenant_", metric, "{tenant=\"", tenant_name, "\"} ", value, "\n");
+        StrCat("flotilla_router_", metric, "{tenant=\"", tenant_name, "\"} ", value, "\n");
     EXPECT_NE(page.find(line), std::string::npos) << line << page;
   };
-  has("requests_total", "a", 1);
-  has("requests_refused_total", "a", 1);
-  has("tokens_total", "a", 70);
-  has("requests_in_flight", "a", 0);  // last_ is b's now
-  has("requests_in_flight", "b", 1);
-  has("tokens_total", "b", 0);
+  has("tenant_requests_total", "a", 1);
+  has("tenant_requests_refused_total", "a", 1);
+  has("tenant_tokens_total", "a", 70);
+  has("tenant_requests_in_flight", "a", 0);  // last_ is b's now
+  has("tenant_requests_in_flight", "b", 1);
+  has("tenant_tokens_total", "b", 0);
 }
 
 TEST_F(TenantLimitsTest, TokensAMinute) {
