@@ -201,9 +201,9 @@ def test_documented_and_there_are_the_same(traffic):
     there = set(re.findall(r"^# TYPE (\S+) ", traffic.cluster.metrics_page(), re.M))
     tables = DOCS.read_text(encoding="utf-8").split("<!-- metrics vllm -->")[0]
     documented = set(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \|", tables, re.M))
-    elsewhere = {name for name in documented if name.startswith(("flotilla_worker_plan_link_", "flotilla_router_cache_index_"))
-                 or "_certificate_expiry_" in name}
-    assert len(elsewhere) == 7  # with ranks on several hosts; with --policy prefix_aware; with TLS
+    elsewhere = {name for name in documented if "_certificate_expiry_" in name or name.startswith(
+        ("flotilla_worker_plan_link_", "flotilla_router_cache_index_", "flotilla_router_tenant_"))}
+    assert len(elsewhere) == 11  # with ranks on several hosts, --policy prefix_aware, TLS, keys
     assert there == documented - elsewhere
     assert len(there) > 50
 
