@@ -101,8 +101,7 @@ TenantLimits::TenantLimits(const Clock* clock, prometheus::Registry* registry)
                            "Requests of the tenant at once.")) {}
 
 // Full buckets.
-TenantLimits::State TenantLimits::NewState(const Tenant& tenant) const {
-  const int64_t now_ns = clock_.NowNs();
+TenantLimits::State TenantLimits::NewState(const Tenant& tenant, int64_t now_ns) const {
   const prometheus::Labels labels = {{"tenant", tenant.name}};
   State state;
   state.requests = {static_cast<double>(tenant.requests_per_minute), now_ns};
@@ -117,7 +116,7 @@ TenantLimits::State TenantLimits::NewState(const Tenant& tenant) const {
 TenantLimits::State& TenantLimits::Find(const Tenant& tenant) {
   const int64_t now_ns = clock_.NowNs();
   auto at = states_.find(tenant.name);
-  if (at == states_.end()) at = states_.emplace(tenant.name, NewState(tenant)).first;
+  if (at == states_.end()) at = states_.emplace(tenant.name, NewState(tenant, now_ns)).first;
   State& state = at->second;
   state.requests.Fill(tenant.requests_per_minute, now_ns);
   state.tokens.Fill(tenant.tokens_per_minute, now_ns);

@@ -109,7 +109,7 @@ class TenantLimits : public std::enable_shared_from_this<TenantLimits> {
     prometheus::Gauge* in_flight = nullptr;
   };
   State& Find(const Tenant& tenant);
-  State NewState(const Tenant& tenant) const;
+  State NewState(const Tenant& tenant, int64_t now_ns) const;
   static std::optional<ApiError> Check(const State& state, const Tenant& tenant);
   static std::optional<ApiError> CheckRequests(const State& state, const Tenant& tenant);
   void Leave(const Tenant& tenant);
