@@ -9,11 +9,11 @@ namespace {
 constexpr std::string_view kIdTag = "[CALL_ID]";
 constexpr std::string_view kArgumentsTag = "[ARGS]";
 
-bool IsNameCharacter(char c) {
+}  // namespace
+
+bool IsToolNameCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
-
-}  // namespace
 
 void NamedCallScanner::Take(char c, std::string* arguments) {
   if (at_ != At::kArguments) {
@@ -40,8 +40,8 @@ bool NamedCallScanner::TakeHead(char c) {
     tag_.assign(1, c);
     return true;
   }
-  if (at_ == At::kName && IsNameCharacter(c)) name_.push_back(c);
-  return at_ != At::kBeforeArguments && IsNameCharacter(c);
+  if (at_ == At::kName && IsToolNameCharacter(c)) name_.push_back(c);
+  return at_ != At::kBeforeArguments && IsToolNameCharacter(c);
 }
 
 bool NamedCallScanner::TakeTag(char c) {

@@ -11,6 +11,9 @@
 
 namespace flotilla {
 
+// What names of tools are made of.
+bool IsToolNameCharacter(char c);
+
 class NamedCallScanner final : public CallScanner {
  private:
   enum class At { kName, kTag, kId, kBeforeArguments, kArguments };

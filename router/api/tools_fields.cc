@@ -4,7 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
+#include "router/answer/named_call_scanner.h"
 #include "router/api/output_format.h"
 #include "router/base/json_reader.h"
 
@@ -19,9 +19,8 @@ MaybeError MustBe(const std::string& field, std::string_view what) {
 }
 
 bool IsToolName(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxToolNameBytes && std::ranges::all_of(name, [](char c) {
-    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-  });
+  return !name.empty() && name.size() <= kMaxToolNameBytes &&
+         std::ranges::all_of(name, IsToolNameCharacter);
 }
 
 // One entry of `tools`, {"type": "function", "function": {…}}.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/strict_json.h"
+#include "common/base/utf8.h"
 #include "scheduler_proc/grammar/disjoint_schemas.h"
 #include "scheduler_proc/grammar/schema_rewrites.h"
 #include "scheduler_proc/grammar/structural_tag.h"
@@ -165,9 +166,8 @@ class SchemaCheck {
   // A name as a step of a JSON pointer; a long one is cut, between two characters.
   static std::string Shown(std::string_view name) {
     constexpr size_t kMostBytes = 64;
-    size_t end = std::min(name.size(), kMostBytes);
-    while (end < name.size() && end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80)
-      --end;
+    const size_t end =
+        FindInvalidUtf8(name.substr(0, kMostBytes)).value_or(std::min(name.size(), kMostBytes));
     const std::string step =
         absl::StrReplaceAll(std::string(name.substr(0, end)), {{"~", "~0"}, {"/", "~1"}});
     return end < name.size() ? StrCat(step, "…") : step;

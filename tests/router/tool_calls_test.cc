@@ -6,8 +6,8 @@
 #include <boost/json.hpp>
 
 #include "router/api/chat_request.h"
-#include "tests/fakes/byte_vocabulary.h"
 #include "tests/router/router_harness.h"
+#include "tests/router/template_model.h"
 
 namespace flotilla {
 namespace {
@@ -139,15 +139,9 @@ TEST_F(ToolCallsTest, ThatWereDemandedAndCutAreNoText) {
 // What is said to a client whose model's calls are not searched for.
 TEST(ToolsNotReadTest, TheReasonIsTrue) {
   const auto refused = [](const char* chat_template, const char* parser) {
-    auto model = std::make_shared<ModelHandle>();
-    model->name = "m";
-    model->max_model_len = 1024;
-    model->tokenizer = std::make_shared<testing::ByteVocabulary>();
-    model->vocab_size = model->tokenizer->vocab_size();
-    model->chat_format = ChatFormat::Create(chat_template, {}, {});
     const auto parsed = ParseChat(
         StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}],)", kTools, "}"),
-        {{"m", model}}, {.tool_call_parser = parser});
+        TemplateModel(chat_template), {.tool_call_parser = parser});
     const auto* error = std::get_if<ApiError>(&parsed);
     return error == nullptr ? std::string() : error->message;
   };

@@ -9,6 +9,7 @@
 #include "router/api/responses_request.h"
 #include "tests/fakes/byte_vocabulary.h"
 #include "tests/router/router_harness.h"
+#include "tests/router/template_model.h"
 
 namespace flotilla {
 namespace {
@@ -272,16 +273,7 @@ class TemplateTest : public ::testing::Test {
                                                   const std::string& tools = kTools) {
     return ParseChat(StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"})", messages,
                             "],", fields, ",", tools, "}"),
-                     Models(chat_template), parsers_);
-  }
-  static ModelTable Models(const char* chat_template) {
-    auto model = std::make_shared<ModelHandle>();
-    model->name = "m";
-    model->max_model_len = 1024;
-    model->tokenizer = std::make_shared<testing::ByteVocabulary>();
-    model->vocab_size = model->tokenizer->vocab_size();
-    model->chat_format = ChatFormat::Create(chat_template, {}, {});
-    return {{"m", model}};
+                     TemplateModel(chat_template), parsers_);
   }
 
   ParserChoice parsers_;
@@ -402,7 +394,7 @@ TEST_F(TemplateTest, KnowsHowMuchIsToBeThought) {
 }
 
 TEST_F(TemplateTest, KnowsItFromEveryApi) {
-  const ModelTable models = Models("{{ reasoning_effort }}|{{ enable_thinking }}|{{ own }}");
+  const ModelTable models = TemplateModel("{{ reasoning_effort }}|{{ enable_thinking }}|{{ own }}");
   const auto text = [](const std::variant<CompletionRequest, ApiError>& parsed) {
     const auto* request = std::get_if<CompletionRequest>(&parsed);
     return request == nullptr ? std::get<ApiError>(parsed).message : request->prompts[0].text;
