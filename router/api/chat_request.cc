@@ -125,6 +125,13 @@ MaybeError ReadToolCalls(const json::value& calls, const std::string& field, std
 
 namespace {
 
+// reasoning_effort is a variable of the templates that know it; "none" is said to the others in
+// their own way.
+void AddEffort(std::string_view effort, json::object* kwargs) {
+  kwargs->emplace("reasoning_effort", json::string(effort.data(), effort.size()));
+  if (effort == "none") kwargs->emplace("enable_thinking", false);
+}
+
 MaybeError ReadChatKwargs(FieldReader* reader, v1::ChatRequest* out) {
   json::object own;
   if (const auto effort = reader->String("reasoning_effort")) AddEffort(*effort, &own);
@@ -155,9 +162,12 @@ void AddDefaultKwargs(const ParserChoice& parsers, v1::ChatRequest* request) {
   request->set_template_kwargs_json(json::serialize(kwargs));
 }
 
-void AddEffort(std::string_view effort, json::object* kwargs) {
-  kwargs->emplace("reasoning_effort", json::string(effort.data(), effort.size()));
-  if (effort == "none") kwargs->emplace("enable_thinking", false);
+MaybeError ReadEffort(FieldReader* reader, const std::string& field, json::object* kwargs) {
+  const json::object* object = reader->Object(field);
+  if (object == nullptr) return reader->error();
+  FieldReader fields(*object, field + ".");
+  if (const auto effort = fields.String("effort")) AddEffort(*effort, kwargs);
+  return fields.error();
 }
 
 MaybeError ReadThinkingBudget(const json::object& body, v1::ChatRequest* out) {

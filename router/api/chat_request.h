@@ -37,9 +37,9 @@ std::optional<ApiError> ReadTemplateKwargs(FieldReader* reader, boost::json::obj
                                            v1::ChatRequest* out);
 // --default-chat-template-kwargs, where the request doesn't say otherwise.
 void AddDefaultKwargs(const ParserChoice& parsers, v1::ChatRequest* request);
-// reasoning_effort is a variable of the templates that know it; "none" is said to the others in
-// their own way.
-void AddEffort(std::string_view effort, boost::json::object* kwargs);
+// "effort" of the object `field`, of which templates hear as chat says it.
+std::optional<ApiError> ReadEffort(FieldReader* reader, const std::string& field,
+                                   boost::json::object* kwargs);
 
 // vLLM's thinking_token_budget.
 std::optional<ApiError> ReadThinkingBudget(const boost::json::object& body, v1::ChatRequest* out);

@@ -224,12 +224,7 @@ MaybeError ReadMessageKwargs(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
   json::object own;
   if (auto error = ReadThinking(body, &own, out)) return error;
-  const json::object* config = reader.Object("output_config");
-  if (config != nullptr) {
-    FieldReader fields(*config, "output_config.");
-    if (const auto effort = fields.String("effort")) AddEffort(*effort, &own);
-    if (fields.error().has_value()) return fields.error();
-  }
+  if (auto error = ReadEffort(&reader, "output_config", &own)) return error;
   return ReadTemplateKwargs(&reader, std::move(own), out);
 }
 
@@ -251,11 +246,8 @@ MaybeError ReadMessageFields(const json::object& body, CompletionRequest* reques
   }
   for (const char* name : {"metadata", "context_management"}) reader.Object(name);
   if (auto error = ReadCommonFields(body, &reader, request)) return error;
-  for (const char* name : {"container", "mcp_servers"}) {
-    const json::value* value = reader.Find(name);
-    if (value != nullptr && !IsNeutral(*value))
-      return NotBuiltYet(name, StrCat("'", name, "' is not built yet; leave it out."));
-  }
+  constexpr const char* kNotBuilt[] = {"container", "mcp_servers"};
+  if (auto error = CheckNotBuilt(body, kNotBuilt)) return error;
   if (auto error = ReadTextFormat(&reader, "output_config", request)) return error;
   if (auto error = CheckParams(request->params, *request->model)) {
     if (error->param == "stop") error->param = "stop_sequences";

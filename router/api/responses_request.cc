@@ -50,14 +50,10 @@ MaybeError CheckResponseWishes(const json::object& body) {
 }
 
 // How much to think is said to the template. A summary of it is not made.
-MaybeError ReadEffort(const json::object& body, v1::ChatRequest* out) {
+MaybeError ReadResponseKwargs(const json::object& body, v1::ChatRequest* out) {
   FieldReader reader(body);
   json::object own;
-  if (const json::object* reasoning = reader.Object("reasoning")) {
-    FieldReader fields(*reasoning, "reasoning.");
-    if (const auto effort = fields.String("effort")) AddEffort(*effort, &own);
-    if (fields.error().has_value()) return fields.error();
-  }
+  if (auto error = ReadEffort(&reader, "reasoning", &own)) return error;
   return ReadTemplateKwargs(&reader, std::move(own), out);
 }
 
@@ -266,7 +262,7 @@ std::variant<CompletionRequest, ApiError> ParseResponses(std::string_view body,
   FoldSystemTurns(&conversation.request);
   CombineTurns(&conversation.request);
   if (auto error = ReadThinkingBudget(object, &conversation.request)) return *error;
-  if (auto error = ReadEffort(object, &conversation.request)) return *error;
+  if (auto error = ReadResponseKwargs(object, &conversation.request)) return *error;
   if (auto error = SetPromptThatFits(std::move(conversation), parsers, &request)) {
     if (error->param == "max_tokens") {
       error->param = "max_output_tokens";
