@@ -279,10 +279,15 @@ class Bench : public BenchDevice {
     constexpr uint32_t kQ = kHeads * kDim, kQkv = kQ + 2 * kKvHeads * kDim;
     constexpr uint64_t kWeights = uint64_t{kHidden} * (kQkv + kQ + 3 * kFfn);
     const Tokens tokens = MakeTokens();
-    for (const auto& [rows, gemv] :
-         {std::pair{1u, true}, {1u, false}, {8u, false}, {64u, false}, {256u, false}}) {
+    struct Kind {
+      uint32_t rows;
+      bool gemv = false;
+      bool fused = false;  // norms and sums within products
+    };
+    for (const Kind kind : {Kind{1, true}, {1}, {1, false, true}, {8}, {64}, {256}}) {
+      const uint32_t rows = kind.rows;
       const AttentionCase attention = MakeAttention(rows, 1, kKeys, /*in_graph=*/true);
-      const auto layer = [&, rows = rows, gemv = gemv](uint32_t i) {
+      const auto layer = [&, rows, kind](uint32_t i) {
         const std::byte* weight =
             weights_.data() + i * 2 * kWeights % (kPoolBytes - 2 * kWeights) / 256 * 256;
         const auto product = [&](uint32_t out, uint32_t in, Element y, bool gated) {
@@ -290,7 +295,15 @@ class Bench : public BenchDevice {
                                   out_.data(), y, gated, HiddenAct::kSilu},
                                  rows};
           weight += uint64_t{2} * out * in * (gated ? 2 : 1);
-          if (gemv) return device_->kernels().gemv(args.matrix, device_->stream());
+          if (kind.fused) {
+            args.matrix.adds = out == kHidden;
+            if (out != kHidden) {
+              args.matrix.x = args.matrix.norm_weight = floats_.as<float>();
+              args.matrix.norm_eps = 1e-6f;
+            }
+            return device_->kernels().skinny_gemm(args, device_->stream());
+          }
+          if (kind.gemv) return device_->kernels().gemv(args.matrix, device_->stream());
           if (!gated) return device_->Gemm({args.matrix, rows, true});
           if (HasGatedGemm(args)) {
             return device_->kernels().skinny_gemm(args, device_->stream());
@@ -300,17 +313,19 @@ class Bench : public BenchDevice {
           device_->Gemm({args.matrix, rows, true});
           ActMul(rows);
         };
-        Norm(rows);
+        if (!kind.fused) Norm(rows);
         product(kQkv, kHidden, Element::kFloat32, false);
         Rope(tokens, rows);
         Attend(attention, i);
         product(kHidden, kQ, Element::kFloat32, false);
-        Norm(rows);
+        if (!kind.fused) Norm(rows);
         product(kFfn, kHidden, Element::kBFloat16, true);
         product(kHidden, kFfn, Element::kFloat32, false);
       };
       Row("a layer of decodes after " + std::to_string(kKeys) + ", rows: " + std::to_string(rows) +
-              (gemv ? ", gemv" : ""),
+              (kind.gemv    ? ", gemv"
+               : kind.fused ? ", norms in products"
+                            : ""),
           static_cast<double>(2 * kWeights + attention.cache_bytes), 2.0 * rows * kWeights, layer);
     }
     FillFloats(more_floats_);

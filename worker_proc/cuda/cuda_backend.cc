@@ -113,6 +113,14 @@ class CudaBackend final : public Backend {
   void Linear(const LinearWeight& weight, Tensor x, Tensor out) override {
     products_.Linear(static_cast<const CudaLinear&>(weight), x, out);
   }
+  void LinearAddRmsNorm(const LinearWeight& weight, Tensor x, const AddNorm& add) override {
+    if (!products_.LinearAdd(static_cast<const CudaLinear&>(weight), x, add.residual)) {
+      return Backend::LinearAddRmsNorm(weight, x, add);
+    }
+    const RmsNormArgs norm = NormArgs(add.residual, nullptr, add.weight, add.eps, add.out);
+    if (add.for_next_product) return products_.NormForNext(norm);
+    kernels_.rms_norm(norm, stream_);
+  }
   void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
                       Tensor qkv) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,

@@ -20,9 +20,38 @@ GemvArgs CudaProducts::ProductOf(const CudaLinear& w, Tensor x, Tensor out) cons
           w.bias.as<const float>(), Data(out), TypeOf(out)};
 }
 
+bool CudaProducts::LinearAdd(const CudaLinear& w, Tensor x, Tensor out) {
+  SkinnyGemmArgs args = {ProductOf(w, x, out), x.rows};
+  args.matrix.adds = true;
+  if (!w.matrix->packed.empty() || !batch_invariant_ || !HasAddingGemm(args)) return false;
+  kernels_.skinny_gemm(args, device_.stream());
+  return true;
+}
+
+void CudaProducts::NormForNext(const RmsNormArgs& norm) {
+  CHECK(!norm_for_next_.has_value());
+  norm_for_next_ = norm;
+}
+
+bool CudaProducts::TakeNorm(const CudaLinear& w, SkinnyGemmArgs* args) {
+  if (!norm_for_next_.has_value()) return false;
+  const RmsNormArgs norm = *std::exchange(norm_for_next_, std::nullopt);
+  CHECK(args->matrix.x == norm.out && args->rows == norm.rows);
+  if (!w.matrix->packed.empty() || !batch_invariant_ || !HasNormedGemm(*args)) {
+    kernels_.rms_norm(norm, device_.stream());
+    return false;
+  }
+  args->matrix.x = norm.x;
+  args->matrix.norm_weight = norm.weight;
+  args->matrix.norm_eps = norm.eps;
+  return true;
+}
+
 void CudaProducts::Linear(const CudaLinear& w, Tensor x, Tensor out) {
   DCHECK(out.cols == w.out_features);
-  const GemvArgs args = ProductOf(w, x, out);
+  SkinnyGemmArgs few = {ProductOf(w, x, out), x.rows};
+  if (TakeNorm(w, &few)) return kernels_.skinny_gemm(few, device_.stream());
+  const GemvArgs& args = few.matrix;
   if (!w.matrix->packed.empty()) return PackedLinear(w, args, x.rows);
   if (x.rows == 1 && !batch_invariant_) {
     kernels_.gemv(args, device_.stream());
@@ -66,6 +95,7 @@ void CudaProducts::LinearActMul(const CudaLinear& w, HiddenAct act, Tensor x, Te
   args.matrix.act = act;
   const std::vector<PackedRows>& packed = w.matrix->packed;
   if (out.cols > 0 && w.bias.data() == nullptr) {
+    if (TakeNorm(w, &args)) return kernels_.skinny_gemm(args, device_.stream());
     if (!packed.empty()) {
       if (packed.size() == 1 && x.rows <= kMostPackedRows) {
         return kernels_.packed_gemm({args.matrix, packed[0].dtype, x.rows, out.cols},

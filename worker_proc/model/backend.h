@@ -286,6 +286,19 @@ class Backend {
   virtual void AddRmsNorm(Tensor x, Tensor residual, const VectorWeight& weight, float eps,
                           Tensor out) = 0;
   virtual void Linear(const LinearWeight& weight, Tensor x, Tensor out) = 0;
+  struct AddNorm {
+    Tensor x, residual;  // x is scratch
+    const VectorWeight& weight;
+    float eps = 0;
+    Tensor out;
+    // The next Linear or LinearActMul multiplies `out`, and no other op reads it.
+    bool for_next_product = false;
+  };
+  // Linear into add.x, and AddRmsNorm.
+  virtual void LinearAddRmsNorm(const LinearWeight& weight, Tensor x, const AddNorm& add) {
+    Linear(weight, x, add.x);
+    AddRmsNorm(add.x, add.residual, add.weight, add.eps, add.out);
+  }
   // Norms each head of q and k and rotates it, in place, then stores k and v in the cache at the
   // context's slots.
   virtual void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
@@ -313,13 +326,7 @@ class Backend {
   // cols[r]: columns of rank r; out has their sum, in rank order; local is a shard.
   virtual Status AllGatherColumns(Collective& collective, std::span<const uint32_t> cols,
                                   Tensor local, Tensor out) = 0;
-  // AllGatherColumns into x, and AddRmsNorm; x is scratch.
-  struct AddNorm {
-    Tensor x, residual;
-    const VectorWeight& weight;
-    float eps = 0;
-    Tensor out;
-  };
+  // AllGatherColumns into norm.x, and AddRmsNorm.
   virtual Status AllGatherAddRmsNorm(Collective& collective, std::span<const uint32_t> cols,
                                      Tensor local, const AddNorm& norm) {
     RETURN_IF_ERROR(AllGatherColumns(collective, cols, local, norm.x));

@@ -74,9 +74,13 @@ class Decoder final : public Model {
   Status LoadNorms(const std::string& prefix, WeightLoader* loader, DecoderLayer* layer) const;
   StatusOr<DecoderLayer> LoadLayer(uint32_t index, WeightLoader* loader) const;
   Status AllocateShards();
-  Status Attention(const DecoderLayer& layer, const AttentionContext& context);
-  Status AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
-                       uint32_t tokens);
+  StatusOr<Projection> Attention(const DecoderLayer& layer, const AttentionContext& context);
+  struct Norms {
+    const VectorWeight* own = nullptr;  // null: none
+    const VectorWeight& next;
+    bool for_next_product = false;  // as AddNorm's
+  };
+  Status AddToResidual(const Projection& projection, const Norms& norms, uint32_t tokens);
   // All ranks' columns of `local` side by side; with one rank `full` is `local` already.
   Status AllGather(std::span<const uint32_t> cols, Tensor local, Tensor full) {
     if (env_.partition.size == 1) return OkStatus();
@@ -228,8 +232,9 @@ Status Decoder::AllocateShards() {
   return OkStatus();
 }
 
-// normed_ → projected_local_
-Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& context) {
+// normed_ → what is added to the residual stream
+StatusOr<Projection> Decoder::Attention(const DecoderLayer& layer,
+                                        const AttentionContext& context) {
   const uint32_t n = context.num_tokens;
   backend_.Linear(*layer.qkv_proj, normed_.First(n), qkv_.First(n));
   HeadRotation rotation = {*layer.rope, layer.attention};
@@ -241,23 +246,32 @@ Status Decoder::Attention(const DecoderLayer& layer, const AttentionContext& con
   backend_.RopeAndWriteKv(rotation, context, qkv_.First(n));
   backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
   RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
-  backend_.Linear(*layer.o_proj, attention_.First(n), projected_local_.First(n));
-  return OkStatus();
+  return Projection{layer.o_proj.get(), attention_.First(n)};
 }
 
-// projected_local_ of all ranks, through `own_norm` if it is not null → residual_; normed_ is that
-// through `next_norm`.
-Status Decoder::AddToResidual(const VectorWeight* own_norm, const VectorWeight& next_norm,
-                              uint32_t n) {
+// The projection, or what is in projected_local_, of all ranks, through norms.own → residual_;
+// normed_ is that through norms.next.
+Status Decoder::AddToResidual(const Projection& projection, const Norms& norms, uint32_t n) {
   const float eps = spec_.norm_eps;
   const Tensor local = projected_local_.First(n);
   const Tensor projected = projected_.First(n);
-  const Backend::AddNorm add = {projected, residual_.First(n), next_norm, eps, normed_.First(n)};
-  if (own_norm == nullptr && env_.partition.size > 1)
+  const Backend::AddNorm add = {projected, residual_.First(n), norms.next,
+                                eps,       normed_.First(n),   norms.for_next_product};
+  const bool fuses = norms.own == nullptr;
+  const bool alone = env_.partition.size == 1;
+  if (projection.weight != nullptr) {
+    if (fuses && alone) {
+      backend_.LinearAddRmsNorm(*projection.weight, projection.x, add);
+      return OkStatus();
+    }
+    backend_.Linear(*projection.weight, projection.x, local);
+  }
+  if (fuses && !alone) {
     return backend_.AllGatherAddRmsNorm(*env_.collective, hidden_cols_, local, add);
+  }
   RETURN_IF_ERROR(AllGather(hidden_cols_, local, projected));
-  if (own_norm != nullptr) backend_.RmsNorm(projected, *own_norm, eps, projected);
-  backend_.AddRmsNorm(projected, add.residual, next_norm, eps, add.out);
+  if (!fuses) backend_.RmsNorm(projected, *norms.own, eps, projected);
+  backend_.AddRmsNorm(projected, add.residual, norms.next, eps, add.out);
   return OkStatus();
 }
 
@@ -271,12 +285,16 @@ StatusOr<Tensor> Decoder::Forward(const AttentionContext& context) {
   backend_.RmsNorm(residual, *layers_[0].attention_norm, eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const DecoderLayer& layer = layers_[i];
-    RETURN_IF_ERROR(Attention(layer, context));
-    RETURN_IF_ERROR(AddToResidual(layer.attention_out_norm.get(), *layer.feedforward_norm, n));
-    RETURN_IF_ERROR(feed_forward_.Run(layer.feed_forward, normed, projected_local_.First(n)));
-    const VectorWeight& next_norm =
-        i + 1 < layers_.size() ? *layers_[i + 1].attention_norm : last_norm;
-    RETURN_IF_ERROR(AddToResidual(layer.feedforward_out_norm.get(), next_norm, n));
+    ASSIGN_OR_RETURN(const Projection attended, Attention(layer, context));
+    RETURN_IF_ERROR(AddToResidual(attended,
+                                  {layer.attention_out_norm.get(), *layer.feedforward_norm,
+                                   feed_forward_.begins_with_product()},
+                                  n));
+    ASSIGN_OR_RETURN(const Projection fed,
+                     feed_forward_.Run(layer.feed_forward, normed, projected_local_.First(n)));
+    const bool is_last = i + 1 == layers_.size();
+    const VectorWeight& next_norm = is_last ? last_norm : *layers_[i + 1].attention_norm;
+    RETURN_IF_ERROR(AddToResidual(fed, {layer.feedforward_out_norm.get(), next_norm, !is_last}, n));
     env_.heartbeat->Beat();
   }
   return normed;

@@ -55,7 +55,8 @@ Status FeedForward::AllocateBuffers() {
   return OkStatus();
 }
 
-Status FeedForward::Run(const FeedForwardWeights& weights, Tensor x, Tensor out_local) {
+StatusOr<Projection> FeedForward::Run(const FeedForwardWeights& weights, Tensor x,
+                                      Tensor out_local) {
   const HiddenAct act = env_.config->hidden_act;
   const uint32_t rows = x.rows * rows_a_token_;
   const Tensor local = activated_local_.First(rows);
@@ -70,12 +71,9 @@ Status FeedForward::Run(const FeedForwardWeights& weights, Tensor x, Tensor out_
   if (env_.partition.size > 1) {
     RETURN_IF_ERROR(backend_.AllGatherColumns(*env_.collective, cols_, local, whole));
   }
-  if (routes_ != nullptr) {
-    backend_.ExpertsLinear(*weights.experts_down, routes_, whole, out_local);
-  } else {
-    backend_.Linear(*weights.down, whole, out_local);
-  }
-  return OkStatus();
+  if (routes_ == nullptr) return Projection{weights.down.get(), whole};
+  backend_.ExpertsLinear(*weights.experts_down, routes_, whole, out_local);
+  return Projection{};
 }
 
 }  // namespace flotilla

@@ -21,6 +21,12 @@ struct FeedForwardWeights {
   std::unique_ptr<ExpertsWeight> experts_gate_up, experts_down;
 };
 
+// A product that is still to be done; null: none.
+struct Projection {
+  const LinearWeight* weight = nullptr;
+  Tensor x;
+};
+
 class FeedForward {
  public:
   explicit FeedForward(const ModelEnv& env);
@@ -32,8 +38,10 @@ class FeedForward {
   TensorUse input_use() const {
     return routing_.num_experts > 0 ? TensorUse::kRouterInput : TensorUse::kLinearInput;
   }
-  // x [tokens, hidden] → this rank's columns of the result.
-  Status Run(const FeedForwardWeights& weights, Tensor x, Tensor out_local);
+  // Whether of all ops of Run only the first reads x, and is a product.
+  bool begins_with_product() const { return routing_.num_experts == 0; }
+  // x [tokens, hidden] → this rank's columns of the result: in out_local, or by what is returned.
+  StatusOr<Projection> Run(const FeedForwardWeights& weights, Tensor x, Tensor out_local);
 
  private:
   const ModelEnv& env_;

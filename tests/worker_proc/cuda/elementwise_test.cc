@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/worker_proc/cuda/device_values.h"
+#include "worker_proc/cuda/emulation/launch_queue.h"
 #include "worker_proc/runner/forward_batch.h"
 
 namespace flotilla::cuda {
@@ -217,6 +218,74 @@ TEST(GatedProductTest, HasTheBitsOfAProductAndItsGate) {
   EXPECT_FALSE(HasGatedGemm({qwen, kSkinnyRows + 1}));
   const GemvArgs long_rows = {.out_features = 3072, .in_features = 4096, .gated = true};
   EXPECT_FALSE(HasGatedGemm({long_rows, 1})) << "129 KiB of a block";
+}
+
+// A row that a product norms, and a residual stream that one adds to, with the bits of the kernels
+// for that; one after another, where the second must not read what the first has not yet written.
+TEST(SkinnyGemmTest, NormsItsRowAndAddsToItsResult) {
+  struct Shape {
+    uint32_t out, in;
+    bool gated;
+  };
+  for (const Shape shape : {Shape{960, 576, false},
+                            {1536, 576, true},
+                            {40, 1024, true},
+                            {33, 1024, false},
+                            {5, 48, false},
+                            {3, 16, true}}) {
+    for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
+      constexpr uint32_t kHidden = 272;  // of what the first product multiplies
+      const Values inner(type, RandomFloats(kHidden, 1));
+      const Values down(type, RandomFloats(size_t{shape.in} * kHidden, 2));
+      const auto stream = RandomFloats(shape.in, 3);
+      const auto norm_weight = RandomFloats(shape.in, 4);
+      const Values weight(type, RandomFloats(size_t{2} * shape.out * shape.in, 5));
+      const auto bias = RandomFloats(shape.out, 6);
+      const Element y_type = shape.gated ? type : Element::kFloat32;
+
+      auto sum = stream;
+      std::vector<float> projected(shape.in);
+      Values normed(type, shape.in), expected(y_type, shape.out), y(y_type, shape.out);
+      GemvArgs first = {down.data(),  type,    shape.in,        kHidden,
+                        inner.data(), nullptr, projected.data()};
+      Table().skinny_gemm({first, 1}, nullptr);
+      Table().rms_norm({projected.data(), sum.data(), norm_weight.data(), 1e-5f, 1, shape.in,
+                        normed.data(), type},
+                       nullptr);
+      GemvArgs second = {weight.data(),   type,          shape.out,
+                         shape.in,        normed.data(), shape.gated ? nullptr : bias.data(),
+                         expected.data(), y_type,        shape.gated};
+      Table().skinny_gemm({second, 1}, nullptr);
+
+      first.adds = true;
+      second.norm_weight = norm_weight.data();
+      second.norm_eps = 1e-5f;
+      second.y = y.data();
+      ASSERT_TRUE(HasAddingGemm({first, 1}) && HasNormedGemm({second, 1}));
+      for (uint64_t seed = 1; seed <= 10; ++seed) {
+        emulation::SetSeed(seed);
+        auto residual = stream;
+        first.y = residual.data();
+        second.x = residual.data();
+        emulation::LaunchQueue queue;
+        Table().skinny_gemm({first, 1}, &queue);
+        Table().skinny_gemm({second, 1}, &queue);
+        queue.Drain();
+        EXPECT_EQ(std::memcmp(residual.data(), sum.data(), sum.size() * sizeof(float)), 0);
+        EXPECT_TRUE(y == expected) << shape.out << " x " << shape.in << ", seed " << seed;
+      }
+    }
+  }
+  GemvArgs qwen = {.out_features = 4096, .in_features = 1024};
+  EXPECT_TRUE(HasNormedGemm({qwen, 1}) && HasAddingGemm({qwen, 1}));
+  EXPECT_FALSE(HasNormedGemm({qwen, 2}) || HasAddingGemm({qwen, 2}));
+  qwen.out_features = 151936;
+  EXPECT_FALSE(HasNormedGemm({qwen, 1})) << "each of 18,992 blocks would read the row";
+  const GemvArgs wide = {.out_features = 4096, .in_features = 2048};
+  EXPECT_FALSE(HasNormedGemm({wide, 1}));
+  EXPECT_TRUE(HasAddingGemm({wide, 1}));
+  const GemvArgs to_elements = {.in_features = 576, .y_type = Element::kBFloat16};
+  EXPECT_FALSE(HasNormedGemm({to_elements, 1}) || HasAddingGemm({to_elements, 1}));
 }
 
 // Of few rows, by the tensor cores: each row as if it were alone.

@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t BlockOf(const GatherArgs& args) {
   return args.channel.first_block + blockIdx.x;
 }
 
-// By one thread; false: it gave up.
+// By a thread; false: it gave up.
 __device__ __forceinline__ bool WaitFor(const GatherArgs& args, uint32_t rank, uint32_t operation) {
   const uint32_t* const flag = &FlagsOf(args, rank)->begun[BlockOf(args)];
   const uint64_t begin = NanoTime();
@@ -98,15 +98,15 @@ __device__ __forceinline__ bool Exchange(const GatherArgs& args, uint64_t* slot)
   copy.from_stride = copy.to_stride = own;
   CopyRows<T>(copy);
   FenceSystem();
-  __syncthreads();  // shared[1] has been read by all, too
+  __syncthreads();  // shared[1], 0, has been read by all, too
   if (threadIdx.x == 0) {
     StoreRelease(&FlagsOf(args, args.rank)->begun[BlockOf(args)], operation);
-    bool all = true;
-    for (uint32_t r = 0; r < args.ranks && all; ++r) all = WaitFor(args, r, operation);
-    shared[1] = all ? 1 : 0;
   }
+  // A thread a rank: looks at several GPUs are on their way at once.
+  static_assert(kMaxGatherRanks <= kThreads);
+  if (threadIdx.x < args.ranks && !WaitFor(args, threadIdx.x, operation)) shared[1] = 1;
   __syncthreads();
-  return shared[1] != 0;
+  return shared[1] == 0;
 }
 
 template <typename T>

@@ -30,6 +30,12 @@ struct GemvArgs {
   // For products of more rows: the weight is what the kernel before writes, so it can't be asked
   // for early.
   bool weight_is_new = false;
+  // For skinny_gemm, where HasAddingGemm says so: y, of floats, is added to.
+  bool adds = false;
+  // For skinny_gemm, where HasNormedGemm says so: x is float, and its RMSNorm is multiplied, with
+  // the bits of norm.h's kernel. Null: x is what is multiplied.
+  const float* norm_weight = nullptr;  // [in_features]
+  float norm_eps = 0;
 };
 
 }  // namespace flotilla::cuda

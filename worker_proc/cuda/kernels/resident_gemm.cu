@@ -1,8 +1,11 @@
 // skinny_gemm.h's products whose rows of weights and of x find room in a block's shared memory. All
 // threads copy, one warp computes: what it multiplies next is on its way from shared memory while
 // the tensor cores work at one chunk of the chain, whose links can't but wait for each other.
+#include <type_traits>
+
 #include "worker_proc/cuda/kernels/activation.cuh"
 #include "worker_proc/cuda/kernels/launchers.cuh"
+#include "worker_proc/cuda/kernels/norm_row.cuh"
 #include "worker_proc/cuda/kernels/platform.cuh"
 #include "worker_proc/cuda/kernels/skinny_gemm.h"
 
@@ -32,6 +35,28 @@ __device__ __forceinline__ void CopyRows(const T* from, uint32_t rows, uint32_t 
   }
 }
 
+// A row's norm instead of the row. Its weights are asked for before the kernel before is done.
+template <typename T>
+struct NormedRow {
+  const GemvArgs& matrix;
+  NormRow<T, kRun> norm;
+
+  __device__ __forceinline__ explicit NormedRow(const GemvArgs& product)
+      : matrix(product),
+        norm(
+            {.weight = product.norm_weight, .eps = product.norm_eps, .cols = product.in_features}) {
+  }
+  __device__ __forceinline__ void Put(uint32_t stride, SharedSpan<T> to) {
+    FLOTILLA_SHARED(float, warps, kThreads / kWarp);
+    const auto load = [&](uint32_t c, float(&values)[kRun]) {
+      LoadRun(static_cast<const float*>(matrix.x) + c, values);
+    };
+    norm.Run(load, load, warps, &to[0]);
+    const uint32_t behind = matrix.in_features + threadIdx.x * kRun;
+    if (behind < stride - kSkinnyPad) Store16(&to[behind], Pack<T>{});
+  }
+};
+
 // A chunk of the weights' rows, of `matrices` matrices, and of x's, of two tiles at most.
 template <uint32_t matrices>
 struct Fragments {
@@ -40,8 +65,9 @@ struct Fragments {
   uint32_t high[kSteps][4] = {};
 };
 
-template <typename T, typename Y, uint32_t row_tiles, uint32_t matrices>
+template <typename T, typename Y, uint32_t row_tiles, uint32_t matrices, bool normed>
 __global__ void __launch_bounds__(kThreads) ResidentGemmKernel(ResidentArgs args) {
+  constexpr bool kMayAdd = matrices == 1 && std::is_same_v<Y, float>;
   const GemvArgs& matrix = args.product.matrix;
   const uint32_t num_rows = args.product.rows;
   const uint32_t in = matrix.in_features;
@@ -59,12 +85,35 @@ __global__ void __launch_bounds__(kThreads) ResidentGemmKernel(ResidentArgs args
     CopyRows(static_cast<const T*>(matrix.weight) + row * in, columns, in, stride,
              weights + m * kSkinnyColumns * stride);
   }
-  AfterPrevious();
-  CopyRows(static_cast<const T*>(matrix.x), num_rows, in, stride, x);
+  if constexpr (normed) {
+    NormedRow<T> row(matrix);
+    AfterPrevious();
+    row.Put(stride, x);
+  } else {
+    AfterPrevious();
+    CopyRows(static_cast<const T*>(matrix.x), num_rows, in, stride, x);
+  }
   CopyCommit();
   CopyWait<0>();
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
+  // Calls f with the element of d and where it stands in y.
+  const auto for_each = [&](const auto& f) {
+    for (uint32_t e = 0; e < 4; ++e) {
+      const uint32_t row = threadIdx.x / 4 + e / 2 * kTileRows;
+      const uint32_t column = threadIdx.x % 4 * 2 + e % 2;
+      if (row >= num_rows || column >= columns) continue;
+      f(e, first_column + column, static_cast<size_t>(row) * matrix.out_features);
+    }
+  };
+  float before[4] = {};
+  if constexpr (kMayAdd) {
+    if (matrix.adds) {
+      for_each([&](uint32_t e, uint32_t column, size_t row) {
+        before[e] = static_cast<const float*>(matrix.y)[row + column];
+      });
+    }
+  }
   const uint32_t high_rows = row_tiles > 1 ? num_rows - kTileRows : 0;
   const uint32_t low_rows = row_tiles > 1 ? kTileRows : num_rows;
   const auto load = [&](uint32_t k, Fragments<matrices>* to) {
@@ -95,29 +144,35 @@ __global__ void __launch_bounds__(kThreads) ResidentGemmKernel(ResidentArgs args
     }
     now = next;
   }
-  for (uint32_t e = 0; e < 4; ++e) {
-    const uint32_t row = threadIdx.x / 4 + e / 2 * kTileRows;
-    const uint32_t column = threadIdx.x % 4 * 2 + e % 2;
-    if (row >= num_rows || column >= columns) continue;
+  for_each([&](uint32_t e, uint32_t column, size_t row) {
     float y = d[0][e];
     if constexpr (matrices == 2) {
       y = Gated<T>(matrix.act, d[0][e], d[1][e]);
     } else if (matrix.bias != nullptr) {
-      y += matrix.bias[first_column + column];
+      y += matrix.bias[column];
     }
-    const size_t at = static_cast<size_t>(row) * matrix.out_features + first_column + column;
-    static_cast<Y*>(matrix.y)[at] = FromFloat<Y>(y);
-  }
+    if constexpr (kMayAdd) {
+      if (matrix.adds) y += before[e];
+    }
+    static_cast<Y*>(matrix.y)[row + column] = FromFloat<Y>(y);
+  });
 }
 
 template <typename T, typename Y, uint32_t matrices>
 void Run(const SkinnyGemmArgs& args, Stream stream) {
-  Launch({.grid_x = CeilDiv(args.matrix.out_features, kSkinnyColumns),
-          .block = kThreads,
-          .shared_bytes = ResidentBytes(args)},
-         args.rows <= kTileRows ? ResidentGemmKernel<T, Y, 1, matrices>
-                                : ResidentGemmKernel<T, Y, 2, matrices>,
-         ResidentArgs{args, ResidentStride(args.matrix.in_features)}, stream);
+  const LaunchShape shape = {.grid_x = CeilDiv(args.matrix.out_features, kSkinnyColumns),
+                             .block = kThreads,
+                             .shared_bytes = ResidentBytes(args)};
+  const ResidentArgs resident = {args, ResidentStride(args.matrix.in_features)};
+  if constexpr (matrices == 2 || std::is_same_v<Y, float>) {
+    if (args.matrix.norm_weight != nullptr) {
+      return Launch(shape, ResidentGemmKernel<T, Y, 1, matrices, true>, resident, stream);
+    }
+  }
+  Launch(shape,
+         args.rows <= kTileRows ? ResidentGemmKernel<T, Y, 1, matrices, false>
+                                : ResidentGemmKernel<T, Y, 2, matrices, false>,
+         resident, stream);
 }
 
 template <typename T>

@@ -7,9 +7,10 @@
 // A block has 8 columns of y. It asks for its weights before the kernel before it is done, since
 // those are there already: for all of them where they and the rows find room in a block's memory
 // (IsResident), so that nothing is left to do then but the chain; else for as many as its ring
-// holds. Shapes: x [rows, in_features], y [rows, out_features], dense; rows at most kSkinnyRows,
-// in_features a multiple of 16; a gated product must be resident. Threads: the stream's. Errors:
-// none. Source: ours.
+// holds. A product of one row may add to y, and may norm x, each block for itself, instead of
+// kernels behind and before it. Shapes: x [rows, in_features], y [rows, out_features], dense; rows
+// at most kSkinnyRows, in_features a multiple of 16; what is gated, adds or norms must be resident.
+// Threads: the stream's. Errors: none. Source: ours.
 #pragma once
 
 #include "worker_proc/cuda/kernels/gemv.h"
@@ -46,6 +47,21 @@ inline constexpr bool IsResident(const SkinnyGemmArgs& args) {
 
 inline constexpr bool HasGatedGemm(const SkinnyGemmArgs& args) {
   return args.rows <= kSkinnyRows && HasSkinnyGemm(args.matrix) && IsResident(args);
+}
+
+// Of one row: by more of them the blocks would read more of x than another kernel costs, by what
+// lists of blocks are known to take. Likewise wide rows, which a block has to norm at once, and
+// matrices of many blocks.
+inline constexpr uint32_t kMostNormed = 1024;
+inline constexpr uint32_t kMostNormedColumns = 16384;
+inline constexpr bool HasAddingGemm(const SkinnyGemmArgs& args) {
+  return args.rows == 1 && args.matrix.y_type == Element::kFloat32 && HasSkinnyGemm(args.matrix) &&
+         IsResident(args);
+}
+inline constexpr bool HasNormedGemm(const SkinnyGemmArgs& args) {
+  return args.rows == 1 && (args.matrix.gated || args.matrix.y_type == Element::kFloat32) &&
+         args.matrix.in_features <= kMostNormed && args.matrix.out_features <= kMostNormedColumns &&
+         HasSkinnyGemm(args.matrix) && IsResident(args);
 }
 
 }  // namespace flotilla::cuda
