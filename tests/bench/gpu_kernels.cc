@@ -193,11 +193,14 @@ class Bench : public BenchDevice {
     return out;
   }
   // Over the i-th part of the cache's memory.
-  void Attend(const AttentionCase& attention, uint32_t i) {
+  // rope: of one token, which is taken as it is projected.
+  void Attend(const AttentionCase& attention, uint32_t i, const RopeKvArgs* rope = nullptr) {
     AttentionArgs args = attention.args;
     const uint64_t bytes = attention.cache_bytes;
     args.kv.k = cache_.data() + i * bytes % (kPoolBytes - bytes) / 256 * 256;
     args.kv.v = static_cast<std::byte*>(args.kv.k) + bytes / 2;
+    args.rotates = rope != nullptr;
+    if (args.rotates) args.rope = *rope;
     device_->kernels().paged_attention(args, device_->stream());
   }
   void AttentionRow(uint32_t seqs, uint32_t q_len, uint32_t kv_len) {
@@ -240,7 +243,7 @@ class Bench : public BenchDevice {
         {x_.data(), Element::kBFloat16, HiddenAct::kSilu, rows, kFfn, out_.data()},
         device_->stream());
   }
-  void Rope(const Tokens& tokens, uint32_t rows) {
+  RopeKvArgs RopeArgs(const Tokens& tokens, uint32_t rows) {
     RopeKvArgs rope;
     rope.qkv = more_floats_.as<float>();
     rope.tokens = rows;
@@ -258,7 +261,10 @@ class Bench : public BenchDevice {
     rope.rope_dim = kDim;
     rope.positions = tokens.positions.as<uint32_t>();
     rope.slot_mapping = tokens.slots.as<int64_t>();
-    device_->kernels().rope_kv(rope, device_->stream());
+    return rope;
+  }
+  void Rope(const Tokens& tokens, uint32_t rows) {
+    device_->kernels().rope_kv(RopeArgs(tokens, rows), device_->stream());
   }
   void Small() {
     const Tokens tokens = MakeTokens();
@@ -282,11 +288,12 @@ class Bench : public BenchDevice {
     struct Kind {
       uint32_t rows;
       bool gemv = false;
-      bool fused = false;  // norms and sums within products
+      bool fused = false;  // norms and sums within products, rotations within attention
     };
     for (const Kind kind : {Kind{1, true}, {1}, {1, false, true}, {8}, {64}, {256}}) {
       const uint32_t rows = kind.rows;
       const AttentionCase attention = MakeAttention(rows, 1, kKeys, /*in_graph=*/true);
+      const RopeKvArgs rope = RopeArgs(tokens, rows);
       const auto layer = [&, rows, kind](uint32_t i) {
         const std::byte* weight =
             weights_.data() + i * 2 * kWeights % (kPoolBytes - 2 * kWeights) / 256 * 256;
@@ -315,8 +322,8 @@ class Bench : public BenchDevice {
         };
         if (!kind.fused) Norm(rows);
         product(kQkv, kHidden, Element::kFloat32, false);
-        Rope(tokens, rows);
-        Attend(attention, i);
+        if (!kind.fused) Rope(tokens, rows);
+        Attend(attention, i, kind.fused ? &rope : nullptr);
         product(kHidden, kQ, Element::kFloat32, false);
         if (!kind.fused) Norm(rows);
         product(kFfn, kHidden, Element::kBFloat16, true);
@@ -324,7 +331,7 @@ class Bench : public BenchDevice {
       };
       Row("a layer of decodes after " + std::to_string(kKeys) + ", rows: " + std::to_string(rows) +
               (kind.gemv    ? ", gemv"
-               : kind.fused ? ", norms in products"
+               : kind.fused ? ", norms in products and attention"
                             : ""),
           static_cast<double>(2 * kWeights + attention.cache_bytes), 2.0 * rows * kWeights, layer);
     }

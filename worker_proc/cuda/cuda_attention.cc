@@ -49,7 +49,7 @@ void CudaAttention::BeginStep(const ForwardBatch* batch, std::optional<PlanShape
   for (Kind& kind : kinds_) Plan(&kind);
 }
 
-void CudaAttention::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer,
+RopeKvArgs CudaAttention::RopeArgs(const RopeTable& rope, const AttentionLayer& layer,
                                    RopeKvArgs args) const {
   args.num_heads = layer.num_heads;
   args.kv = Pages(layer);
@@ -57,7 +57,7 @@ void CudaAttention::RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& 
   args.table = static_cast<const CudaRope&>(rope).table.as<const float>();
   args.rope_dim = rope.spec.dim;
   args.interleaved = rope.spec.interleaved;
-  device_.kernels().rope_kv(args, device_.stream());
+  return args;
 }
 
 Status CudaAttention::MakeRoom(Kind* kind) {
@@ -133,7 +133,7 @@ void CudaAttention::Plan(Kind* kind) {
 }
 
 void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
-                           Tensor out) {
+                           Tensor out, const RopeKvArgs* rope) {
   const StatusOr<Kind*> found = KindOf(layer);
   if (!found.ok()) {
     error_ = found.status();
@@ -159,6 +159,8 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.counters = kind.counters.as<uint32_t>();
   args.out = Data(out);
   args.out_type = TypeOf(out);
+  args.rotates = rope != nullptr;
+  if (args.rotates) args.rope = *rope;
   device_.kernels().paged_attention(args, device_.stream());
 }
 

@@ -31,8 +31,11 @@ class CudaAttention {
   // Brings the plans of the kinds of layers that have attended before; the batch stays until the
   // next one. fixed: for launches whose size and memory depend on this bucket alone.
   void BeginStep(const ForwardBatch* batch, std::optional<PlanShape> fixed = std::nullopt);
-  void RopeAndWriteKv(const RopeTable& rope, const AttentionLayer& layer, RopeKvArgs args) const;
-  void Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv, Tensor out);
+  // `args`, to which the layer's and the table's are added.
+  RopeKvArgs RopeArgs(const RopeTable& rope, const AttentionLayer& layer, RopeKvArgs args) const;
+  // rope: what comes first, where CanRotate says that attention can do it; null: it has been done.
+  void Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv, Tensor out,
+              const RopeKvArgs* rope = nullptr);
   // What has failed since the last call: memory of a kind of layer.
   Status TakeError() { return std::exchange(error_, OkStatus()); }
 

@@ -122,7 +122,11 @@ class CudaBackend final : public Backend {
     kernels_.rms_norm(norm, stream_);
   }
   void RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
-                      Tensor qkv) override;
+                      Tensor qkv) override {
+    kernels_.rope_kv(RopeArgs(rotation, context, qkv), stream_);
+  }
+  void RotateAndAttend(const HeadRotation& rotation, const AttentionContext& context, Tensor qkv,
+                       Tensor out) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                             Tensor qkv, Tensor out) override;
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
@@ -188,6 +192,8 @@ class CudaBackend final : public Backend {
   // The two largest activations.
   CudaGather::Room RoomBetweenSteps() const;
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
+  RopeKvArgs RopeArgs(const HeadRotation& rotation, const AttentionContext& context,
+                      Tensor qkv) const;
   static RmsNormArgs NormArgs(Tensor x, float* residual, const VectorWeight& weight, float eps,
                               Tensor out);
 
@@ -325,8 +331,8 @@ RmsNormArgs CudaBackend::NormArgs(Tensor x, float* residual, const VectorWeight&
           Data(out), TypeOf(out)};
 }
 
-void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionContext& context,
-                                 Tensor qkv) {
+RopeKvArgs CudaBackend::RopeArgs(const HeadRotation& rotation, const AttentionContext& context,
+                                 Tensor qkv) const {
   RopeKvArgs args;
   args.qkv = Floats(qkv);
   args.tokens = context.num_tokens;
@@ -337,7 +343,16 @@ void CudaBackend::RopeAndWriteKv(const HeadRotation& rotation, const AttentionCo
     args.k_norm = static_cast<const CudaVector&>(rotation.norms->k).values.as<const float>();
     args.eps = rotation.norms->eps;
   }
-  attention_.RopeAndWriteKv(rotation.rope, rotation.layer, args);
+  return attention_.RopeArgs(rotation.rope, rotation.layer, args);
+}
+
+void CudaBackend::RotateAndAttend(const HeadRotation& rotation, const AttentionContext& context,
+                                  Tensor qkv, Tensor out) {
+  const RopeKvArgs rope = RopeArgs(rotation, context, qkv);
+  if (graphs_.cuts() || !CanRotate(rope, TypeOf(out))) {
+    return Backend::RotateAndAttend(rotation, context, qkv, out);
+  }
+  attention_.Attend(rotation.layer, context, qkv, out, &rope);
 }
 
 void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {

@@ -305,6 +305,12 @@ class Backend {
                               Tensor qkv) = 0;
   virtual void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
                                     Tensor qkv, Tensor out) = 0;
+  // Both, of rotation.layer; of q and k in qkv nothing is to be read afterwards.
+  virtual void RotateAndAttend(const HeadRotation& rotation, const AttentionContext& context,
+                               Tensor qkv, Tensor out) {
+    RopeAndWriteKv(rotation, context, qkv);
+    RaggedPagedAttention(rotation.layer, context, qkv, out);
+  }
   // out = act(gate x) * (up x). gate_up: of use kGateUp.
   virtual void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) = 0;
   // x: of use kRouterInput.

@@ -243,8 +243,7 @@ StatusOr<Projection> Decoder::Attention(const DecoderLayer& layer,
     norms.emplace(HeadNorms{*layer.q_norm, *layer.k_norm, config_.rms_norm_eps});
     rotation.norms = &*norms;
   }
-  backend_.RopeAndWriteKv(rotation, context, qkv_.First(n));
-  backend_.RaggedPagedAttention(layer.attention, context, qkv_.First(n), attention_local_.First(n));
+  backend_.RotateAndAttend(rotation, context, qkv_.First(n), attention_local_.First(n));
   RETURN_IF_ERROR(AllGather(attention_cols_, attention_local_.First(n), attention_.First(n)));
   return Projection{layer.o_proj.get(), attention_.First(n)};
 }

@@ -153,7 +153,7 @@ __device__ __forceinline__ void WriteRows(const AttentionArgs& args, const Atten
   }
 }
 
-template <typename Way, typename Kv, typename Out, uint32_t dim>
+template <typename Way, typename Kv, typename Out, uint32_t dim, bool rotates>
 __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const AttentionItem& item,
                                          const Tiles<Kv>& tiles) {
   constexpr uint32_t kTilesASplit = kSplitKeys / kTile<dim>;
@@ -174,17 +174,29 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
     next.Find(++next_tile * kTile<dim>);
   };
   next.Find(first_tile * kTile<dim>);
-  // Keys of steps before this one are there already; this step's the kernel before writes.
+  // Keys of steps before this one are there already; this step's the kernel before writes, or the
+  // block itself, over what the cache has in its place.
   for (uint32_t stage = 0; stage < kStages; ++stage) {
-    if (next_tile < end_tile && (next_tile + 1) * kTile<dim> <= item.keys_before) fetch_next();
+    const bool there = rotates || (next_tile + 1) * kTile<dim> <= item.keys_before;
+    if (next_tile < end_tile && there) fetch_next();
   }
-  AfterPrevious();
-  if (next_tile == first_tile) fetch_next();
-  CopyCommit();
-  LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
+  const bool has_own_key = rotates && keys.end > item.keys_before;
+  if constexpr (rotates) {
+    CopyCommit();
+    RotateOwn<Kv, dim>(args, item, has_own_key, tiles);
+  } else {
+    AfterPrevious();
+    if (next_tile == first_tile) fetch_next();
+    CopyCommit();
+    LoadQueries<Kv, dim>(args, item, Way::kItemRows, tiles);
+  }
   for (uint32_t tile = first_tile; tile < end_tile; ++tile) {
     CopyWait<0>();
     __syncthreads();  // the tile is there, and nobody computes with the one before any more
+    if (has_own_key && tile + 1 == end_tile) {
+      PutOwn<Kv, dim>(item, tile % kStages, tiles);
+      __syncthreads();
+    }
     if (next_tile < end_tile && next_tile == tile + 1) fetch_next();
     CopyCommit();
     Way::Walk(args, tile * kTile<dim>, seen, tile % kStages, tiles, &part);
@@ -204,7 +216,7 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
 }
 
 // Items of the other way are the other kernel's.
-template <typename Way, typename Kv, typename Out, uint32_t dim>
+template <typename Way, typename Kv, typename Out, uint32_t dim, bool rotates>
 __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs args) {
   StartNext();
   // Items and page tables are there since before the step's first kernel.
@@ -218,24 +230,30 @@ __global__ void __launch_bounds__(kThreads) MmaAttentionKernel(AttentionArgs arg
                            shared.Take<Kv>(kStages * kTileSize<dim>),
                            shared.Take<Kv>(Way::kPSize),
                            shared.Take<float>(Way::kMaxima),
-                           shared.Take<uint32_t>(1)};
-  WalkItem<Way, Kv, Out, dim>(args, item, tiles);
+                           shared.Take<uint32_t>(1),
+                           shared.Take<Kv>(rotates ? 2 * dim : 0)};
+  WalkItem<Way, Kv, Out, dim, rotates>(args, item, tiles);
 }
 
-template <template <typename, uint32_t> class Way, typename Kv, typename Out, uint32_t dim>
+template <template <typename, uint32_t> class Way, typename Kv, typename Out, uint32_t dim,
+          bool rotates = false>
 void RunWay(const AttentionArgs& args, Stream stream) {
   using W = Way<Kv, dim>;
   constexpr uint32_t kHalves =
       W::kItemRows * kStride<dim> - kPad + 2 * kStages * kTileSize<dim> + W::kPSize;
-  constexpr uint32_t kBytes = kHalves * 2 + W::kMaxima * sizeof(float) + 16;
+  constexpr uint32_t kOwn = rotates ? 2 * dim : 0;
+  constexpr uint32_t kBytes = (kHalves + kOwn) * 2 + W::kMaxima * sizeof(float) + 16;
   static_assert(kBytes <= kMostSharedBytes);
   Launch(
       {.grid_x = args.num_items * args.kv.num_kv_heads, .block = kThreads, .shared_bytes = kBytes},
-      MmaAttentionKernel<W, Kv, Out, dim>, args, stream);
+      MmaAttentionKernel<W, Kv, Out, dim, rotates>, args, stream);
 }
 
 template <typename Kv, typename Out, uint32_t dim>
 void Run(const AttentionArgs& args, Stream stream) {
+  if constexpr (std::is_same_v<Kv, Out>) {
+    if (args.rotates) return RunWay<Narrow, Kv, Out, dim, true>(args, stream);
+  }
   if (args.wide_items) RunWay<Wide, Kv, Out, dim>(args, stream);
   if (args.narrow_items) RunWay<Narrow, Kv, Out, dim>(args, stream);
 }

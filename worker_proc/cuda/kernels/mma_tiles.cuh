@@ -6,6 +6,7 @@
 #pragma once
 
 #include "worker_proc/cuda/kernels/attention_rows.cuh"
+#include "worker_proc/cuda/kernels/rotate_head.cuh"
 #include "worker_proc/cuda/kernels/runs.cuh"
 
 namespace flotilla::cuda {
@@ -34,6 +35,7 @@ struct Tiles {
   SharedSpan<Kv> p;          // [kRows][kTile + kPad]: narrow
   SharedSpan<float> maxima;  // [kWarps][kRows]: narrow
   SharedSpan<uint32_t> is_last;
+  SharedSpan<Kv> own;  // [2][dim]: the key and the value of a step's only token, where it rotates
 };
 
 // A lane's rows: l / 4 and l / 4 + 8 of the 16 that its warp has.
@@ -85,6 +87,59 @@ __device__ __forceinline__ void LoadQueries(const AttentionArgs& args, const Att
               values);
     }
     StoreRun(&tiles.q[row * kStride<dim> + d], values);
+  }
+}
+
+// The same of a step's only token, as it is projected; and, if the item has it, the token's own key
+// and value, into `own` and into the cache. A warp a head.
+template <typename Kv, uint32_t dim>
+__device__ __forceinline__ void RotateOwn(const AttentionArgs& args, const AttentionItem& item,
+                                          bool has_own_key, const Tiles<Kv>& tiles) {
+  constexpr uint32_t n = dim / kWarp;
+  const RopeKvArgs& rope = args.rope;
+  const uint32_t lane = threadIdx.x % kWarp;
+  const uint32_t kv_heads = args.kv.num_kv_heads;
+  const uint32_t kv_head = KvHeadOf(args);
+  const uint32_t rows = item.row_end - item.row_begin;
+  const uint32_t heads = has_own_key ? rows + 2 : rows;  // the queries', the key's, the value's
+  const float* const angles = rope.table + static_cast<size_t>(rope.positions[0]) * dim;
+  const int64_t slot = rope.slot_mapping[0];
+  for (uint32_t i = threadIdx.x; i < (kRows - rows) * dim; i += kThreads) {
+    tiles.q[(rows + i / dim) * kStride<dim> + i % dim] = FromFloat<Kv>(0);
+  }
+  for (uint32_t h = threadIdx.x / kWarp; h < heads; h += kWarps) {
+    const bool is_q = h < rows;
+    float v[n];
+    if (h <= rows) {
+      const uint32_t head =
+          is_q ? PlaceOf(args, item, item.row_begin + h, kv_head).head : args.num_heads + kv_head;
+      const RotatedHead<n> rotated(is_q ? rope.q_norm : rope.k_norm, rope.eps, angles);
+      AfterPrevious();
+      rotated.Of(args.q + head * dim, v);
+    } else {
+      const float* const value = args.q + (args.num_heads + kv_heads + kv_head) * dim;
+      AfterPrevious();
+      for (uint32_t j = 0; j < n; ++j) v[j] = value[j * kWarp + lane];
+    }
+    const uint32_t to = is_q ? h * kStride<dim> : (h - rows) * dim;
+    const SharedSpan<Kv> row = (is_q ? tiles.q : tiles.own) + to;
+    for (uint32_t j = 0; j < n; ++j) row[j * kWarp + lane] = FromFloat<Kv>(v[j]);
+    if (is_q || slot < 0) continue;
+    Kv* const cache = static_cast<Kv*>(h == rows ? args.kv.k : args.kv.v);
+    const size_t at = CacheRow(args.kv, slot, kv_head, dim);
+    for (uint32_t j = 0; j < n; ++j) cache[at + j * kWarp + lane] = FromFloat<Kv>(v[j]);
+  }
+  AfterPrevious();
+}
+
+// From `own` to where the token's key is in its tile.
+template <typename Kv, uint32_t dim>
+__device__ __forceinline__ void PutOwn(const AttentionItem& item, uint32_t stage,
+                                       const Tiles<Kv>& tiles) {
+  const uint32_t to = stage * kTileSize<dim> + item.keys_before % kTile<dim> * kStride<dim>;
+  for (uint32_t d = threadIdx.x; d < dim; d += kThreads) {
+    tiles.k[to + d] = tiles.own[d];
+    tiles.v[to + d] = tiles.own[dim + d];
   }
 }
 

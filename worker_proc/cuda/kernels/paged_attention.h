@@ -11,6 +11,11 @@
 // result as a part, and the one that is done last merges them: so shared or not, rows have the same
 // bits, and a row's result depends on that row only.
 //
+// A step of one token may take it as it is projected (rotates, where CanRotate says so): then
+// rope_kv.h's kernel is not run, each block norms and rotates the queries that it has, and those
+// that have the token's own key do the same to that, write it to the cache and take it from there
+// without reading it again. The same bits.
+//
 // Shapes: q [tokens, heads * qk_dim], rows q_stride apart, float; out [tokens, heads * v_dim] of
 // any type; caches as in rope_kv.h, v_dim at most kMaxHeadDim. Parts: for each part row p and kv
 // head h element p * num_kv_heads + h of part_max, part_sum and (of v_dim floats) part_out.
@@ -33,6 +38,12 @@ inline constexpr uint32_t kNoPart = UINT32_MAX;
 inline constexpr bool HasMmaKernel(const KvPages& kv) {
   return kv.type != Element::kFloat32 && kv.qk_dim == kv.v_dim &&
          (kv.v_dim == 64 || kv.v_dim == 128 || kv.v_dim == 256);
+}
+
+inline constexpr bool CanRotate(const RopeKvArgs& rope, Element out_type) {
+  return rope.tokens == 1 && rope.writes_kv && HasMmaKernel(rope.kv) &&
+         rope.rope_dim == rope.kv.qk_dim && !rope.interleaved && out_type == rope.kv.type &&
+         rope.num_heads <= rope.kv.num_kv_heads * kNarrowItemRows;
 }
 
 struct AttentionItem {
@@ -74,6 +85,8 @@ struct AttentionArgs {
   uint32_t* counters = nullptr;  // [shares, kv heads], zeros; zeros again afterwards
   void* out = nullptr;
   Element out_type = Element::kFloat32;
+  bool rotates = false;
+  RopeKvArgs rope = {};  // if it does: with the same qkv and cache
 };
 
 }  // namespace flotilla::cuda

@@ -1,21 +1,13 @@
 #include "worker_proc/cuda/kernels/rope_kv.h"
 
 #include "worker_proc/cuda/kernels/launchers.cuh"
-#include "worker_proc/cuda/kernels/platform.cuh"
+#include "worker_proc/cuda/kernels/rotate_head.cuh"
 
 namespace flotilla::cuda::FLOTILLA_PLATFORM {
 namespace {
 
 constexpr uint32_t kHeadsABlock = 4;
 constexpr uint32_t kThreads = kHeadsABlock * kWarp;
-
-// Where the slot's row of a kv head begins, in elements.
-__device__ __forceinline__ size_t CacheRow(const KvPages& kv, int64_t slot, uint32_t head,
-                                           uint32_t dim) {
-  const auto page = static_cast<size_t>(slot) / kv.page_size;
-  const auto offset = static_cast<size_t>(slot) % kv.page_size;
-  return ((page * kv.num_kv_heads + head) * kv.page_size + offset) * dim;
-}
 
 // The warp's: x *= norm(x) * weight.
 __device__ __forceinline__ void NormHead(const float* weight, uint32_t dim, float eps, float* x) {
@@ -40,36 +32,15 @@ __device__ __forceinline__ void RotateHead(const RopeKvArgs& args, const float* 
   __syncwarp();
 }
 
-// A head of 32 n dimensions that all rotate, (i, i + half) together, in one pass: lane l has the
-// dimensions l, l + 32 … As NormHead, RotateHead and WriteRow; weights and angles are there before
-// x is. to: null: none.
+// As NormHead, RotateHead and WriteRow; weights and angles are there before x is. to: null: none.
 template <typename Kv, uint32_t n>
 __device__ __forceinline__ void OnePass(const RopeKvArgs& args, const float* norm,
                                         const float* angles, float* x, Kv* to) {
-  constexpr uint32_t kDim = kWarp * n;
   const uint32_t lane = threadIdx.x % kWarp;
-  float weight[n];
-  for (uint32_t j = 0; j < n; ++j) weight[j] = norm == nullptr ? 1 : norm[j * kWarp + lane];
-  float cos[n / 2];
-  float sin[n / 2];
-  for (uint32_t j = 0; j < n / 2; ++j) {
-    cos[j] = angles[2 * (j * kWarp + lane)];
-    sin[j] = angles[2 * (j * kWarp + lane) + 1];
-  }
+  const RotatedHead<n> head(norm, args.eps, angles);
   AfterPrevious();
   float v[n];
-  for (uint32_t j = 0; j < n; ++j) v[j] = x[j * kWarp + lane];
-  if (norm != nullptr) {
-    float squares = 0;
-    for (uint32_t j = 0; j < n; ++j) squares = fmaf(v[j], v[j], squares);
-    const float scale = ReciprocalSqrt(WarpSum(squares) / static_cast<float>(kDim) + args.eps);
-    for (uint32_t j = 0; j < n; ++j) v[j] *= scale * weight[j];
-  }
-  for (uint32_t j = 0; j < n / 2; ++j) {
-    const float rotated = v[j] * cos[j] - v[j + n / 2] * sin[j];
-    v[j + n / 2] = v[j + n / 2] * cos[j] + v[j] * sin[j];
-    v[j] = rotated;
-  }
+  head.Of(x, v);
   for (uint32_t j = 0; j < n; ++j) x[j * kWarp + lane] = v[j];
   for (uint32_t j = 0; to != nullptr && j < n; ++j) to[j * kWarp + lane] = FromFloat<Kv>(v[j]);
 }
