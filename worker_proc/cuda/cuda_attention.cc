@@ -133,7 +133,7 @@ void CudaAttention::Plan(Kind* kind) {
 }
 
 void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
-                           Tensor out, const RopeKvArgs* rope) {
+                           Tensor out, const std::optional<RopeKvArgs>& rope) {
   const StatusOr<Kind*> found = KindOf(layer);
   if (!found.ok()) {
     error_ = found.status();
@@ -159,8 +159,12 @@ void CudaAttention::Attend(const AttentionLayer& layer, const AttentionContext& 
   args.counters = kind.counters.as<uint32_t>();
   args.out = Data(out);
   args.out_type = TypeOf(out);
-  args.rotates = rope != nullptr;
-  if (args.rotates) args.rope = *rope;
+  args.rotates = rope.has_value();
+  if (args.rotates) {
+    args.rope = *rope;
+    args.rope.positions = context.positions;
+    args.rope.slot_mapping = context.slot_mapping;
+  }
   device_.kernels().paged_attention(args, device_.stream());
 }
 

@@ -33,9 +33,9 @@ class CudaAttention {
   void BeginStep(const ForwardBatch* batch, std::optional<PlanShape> fixed = std::nullopt);
   // `args`, to which the layer's and the table's are added.
   RopeKvArgs RopeArgs(const RopeTable& rope, const AttentionLayer& layer, RopeKvArgs args) const;
-  // rope: what comes first, where CanRotate says that attention can do it; null: it has been done.
+  // rope: what comes first, where CanRotate says that attention can do it; none: it has been done.
   void Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv, Tensor out,
-              const RopeKvArgs* rope = nullptr);
+              const std::optional<RopeKvArgs>& rope);
   // What has failed since the last call: memory of a kind of layer.
   Status TakeError() { return std::exchange(error_, OkStatus()); }
 

@@ -128,7 +128,9 @@ class CudaBackend final : public Backend {
   void RotateAndAttend(const HeadRotation& rotation, const AttentionContext& context, Tensor qkv,
                        Tensor out) override;
   void RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
-                            Tensor qkv, Tensor out) override;
+                            Tensor qkv, Tensor out) override {
+    Attend(layer, context, qkv, out, std::nullopt);
+  }
   void LinearActMul(const GateUp& gate, Tensor x, Tensor gate_up, Tensor out) override {
     products_.LinearActMul(static_cast<const CudaLinear&>(gate.weight), gate.act, x, gate_up, out);
   }
@@ -194,6 +196,8 @@ class CudaBackend final : public Backend {
   uint32_t max_pages_per_seq() const { return CeilDiv(bounds_.max_positions, bounds_.page_size); }
   RopeKvArgs RopeArgs(const HeadRotation& rotation, const AttentionContext& context,
                       Tensor qkv) const;
+  void Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv, Tensor out,
+              const std::optional<RopeKvArgs>& rope);
   static RmsNormArgs NormArgs(Tensor x, float* residual, const VectorWeight& weight, float eps,
                               Tensor out);
 
@@ -299,11 +303,11 @@ StatusOr<Tensor> CudaBackend::RunForward(const ForwardBatch& batch, const Forwar
 }
 
 // Between the pieces of a graph it is launched in each step, by what that step needs.
-void CudaBackend::RaggedPagedAttention(const AttentionLayer& layer, const AttentionContext& context,
-                                       Tensor qkv, Tensor out) {
-  if (!graphs_.cuts()) return attention_.Attend(layer, context, qkv, out);
-  graphs_.Cut([this, layer, qkv, out](const AttentionContext& step) {
-    attention_.Attend(layer, step, qkv, out);
+void CudaBackend::Attend(const AttentionLayer& layer, const AttentionContext& context, Tensor qkv,
+                         Tensor out, const std::optional<RopeKvArgs>& rope) {
+  if (!graphs_.cuts()) return attention_.Attend(layer, context, qkv, out, rope);
+  graphs_.Cut([this, layer, qkv, out, rope](const AttentionContext& step) {
+    attention_.Attend(layer, step, qkv, out, rope);
     return attention_.TakeError();
   });
 }
@@ -349,10 +353,10 @@ RopeKvArgs CudaBackend::RopeArgs(const HeadRotation& rotation, const AttentionCo
 void CudaBackend::RotateAndAttend(const HeadRotation& rotation, const AttentionContext& context,
                                   Tensor qkv, Tensor out) {
   const RopeKvArgs rope = RopeArgs(rotation, context, qkv);
-  if (graphs_.cuts() || !CanRotate(rope, TypeOf(out))) {
+  if (!CanRotate(rope, TypeOf(out))) {
     return Backend::RotateAndAttend(rotation, context, qkv, out);
   }
-  attention_.Attend(rotation.layer, context, qkv, out, &rope);
+  Attend(rotation.layer, context, qkv, out, rope);
 }
 
 void CudaBackend::SelectRows(Tensor x, std::span<const uint32_t> rows, Tensor out) {

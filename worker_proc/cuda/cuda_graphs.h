@@ -53,7 +53,8 @@ class CudaGraphs {
     before_.eager += counts_ ? 1 : 0;
   }
   void BeginCounting() { counts_ = true; }
-  // Within a forward that is captured in pieces, or replayed so: what comes between two of them.
+  // Within a forward of the runner's, whatever becomes of it. Cut: where that may be pieces of a
+  // graph, `op` comes between two of them; else it runs at once.
   bool cuts() const { return pieces_ != nullptr; }
   void Cut(PieceBreaker::Op op);
 

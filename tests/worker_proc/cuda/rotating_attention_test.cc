@@ -22,8 +22,9 @@ struct Shape {
   uint32_t heads, kv_heads, dim;
   uint32_t window = 0;
   bool norms = true;
+  float softcap = 0;
 };
-constexpr uint32_t kPageSize = 16;
+constexpr uint32_t kPageSize = 16, kPosition = 2;
 
 // One token behind the others of its sequence, and all that is asked of the device for it.
 class Step {
@@ -35,7 +36,7 @@ class Step {
         qkv_(RandomFloats((shape.heads + 2 * shape.kv_heads) * shape.dim, 1)),
         q_norm_(RandomFloats(shape.dim, 2)),
         k_norm_(RandomFloats(shape.dim, 3)),
-        angles_(RandomFloats(shape.dim, 4)),
+        angles_(RandomFloats(size_t{kPosition + 1} * shape.dim, 4)),
         pages_(CeilDiv(keys, kPageSize)),
         k_(type),
         v_(type),
@@ -73,6 +74,7 @@ class Step {
     args.kv = args.rope.kv;
     args.num_heads = shape_.heads;
     args.scale = 0.1f;
+    args.softcap = shape_.softcap;
     args.window = shape_.window;
     args.q = qkv_.data();
     args.q_stride = static_cast<uint32_t>(qkv_.size());
@@ -143,7 +145,7 @@ class Step {
   AttentionPlan plan_;
   std::vector<float> part_out_, part_max_, part_sum_;
   std::vector<uint32_t> counters_;
-  const uint32_t position_ = 0;
+  const uint32_t position_ = kPosition;
   int64_t slot_ = 0;
 };
 
@@ -153,7 +155,7 @@ const Shape kShapes[] = {
     {4, 1, 256, 50},                  // its layers with a window
     {9, 3, 64, 0, /*norms=*/false},   // SmolLM2
     {16, 1, 64, 1, /*norms=*/false},  // as many queries of a key as there may be; itself alone
-    {2, 2, 128, 200},
+    {2, 2, 128, 200, true, 0.7f},
 };
 
 TEST(RotatingAttentionTest, HasTheBitsOfBothKernels) {

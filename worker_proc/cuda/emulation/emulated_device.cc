@@ -35,10 +35,11 @@ struct SharedPlace {
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(const EmulatedLinks& links) : links_(links) {}
+  EmulatedDevice(const EmulatedLinks& links, const KernelTable& kernels)
+      : links_(links), kernels_(kernels) {}
 
   const char* name() const override { return "cuda-emulated"; }
-  const KernelTable& kernels() const override { return emulated::Kernels(); }
+  const KernelTable& kernels() const override { return kernels_; }
   Stream stream() const override { return &queue_; }
   uint32_t parallel_blocks() const override { return 32; }  // some, so that keys are shared at all
   GraphApi* graphs() override { return &graphs_; }
@@ -106,6 +107,7 @@ class EmulatedDevice final : public Device {
   void Free(void* data) override { graphs_.FreeDevice(static_cast<std::byte*>(data)); }
 
   const EmulatedLinks links_;
+  const KernelTable& kernels_;
   mutable emulation::LaunchQueue queue_;
   EmulatedGraphs graphs_{&queue_};
   std::unordered_map<std::byte*, Segment> imported_;
@@ -113,8 +115,8 @@ class EmulatedDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links) {
-  return std::make_unique<EmulatedDevice>(links);
+std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links, const KernelTable& kernels) {
+  return std::make_unique<EmulatedDevice>(links, kernels);
 }
 
 }  // namespace flotilla::cuda

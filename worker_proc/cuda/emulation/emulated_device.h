@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "worker_proc/cuda/device.h"
+#include "worker_proc/cuda/kernels/kernel_table.h"
 
 namespace flotilla::cuda {
 
@@ -19,6 +20,8 @@ struct EmulatedLinks {
   int64_t patience_ns = 20'000'000'000;  // of an exchange by the communicator
   uint32_t fails_on_rank = UINT32_MAX;   // the communicator's exchanges do, once it has joined
 };
-std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links = {});
+// kernels: for tests, those of the emulation behind something of theirs; outlives the device.
+std::unique_ptr<Device> MakeEmulatedDevice(const EmulatedLinks& links = {},
+                                           const KernelTable& kernels = emulated::Kernels());
 
 }  // namespace flotilla::cuda

@@ -243,7 +243,7 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, uint32_t f
   if (args.softcap > 0) {
     for (uint32_t j = 0; j < n; ++j) {
       for (uint32_t e = 0; e < 4; ++e) {
-        scores[j][e] = args.softcap * FastTanh(scores[j][e] / args.softcap);
+        scores[j][e] = MulRounded(args.softcap, FastTanh(scores[j][e] / args.softcap));
       }
     }
   }

@@ -1,6 +1,6 @@
-// A row's RMSNorm by a block, whatever its values come from: for norm.cu, and for gather.cu, which
-// norms what it has gathered. The same bits for any number of threads that is not less than the
-// row's runs, or kNormThreads.
+// A row's RMSNorm by a block, whatever its values come from: for norm.cu, for gather.cu, which
+// norms what it has gathered, and for resident_gemm.cu, which norms what it multiplies. The same
+// bits for any number of threads that is not less than the row's runs, or kNormThreads.
 //
 // Threads: all of the block. Errors: none.
 #pragma once

@@ -38,6 +38,7 @@ __device__ __forceinline__ void CopyRows(const T* from, uint32_t rows, uint32_t 
 // A row's norm instead of the row. Its weights are asked for before the kernel before is done.
 template <typename T>
 struct NormedRow {
+  static_assert(kMostNormed <= kThreads * kRun);  // else norm.cu's order of the sum is another one
   const GemvArgs& matrix;
   NormRow<T, kRun> norm;
 

@@ -49,14 +49,14 @@ inline constexpr bool HasGatedGemm(const SkinnyGemmArgs& args) {
   return args.rows <= kSkinnyRows && HasSkinnyGemm(args.matrix) && IsResident(args);
 }
 
-// Of one row: by more of them the blocks would read more of x than another kernel costs, by what
-// lists of blocks are known to take. Likewise wide rows, which a block has to norm at once, and
-// matrices of many blocks.
+// Of one row: the blocks read more of x, as floats, than before, and more rows or columns of y
+// would cost more than a kernel less saves. kMostNormed: of a row, what a block's threads hold at
+// once. Wider streams are not added to either, as their norm stays a kernel.
 inline constexpr uint32_t kMostNormed = 1024;
 inline constexpr uint32_t kMostNormedColumns = 16384;
 inline constexpr bool HasAddingGemm(const SkinnyGemmArgs& args) {
-  return args.rows == 1 && args.matrix.y_type == Element::kFloat32 && HasSkinnyGemm(args.matrix) &&
-         IsResident(args);
+  return args.rows == 1 && args.matrix.y_type == Element::kFloat32 &&
+         args.matrix.out_features <= kMostNormed && HasSkinnyGemm(args.matrix) && IsResident(args);
 }
 inline constexpr bool HasNormedGemm(const SkinnyGemmArgs& args) {
   return args.rows == 1 && (args.matrix.gated || args.matrix.y_type == Element::kFloat32) &&
